@@ -1,0 +1,455 @@
+"""Who has no key, or the wrong one: refused within a second with a sentence, logged with a bound, and nothing of it reaches
+the broker's core. Floods and replayed handshakes do not disturb who is in.
+
+Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+
+import os
+import random
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import zmq
+
+from keyrings import CTL, KeyBroker, Stranger, status, write
+from generated import pb
+from harness import Runner, check, contains, equal, eventually
+
+test = Runner()
+SANITIZED = bool(os.environ.get("RP_SANITIZE"))
+HANDSHAKES = 2000 if SANITIZED else 10000
+REFUSED, NO_BROKER = 1, 3   # exit statuses of replay-ctl
+
+
+class World:
+    def __init__(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.broker = KeyBroker()
+        self.admin = self.broker.new("admin", "admin")
+        self.actor = self.broker.new("actor", "actor")
+        self.watch = self.broker.service(self.admin)
+        self.endpoint = self.broker.endpoints["service"]
+
+    def port(self, name="service"):
+        return int(self.broker.endpoints[name].rsplit(":", 1)[1])
+
+    def ctl(self, key_file, *words):
+        """A client of the library: (exit status, sentence, seconds)."""
+        environment = dict(os.environ, REPLAY_ENDPOINT=self.endpoint)
+        environment.pop("REPLAY_KEY_FILE", None)
+        if key_file:
+            environment["REPLAY_KEY_FILE"] = str(key_file)
+        start = time.monotonic()
+        done = subprocess.run([CTL, *(words or ["info"])], capture_output=True, text=True, env=environment, timeout=20)
+        return done.returncode, done.stderr, time.monotonic() - start
+
+    def messages(self):
+        return self.watch.info().server.messages_in
+
+    def untouched(self, act):
+        """Nothing of what act does reaches the core, and the broker's log has a line about it. Not always about the first
+        attempt: the log allows five lines a second, and a client without CURVE may hang up before the broker has read what the
+        client is."""
+        before, lines = self.messages(), len(self.broker.lines("B0606"))
+        for _ in range(10):
+            act()
+            time.sleep(0.2)
+            if len(self.broker.lines("B0606")) > lines:
+                break
+        check(len(self.broker.lines("B0606")) > lines, "no line in the log")
+        equal(self.messages(), before + 1, "messages that the core has read")
+
+
+def is_prompt(seconds):
+    check(seconds < (5.0 if SANITIZED else 1.0), "the sentence took %.2f s" % seconds)
+
+
+@test
+def a_good_key_comes_in(world):
+    code, text, took = world.ctl(world.admin.path)
+    equal(code, 0, text)
+    is_prompt(took)
+
+
+@test
+def a_strangers_key(world):
+    path = world.broker.files / "stranger.key"
+    world.broker.ctl("new", path, "--broker", world.broker.public.decode())
+
+    def attempt():
+        code, text, took = world.ctl(path)
+        check(code in (REFUSED, NO_BROKER), code, text)
+        contains(text, "replay-ctl key allow", "stranger", world.broker.ctl("show", path).split()[1])
+        is_prompt(took)
+    world.untouched(attempt)
+
+
+@test
+def no_key(world):
+    def attempt():
+        code, text, took = world.ctl(None)
+        check(code != 0, text)
+        contains(text, "REPLAY_KEY_FILE")
+        is_prompt(took)
+    world.untouched(attempt)
+
+
+@test
+def the_key_of_another_broker(world):
+    path = world.broker.files / "wrong.key"
+    other = zmq.curve_keypair()[0].decode()
+    world.broker.ctl("new", path, "--broker", other)
+    world.broker.ctl("allow", world.broker.keys, "wrong", world.broker.ctl("show", path).split()[1], "--role", "admin")
+
+    def attempt():
+        code, text, took = world.ctl(path)
+        check(code != 0, text)
+        contains(text, "key file of 'wrong'")
+        is_prompt(took)
+    world.untouched(attempt)
+    world.broker.ctl("trust", path, world.broker.public.decode())
+    equal(world.ctl(path)[0], 0)
+
+
+@test
+def key_files_that_are_no_good(world):
+    folder, secret = world.broker.files, world.admin.secret.decode()
+    loose = folder / "loose.key"
+    shutil.copy(world.admin.path, loose)
+    damaged = folder / "damaged.key"
+    damaged.touch(0o600)
+    damaged.write_text(world.admin.path.read_text().replace("secret ", "secret x"))
+    half = folder / "half.key"
+    half.touch(0o600)
+    half.write_text(world.admin.path.read_text()[:150])
+    fifo = folder / "fifo.key"
+    os.mkfifo(fifo, 0o600)
+    loop = folder / "loop.key"
+    loop.symlink_to(loop)
+    huge = folder / "huge.key"
+    huge.touch(0o600)
+    os.truncate(huge, 1 << 33)
+    before = world.messages()
+    for path in (loose, damaged, half, fifo, loop, huge, folder, folder / "missing.key"):
+        if path == loose:
+            path.chmod(0o640)
+        code, text, took = world.ctl(path)
+        check(code != 0, path)
+        contains(text, str(path))
+        check(secret not in text, "a secret was printed")
+        is_prompt(took)
+    equal(world.messages(), before + 1)
+
+
+def zmq_attempt(world, prepare, name="service", kind=zmq.DEALER):
+    """A client of libzmq with a mechanism of its own: what it sends must not arrive, and nothing comes back."""
+    with zmq.Context() as context:
+        client = context.socket(kind)
+        client.linger = 0
+        prepare(client)
+        client.connect(world.broker.endpoints[name])
+        request = pb.Request(version=1, id=1, client=1)
+        request.info.CopyFrom(pb.Info())
+        client.send(request.SerializeToString())
+        got = client.poll(400) if kind == zmq.DEALER else 0
+        client.close()
+        equal(got, 0, "an answer")
+
+
+@test
+def other_mechanisms(world):
+    def plain(client):
+        client.plain_username, client.plain_password = b"admin", b"admin"
+    world.untouched(lambda: zmq_attempt(world, lambda client: None))
+    world.untouched(lambda: zmq_attempt(world, plain))
+
+
+@test
+def strangers_at_ingest_and_events(world):
+    """All three sockets ask for a key."""
+    stranger = Stranger(world.broker.public)
+    before = world.messages()
+    zmq_attempt(world, lambda client: None, "ingest", zmq.PUSH)
+    zmq_attempt(world, stranger.secure, "ingest", zmq.PUSH)
+    time.sleep(0.2)
+    equal(world.messages(), before + 1)
+    with zmq.Context() as context:
+        sockets = []
+        for prepare in (lambda client: None, stranger.secure, world.actor.secure):
+            listener = context.socket(zmq.SUB)
+            prepare(listener)
+            listener.subscribe(b"")
+            listener.connect(world.broker.endpoints["events"])
+            sockets.append(listener)
+
+        def publish():
+            status(world.watch, "params_put", pb.ParamsPut(name="p"), [b"w"])
+            return sockets[2].poll(50)
+        eventually(publish, 5, "an event for who has a key")
+        equal([sockets[0].poll(100), sockets[1].poll(100)], [0, 0])
+        for listener in sockets:
+            listener.close()
+
+
+@test
+def without_a_handler_nobody_comes_in(world):
+    """libzmq lets every key in while no ZAP handler is bound, unless the domain is enforced. A socket that is set up as the
+    broker's, without a handler, and the same without the enforcement: the second one shows that the test can fail."""
+    ZAP_ENFORCE_DOMAIN = 93
+    public, secret = zmq.curve_keypair()
+    for enforced in (1, 0):
+        with zmq.Context() as context:
+            server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+            server.curve_server, server.curve_secretkey, server.zap_domain = 1, secret, b"replay"
+            server.setsockopt(ZAP_ENFORCE_DOMAIN, enforced)
+            port = server.bind_to_random_port("tcp://127.0.0.1")
+            Stranger(public).secure(client)
+            server.linger = client.linger = 0
+            client.connect("tcp://127.0.0.1:%d" % port)
+            client.send(b"hello")
+            equal(server.poll(300 if enforced else 5000), 0 if enforced else zmq.POLLIN)
+            server.close()
+            client.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ replays --
+
+class Recorder:
+    """Forwards one port to another and keeps what the client sent on each connection."""
+
+    def __init__(self, target):
+        self.target, self.sent = target, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.target))
+            taken = []
+            self.sent.append(taken)
+            for source, sink, keep in ((client, server, taken), (server, client, None)):
+                threading.Thread(target=self.forward, args=(source, sink, keep), daemon=True).start()
+
+    @staticmethod
+    def forward(source, sink, keep):
+        try:
+            while data := source.recv(65536):
+                if keep is not None:
+                    keep.append(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+@test
+def a_replayed_handshake(world):
+    """The bytes of a good client's connections, played back: no message is taken twice."""
+    service, ingest = Recorder(world.port()), Recorder(world.port("ingest"))
+    actor = world.broker.actor(world.actor)
+    equal(status(actor.service, "counter", pb.Counter(name="replayed", add=1)), 0)
+    actor.close()
+    through = world.broker.service(world.actor)
+    through.close()
+    through.endpoint = "tcp://127.0.0.1:%d" % service.port
+    through.open()
+    equal(status(through, "counter", pb.Counter(name="replayed", add=1)), 0)
+    actor = world.broker.actor(world.actor)
+    actor.connect_ingest("tcp://127.0.0.1:%d" % ingest.port)
+    check(write(actor))
+    size, before = world.watch.table("t").size, world.messages()
+    for target, recorder in (("service", service), ("ingest", ingest)):
+        recorded = b"".join(recorder.sent[0])
+        check(len(recorded) > 500, "something was recorded")
+        for pieces in ([recorded], recorder.sent[0]):
+            with socket.create_connection(("127.0.0.1", world.port(target)), 5) as again:
+                again.settimeout(0.3)
+                try:
+                    for piece in pieces:
+                        again.sendall(piece)
+                        again.recv(65536)
+                    while again.recv(65536):
+                        pass
+                except OSError:
+                    pass
+    equal(world.messages(), before + 1)
+    equal(world.watch.counter("replayed"), 2)
+    equal(world.watch.table("t").size, size)
+    check(write(actor), "the recorded client goes on")
+
+
+# -------------------------------------------------------------------------------------------------------------- floods --
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
+
+
+def knock(port, rng):
+    """One handshake that fails, over a plain socket: NULL, PLAIN, CURVE with nonsense, half a greeting, random bytes."""
+    kind = rng.randrange(5)
+    mechanism = (b"NULL", b"PLAIN", b"CURVE")[kind] if kind < 3 else b""
+    data = GREETING + mechanism.ljust(20, b"\0") + b"\0" * 32
+    if kind == 2:   # HELLO of CURVE with nonsense in its box
+        data += b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + rng.randbytes(120)
+    elif kind == 3:
+        data = data[:rng.randrange(1, 60)]
+    elif kind == 4:
+        data = rng.randbytes(rng.randrange(1, 400))
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(data)
+            if rng.random() < 0.3:
+                client.settimeout(0.02)
+                client.recv(64)
+            if rng.random() < 0.5:   # ends with a reset
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    except OSError:
+        pass
+
+
+FLOOD = r"""
+import random, sys, time
+sys.path.insert(0, sys.argv[1])
+import security_peers_test as t
+import zmq
+port, count, seed, public = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5].encode()
+rng, context = random.Random(seed), zmq.Context()
+for i in range(count):
+    if i % 10:
+        t.knock(port, rng)
+    else:   # a stranger with a whole handshake
+        client = context.socket(zmq.DEALER)
+        client.linger = 0
+        t.Stranger(public).secure(client)
+        monitor = client.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        client.connect("tcp://127.0.0.1:%d" % port)
+        monitor.poll(2000)
+        client.disable_monitor()
+        monitor.close(0)
+        client.close(0)
+"""
+
+
+def descriptors(world):
+    return len(os.listdir("/proc/%d/fd" % world.broker.process.pid))
+
+
+def resident(world):
+    with open("/proc/%d/statm" % world.broker.process.pid) as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+class Innocent:
+    """Asks and counts the answers, from a process of its own so that it competes with the flood for the broker alone."""
+
+    CODE = r"""
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import keyrings, pathlib
+from generated import pb
+key = keyrings.Key(pathlib.Path(sys.argv[2]))
+service = keyrings.Service(sys.argv[3], context=keyrings.KeyContext(key))
+print("ready", flush=True)
+while True:
+    line = sys.stdin.readline()
+    if not line:
+        break
+    end, n, worst = time.monotonic() + float(line), 0, 0.0
+    while time.monotonic() < end:
+        start = time.monotonic()
+        service.ask("counter", pb.Counter(name="innocent", add=1), timeout=20)
+        worst, n = max(worst, time.monotonic() - start), n + 1
+    print(n / float(line), worst, flush=True)
+"""
+
+    def __init__(self, world):
+        self.process = subprocess.Popen(
+            ["/usr/bin/python3", "-B", "-c", self.CODE, os.path.dirname(os.path.abspath(__file__)), str(world.actor.path),
+             world.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        equal(self.process.stdout.readline().strip(), "ready")
+
+    def run_for(self, length):
+        self.process.stdin.write("%g\n" % length)
+        self.process.stdin.flush()
+        rate, worst = map(float, self.process.stdout.readline().split())
+        return rate, worst
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(20)
+
+
+@test
+def a_flood_of_failing_handshakes(world):
+    innocent = Innocent(world)
+    innocent.run_for(0.3)
+    alone = innocent.run_for(1.5)[0]
+    lines, size, open_before = len(world.broker.lines("B0606")), resident(world), descriptors(world)
+    start = time.monotonic()
+    workers = 2
+    flood = [subprocess.Popen(["/usr/bin/python3", "-B", "-c", FLOOD, os.path.dirname(os.path.abspath(__file__)),
+                               str(world.port()), str(HANDSHAKES // workers), str(seed), world.broker.public.decode()])
+             for seed in range(workers)]
+    rates, worst, most_open, most_size = [], 0.0, 0, 0
+    while any(process.poll() is None for process in flood):
+        rate, longest = innocent.run_for(0.5)
+        rates.append(rate)
+        worst, most_open = max(worst, longest), max(most_open, descriptors(world))
+        most_size = max(most_size, resident(world))
+        check(time.monotonic() - start < 90, "the flood takes too long")
+    took = time.monotonic() - start
+    equal([process.returncode for process in flood], [0] * workers)
+    beside = sorted(rates)[len(rates) // 2]
+    innocent.end()
+    print("      %d handshakes in %.1f s; innocent %.0f/s alone, %.0f/s beside them (%.2f), longest answer %.0f ms; "
+          "descriptors %d -> %d, memory +%.1f MB, %d lines"
+          % (HANDSHAKES, took, alone, beside, beside / alone, worst * 1000, open_before, most_open,
+             (most_size - size) / 1e6, len(world.broker.lines("B0606")) - lines))
+    check(beside >= (0.25 if SANITIZED else 0.5) * alone, "the innocent client got %.2f of its rate" % (beside / alone))
+    check(worst < 2.0, "an answer took %.2f s" % worst)
+    check(most_size - size < 64 << 20, "memory grew by %d bytes" % (most_size - size))
+    check(len(world.broker.lines("B0606")) - lines <= 6 * (took + 2), "lines in the log")
+    eventually(lambda: descriptors(world) <= open_before + 4, 40, "the descriptors")
+    equal(world.watch.info().server.messages_bad, 0)
+    check(world.broker.alive())
+
+
+@test
+def secrets_stay_secret(world):
+    """In no log, no environment and no command line."""
+    pid = world.broker.process.pid
+    secrets = [world.admin.secret, world.actor.secret]
+    own = (world.broker.keys / "broker.key").read_text().partition("secret ")[2].split()[0].encode()
+    for place in ("environ", "cmdline"):
+        with open("/proc/%d/%s" % (pid, place), "rb") as file:
+            data = file.read()
+        check(not any(secret in data for secret in secrets + [own]), place)
+    check(not any(secret.decode() in world.broker.text() for secret in secrets + [own]), "the log")
+    for verb in ("list", "show"):
+        check(own.decode() not in world.broker.ctl(verb, world.broker.keys), verb)
+
+
+def main():
+    world = World()
+    try:
+        return test.main(world)
+    finally:
+        world.broker.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
