@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
+#include "bench/curve.h"
 #include "broker/broker.h"
 #include "proto/base/endpoint.h"
 
@@ -138,6 +139,8 @@ static bool write_config(const struct options *options, uint64_t items, const ch
         else
             fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
     }
+    if (curve_folder())
+        fprintf(file, "security: {mode: curve, keys: %s}\n", curve_folder());
     /* Sessions outlive the pauses between measurements. */
     fprintf(file,
             "io_threads: %u\n"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/curve.h"
 #include "bench/report.h"
 #include "bench/run.h"
 
@@ -13,6 +14,7 @@
 #define GOAL_UPDATE 0.5
 #define GOAL_LARGE 0.8
 #define GOAL_MANY_CLIENTS 0.9
+#define GOAL_CURVE 0.9
 #define GOAL_TABLE_SIZE 0.5
 #define GOAL_MIXED 0.7
 #define GOAL_MIXED_SIDE (1.0 / 3)
@@ -25,6 +27,8 @@ static double goal_of(const struct options *options, enum work work)
         return 0; /* the goals are for the broker, not for the library */
     if (options->against)
         return GOAL_TABLE_SIZE;
+    if (curve_folder())
+        return GOAL_CURVE;
     if (options->clients > 1)
         return GOAL_MANY_CLIENTS;
     if (work == WORK_UPDATE)
@@ -107,6 +111,21 @@ int command_update(struct options *options)
 {
     static const struct variant given = {0};
     return compare_all(options, WORK_UPDATE, "update", &given, 1);
+}
+
+int command_curve(struct options *options)
+{
+    static const uint64_t sizes[] = {400, 20000, 400000};
+    bool ok = curve_init();
+    report_begin(options, "curve");
+    for (uint32_t i = 0; ok && i < 3; i++) {
+        struct options one = *options;
+        one.size = sizes[i];
+        ok = compare(&one, WORK_INSERT) && compare(&one, WORK_SAMPLE);
+    }
+    report_end(options);
+    curve_fini();
+    return ok ? 0 : 1;
 }
 
 int command_clients(struct options *options)

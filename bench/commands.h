@@ -9,6 +9,7 @@ int command_sample(struct options *options);
 int command_update(struct options *options);
 int command_mixed(struct options *options);
 int command_clients(struct options *options);
+int command_curve(struct options *options);
 /* bench_checkpoint.c, bench_journal.c, bench_idle.c */
 int command_checkpoint(struct options *options);
 int command_journal(struct options *options);

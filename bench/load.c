@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "bench/curve.h"
 #include "proto/wire/pb.h"
 #include "replay.pb-c.h"
 
@@ -64,6 +65,7 @@ void *load_dealer(struct load *self, void *context, uint32_t connections)
     void *socket = zmq_socket(context, ZMQ_DEALER);
     int timeout_ms = 30000;
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
+    curve_connect(socket);
     for (uint32_t i = 0; socket && i < connections; i++)
         if (zmq_connect(socket, self->service) != 0)
             load_fail(self, "cannot connect to %s", self->service);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/curve.h"
 #include "bench/load.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
@@ -119,6 +120,7 @@ static void hello(struct load *load, struct writers *all, struct writer *self, v
     self->ordinal = reply->hello->ordinal;
     all->by_ordinal[self->ordinal % ORDINALS] = self;
     self->push = zmq_socket(context, ZMQ_PUSH);
+    curve_connect(self->push);
     if (!self->push || zmq_connect(self->push, reply->hello->ingest) != 0)
         load_fail(load, "cannot connect to %s", reply->hello->ingest);
     memcpy(self->session, reply->hello->session.data, WIRE_SESSION_BYTES);

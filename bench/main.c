@@ -28,6 +28,8 @@ static const struct command commands[] = {
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
     {"clients", command_clients, "inserts and samples with 64 and 200 connections",
      "--clients N takes one number instead.\n"},
+    {"curve", command_curve, "inserts and samples with CURVE against libzmq with CURVE",
+     "Items of 400 B, 20 kB and 400 kB. The broker checks the key of each message; libzmq alone lets every key in.\n"},
     {"checkpoint", command_checkpoint,
      "checkpoints against plain files: stall, write, second one, load; longest stretch",
      "Of 1M items of 400 B: how fast a checkpoint is written next to a file of the same size with the same fsync, how\n"

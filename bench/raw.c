@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "bench/curve.h"
+
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
 {
     if (store->at + size > store->size)
@@ -59,6 +61,7 @@ void raw_server(struct raw_job *job)
                         job->request[0].n ? zmq_socket(context, ZMQ_ROUTER) : NULL};
     for (int i = 0; i < 2; i++)
         if (sockets[i]) {
+            curve_serve(sockets[i]);
             zmq_bind(sockets[i], job->bind[i]);
             zmq_getsockopt(sockets[i], ZMQ_LAST_ENDPOINT, job->server->endpoint[i], &(size_t){LANE_ENDPOINT_BYTES});
         }
@@ -81,6 +84,7 @@ void raw_client(struct raw_job *job)
     void *socket = zmq_socket(zmq_ctx_new(), push ? ZMQ_PUSH : ZMQ_DEALER);
     int hwm = 1000 / (int)job->connections + 1; /* libzmq's own bound, for all connections together */
     zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    curve_connect(socket);
     for (uint32_t i = 0; i < job->connections; i++) /* messages go to the connections in turn */
         zmq_connect(socket, job->server->endpoint[!push]);
     lane_set_state(job->lane, LANE_READY);

@@ -52,8 +52,9 @@ static void write_config(const struct broker_process *self, const char *tables, 
     snprintf(path, sizeof path, "%s/broker.yaml", self->dir);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fprintf(file, "service: ipc://%s/service\ningest: ipc://%s/ingest\nevents: ipc://%s/events\n", self->dir, self->dir,
-            self->dir);
+    if (!more || !strstr(more, "service:"))
+        fprintf(file, "service: ipc://%s/service\ningest: ipc://%s/ingest\nevents: ipc://%s/events\n", self->dir,
+                self->dir, self->dir);
     fprintf(file, "%s\ntables:\n%s\n", more ? more : "", tables);
     fclose(file);
 }
@@ -119,7 +120,8 @@ void broker_process_start(struct broker_process *self, const char *tables, const
     *self = (struct broker_process){0};
     snprintf(self->dir, sizeof self->dir, "/tmp/replay-test-XXXXXX");
     assert_non_null(mkdtemp(self->dir));
-    snprintf(self->service, sizeof self->service, "ipc://%s/service", self->dir);
+    if (!more || sscanf(more, "service: %127s", self->service) != 1)
+        snprintf(self->service, sizeof self->service, "ipc://%s/service", self->dir);
     snprintf(self->more, sizeof self->more, "%s", more ? more : "");
     write_config(self, tables, more);
     launch(self);

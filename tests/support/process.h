@@ -13,7 +13,8 @@ struct broker_process {
 };
 
 /* Starts $RP_BROKER with these tables (the YAML under "tables:", and, if not NULL, further top-level keys) and waits
- * until it listens. Fails the test otherwise. */
+ * until it listens. Fails the test otherwise. Its endpoints are in its folder, unless `more` begins with "service: ENDPOINT"
+ * and names the others, too. */
 void broker_process_start(struct broker_process *self, const char *tables, const char *more);
 /* Sends the signal and waits until the broker has ended. Returns the status of waitpid. */
 int broker_process_stop(struct broker_process *self, int signal_number);

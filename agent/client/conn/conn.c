@@ -227,7 +227,7 @@ int64_t conn_turn(struct conn *self)
     next = parts < next ? parts : next;
     if (self->reset_wanted)
         next = now;
-    if (self->link != LINK_UP)
+    if (self->link != LINK_UP || self->has_key)
         next = self->link_time < next ? self->link_time : next;
     return next;
 }

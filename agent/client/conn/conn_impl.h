@@ -56,7 +56,7 @@ struct conn_command {
 enum link_state {
     LINK_DOWN,   /* no socket; the next is opened at link_time */
     LINK_ASKING, /* HELLO is in flight; it times out at link_time */
-    LINK_UP,
+    LINK_UP,     /* with a key: HELLO is said again at link_time */
 };
 
 struct conn {

@@ -8,6 +8,8 @@
 #include "proto/base/log.h"
 
 #define ATTEMPT_NS (2 * NS_PER_S)
+/* A client with a key says HELLO again this often: the answer names the key that will replace the broker's. */
+#define KEY_NEWS_NS (5 * NS_PER_S)
 #define PING_MS 2000
 #define PING_TIMEOUT_MS 6000
 
@@ -145,6 +147,14 @@ void link_no_memory(struct conn *self)
     link_refused(self, &refusal, conn_now());
 }
 
+/* Takes the news out of the answer to a HELLO on a link that is up. */
+static void take_key_news(struct conn *self, struct conn_hello *hello)
+{
+    if (hello && hello->has_next_key)
+        conn_key_announced(self, hello->next_key);
+    conn_hello_unref(&hello);
+}
+
 void link_answer(struct conn *self, const struct conn_reply *reply)
 {
     rp_error refusal = {0};
@@ -153,11 +163,16 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     self->hello_id = 0;
     if (conn_reply_status(reply, &refusal) == RP_OK)
         hello = hello_read(reply, self->host, &refusal);
+    if (self->link == LINK_UP) {
+        take_key_news(self, hello);
+        return;
+    }
     if (!hello) {
         link_refused(self, &refusal, now);
         return;
     }
     self->link = LINK_UP;
+    self->link_time = now + KEY_NEWS_NS;
     self->failures = self->broken = 0;
     if (self->has_key && hello->has_next_key)
         conn_key_announced(self, hello->next_key);
@@ -239,4 +254,8 @@ void link_step(struct conn *self, int64_t now_ns)
         link_fail(self, "no answer", now_ns);
     if (self->link == LINK_DOWN && now_ns >= self->link_time)
         link_open(self, now_ns);
+    if (self->link == LINK_UP && self->has_key && now_ns >= self->link_time) {
+        self->link_time = now_ns + KEY_NEWS_NS;
+        link_say_hello(self);
+    }
 }
