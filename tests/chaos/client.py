@@ -6,6 +6,7 @@ import time
 
 import zmq
 
+import keys
 from generated import pb
 
 AGAIN = (5, 11, 12)  # RESOURCE_EXHAUSTED, CANCELLED by a broker that stops, UNAVAILABLE
@@ -44,6 +45,7 @@ class Client:
             self.socket.close(0)
         self.socket = self.context.socket(zmq.DEALER if self.kind in ("DEALER", "DELIMITED") else zmq.REQ)
         self.socket.linger = 0
+        keys.secure(self.socket)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         if self.kind == "RELAXED":
             self.socket.setsockopt(zmq.REQ_RELAXED, 1)

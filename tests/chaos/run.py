@@ -28,6 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "foreign")]
 
 import faults
+import keys
 from auditor import Auditor
 from proxy import Proxy
 from sampler import Clerk, Sampler
@@ -71,6 +72,8 @@ class Conductor:
         self.options, self.rng = options, random.Random(options.seed)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-chaos-"))
         self.settings = self.choose()
+        if options.curve:
+            keys.make(self.folder / "keys")
         self.scene = Scene(self.folder, options.seed, self.settings["journal"])
         self.scene.spills = self.settings["memory"] != "0"
         self.broker = Broker(options.broker, self.folder, self.settings, not options.plain, self.power_library())
@@ -88,7 +91,7 @@ class Conductor:
             "max": rng.choice(["1MiB", "8MiB", "1GiB"]), "every": rng.choice(["0s", "150ms", "1s"]),
             "keep": rng.randint(1, 3), "on_exit": rng.choice(["true", "false"]),
             "memory": rng.choice(["0", "0", "300KiB", "2MiB"]), "window": rng.choice([200, 1000]),
-            "expiry": rng.choice(["600ms", "5s"])}
+            "expiry": rng.choice(["600ms", "5s"]), "curve": self.options.curve}
         return dict(chosen, **dict(pair.split("=") for pair in self.options.set))
 
     def power_library(self):
@@ -395,6 +398,7 @@ def main():
     add("--no-journal", action="store_true", help="only faults that a broker without a journal survives")
     add("--only-starts", action="store_true",
         help="power may fail whatever fsync is; then acknowledged things may be lost, but the broker must start")
+    add("--curve", action="store_true", help="with keys, on all sockets")
     add("--plain", action="store_true", help="no namespaces")
     add("--keep", action="store_true", help="keep the folder in any case")
     add("--remove", action="store_true", help="remove the folder in any case")

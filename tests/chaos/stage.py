@@ -187,6 +187,7 @@ class Broker:
                       "checkpoint: {every: %s, keep: %d, on_exit: %s}" % (o["every"], int(o["keep"]), o["on_exit"])]
             if o["memory"]:
                 lines += ["storage: {memory: %s}" % o["memory"]]
+        lines += ["security: {mode: curve, keys: %s}" % (self.folder / "keys") if o["curve"] else "security: {mode: none}"]
         lines += ["tables:"]
         for t in TABLES:
             times = ", max_times_sampled: %d" % t.times if t.times else ""

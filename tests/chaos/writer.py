@@ -11,6 +11,7 @@ import time
 import zmq
 
 import blocks
+import keys
 from generated import pb
 from scene import BY_NAME, COLUMNS, DRAIN, LAYOUTS, RUN, STOP, TABLES, Log, data_row, tag_row
 
@@ -66,6 +67,8 @@ class Writer:
             if socket is not None:
                 socket.close(0)
         self.service, self.push = self.context.socket(zmq.DEALER), self.context.socket(zmq.PUSH)
+        for socket in (self.service, self.push):
+            keys.secure(socket, "writers")
         for socket, endpoint in ((self.service, self.endpoint), (self.push, self.ingest)):
             socket.linger = 0
             socket.setsockopt(zmq.RECONNECT_IVL, 20)

@@ -1,5 +1,5 @@
-"""A short chaos run: at least 200 faults, and books that must agree; before it, failures of power with fsync always,
-and two brokers that are wrong on purpose, whose errors the same books must show. At most 90 seconds in all. See
+"""A short chaos run: at least 200 faults, and books that must agree; before it, failures of power with fsync always, a run with
+keys on all sockets, and two brokers that are wrong on purpose, whose errors the same books must show. At most 90 seconds in all. See
 tests/chaos/README.md."""
 
 import os
@@ -48,6 +48,10 @@ def main():
     print(power.communicate()[0], end="")
     if power.returncode:
         failed.append("the run with failures of power")
+    curve = python(CHAOS / "run.py", "--faults", 40, "--curve", "--seconds-at-most", 100 if SLOW else 25)
+    print(curve.communicate()[0], end="")
+    if curve.returncode:
+        failed.append("the run with keys")
     left = 88 - (time.monotonic() - begin)
     run = python(CHAOS / "run.py", "--faults", 200, "--seconds-at-most", 300 if SLOW else left, *sys.argv[1:])
     print(run.communicate()[0], end="")
