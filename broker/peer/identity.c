@@ -34,6 +34,16 @@ static rp_status path_in(const struct broker_config *config, const char *name, c
     return err_set(err, RP_INVALID_ARGUMENT, "security.keys is too long");
 }
 
+/* Who may write in the folder can replace the list of keys, and the broker's key. */
+static rp_status check_folder(const struct broker_config *config, rp_error *err)
+{
+    struct stat info;
+    if (stat(config->keys_dir, &info) != 0 || !(info.st_mode & 022))
+        return RP_OK; /* a missing folder is made */
+    return err_set(err, RP_PERMISSION_DENIED, "others may write in the folder of keys %s (mode %04o): run chmod 700",
+                   config->keys_dir, (unsigned)info.st_mode & 07777);
+}
+
 /* Reads the broker's key, or makes one. */
 static rp_status read_broker_key(struct identities *self, const struct broker_config *config, rp_error *err)
 {
@@ -203,6 +213,7 @@ rp_status identities_open(struct peers *peers, rp_error *err)
         return RP_OK;
     }
     RP_TRY(config_check_keys(config, err));
+    RP_TRY(check_folder(config, err));
     RP_TRY(read_broker_key(self, config, err));
     file_has_changed(config, ALLOW_FILE, &self->list_file);
     file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file);

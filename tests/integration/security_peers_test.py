@@ -36,6 +36,8 @@ class World:
         self.actor = self.broker.new("actor", "actor")
         self.watch = self.broker.service(self.admin)
         self.endpoint = self.broker.endpoints["service"]
+        self.idle = {name: socket.create_connection(("127.0.0.1", self.port(name)), 5) for name in self.broker.endpoints}
+        self.begin = time.monotonic()
 
     def port(self, name="service"):
         return int(self.broker.endpoints[name].rsplit(":", 1)[1])
@@ -446,6 +448,19 @@ def a_flood_of_failing_handshakes(world):
     eventually(lambda: descriptors(world) <= open_before + 4, 40, "the descriptors")
     equal(world.watch.info().server.messages_bad, 0)
     check(world.broker.alive())
+
+
+@test
+def who_says_nothing_is_cut_off(world):
+    """Connections that were opened before all other tests."""
+    for name, connection in world.idle.items():
+        connection.settimeout(max(0.1, 10.0 - (time.monotonic() - world.begin)))
+        try:
+            while connection.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+        connection.close()
 
 
 @test

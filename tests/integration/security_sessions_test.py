@@ -339,6 +339,24 @@ def a_list_that_cannot_be_read(world):
 
 
 @test
+def a_folder_that_others_may_write(world):
+    broker = KeyBroker()
+    try:
+        broker.stop()
+        broker.keys.chmod(0o777)
+        try:
+            broker.start()
+        except RuntimeError as refusal:
+            check("chmod 700" in str(refusal), refusal)
+        else:
+            raise AssertionError("the broker started")
+        broker.keys.chmod(0o700)
+        broker.start()
+    finally:
+        broker.remove()
+
+
+@test
 def a_list_that_is_edited_in_its_place(world):
     """An editor that empties the file and writes it again: nobody loses its role meanwhile."""
     path, text = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
