@@ -1,6 +1,6 @@
 /* Any bytes from a client with a valid key of each role, over tcp with CURVE, to a broker in this process. The first byte chooses
  * the role and the socket, the rest is a header frame; 0xA5 eight times stands for half of the id of a session that belongs to
- * another key. No input may crash the broker, and what a role may not change is the same after it. */
+ * another key, 0x5A eight times for the number of that session's next message. No input may crash the broker, and what a role may not change is the same after it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,11 +276,16 @@ static void forgive(enum who who, struct state *before, const struct state *afte
 
 static void name_session(uint8_t *data, size_t size)
 {
-    static const uint8_t mark[8] = {0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5};
+    static const uint8_t id[8] = {0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5, 0xA5};
+    static const uint8_t number[8] = {0x5A, 0x5A, 0x5A, 0x5A, 0x5A, 0x5A, 0x5A, 0x5A};
+    uint64_t next = session_find(&world.broker->sessions, world.session)->received + 1;
     uint32_t half = 0;
-    for (size_t i = 0; i + 8 <= size; i++)
-        if (memcmp(data + i, mark, 8) == 0)
+    for (size_t i = 0; i + 8 <= size; i++) {
+        if (memcmp(data + i, id, 8) == 0)
             memcpy(data + i, world.session + 8 * (half++ % 2), 8);
+        else if (memcmp(data + i, number, 8) == 0)
+            memcpy(data + i, &next, sizeof next);
+    }
 }
 
 /* Waiting requests and sessions of earlier inputs do not pile up. */
