@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -161,6 +162,30 @@ def test_prefetch(client):
         raise OSError("the disk")
     with pytest.raises(OSError, match="the disk"):
         list(rt.prefetch(fails(), "cpu"))
+
+
+def test_a_feed_waits_ends_and_closes(client):
+    """What a sampler with a CUDA device uses, with the CPU as the device."""
+    from replaybus.torch.device import Feed
+    arrays = client.sampler("uniform", 4, max_samples=8)
+    feed = Feed(lambda wait: rt.Batch(arrays.next(wait)), "cpu")
+    with pytest.raises(replaybus.DeadlineExceeded):
+        feed.next(0)
+    with pytest.raises(replaybus.DeadlineExceeded, match="uniform"):
+        feed.next(1.5)
+    fill(client)
+    assert len(feed.next(10)) == len(feed.next(10)) == 4
+    for _ in range(2):
+        with pytest.raises(replaybus.EndOfStream):
+            feed.next(10)
+    waiting = client.sampler("needs", 4)
+    feed = Feed(lambda wait: rt.Batch(waiting.next(wait)), "cpu")
+    closing = threading.Timer(0.2, lambda: (waiting.close(), feed.close()))
+    closing.start()
+    with pytest.raises(replaybus.Cancelled):
+        feed.next()
+    closing.join()
+    assert not feed._thread.is_alive()
 
 
 def test_torch_is_not_imported_unasked():

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
 
-from ..errors import DeadlineExceeded
+from ..errors import Cancelled, DeadlineExceeded
 from .batch import Batch, Device
 
 _SLICE_S = 0.1  # between two looks at whether the consumer is gone
 _LOOK_S = 1.0   # between two questions what the table waits for
+_END_S = 2.0    # how long the end waits for the thread
 
 
 class _Slot:
@@ -103,7 +105,10 @@ def _feed(take: Callable[[float], Batch], mover: Any, ready: "queue.Queue", stop
 
     while not stop.is_set():
         try:
-            started = mover.start(take(_LOOK_S))
+            batch = take(_LOOK_S)
+            if stop.is_set():
+                return
+            started = mover.start(batch)
         except DeadlineExceeded as late:
             waits[0] = str(late)
         except BaseException as error:  # the consumer raises it: the end of the stream, too
@@ -113,8 +118,18 @@ def _feed(take: Callable[[float], Batch], mover: Any, ready: "queue.Queue", stop
             put((started, None))
 
 
+def _end(stop: threading.Event, thread: threading.Thread) -> None:
+    """Also at the exit of the program, which a thread within torch would abort."""
+    stop.set()
+    if thread is not threading.current_thread():
+        thread.join(_END_S)
+
+
 class Feed:
-    """An iterator over batches on a device. ``take(timeout)`` gives a batch, or raises DeadlineExceeded, or ends by another error."""
+    """Batches on a device. ``take(timeout)`` gives a batch, or raises DeadlineExceeded, or ends by another error.
+
+    ``close`` ends the thread; who waits in ``take`` must be woken before, or holds it up for a moment.
+    """
 
     def __init__(self, take: Callable[[float], Batch], device: Device, ahead: int = 2, wait: bool = False) -> None:
         device = torch.device(device)
@@ -124,23 +139,27 @@ class Feed:
         self._thread = threading.Thread(target=_feed, args=(take, self._mover, self._ready, self._stop, self._waits), daemon=True,
                                         name="replaybus-prefetch")
         self._thread.start()
-        weakref.finalize(self, self._stop.set)
+        self.close = weakref.finalize(self, _end, self._stop, self._thread)
 
     def next(self, timeout: Optional[float] = None) -> Batch:
-        if self._error is not None:
-            raise self._error
-        try:
-            started, self._error = self._ready.get(timeout=timeout)
-        except queue.Empty:
-            raise DeadlineExceeded(self._waits[0] or f"no batch was ready within {timeout:g} s") from None
-        if self._error is not None:
-            raise self._error
-        return self._mover.finish(started)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._error is None:
+            left = _SLICE_S if deadline is None else min(_SLICE_S, deadline - time.monotonic())
+            try:
+                started, self._error = self._ready.get(timeout=max(0, left))
+            except queue.Empty:
+                self._check(deadline)
+            else:
+                if self._error is None:
+                    return self._mover.finish(started)
+        raise self._error
 
-    def close(self) -> None:
-        """Ends the thread. Whoever waits in ``take`` must be woken before."""
-        self._stop.set()
-        self._thread.join()
+    def _check(self, deadline: Optional[float]) -> None:
+        """Ends a wait for which there is no reason any more."""
+        if self._stop.is_set() or not self._thread.is_alive() and self._ready.empty():
+            raise Cancelled("this sampler was closed, or belongs to the parent of this process")
+        if deadline is not None and time.monotonic() >= deadline:
+            raise DeadlineExceeded(self._waits[0] or "no batch was ready in time")
 
 
 def prefetch(batches: Iterable[Batch], device: Device, ahead: int = 2) -> Iterator[Batch]:
@@ -159,4 +178,4 @@ def prefetch(batches: Iterable[Batch], device: Device, ahead: int = 2) -> Iterat
                 return
             yield batch
     finally:
-        feed._stop.set()  # the thread ends after the batch that it is taking
+        feed.close()
