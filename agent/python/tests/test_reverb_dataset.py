@@ -94,6 +94,51 @@ def test_flexible_batches(size):
             assert client.server_info()["t"].rate_limiter_info.sample_stats.completed % size == 0
 
 
+@pytest.mark.parametrize("in_flight, batch", [(1, 4), (7, 4), (100, 4), (100, 64), (3000, 2000)])
+def test_batches_are_whole(in_flight, batch):
+    """Whatever the limiter allows at once, and whatever is requested ahead."""
+    limiter = reverb.rate_limiters.SampleToInsertRatio(2.0 * batch, 1, (-1e9, 1e9))
+    table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, limiter)
+    with reverb.Server([table]) as server:
+        client = server.localhost_client()
+        for t in range(10):
+            client.insert({"t": t, "text": f"step {t}"}, {"t": 1.0})
+        dataset = reverb.TrajectoryDataset(client.server_address, "t", max_in_flight_samples_per_worker=in_flight,
+                                           max_samples=3 * batch + 1)
+        sizes = []
+        for sample in dataset.batch(batch):
+            sizes.append(len(sample.info.key))
+            assert sample.data["t"].shape == (sizes[-1], 1) and (sample.info.table_size == 10).all()
+            assert [text.decode() for text in sample.data["text"][:, 0]] == [f"step {t}" for t in sample.data["t"][:, 0]]
+        assert sizes == [batch] * 3 + [1]
+        assert [len(sample.info.key) for sample in dataset.batch(batch, drop_remainder=True)] == [batch] * 3
+
+
+def test_batches_of_a_limiter_that_allows_little():
+    limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 1, 2.0)
+    table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, limiter)
+    with reverb.Server([table]) as server:
+        client = server.localhost_client()
+        def insert():
+            for t in range(12):
+                client.insert(t, {"t": 1.0})
+        actor = threading.Thread(target=insert, daemon=True)
+        actor.start()
+        batches = reverb.TrajectoryDataset(client.server_address, "t", max_in_flight_samples_per_worker=8).batch(8)
+        assert [sample.data.shape for _, sample in zip(range(3), batches)] == [(8, 1)] * 3
+        actor.join(5)
+        assert not actor.is_alive()
+
+
+def test_items_of_several_lengths_make_no_batch(client):
+    with client.trajectory_writer(3) as writer:
+        for t in range(3):
+            writer.append(t)
+            writer.create_item("plain", 1.0, writer.history[:])
+    with pytest.raises(ValueError):
+        next(iter(reverb.TrajectoryDataset(client.server_address, "plain").batch(2)))
+
+
 def test_wrong_arguments(client):
     with pytest.raises(ValueError, match="signature"):
         reverb.TrajectoryDataset.from_table_signature(client.server_address, "plain", 10)

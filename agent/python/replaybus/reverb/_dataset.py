@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import nest
 from . import _structure
-from ._samples import Item, sampled
+from ._samples import DEFAULT_BATCH, Item, Request, sampled
 from .client import Client
 from .errors import translated
 from .replay_sample import ReplaySample, SampleInfo
@@ -141,9 +141,9 @@ class Dataset(_Iterable):
                        max_samples=max_samples, flexible_batch_size=flexible_batch_size)
         super().__init__(self._samples)
         self._client, self._table = Client(_text(server_address)), _text(table)
-        self._in_flight, self._max_samples = max_in_flight_samples_per_worker, max(max_samples, 0)
-        self._batch_size = max(flexible_batch_size, 0)
-        self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000
+        self._request = Request(self._table, max_in_flight_samples_per_worker,
+                                None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000, max(max_samples, 0))
+        self._flexible_batch_size = max(flexible_batch_size, 0)
         self._form: Optional[_Form] = None if dtypes is None else _declared(dtypes, shapes)
 
     @classmethod
@@ -174,20 +174,22 @@ class Dataset(_Iterable):
         return ReplaySample(info, _structure.pack(self._form.node, [
             TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype) for spec in self._form.specs]))
 
-    def _data(self, item: Item, fields: list) -> Any:
-        """Fields in the form that is known, or in the structure in which they were written."""
+    def _data(self, names: tuple, fields: list, skip: int = 0) -> Any:
+        """Fields in the form that is known, or in the structure in which they were written. skip: dimensions before the form."""
         if self._form is None:
-            return item.structured(fields)
+            return _structure.pack(_structure.node_of_names(names), fields)
         specs = self._form.specs
         if len(fields) != len(specs):
             raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and {len(specs)} are expected")
         if self._form.checked:
             for spec, field in zip(specs, fields):
-                if spec.dtype != dtype_name(field.dtype) or not _agree(spec.shape, field.shape):
-                    raise ValueError(f"item {item.info.key} of table '{self._table}' does not have the declared form at "
-                                     f"'{spec.name}'. Specification has {_pair(spec.dtype, spec.shape)}.  Tensor has "
-                                     f"{_pair(field.dtype, field.shape)}.")
+                self._check_field(spec, field.dtype, field.shape[skip:])
         return _structure.pack(self._form.node, fields)
+
+    def _check_field(self, spec: _structure.Spec, dtype: np.dtype, shape: tuple) -> None:
+        if spec.dtype != dtype_name(dtype) or not _agree(spec.shape, shape):
+            raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. Specification "
+                             f"has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(dtype, shape)}.")
 
     def _check_signature(self) -> None:
         """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors."""
@@ -207,11 +209,13 @@ class Dataset(_Iterable):
         """Whether a field of a signature can have the shape that was declared for it."""
         return _agree(want, have)
 
+    def _requests(self, batch_size: int) -> Request:
+        return self._request._replace(batch_size=self._flexible_batch_size or batch_size)
+
     def _samples(self) -> Iterator[ReplaySample]:
         with translated():
             self._check_signature()
-            for item in sampled(self._client.native, self._table, self._in_flight, self._timeout, self._max_samples,
-                                self._batch_size):
+            for item in sampled(self._client.native, self._requests(DEFAULT_BATCH)):
                 info = SampleInfo(*(dtype(value) for dtype, value in zip(_INFO, item.info)))
                 yield from self._of_item(item._replace(info=info))
 

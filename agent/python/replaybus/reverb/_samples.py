@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, NamedTuple, Optional
 
+import numpy as np
+
 from .. import nest
 from ..client import Client
 from ..sampler import Batch
@@ -16,10 +18,6 @@ class Item(NamedTuple):
     info: SampleInfo
     names: tuple
     fields: list
-
-    def structured(self, values: list) -> Any:
-        """Values in the structure in which the item was written."""
-        return _structure.pack(_structure.node_of_names(self.names), values)
 
     def timesteps(self) -> int:
         """The number of steps, which is the first dimension of all fields."""
@@ -47,22 +45,67 @@ class Item(NamedTuple):
         return _structure.pack(node, values)
 
 
-LARGEST_BATCH = 32
+DEFAULT_BATCH = 32
+LARGEST_BATCH = 1024
 
 
-def sampled(client: Client, table: str, in_flight: int, timeout: Optional[float], max_samples: int,
-            batch_size: int = 0) -> Iterator[Item]:
-    """Items of a table, of which about ``in_flight`` are requested ahead. 0 max_samples: without end.
+class Request(NamedTuple):
+    """What to sample. About ``in_flight`` items are requested ahead, ``batch_size`` at once. 0 max_samples: without end."""
+
+    table: str
+    in_flight: int
+    timeout: Optional[float] = None
+    max_samples: int = 0
+    batch_size: int = DEFAULT_BATCH
+
+
+def sampled_batches(client: Client, request: Request) -> Iterator[Batch]:
+    """Batches of a table.
 
     Tables that pick at random give batches, which are flexible: a limiter that allows a single sample gives that sample at
     once. Tables that pick in an order give items one by one, since a batch puts items of the same layout together.
     """
-    in_order = not client.info(table)["tables"][0]["sampler"].startswith(("uniform", "prioritized"))
-    size = 1 if in_order else min(in_flight, batch_size or LARGEST_BATCH)
-    with client.sampler(table, size, in_flight=max(in_flight // size, 1), timeout=timeout, max_samples=max_samples,
-                        flexible=True) as sampler:
-        for batch in sampler:
-            yield from items(batch)
+    in_order = not client.info(request.table)["tables"][0]["sampler"].startswith(("uniform", "prioritized"))
+    size = 1 if in_order else min(request.in_flight, request.batch_size, LARGEST_BATCH)
+    with client.sampler(request.table, size, in_flight=max(request.in_flight // size, 1), timeout=request.timeout,
+                        max_samples=request.max_samples, flexible=True) as sampler:
+        yield from sampler
+
+
+def sampled(client: Client, request: Request) -> Iterator[Item]:
+    """Items of a table, one by one."""
+    for batch in sampled_batches(client, request):
+        yield from items(batch)
+
+
+class Block(NamedTuple):
+    """Items of one layout: arrays whose first dimension counts items."""
+
+    names: tuple
+    info: SampleInfo
+    fields: list
+
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays of the infos and of the fields."""
+        return [*self.info, *self.fields]
+
+
+def block_of(batch: Batch) -> Block:
+    """A batch whose items have the same number of steps. Raises ValueError if they differ."""
+    names, suffixes = zip(*map(_codec.split, batch.names()))
+    fields = [_same_length(*parts) for parts in zip(names, batch.fields(), batch.field_lengths())]
+    info = SampleInfo(batch.key, batch.probability, np.full(len(batch), batch.info["table_size"], np.int64), batch.priority,
+                      batch.times_sampled.astype(np.int32))
+    return Block(names, info, [_codec.decode(*parts) for parts in zip(names, suffixes, fields)])
+
+
+def _same_length(name: str, field: np.ndarray, lengths: Optional[np.ndarray]) -> np.ndarray:
+    if lengths is None or not len(lengths):
+        return field
+    if lengths.min() != lengths.max():
+        raise ValueError(f"the items of a batch differ in the steps of '{name}', from {lengths.min()} to {lengths.max()}, so "
+                         "that they cannot be stacked: batch items of the same length, or iterate without batch")
+    return field[:, :lengths[0]]
 
 
 def items(batch: Batch) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from .. import nest
 from . import _codec, _structure
 from ._inner import InnerWriter
 from ._items import ItemWriter, Rows
-from ._samples import sampled
+from ._samples import Request, sampled
 from .errors import DeadlineExceededError, translated
 from .replay_sample import ReplaySample
 from .reverb_types import TableInfo, dtype_name, table_info
@@ -141,7 +141,7 @@ class Client:
         with translated():
             signature = self.stored_signature(table) if unpack_as_table_signature else None
             node = None if signature is None else signature.node
-            for item in sampled(self.native, table, min(num_samples, SAMPLES_IN_FLIGHT), None, num_samples):
+            for item in sampled(self.native, Request(table, min(num_samples, SAMPLES_IN_FLIGHT), max_samples=num_samples)):
                 yield (item.steps if emit_timesteps else item.sample)(node)
 
     # ---- operating

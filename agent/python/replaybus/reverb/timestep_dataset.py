@@ -17,4 +17,4 @@ class TimestepDataset(Dataset):
 
     def _of_item(self, item: Item) -> Iterator[ReplaySample]:
         for step in range(item.timesteps()):
-            yield ReplaySample(item.info, self._data(item, [field[step, ...] for field in item.fields]))
+            yield ReplaySample(item.info, self._data(item.names, [field[step, ...] for field in item.fields]))

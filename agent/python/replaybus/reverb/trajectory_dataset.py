@@ -1,11 +1,14 @@
 """Whole items of a table, as an iterator."""
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Sequence
+
+import numpy as np
 
 from ._dataset import Dataset
-from ._samples import Item
-from .replay_sample import ReplaySample
+from ._samples import Block, Item, block_of, sampled_batches
+from .errors import translated
+from .replay_sample import ReplaySample, SampleInfo
 
 
 class TrajectoryDataset(Dataset):
@@ -24,4 +27,43 @@ class TrajectoryDataset(Dataset):
     """
 
     def _of_item(self, item: Item) -> Iterator[ReplaySample]:
-        yield ReplaySample(item.info, self._data(item, item.fields))
+        yield ReplaySample(item.info, self._data(item.names, item.fields))
+
+    def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[ReplaySample]:
+        """Batches as the broker gives them: a batch that comes whole is not copied."""
+        with translated():
+            self._check_signature()
+            parts: list[Block] = []
+            count = 0
+            for batch in sampled_batches(self._client.native, self._requests(batch_size)):
+                parts.append(block_of(batch))
+                count += len(batch)
+                while count >= batch_size:
+                    whole, parts = _split(parts, batch_size)
+                    count -= batch_size
+                    yield self._sample(whole)
+            if parts and not drop_remainder:
+                yield self._sample(_joined(parts))
+
+    def _sample(self, block: Block) -> ReplaySample:
+        return ReplaySample(block.info, self._data(block.names, block.fields, skip=1))
+
+
+def _joined(parts: Sequence[Block]) -> Block:
+    if len(parts) == 1:
+        return parts[0]
+    if len({len(part.fields) for part in parts}) != 1:
+        raise ValueError("the items of a batch differ in their fields, so that they cannot be stacked")
+    arrays = [np.concatenate(columns) for columns in zip(*(part.arrays() for part in parts))]
+    infos = len(SampleInfo._fields)
+    return Block(parts[0].names, SampleInfo(*arrays[:infos]), arrays[infos:])
+
+
+def _split(parts: Sequence[Block], size: int) -> tuple[Block, list[Block]]:
+    """The first items as one block, and the rest."""
+    block = _joined(parts)
+    if len(block.info.key) == size:
+        return block, []
+    rest = Block(block.names, SampleInfo(*(part[size:] for part in block.info)), [part[size:] for part in block.fields])
+    first = Block(block.names, SampleInfo(*(part[:size] for part in block.info)), [part[:size] for part in block.fields])
+    return first, [rest]
