@@ -8,10 +8,11 @@ from typing import Callable
 
 import replaybus
 
-from . import acting, loops
+from . import acting, learning, loops
 from .report import Row, show
 
-SMALL_BATCHES, FRAME_BATCHES = 400, 12
+SMALL_BATCHES, FRAME_BATCHES, LEARNER_RUNS = 400, 12, 3
+NO_TORCH = "torch is not installed (apt-get install python3-torch)"
 
 
 def _torch() -> bool:
@@ -56,13 +57,25 @@ def _ratio(figures: dict[str, list[float]], ours: str, theirs: str) -> list[floa
 def _frame_rows(figures: dict[str, list[float]]) -> list[Row]:
     what = "frames 84x84x4 into a torch tensor / in C"
     if "frames" not in figures:
-        return [Row(what, "ratio", missing="torch is not installed (apt-get install python3-torch)")]
+        return [Row(what, "ratio", missing=NO_TORCH)]
     size = 84 * 84 * 4 / 1e9
     return [
         Row("frames 84x84x4 in C, batches of 256", "GB/s", [rate * size for rate in figures["c_frames"]]),
         Row("frames 84x84x4 into a torch tensor", "GB/s", [rate * size for rate in figures["frames"]]),
         Row(what, "ratio", _ratio(figures, "frames", "c_frames"), 0.8),
     ]
+
+
+def _learner_row(runs: int) -> Row:
+    row = Row("torch_dqn: learner waiting for data", "of time", goal=0.1, at_most=True)
+    if not _torch():
+        row.missing = NO_TORCH
+    elif not learning.LAUNCH.exists():
+        row.missing = "replay-launch is not built"
+    elif runs == 0:
+        row.missing = "a quick run leaves it out"
+    row.values = [] if row.missing else [learning.torch_dqn() for _ in range(runs)]
+    return row
 
 
 def _rows(figures: dict[str, list[float]]) -> list[Row]:
@@ -93,6 +106,7 @@ def main() -> int:
     rounds = 1 if arguments.quick else arguments.repeat
     replaybus.log_level("off")
     rows = _rows(_measure(rounds)) + acting.rows(acting.measure(rounds))
+    rows.append(_learner_row(0 if arguments.quick else min(rounds, LEARNER_RUNS)))
     show(rows, rounds, arguments.quick, arguments.json)
     return 1 if arguments.check and any(row.met is False for row in rows) else 0
 
