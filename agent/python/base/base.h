@@ -26,6 +26,8 @@ PyObject *core_hook(const char *name);
 PyObject *core_raise(int32_t status, const char *text);
 /* Reads a deadline in seconds, or None: milliseconds, -1 for None. False with an exception set. */
 bool core_timeout(PyObject *seconds, int64_t *out);
+/* Checks a count. False with an exception set, which calls it `what`. */
+bool core_count(long long count, const char *what, long long most);
 /* The UTF-8 text of a str, borrowed from it. NULL with an exception set. `what` names it in the error. */
 const char *core_text(PyObject *text, const char *what);
 /* Adds a heap type to the module. */

@@ -2,6 +2,7 @@
 #include "agent/python/base/base.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define FOREVER_S 1e9 /* a deadline this far away means "none" */
@@ -49,6 +50,16 @@ bool core_timeout(PyObject *seconds, int64_t *out)
     if (value < FOREVER_S)
         *out = (int64_t)ceil(value * 1e3);
     return true;
+}
+
+bool core_count(long long count, const char *what, long long most)
+{
+    if (count >= 0 && count <= most)
+        return true;
+    char text[128];
+    snprintf(text, sizeof text, "%s is %lld: it must be 0 to %lld", what, count, most);
+    core_raise(RP_INVALID_ARGUMENT, text);
+    return false;
 }
 
 const char *core_text(PyObject *text, const char *what)

@@ -10,7 +10,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Union
 import numpy as np
 
 from . import _core, nest
-from .errors import FailedPrecondition
+from .errors import FailedPrecondition, InvalidArgument
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .writer import Field, VectorWriter, Writer
@@ -45,6 +45,10 @@ class Client:
 
     def __init__(self, endpoint: str, *, name: Optional[str] = None, timeout: Optional[float] = None,
                  key_file: Union[str, "os.PathLike[str]", None] = None) -> None:
+        if not isinstance(endpoint, str):
+            raise TypeError(f"an endpoint is a str such as 'tcp://127.0.0.1:7600', not {endpoint!r}")
+        if "://" not in endpoint:
+            raise InvalidArgument(f"{endpoint!r} is not an endpoint: write tcp://HOST:PORT, such as 'tcp://127.0.0.1:7600'")
         self.endpoint, self.name, self.timeout = endpoint, name, timeout
         self.key_file = None if key_file is None else os.fspath(key_file)
         self.params = Params(self)
@@ -53,7 +57,7 @@ class Client:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"Client({self.endpoint!r})"
+        return f"Client({self.endpoint!r})" if not self._closed else f"<replaybus.Client: {self.endpoint}, closed>"
 
     def __reduce__(self):
         return _client, (self.endpoint, self.name, self.timeout, self.key_file)

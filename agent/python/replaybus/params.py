@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import numpy as np
 
 from . import _core
-from .errors import Error
+from .errors import DeadlineExceeded, Error
 
 if TYPE_CHECKING:
     from .client import Client
@@ -77,7 +77,19 @@ class Params:
         """Receives versions other than ``have`` in the background."""
         return Subscriber(self._client.connect(), name, have)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the slot has a version."""
+        try:
+            self.get(name, timeout=0)
+        except DeadlineExceeded:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<replaybus.Params of {self._client!r}>"
+
     def __getitem__(self, name: str) -> Param:
+        """The newest version; waits for the first one."""
         return self.get(name)
 
     def __setitem__(self, name: str, data: Any) -> None:
@@ -89,6 +101,9 @@ class Counter:
 
     def __init__(self, client: "Client", name: str) -> None:
         self._client, self.name = client, name
+
+    def __repr__(self) -> str:
+        return f"<replaybus.Counter: {self.name!r}>"
 
     def add(self, amount: int = 1, timeout: Timeout = DEFAULT) -> int:
         """Adds to the counter and returns its new value."""

@@ -77,8 +77,12 @@ class Sampler(_core.Sampler):
     The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds.
     """
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:
+        self.table = table
         self._nodes: dict = {}
+
+    def __repr__(self) -> str:
+        return f"<replaybus.Sampler: table {self.table!r}{', closed' if self.closed else ''}>"
 
     def __iter__(self) -> "Sampler":
         return self
@@ -133,6 +137,12 @@ def as_priorities(priorities: Any, n: int) -> np.ndarray:
 
 class Updater(_core.Updater):
     """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one."""
+
+    def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:
+        self.table = table
+
+    def __repr__(self) -> str:
+        return f"<replaybus.Updater: table {self.table!r}>"
 
     def add(self, keys: Any, priorities: Any, timeout: Optional[float] = None) -> None:
         """Takes new priorities. Waits only while too many requests are without an answer."""

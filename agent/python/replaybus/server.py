@@ -11,7 +11,7 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, NoReturn, Optional, Sequence, Union
 
 from . import _core
 from .client import Client
@@ -74,9 +74,12 @@ class Server:
                  journal: Union[str, os.PathLike, None] = None, checkpoint: Union[str, os.PathLike, None] = None,
                  mode: str = "process", config: Optional[Mapping[str, Any]] = None, log_level: str = "warn",
                  timeout: float = 10.0) -> None:
+        if isinstance(tables, (Mapping, str)):
+            raise TypeError("tables is a list of tables: Server([Table('replay')])")
         if mode not in ("process", "thread"):
             raise InvalidArgument(f"mode is 'process' or 'thread', not {mode!r}")
-        self._pid, self._folder = os.getpid(), ""
+        self._pid, self._folder, self._stopped = os.getpid(), "", False
+        self.endpoint = ""
         self._core: Optional[_core.Server] = None
         self.process: Optional[subprocess.Popen] = None
         text = _yaml(_settings(tables, port, journal, checkpoint, config))
@@ -115,9 +118,10 @@ class Server:
                     name, _, endpoint = line.partition(" ")
                     if name == "service" and endpoint:
                         return endpoint.strip()
-            if self.process.poll() is not None:
-                error = InvalidArgument if self.process.returncode == 2 else Unavailable
-                raise error(f"the broker did not start (exit status {self.process.returncode}): {self.log().strip()}")
+            status = self.process.poll() if self.process else None
+            if status is not None:
+                error = InvalidArgument if status == 2 else Unavailable
+                raise error(f"the broker did not start (exit status {status}): {self.log().strip()}")
             if time.monotonic() > deadline:
                 raise Unavailable(f"the broker has not started within {timeout:g} s: {self.log().strip()}")
             time.sleep(0.002)
@@ -137,6 +141,7 @@ class Server:
         """Stops the broker: it makes its last checkpoint, if it makes any. A process is killed after ``timeout`` seconds."""
         if self._pid != os.getpid():
             return  # the broker is the parent's
+        self._stopped = True
         if self._core is not None:
             self._core.stop()
         if self.process is not None and self.process.poll() is None:
@@ -150,6 +155,18 @@ class Server:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     close = stop
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker runs. One in a process of its own may have died."""
+        return not self._stopped and (self.process is None or self.process.poll() is None)
+
+    def __repr__(self) -> str:
+        where = "in a thread" if self.process is None else f"process {self.process.pid}"
+        return f"<replaybus.Server: {self.endpoint}, {where}, {'running' if self.running else 'not running'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a server cannot be pickled: pickle its client, or its endpoint")
 
     def __enter__(self) -> "Server":
         return self

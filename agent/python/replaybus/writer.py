@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
     column: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     stride: int
     squeeze: bool
 
@@ -113,6 +113,8 @@ def _field_of(value: Any) -> Field:
     if isinstance(value, Field):
         return Field(np.dtype(value.dtype).name if value.dtype != "bfloat16" else "bfloat16", tuple(map(int, value.shape)))
     array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"{type(value).__name__} ({array.dtype}) cannot be stored: use numbers, or arrays of numbers")
     return Field(array.dtype.name, array.shape)
 
 
@@ -158,7 +160,12 @@ class _Shape:
     def __init__(self, spec: Any, options: dict) -> None:
         self.node = nest.node_of(spec, (Field,))
         self.names = nest.names(self.node)
-        self.fields = [_field_of(leaf) for leaf in nest.flatten(self.node, spec)]
+        self.fields = []
+        for name, leaf in zip(self.names, nest.flatten(self.node, spec)):
+            try:
+                self.fields.append(_field_of(leaf))
+            except ValueError as error:
+                raise ValueError(f"column '{name}': {error}") from None
         self.options = options
 
     def open(self, writer: "_core.Writer") -> None:
@@ -168,6 +175,8 @@ class _Shape:
 
 def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
              history: bool, timeout: Optional[float]) -> dict:
+    if keep_alive is not None and keep_alive < 0:
+        raise ValueError(f"keep_alive is {keep_alive}: it must be 0 or more steps")
     return dict(name=name, chunk_length=chunk_length, keep_alive=max(keep_alive or 0, chunk_length),
                 max_in_flight=max_in_flight or 0, history=history, timeout=timeout)
 
@@ -275,6 +284,11 @@ class Writer(_core.Writer):
             status, key, table, text = row
             yield Rejection(BY_STATUS[status](text), key, table)
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.episode_steps} steps of this episode" if self.is_open else "no steps yet"
+        columns = f", columns {', '.join(self._shape.names)}" if self._shape else ""
+        return f"<replaybus.Writer: {state}{columns}>"
+
     def __enter__(self) -> "Writer":
         return self
 
@@ -287,7 +301,11 @@ class Writer(_core.Writer):
 
 def _first_row(steps: Any) -> Any:
     node = nest.node_of(steps)
-    return nest.pack(node, iter([np.asarray(leaf)[0] for leaf in nest.flatten(node, steps)]))
+    leaves = [np.asarray(leaf) for leaf in nest.flatten(node, steps)]
+    for name, leaf in zip(nest.names(node), leaves):
+        if leaf.ndim == 0 or len(leaf) == 0:
+            raise ValueError(f"column '{name}' has the shape {leaf.shape}: its first dimension must count steps, at least 1")
+    return nest.pack(node, iter([leaf[0] for leaf in leaves]))
 
 
 def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float]) -> int:
@@ -343,6 +361,9 @@ class VectorWriter:
         """Waits until all items are confirmed, then closes the streams."""
         for writer in self._writers:
             writer.close(timeout)
+
+    def __repr__(self) -> str:
+        return f"<replaybus.VectorWriter: {len(self)} streams, the first is {self._writers[0]!r}>"
 
     def __enter__(self) -> "VectorWriter":
         return self

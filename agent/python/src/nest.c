@@ -78,10 +78,16 @@ static bool mismatch(const char *want, uint32_t n, PyObject *got)
     return false;
 }
 
-static bool lacks(PyObject *key)
+/* The step has other keys than the first step had. */
+static bool other_keys(const struct nest *nest, PyObject *step)
 {
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "the step lacks the key %R", key);
+    PyObject *want = PyTuple_New(nest->n), *got = PyErr_Occurred() ? NULL : PySequence_Tuple(step);
+    for (uint32_t i = 0; want && i < nest->n; i++)
+        PyTuple_SetItem(want, i, Py_NewRef(nest->keys[i]));
+    if (want && got)
+        PyErr_Format(PyExc_ValueError, "the step has the keys %R, and the first step had %R", got, want);
+    Py_XDECREF(want);
+    Py_XDECREF(got);
     return false;
 }
 
@@ -89,8 +95,10 @@ static bool flatten(const struct nest *nest, PyObject *value, PyObject ***next);
 
 static bool flatten_mapping(const struct nest *nest, PyObject *value, PyObject ***next)
 {
-    if ((!PyDict_CheckExact(value) && !PyDict_Check(value)) || PyDict_Size(value) != (Py_ssize_t)nest->n)
+    if (!PyDict_CheckExact(value) && !PyDict_Check(value))
         return mismatch("dict", nest->n, value);
+    if (PyDict_Size(value) != (Py_ssize_t)nest->n)
+        return other_keys(nest, value);
     Py_ssize_t at = 0;
     for (uint32_t i = 0; i < nest->n; i++) {
         PyObject *key, *part;
@@ -98,7 +106,7 @@ static bool flatten_mapping(const struct nest *nest, PyObject *value, PyObject *
         if (!PyDict_Next(value, &at, &key, &part) || key != nest->keys[i])
             part = PyDict_GetItemWithError(value, nest->keys[i]);
         if (!part)
-            return lacks(nest->keys[i]);
+            return other_keys(nest, value);
         if (nest->parts[i].n == 0)
             *(*next)++ = Py_NewRef(part);
         else if (!flatten(&nest->parts[i], part, next))

@@ -16,16 +16,19 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, co
                             "timeout", "max_samples", "flexible",   "whole",     NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
-    unsigned long long max_samples = 0;
     rp_sampler_defaults(options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|IIdpOKpp", names, client, table, &options->batch_size,
-                                     &options->in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible,
-                                     &whole))
+    long long batch_size = options->batch_size, in_flight = options->in_flight, max_samples = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|LLdpOLpp", names, client, table, &batch_size, &in_flight,
+                                     &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole) ||
+        !core_count(batch_size, "batch_size", UINT32_MAX) || !core_count(in_flight, "in_flight", UINT32_MAX) ||
+        !core_count(max_samples, "max_samples", INT64_MAX))
         return false;
+    options->batch_size = (uint32_t)batch_size;
+    options->in_flight = (uint32_t)in_flight;
     options->distinct = (uint32_t)distinct;
     options->flexible = (uint32_t)flexible;
     options->whole = (uint32_t)whole;
-    options->max_samples = max_samples;
+    options->max_samples = (uint64_t)max_samples;
     return core_timeout(seconds, &options->timeout_ms);
 }
 
@@ -135,10 +138,22 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *sampler_closed(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((sampler_object *)object)->gate.closed);
+}
+
+static PyGetSetDef getters[] = {
+    {"closed", sampler_closed, NULL, "Whether close was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)sampler_make},
     {Py_tp_dealloc, (void *)sampler_dealloc},
     {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
     {Py_tp_doc, "Samples a table ahead of its reader."},
     {0, NULL},
 };

@@ -1,6 +1,8 @@
 /* Writer: steps and items. It opens its stream when its columns are known: from a spec, or from the first step. */
 #include "agent/python/src/core.h"
 
+#include <stdio.h>
+
 #define UNCLOSED_MS 2000 /* for the items of a writer that nobody closed */
 #define GOODBYE_MS 1000  /* for the broker's answer when a writer whose items are confirmed closes */
 #define DOOMED_MS 200 /* for the items of a writer that was closed from within a call; a vector has many such writers */
@@ -144,6 +146,21 @@ static rp_status item_attempt(void *call, int64_t timeout_ms, rp_error *err)
                           timeout_ms, &self->key, err);
 }
 
+static bool read_steps(PyObject *number, uint32_t *out)
+{
+    Py_ssize_t steps = PyNumber_AsSsize_t(number, NULL);
+    if (steps == -1 && PyErr_Occurred())
+        return false;
+    if (steps < 1) {
+        char text[64];
+        snprintf(text, sizeof text, "an item has at least one step, not %zd", steps);
+        core_raise(RP_INVALID_ARGUMENT, text);
+        return false;
+    }
+    *out = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
+    return true;
+}
+
 /* Sets steps, or *selection to a new reference. */
 static bool read_slices(PyObject *writer, PyObject *slices, struct item *item, PyObject **selection)
 {
@@ -151,11 +168,8 @@ static bool read_slices(PyObject *writer, PyObject *slices, struct item *item, P
     item->steps = 1;
     if (!slices)
         return true;
-    if (PyLong_CheckExact(slices)) {
-        unsigned long steps = PyLong_AsUnsignedLong(slices);
-        item->steps = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
-        return steps != (unsigned long)-1 || !PyErr_Occurred();
-    }
+    if (PyLong_CheckExact(slices) || PyIndex_Check(slices))
+        return read_steps(slices, &item->steps);
     if (PyObject_TypeCheck(slices, selection_type))
         *selection = Py_NewRef(slices);
     else

@@ -81,15 +81,18 @@ PyObject *writer_open(PyObject *object, PyObject *args)
     writer_object *self = (writer_object *)object;
     rp_writer_options options = {.struct_size = sizeof options};
     PyObject *plan, *columns, *seconds;
-    unsigned long long keep_alive, max_in_flight;
+    long long chunk_length, keep_alive, max_in_flight;
     int history;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "OO!zIKKpO", &plan, &PyTuple_Type, &columns, &options.name, &options.chunk_length,
-                          &keep_alive, &max_in_flight, &history, &seconds) ||
-        !core_timeout(seconds, &timeout_ms) || !gate_enter(&self->gate, "writer"))
+    if (!PyArg_ParseTuple(args, "OO!zLLLpO", &plan, &PyTuple_Type, &columns, &options.name, &chunk_length, &keep_alive,
+                          &max_in_flight, &history, &seconds) ||
+        !core_count(chunk_length, "chunk_length", UINT32_MAX) || !core_count(keep_alive, "keep_alive", INT64_MAX) ||
+        !core_count(max_in_flight, "max_in_flight", INT64_MAX) || !core_timeout(seconds, &timeout_ms) ||
+        !gate_enter(&self->gate, "writer"))
         return NULL;
-    options.keep_alive = keep_alive;
-    options.max_in_flight_items = max_in_flight;
+    options.chunk_length = (uint32_t)chunk_length;
+    options.keep_alive = (uint64_t)keep_alive;
+    options.max_in_flight_items = (uint64_t)max_in_flight;
     options.history = (uint32_t)history;
     bool ok = self->writer != NULL; /* another thread was first */
     if (!ok) {

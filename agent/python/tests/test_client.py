@@ -156,3 +156,37 @@ def test_self_test():
     out = subprocess.run([sys.executable, "-m", "replaybus"], capture_output=True, text=True, timeout=60)
     assert out.returncode == 0, out.stderr
     assert replaybus.__version__ in out.stdout and "self-test" in out.stdout
+
+
+def test_mistakes_have_sentences(server, client):
+    with pytest.raises(TypeError, match=r"Server\(\[Table"):
+        replaybus.Server(replaybus.Table("t"))
+    with pytest.raises(TypeError, match="a server cannot be pickled"):
+        pickle.dumps(server)
+    for endpoint in ("localhost:7600", "7600"):
+        with pytest.raises(ValueError, match="tcp://HOST:PORT"):
+            replaybus.Client(endpoint)
+    with pytest.raises(TypeError, match="7600"):
+        replaybus.Client(7600)
+    assert "never put" not in client.params
+    client.params["put"] = b"1"
+    assert "put" in client.params
+
+
+def test_repr_names_what_it_is(server, client):
+    with client.writer() as writer, client.sampler("uniform", 2) as sampler, client.updater("uniform") as updater:
+        assert repr(writer) == "<replaybus.Writer: no steps yet>"
+        writer.append({"x": 1.0})
+        writer.item("uniform")
+        assert repr(writer) == "<replaybus.Writer: 1 steps of this episode, columns x>"
+        assert repr(sampler.next(10)) == "<replaybus.Batch: 2 items, fields x>"
+        assert "uniform" in repr(sampler) and "uniform" in repr(updater)
+        with client.vector_writer(2) as vector:
+            assert "2 streams" in repr(vector)
+    assert "closed" in repr(writer) and "closed" in repr(sampler)
+    assert server.running and "running" in repr(server) and server.endpoint in repr(server)
+    assert "jobs" in repr(client.counter("jobs")) and server.endpoint in repr(client.params)
+    other = server.client()
+    assert repr(other) == f"Client({server.endpoint!r})"
+    other.close()
+    assert "closed" in repr(other)

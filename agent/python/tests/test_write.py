@@ -440,3 +440,28 @@ def test_shapes_with_a_zero(client, mode):
     assert data["flat"].shape == (3, 2, 3, 0) and data["flat"].dtype == np.int16
     assert data["x"].tolist() == [[0, 1], [1, 2], [2, 3]]
     assert client.signature("queue")["flat"] == replaybus.Field("int16", (None, 3, 0))
+
+
+def test_mistakes_have_sentences(client):
+    with client.writer(keep_alive=2) as writer:
+        writer.append({"obs": np.zeros(2, "float32"), "a": 1})
+        assert writer.item("uniform", np.float32(2), np.int64(1)) > 0
+        for steps in (0, -1, np.int64(-1)):
+            with pytest.raises(ValueError, match="at least one step"):
+                writer.item("uniform", 1.0, steps)
+        for step in ({"obs": np.zeros(2, "float32")}, {"obs": np.zeros(2, "float32"), "b": 1}, {"obs": 0, "a": 1, "b": 2}):
+            with pytest.raises(ValueError, match="'obs', 'a'"):
+                writer.append(step)
+    for value in (None, "text", object(), [None]):
+        with pytest.raises(ValueError, match="column 'x.*numbers"):
+            client.writer().append({"x": value})
+    for block in (1.0, [], np.zeros((0, 3))):
+        with pytest.raises(ValueError, match="column 'x'.*first dimension"):
+            client.writer().append_block({"x": block})
+    with pytest.raises(ValueError, match="chunk_length is -1"):
+        client.writer({"x": 1.0}, chunk_length=-1)
+    with pytest.raises(ValueError, match="keep_alive is -1"):
+        client.writer(keep_alive=-1)
+    for name in ("batch_size", "in_flight", "max_samples"):
+        with pytest.raises(ValueError, match=f"{name} is -1"):
+            client.sampler("uniform", **{name: -1})
