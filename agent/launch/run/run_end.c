@@ -57,8 +57,9 @@ static void measure_last(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
     run_folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
-    if (!self->config->evaluator.on || run_is_custom(self, ROLE_LEARNER) || self->outcome != RUN_DONE ||
-        self->interrupts_seen > 0 || access(weights, R_OK) != 0)
+    /* A user's own learner may save nothing. */
+    if (!self->config->evaluator.on || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
+        access(weights, R_OK) != 0)
         return;
     self->final.episodes = (uint64_t)self->config->evaluator.episodes;
     self->final_weights = LEARNER_STATE_FILE;

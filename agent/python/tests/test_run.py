@@ -181,3 +181,4 @@ def test_under_the_launcher(tmp_path):
     assert weights.load(folder / "learner.weights")["steps"].tolist() == [report["learner_steps"]]
     rows = lines(folder / "metrics.jsonl")
     assert any(row.get("learner_idle") is not None for row in rows)
+    assert report["final_weights"] == "learner.weights" and report["final_value"] > 100  # measured at the end
