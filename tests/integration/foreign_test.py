@@ -882,7 +882,7 @@ def bad_requests_get_a_status_and_a_sentence(world):
     refused("update", pb.Update(table="none", key=[1], priority=[1]), NOT_FOUND, "none")
     refused("update", pb.Update(table="replay", key=[1, 2, 3], priority=[1, 2]), BAD_MESSAGE, "priority", "2", "3")
     refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="float31")]), INVALID_ARGUMENT, "float31")
-    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8", shape=[0])]), INVALID_ARGUMENT, "'x'")
+    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8", shape=[1 << 31])]), INVALID_ARGUMENT, "'x'")
     refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8")] * 2), INVALID_ARGUMENT, "twice")
     refused("hello", pb.Hello(session=b"123", columns=COLUMNS), INVALID_ARGUMENT, "16")
     refused("heartbeat", pb.Heartbeat(session=os.urandom(16)), SESSION_UNKNOWN)

@@ -308,7 +308,7 @@ static void bad_columns_are_refused(void **state)
     bad[0].dtype = 99;
     assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
     bad[0] = columns[0];
-    bad[0].shape[0] = 0;
+    bad[0].shape[0] = UINT32_MAX;
     assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
     bad[0] = columns[0];
     bad[0].name = "";

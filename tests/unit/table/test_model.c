@@ -286,10 +286,10 @@ static void do_update(struct model *self)
         keys[i] = random_key(self);
         priorities[i] = random_priority(self);
         uint32_t at = find(self, keys[i]);
-        if (at == self->size) {
-            missing++;
-        } else if (priorities[i] < 0) {
+        if (priorities[i] < 0) {
             refused++;
+        } else if (at == self->size) {
+            missing++;
         } else {
             applied++;
             self->items[at].priority = priorities[i];
