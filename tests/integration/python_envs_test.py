@@ -108,6 +108,18 @@ def kinds_of_environments():
 
 
 @test
+def environments_of_gymnasium():
+    """gym: ID asks gymnasium.make: here a module of that name, with an environment that one can register nowhere else."""
+    with PythonPlace() as place:
+        place.write("gymnasium.py", "import counting\n\ndef make(id, kind):\n    assert id == 'Counting-v3', id\n"
+                                    "    env = counting.make(kind)\n    env.spec = type('Spec', (), {'max_episode_steps': 77})\n"
+                                    "    return env\n")
+        launcher = place.run("environment.python=''", "environment.gym=Counting-v3", "stop.steps=300", "evaluator.on=false")
+        equal(episodes(launcher), {10.0})
+        check("max_steps: 77" in (launcher.folder / "config.yaml").read_text(), "no time limit")
+
+
+@test
 def vector_environments():
     """Whatever way they reset themselves: episodes have their length, and no step is counted twice."""
     modes = [("NEXT_STEP", 0), ("NEXT_STEP", 1), ("SAME_STEP", 0), ("SAME_STEP", 1), ("DISABLED", 0)]

@@ -215,6 +215,13 @@ static void a_new_build_has_another_key(void **state)
     assert_string_not_equal(before, after);
     free(before);
     free(after);
+    read_config(f, (const char *const[]){"environment={python: 'my:make', spec: {shape: [4], actions: 2}}", NULL});
+    before = profile_key(&f->options);
+    put(f, "my.py", "333");
+    after = profile_key(&f->options);
+    assert_string_not_equal(before, after);
+    free(before);
+    free(after);
 }
 
 static void what_is_kept_comes_back(void **state)
