@@ -81,17 +81,26 @@ static bool is_fresh(const struct seen_file *file)
     return age >= 0 && age < (file->size == 0 ? SETTLE_EMPTY_NS : SETTLE_NS);
 }
 
+static struct seen_file look_at(const struct broker_config *config, const char *name)
+{
+    char path[PATH_BYTES];
+    struct stat info;
+    if (path_in(config, name, path, NULL) != RP_OK || stat(path, &info) != 0)
+        return (struct seen_file){0};
+    return (struct seen_file){nanoseconds(&info.st_ctim), info.st_size, (int64_t)info.st_ino};
+}
+
+static bool is_same(const struct seen_file *a, const struct seen_file *b)
+{
+    return a->changed_ns == b->changed_ns && a->size == b->size && a->node == b->node;
+}
+
 /* True if a file of the folder has changed since this function last said so. A file that is being written in its place counts
  * when its writer has paused; a file that was renamed into its place counts at once. */
 static bool file_has_changed(const struct broker_config *config, const char *name, struct seen_file *seen)
 {
-    char path[PATH_BYTES];
-    struct stat info;
-    struct seen_file found = {0};
-    if (path_in(config, name, path, NULL) == RP_OK && stat(path, &info) == 0)
-        found = (struct seen_file){nanoseconds(&info.st_ctim), info.st_size, (int64_t)info.st_ino};
-    bool same = found.changed_ns == seen->changed_ns && found.size == seen->size && found.node == seen->node;
-    if (same || (found.node == seen->node && is_fresh(&found)))
+    struct seen_file found = look_at(config, name);
+    if (is_same(&found, seen) || (found.node == seen->node && is_fresh(&found)))
         return false;
     *seen = found;
     return true;
@@ -181,23 +190,36 @@ static void set_identity(struct identity *self, const struct allowed_key *key, c
 }
 
 /* Takes over the list of keys. Keys that are not in it lose their roles. */
-static rp_status read_list(struct identities *self, const struct broker_config *config, rp_error *err)
+static rp_status set_list(struct identities *self, const struct allow_list *list, const struct quota *common,
+                          rp_error *err)
 {
-    struct allow_list list;
     for (uint32_t i = 0; i < self->n; i++)
         self->list[i]->roles = 0;
-    RP_TRY(allow_read(config->keys_dir, &list, err));
-    rp_status status = RP_OK;
-    for (uint32_t i = 0; status == RP_OK && list.keys && i < list.n; i++) {
-        struct identity *identity = identity_by_key(self, list.keys[i].public_key);
-        if (identity)
-            set_identity(identity, &list.keys[i], &config->quota);
-        else
-            status = err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+    for (uint32_t i = 0; list->keys && i < list->n; i++) {
+        struct identity *identity = identity_by_key(self, list->keys[i].public_key);
+        if (!identity)
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+        set_identity(identity, &list->keys[i], common);
     }
-    log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
+    return RP_OK;
+}
+
+/* Reads the list of keys; if that fails, nobody is let in. A list that was changed while it was read is read again later. */
+static rp_status read_list(struct identities *self, const struct broker_config *config, rp_error *err)
+{
+    struct allow_list list = {0};
+    rp_status status = allow_read(config->keys_dir, &list, err);
+    struct seen_file now = look_at(config, ALLOW_FILE);
+    if (!is_same(&now, &self->list_file)) {
+        self->list_file.changed_ns = 0;
+        allow_free(&list);
+        return RP_OK;
+    }
+    rp_status taken = set_list(self, &list, &config->quota, err);
+    if (status == RP_OK)
+        log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
     allow_free(&list);
-    return status;
+    return status == RP_OK ? taken : status;
 }
 
 rp_status identities_open(struct peers *peers, rp_error *err)

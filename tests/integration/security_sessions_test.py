@@ -32,6 +32,7 @@ class World:
         self.broker = KeyBroker("journal: {dir: %s, fsync: never}\n" % self.disk, ports=free_ports(3))
         self.admin = self.broker.new("admin", "admin")
         self.watch = self.broker.service(self.admin)
+        self.watch.info()   # it is in, whatever happens to the list
 
     def remove(self):
         self.broker.remove()
