@@ -6,6 +6,7 @@ It makes the environment, resets it and takes some random steps, so that mistake
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import random
 import sys
@@ -62,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     os.dup2(2, 1)  # what the environment prints is no answer
     options = dict(option.partition("=")[::2] for option in arguments.option)
     try:
+        if importlib.util.find_spec("replaybus._agent") is None:
+            raise Refused("this package replaybus was built without actors: install OpenBLAS and MuJoCo (Debian: libopenblas-dev "
+                          "libmujoco-dev), and the package anew")
         envs = open_environments(arguments.python, arguments.gym, options)
         try_out(envs)
         envs.close()
