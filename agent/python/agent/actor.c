@@ -1,103 +1,11 @@
-/* Actor: the C actor for loops in Python. player.c does the work; this file has arrays, waits and the life of the object. */
+/* Actor: the C actor for loops in Python. player.c does the work; this file has act, the life of the object, and its state. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/program/worker.h"
-#include "agent/python/agent/agent.h"
-#include "agent/python/agent/player.h"
+#include "agent/python/agent/actor_object.h"
 
 #define UNCLOSED_MS 200 /* for the items of an actor that nobody closed */
-
-typedef struct actor_object {
-    PyObject_HEAD struct gate gate;
-    struct player *player; /* NULL before _open and after close */
-    bool vector;           /* arrays for several environments; otherwise values of one */
-    struct array_form observation, rewards, flags, action;
-    struct player_outcome kept; /* of an observe that a signal interrupted: the next call finishes it */
-    void *kept_memory;          /* its arrays; NULL: there is none */
-} actor_object;
-
-static bool enter(actor_object *self)
-{
-    if (!gate_enter(&self->gate, "actor"))
-        return false;
-    if (self->player)
-        return true;
-    core_raise(RP_FAILED_PRECONDITION, "this actor is not open");
-    gate_leave(&self->gate);
-    return false;
-}
-
-/* ---- waits */
-
-struct wait {
-    actor_object *self;
-    struct player_outcome *outcome;
-};
-
-static rp_status prepare_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    return player_prepare(((struct wait *)call)->self->player, timeout_ms, err);
-}
-
-static rp_status observe_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    struct wait *wait = call;
-    return player_observe(wait->self->player, wait->outcome, timeout_ms, err);
-}
-
-static rp_status flush_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    return player_flush(((struct wait *)call)->self->player, timeout_ms, err);
-}
-
-static bool run(actor_object *self, gate_attempt *attempt, struct player_outcome *outcome, int64_t timeout_ms)
-{
-    struct wait wait = {.self = self, .outcome = outcome};
-    return gate_call(&self->gate, attempt, &wait, timeout_ms);
-}
-
-/* ---- an observe that was interrupted */
-
-/* Copies the outcome, whose arrays are the caller's. */
-static bool keep(actor_object *self, const struct player_outcome *outcome)
-{
-    uint32_t n = self->player->options.n;
-    size_t rows = n * env_observation_bytes(&self->player->options.spec);
-    char *memory = malloc(2 * rows + n * (sizeof(double) + 3 * sizeof(bool)));
-    if (!memory)
-        return false;
-    char *finals = memory + n * sizeof(double), *observations = finals + rows, *flags = observations + rows;
-    self->kept = *outcome;
-    self->kept.rewards = memcpy(memory, outcome->rewards, n * sizeof(double));
-    self->kept.observations = memcpy(observations, outcome->observations, rows);
-    self->kept.terminated = memcpy(flags, outcome->terminated, n);
-    self->kept.truncated = memcpy(flags + n, outcome->truncated, n);
-    if (outcome->finals) {
-        self->kept.finals = memcpy(finals, outcome->finals, rows);
-        self->kept.final = memcpy(flags + 2 * (size_t)n, outcome->final, n);
-    }
-    self->kept_memory = memory;
-    return true;
-}
-
-static bool finish_kept(actor_object *self, int64_t timeout_ms)
-{
-    if (!self->kept_memory)
-        return true;
-    rp_error err;
-    struct wait wait = {.self = self, .outcome = &self->kept};
-    rp_status status = gate_wait(&self->gate, observe_attempt, &wait, timeout_ms, &err);
-    if (status == GATE_INTERRUPTED)
-        return false;
-    if (status != RP_DEADLINE_EXCEEDED) {
-        free(self->kept_memory);
-        self->kept_memory = NULL;
-    }
-    if (status != RP_OK)
-        core_raise(status, err.text);
-    return status == RP_OK;
-}
 
 /* ---- act */
 
@@ -141,7 +49,7 @@ static bool has_begun(const actor_object *self)
 static PyObject *act(actor_object *self, PyObject *value)
 {
     struct array observations;
-    if (!finish_kept(self, -1) || !has_begun(self) || !run(self, prepare_attempt, NULL, -1) ||
+    if (!actor_finish_kept(self, -1) || !has_begun(self) || !actor_prepare(self, -1) ||
         !array_take(&observations, value, &self->observation))
         return NULL;
     if (self->player->options.n == 1) {
@@ -158,151 +66,11 @@ static PyObject *act(actor_object *self, PyObject *value)
 static PyObject *actor_act(PyObject *object, PyObject *observation)
 {
     actor_object *self = (actor_object *)object;
-    if (!enter(self))
+    if (!actor_enter(self))
         return NULL;
     PyObject *actions = act(self, observation);
     gate_leave(&self->gate);
     return actions;
-}
-
-/* ---- observe */
-
-enum { IN_REWARD, IN_TERMINATED, IN_TRUNCATED, IN_OBSERVATION, IN_FINAL, IN_MASK, N_INPUTS };
-
-/* The arrays of one call; for one environment, the numbers. */
-struct inputs {
-    struct array arrays[N_INPUTS];
-    double reward;
-    bool terminated, truncated;
-};
-
-static bool read_numbers(struct inputs *in, PyObject *const *args, struct player_outcome *out)
-{
-    in->reward = PyFloat_AsDouble(args[IN_REWARD]);
-    if (in->reward == -1.0 && PyErr_Occurred())
-        return false;
-    int terminated = PyObject_IsTrue(args[IN_TERMINATED]), truncated = PyObject_IsTrue(args[IN_TRUNCATED]);
-    if (terminated < 0 || truncated < 0)
-        return false;
-    in->terminated = terminated != 0;
-    in->truncated = truncated != 0;
-    out->rewards = &in->reward;
-    out->terminated = &in->terminated;
-    out->truncated = &in->truncated;
-    return true;
-}
-
-static bool read_arrays(const actor_object *self, struct inputs *in, PyObject *const *args, struct player_outcome *out)
-{
-    if (!array_take(&in->arrays[IN_REWARD], args[IN_REWARD], &self->rewards) ||
-        !array_take(&in->arrays[IN_TERMINATED], args[IN_TERMINATED], &self->flags) ||
-        !array_take(&in->arrays[IN_TRUNCATED], args[IN_TRUNCATED], &self->flags))
-        return false;
-    out->rewards = in->arrays[IN_REWARD].data;
-    out->terminated = in->arrays[IN_TERMINATED].data;
-    out->truncated = in->arrays[IN_TRUNCATED].data;
-    return true;
-}
-
-/* A borrowed entry of a dict under one of two names, or NULL. */
-static PyObject *entry(PyObject *info, const char *name, const char *older)
-{
-    PyObject *value = PyDict_GetItemString(info, name);
-    return value ? value : PyDict_GetItemString(info, older);
-}
-
-/* The last observations of episodes after which the environment has begun the next one. */
-static bool read_finals(const actor_object *self, struct inputs *in, PyObject *info, struct player_outcome *out)
-{
-    PyObject *finals = entry(info, "final_obs", "final_observation");
-    PyObject *mask = entry(info, "_final_obs", "_final_observation");
-    if (!finals || !mask)
-        return true;
-    struct array_form form = self->observation;
-    form.name = "final_obs";
-    if (!array_take(&in->arrays[IN_FINAL], finals, &form) || !array_take(&in->arrays[IN_MASK], mask, &self->flags))
-        return false;
-    out->finals = in->arrays[IN_FINAL].data;
-    out->final = in->arrays[IN_MASK].data;
-    return true;
-}
-
-static bool read_inputs(const actor_object *self, struct inputs *in, PyObject *const *args, PyObject *info,
-                        struct player_outcome *out)
-{
-    if (!(self->vector ? read_arrays(self, in, args, out) : read_numbers(in, args, out)) ||
-        !array_take(&in->arrays[IN_OBSERVATION], args[IN_OBSERVATION], &self->observation))
-        return false;
-    out->observations = in->arrays[IN_OBSERVATION].data;
-    return !info || !self->vector || read_finals(self, in, info, out);
-}
-
-static bool observe(actor_object *self, struct player_outcome *outcome)
-{
-    rp_error err = {0};
-    rp_status status = player_check(self->player, outcome, &err);
-    if (status != RP_OK) {
-        core_raise(status, err.text);
-        return false;
-    }
-    struct wait wait = {.self = self, .outcome = outcome};
-    status = gate_wait(&self->gate, observe_attempt, &wait, -1, &err);
-    if (status == GATE_INTERRUPTED)
-        keep(self, outcome);
-    else if (status != RP_OK)
-        core_raise(status, err.text);
-    return status == RP_OK;
-}
-
-static PyObject *actor_observe_object(PyObject *object, PyObject *const *args, Py_ssize_t n)
-{
-    actor_object *self = (actor_object *)object;
-    PyObject *info = n == 5 && args[4] != Py_None ? args[4] : NULL;
-    if (n < 4 || n > 5 || (info && !PyDict_Check(info))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "observe(reward, terminated, truncated, observation, info=None): info is a dict");
-        return NULL;
-    }
-    if (!enter(self))
-        return NULL;
-    struct inputs in = {0};
-    struct player_outcome outcome = {0};
-    bool ok = finish_kept(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
-    for (uint32_t i = 0; i < N_INPUTS; i++)
-        array_release(&in.arrays[i]);
-    gate_leave(&self->gate);
-    return ok ? Py_NewRef(Py_None) : NULL;
-}
-
-/* ---- the beginning of episodes */
-
-static bool first(actor_object *self, const char *rows, const bool *mask)
-{
-    size_t bytes = env_observation_bytes(&self->player->options.spec);
-    rp_error err = {0};
-    rp_status status = RP_OK;
-    for (uint32_t i = 0; i < self->player->options.n && status == RP_OK; i++)
-        if (!mask || mask[i])
-            status = player_first(self->player, i, rows + i * bytes, &err);
-    if (status != RP_OK)
-        core_raise(status, err.text);
-    return status == RP_OK;
-}
-
-static PyObject *actor_first(PyObject *object, PyObject *args)
-{
-    actor_object *self = (actor_object *)object;
-    PyObject *value, *which = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O", &value, &which) || !enter(self))
-        return NULL;
-    struct array observations = {0}, mask = {0};
-    bool ok = finish_kept(self, -1) && array_take(&observations, value, &self->observation) &&
-              (which == Py_None || array_take(&mask, which, &self->flags)) &&
-              first(self, observations.data, which == Py_None ? NULL : mask.data);
-    array_release(&observations);
-    array_release(&mask);
-    gate_leave(&self->gate);
-    return ok ? Py_NewRef(Py_None) : NULL;
 }
 
 /* ---- life */
@@ -363,9 +131,9 @@ static PyObject *actor_flush(PyObject *object, PyObject *args)
     actor_object *self = (actor_object *)object;
     PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !enter(self))
+    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !actor_enter(self))
         return NULL;
-    bool ok = finish_kept(self, timeout_ms) && run(self, flush_attempt, NULL, timeout_ms);
+    bool ok = actor_finish_kept(self, timeout_ms) && actor_confirm(self, timeout_ms);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -375,9 +143,9 @@ static PyObject *actor_wait(PyObject *object, PyObject *args)
     actor_object *self = (actor_object *)object;
     PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !enter(self))
+    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !actor_enter(self))
         return NULL;
-    bool ok = run(self, prepare_attempt, NULL, timeout_ms);
+    bool ok = actor_prepare(self, timeout_ms);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -392,7 +160,7 @@ static PyObject *actor_close(PyObject *object, PyObject *args)
     if (!gate_close(&self->gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     bool ok = !self->player || gate_is_foreign(&self->gate) ||
-              (finish_kept(self, timeout_ms) && run(self, flush_attempt, NULL, timeout_ms));
+              (actor_finish_kept(self, timeout_ms) && actor_confirm(self, timeout_ms));
     give_up(object);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -412,7 +180,7 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
 {
     (void)unused;
     actor_object *self = (actor_object *)object;
-    if (!enter(self))
+    if (!actor_enter(self))
         return NULL;
     const struct player *player = self->player;
     PyObject *state =
@@ -428,7 +196,7 @@ static PyObject *actor_seeds(PyObject *object, PyObject *unused)
 {
     (void)unused;
     actor_object *self = (actor_object *)object;
-    if (!enter(self))
+    if (!actor_enter(self))
         return NULL;
     const struct player_options *options = &self->player->options;
     PyObject *seeds = PyList_New(0);
@@ -469,10 +237,10 @@ static PyMethodDef methods[] = {
     {"act", actor_act, METH_O,
      "act($self, observation, /)\n--\n\n"
      "Returns the action for an observation, or the actions for an array of them, in the environment's own units."},
-    {"observe", METHOD(actor_observe_object), METH_FASTCALL,
+    {"observe", METHOD(actor_tell), METH_FASTCALL,
      "observe($self, reward, terminated, truncated, observation, info=None, /)\n--\n\n"
      "Records what came of the last act. With several environments the arguments are arrays."},
-    {"observe_first", actor_first, METH_VARARGS,
+    {"observe_first", actor_tell_first, METH_VARARGS,
      "observe_first($self, observation, mask=None, /)\n--\n\nBegins an episode, or those of the environments in mask."},
     {"wait", actor_wait, METH_VARARGS,
      "wait($self, timeout=None, /)\n--\n\nWaits for the first parameters of a learner, which act does, too."},

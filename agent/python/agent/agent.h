@@ -6,7 +6,7 @@
  *   env_list.c   the names of the built-in environments
  *   env_pool.c   environments that are stepped together; env.c, env_vector.c: the types Env and VectorEnv
  *   provider.c   environments in Python for the actor program; program.c: that program
- *   player.c     the C actor without its environments; actor.c: the type Actor, and actor_open.c how it is opened */
+ *   player.c     the C actor without its environments; actor.c, actor_open.c, actor_observe.c: the type Actor */
 #ifndef AGENT_PYTHON_AGENT_H
 #define AGENT_PYTHON_AGENT_H
 
