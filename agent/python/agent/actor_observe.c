@@ -4,6 +4,8 @@
 
 #include "agent/python/agent/actor_object.h"
 
+#define SLICE_MS 1000 /* of a wait without a deadline */
+
 bool actor_enter(actor_object *self)
 {
     if (!gate_enter(&self->gate, "actor"))
@@ -38,26 +40,52 @@ static rp_status flush_attempt(void *call, int64_t timeout_ms, rp_error *err)
     return player_flush(((struct wait *)call)->self->player, timeout_ms, err);
 }
 
+/* Calls again where the library gives up a wait early, for example while it has no connection. */
+static rp_status wait_for(actor_object *self, gate_attempt *attempt, struct player_outcome *outcome, int64_t timeout_ms,
+                          rp_error *err)
+{
+    struct wait wait = {.self = self, .outcome = outcome};
+    int64_t start = core_now_ns();
+    for (;;) {
+        int64_t left_ms = core_left_ms(start, timeout_ms);
+        rp_status status = gate_wait(&self->gate, attempt, &wait, left_ms < 0 ? SLICE_MS : left_ms, err);
+        if (status != RP_DEADLINE_EXCEEDED || left_ms == 0)
+            return status;
+        if (PyErr_CheckSignals() != 0)
+            return GATE_INTERRUPTED;
+    }
+}
+
+/* False with the exception set, unless a signal handler has set one. */
+static bool check(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK && status != GATE_INTERRUPTED)
+        core_raise(status, err->text);
+    return status == RP_OK;
+}
+
 bool actor_prepare(actor_object *self, int64_t timeout_ms)
 {
-    return gate_call(&self->gate, prepare_attempt, &(struct wait){.self = self}, timeout_ms);
+    rp_error err = {0};
+    return check(wait_for(self, prepare_attempt, NULL, timeout_ms, &err), &err);
 }
 
 bool actor_confirm(actor_object *self, int64_t timeout_ms)
 {
-    return gate_call(&self->gate, flush_attempt, &(struct wait){.self = self}, timeout_ms);
+    rp_error err = {0};
+    return check(wait_for(self, flush_attempt, NULL, timeout_ms, &err), &err);
 }
 
 /* ---- an observe that was interrupted */
 
-/* Copies the outcome, whose arrays are the caller's. */
-static bool keep(actor_object *self, const struct player_outcome *outcome)
+/* Copies the outcome, whose arrays are the caller's. Without memory the rest of the step is lost. */
+static void keep(actor_object *self, const struct player_outcome *outcome)
 {
     uint32_t n = self->player->options.n;
     size_t rows = n * env_observation_bytes(&self->player->options.spec);
     char *memory = malloc(2 * rows + n * (sizeof(double) + 3 * sizeof(bool)));
     if (!memory)
-        return false;
+        return;
     char *finals = memory + n * sizeof(double), *observations = finals + rows, *flags = observations + rows;
     self->kept = *outcome;
     self->kept.rewards = memcpy(memory, outcome->rewards, n * sizeof(double));
@@ -69,25 +97,19 @@ static bool keep(actor_object *self, const struct player_outcome *outcome)
         self->kept.final = memcpy(flags + 2 * (size_t)n, outcome->final, n);
     }
     self->kept_memory = memory;
-    return true;
 }
 
 bool actor_finish_kept(actor_object *self, int64_t timeout_ms)
 {
     if (!self->kept_memory)
         return true;
-    rp_error err;
-    struct wait wait = {.self = self, .outcome = &self->kept};
-    rp_status status = gate_wait(&self->gate, observe_attempt, &wait, timeout_ms, &err);
-    if (status == GATE_INTERRUPTED)
-        return false;
-    if (status != RP_DEADLINE_EXCEEDED) {
+    rp_error err = {0};
+    rp_status status = wait_for(self, observe_attempt, &self->kept, timeout_ms, &err);
+    if (!self->kept.pending) {
         free(self->kept_memory);
         self->kept_memory = NULL;
     }
-    if (status != RP_OK)
-        core_raise(status, err.text);
-    return status == RP_OK;
+    return check(status, &err);
 }
 
 /* ---- observe */
@@ -166,17 +188,12 @@ static bool observe(actor_object *self, struct player_outcome *outcome)
 {
     rp_error err = {0};
     rp_status status = player_check(self->player, outcome, &err);
-    if (status != RP_OK) {
-        core_raise(status, err.text);
-        return false;
-    }
-    struct wait wait = {.self = self, .outcome = outcome};
-    status = gate_wait(&self->gate, observe_attempt, &wait, -1, &err);
-    if (status == GATE_INTERRUPTED)
+    if (status != RP_OK)
+        return check(status, &err);
+    status = wait_for(self, observe_attempt, outcome, -1, &err);
+    if (outcome->pending)
         keep(self, outcome);
-    else if (status != RP_OK)
-        core_raise(status, err.text);
-    return status == RP_OK;
+    return check(status, &err);
 }
 
 PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t n)

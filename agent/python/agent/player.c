@@ -305,7 +305,7 @@ static rp_status observe_seat(struct player *self, struct player_outcome *outcom
                                 .truncated = outcome->truncated[i] && !outcome->terminated[i]};
         status = actor_offer(&seat->actor, &self->choices[i], &result, row_of(self, outcome, i), err);
     }
-    outcome->pending = status == RP_DEADLINE_EXCEEDED;
+    outcome->pending = status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED;
     if (outcome->pending)
         return status;
     rp_status finished = finish_step(self, outcome, i, status == RP_OK ? err : NULL);
@@ -331,7 +331,7 @@ rp_status player_observe(struct player *self, struct player_outcome *outcome, in
     for (; outcome->next < self->options.n; outcome->next++) {
         rp_error why = {0};
         rp_status status = observe_seat(self, outcome, timeout_ms, &why);
-        if (status == RP_DEADLINE_EXCEEDED)
+        if (outcome->pending)
             return err_set(err, status, "%s", why.text);
         if (status != RP_OK && outcome->status == RP_OK) {
             outcome->status = status;
@@ -345,8 +345,12 @@ rp_status player_observe(struct player *self, struct player_outcome *outcome, in
 
 rp_status player_flush(struct player *self, int64_t timeout_ms, rp_error *err)
 {
-    for (uint32_t i = 0; self->options.insert && i < self->options.n; i++)
-        RP_TRY(adder_flush(self->seats[i].adder, 0, timeout_ms, err));
+    struct clock clock = clock_system();
+    int64_t end_ns = clock_now(&clock) + timeout_ms * NS_PER_MS;
+    for (uint32_t i = 0; self->options.insert && i < self->options.n; i++) {
+        int64_t left_ms = timeout_ms == 0 ? 0 : (end_ns - clock_now(&clock)) / NS_PER_MS;
+        RP_TRY(adder_flush(self->seats[i].adder, 0, left_ms > 0 ? left_ms : 0, err));
+    }
     return RP_OK;
 }
 

@@ -1,8 +1,8 @@
 /* What is behind replaybus.Actor: the C actor without its environments, which the caller steps.
  *
  * A player has a connection, one network and, for each of its environments, a seat: an actor with its own stream of items. Nothing
- * here knows of Python. A call that may wait takes a time-out; after RP_DEADLINE_EXCEEDED it is called again with the same
- * arguments until it is done. */
+ * here knows of Python. A call that may wait takes a time-out of at least 0; after RP_DEADLINE_EXCEEDED or RP_CANCELLED (see
+ * rp_wait_set) it may be called again with the same arguments until it is done. */
 #ifndef AGENT_PYTHON_PLAYER_H
 #define AGENT_PYTHON_PLAYER_H
 
