@@ -236,6 +236,21 @@ static void test_without_patience(void **state)
 }
 
 /* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing. */
+/* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
+static void test_many_items(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_writer *writer = open_writer(f->client);
+    for (int32_t i = 0; i < 5000; i++)
+        add_item(writer, "prioritized", i, 0);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    rp_info *info;
+    ok(rp_admin_info(f->client, "prioritized", 0, WAIT, &info, &err), &err);
+    assert_int_equal(info->tables[0].size, 1000);
+    rp_info_free(&info);
+}
+
 static void test_time_out(void **state)
 {
     struct fixture *f = *state;
@@ -367,9 +382,9 @@ static void test_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_queue), CASE(test_some_columns), CASE(test_without_patience), CASE(test_time_out),
-        CASE(test_deaf),  CASE(test_priorities),   CASE(test_parameters),       CASE(test_without_waiting),
-        CASE(test_end),
+        CASE(test_many_items),      CASE(test_queue), CASE(test_some_columns), CASE(test_without_patience),
+        CASE(test_time_out),        CASE(test_deaf),  CASE(test_priorities),   CASE(test_parameters),
+        CASE(test_without_waiting), CASE(test_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

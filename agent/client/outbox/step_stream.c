@@ -91,12 +91,12 @@ rp_status step_stream_init(struct step_stream *self, const rp_column *columns, u
 
 rp_status step_stream_keep_history(struct step_stream *self, rp_error *err)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = (self->n_columns / 8 + 1) * UINT64_C(8);
     for (uint32_t i = 0; i < self->n_columns; i++) {
         self->columns[i].history_offset = (size_t)bytes;
         bytes += (self->columns[i].row_bytes + 7) & ~UINT64_C(7); /* rows are aligned for any element */
     }
-    self->history_bytes = (size_t)(bytes + ((self->n_columns + 7) & ~UINT64_C(7)));
+    self->history_bytes = (size_t)bytes;
     if (self->keep_alive <= SIZE_MAX) /* calloc finds a product that is too large */
         self->history = calloc((size_t)self->keep_alive, self->history_bytes);
     if (self->history)
@@ -108,19 +108,18 @@ rp_status step_stream_keep_history(struct step_stream *self, rp_error *err)
 static void note_history(struct step_stream *self)
 {
     uint8_t *step = self->history + (size_t)(self->steps % self->keep_alive) * self->history_bytes;
+    memcpy(step, self->set, self->n_columns);
     for (uint32_t i = 0; i < self->n_columns; i++) {
         const void *row = step_stream_current(self, i);
         if (row)
             memcpy(step + self->columns[i].history_offset, row, (size_t)self->columns[i].row_bytes);
     }
-    memcpy(step + self->history_bytes - ((self->n_columns + 7) & ~UINT32_C(7)), self->set, self->n_columns);
 }
 
 void step_stream_row(const struct step_stream *self, uint32_t column, uint64_t step, const void **row)
 {
     const uint8_t *kept = self->history + (size_t)(step % self->keep_alive) * self->history_bytes;
-    const uint8_t *set = kept + self->history_bytes - ((self->n_columns + 7) & ~UINT32_C(7));
-    *row = set[column] ? kept + self->columns[column].history_offset : NULL;
+    *row = kept[column] ? kept + self->columns[column].history_offset : NULL;
 }
 
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk)

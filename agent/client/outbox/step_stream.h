@@ -68,8 +68,8 @@ struct step_stream {
     uint32_t n_set;
     uint64_t absent_step;       /* the newest step with an absent value, plus 1 */
     struct step_chunk *evicted; /* needed chunks that have left the window, to be handed to the I/O thread */
-    /* Copies of the newest keep_alive steps, step n at n % keep_alive: the rows of all columns, then a byte for each column, 1 if
-     * it has a value. Chunks are of no use here: they are compressed, or the I/O thread has them. NULL: not kept. */
+    /* Copies of the newest keep_alive steps, step n at n % keep_alive: a byte for each column, 1 if it has a value, then the rows
+     * of all columns. Chunks are of no use here: they are compressed, or the I/O thread has them. NULL: not kept. */
     uint8_t *history;
     size_t history_bytes; /* of a step */
 };

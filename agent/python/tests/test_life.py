@@ -576,6 +576,53 @@ def test_fork(client):
     sampler.close(), updater.close()
 
 
+def test_fork_while_threads_wait(client):
+    writer, sampler, updater = client.writer({"x": 1.0}), client.sampler("needs", 4), client.updater("replay")
+    writer.append({"x": 1.0})
+    for _ in range(40):
+        writer.item("ratio")
+    stop = threading.Event()
+
+    def wait(call):
+        while not stop.is_set():
+            try:
+                call(0.1)
+            except replaybus.DeadlineExceeded:
+                pass
+
+    calls = (lambda s: writer.flush(timeout=s), sampler.next, lambda s: client.params.get("never written", timeout=s))
+    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
+    [thread.start() for thread in threads]
+
+    def use():
+        for call in (lambda: writer.flush(), lambda: sampler.next(1), lambda: updater.add([1], 1.0)):
+            with pytest.raises(replaybus.FailedPrecondition, match="fork"):
+                call()
+        writer.close(), sampler.close(), updater.close()
+        return client.counter("child").add(1)
+
+    assert [in_child(use) for _ in range(5)] == [1, 2, 3, 4, 5]
+    stop.set()
+    [thread.join(10) for thread in threads]
+    sampler.close(), updater.close()
+    with pytest.raises(replaybus.DeadlineExceeded):
+        writer.close(0)
+
+
+def test_fork_with_a_broker_on_threads():
+    with replaybus.Server([replaybus.Table("replay")], mode="thread") as server:
+        client = server.client(timeout=20)
+        assert client.counter("n").add(1) == 1
+
+        def stop():
+            server.stop()
+            return client.counter("n").add(1)  # the parent's broker goes on
+
+        assert in_child(stop) == 2
+        assert client.counter("n").value == 2
+        client.close()
+
+
 def test_pool(server, client):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(_tables, [client] * 4, chunksize=1) == [client.tables] * 4
