@@ -355,6 +355,14 @@ def test_a_server_that_stores_its_signatures_late():
         assert client.server_info()["replay"].signature == spec
 
 
+def test_the_first_call_of_a_client_knows_the_signature(client):
+    client.insert({"x": np.zeros(2, np.float32), "a": 1}, {"signed": 1.0})
+    for _ in range(5):
+        fresh = reverb.Client(client.server_address)
+        assert next(fresh.sample("signed", unpack_as_table_signature=True))[0].data["a"] == 1
+        assert reverb.Client(client.server_address).signature("signed") == spec
+
+
 def test_unknown_tables(client):
     for call in (lambda: next(client.sample("nothing")), lambda: client.reset("nothing"),
                  lambda: client.mutate_priorities("nothing", updates={1: 1.0}),

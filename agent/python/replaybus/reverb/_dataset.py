@@ -175,7 +175,10 @@ class Dataset(_Iterable):
             TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype) for spec in self._form.specs]))
 
     def _data(self, names: tuple, fields: list, skip: int = 0) -> Any:
-        """Fields in the form that is known, or in the structure in which they were written. skip: dimensions before the form."""
+        """Fields in the form that is known, or in the structure in which they were written.
+
+        skip: the number of dimensions before those of the form.
+        """
         if self._form is None:
             return _structure.pack(_structure.node_of_names(names), fields)
         specs = self._form.specs
@@ -188,8 +191,8 @@ class Dataset(_Iterable):
 
     def _check_field(self, spec: _structure.Spec, dtype: np.dtype, shape: tuple) -> None:
         if spec.dtype != dtype_name(dtype) or not _agree(spec.shape, shape):
-            raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. Specification "
-                             f"has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(dtype, shape)}.")
+            raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. "
+                             f"Specification has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(dtype, shape)}.")
 
     def _check_signature(self) -> None:
         """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors."""
