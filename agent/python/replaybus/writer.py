@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 import weakref
-from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _core, nest
-from .errors import BY_STATUS, Error
+from .errors import BY_STATUS, DeadlineExceeded, Error
 
 
 class Field(NamedTuple):
@@ -349,18 +350,30 @@ class VectorWriter:
         return _append_rows(self._writers, False, steps, item, done, timeout)
 
     def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
-        """Waits until each stream has at most max_unconfirmed unconfirmed items."""
-        for writer in self._writers:
-            writer.flush(max_unconfirmed, timeout)
+        """Waits until each stream has at most max_unconfirmed unconfirmed items. ``timeout`` is for all streams together."""
+        left = _clock(timeout)
+        for i, writer in enumerate(self._writers):
+            try:
+                writer.flush(max_unconfirmed, left())
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(f"stream {i} of {len(self)}, {timeout:g} s for all: {error}") from None
 
     def info(self) -> list[dict]:
         """Counts of steps and items of each stream."""
         return [writer.info() for writer in self._writers]
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Waits until all items are confirmed, then closes the streams."""
-        for writer in self._writers:
-            writer.close(timeout)
+        """Waits until all items are confirmed, then closes the streams, also if it raises an error. ``timeout`` is for all."""
+        left, first = _clock(timeout), None
+        for i, writer in enumerate(self._writers):
+            try:
+                writer.close(left())
+            except DeadlineExceeded as error:
+                first = first or DeadlineExceeded(f"stream {i} of {len(self)}, {timeout:g} s for all: {error}")
+            except Error as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def __repr__(self) -> str:
         return f"<replaybus.VectorWriter: {len(self)} streams, the first is {self._writers[0]!r}>"
@@ -369,20 +382,32 @@ class VectorWriter:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        for writer in self._writers:
-            writer.__exit__(kind)
+        if kind is None:
+            self.close()
+        else:
+            _close_quietly(*self._writers)
+
+
+def _clock(timeout: Optional[float]) -> Callable[[], Optional[float]]:
+    """A function that returns what is left of a time-out, which several calls share."""
+    if timeout is None or not timeout > 0:
+        return lambda: timeout
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 _live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 EXIT_SECONDS = 5.0
 
 
-def _close_quietly(writer: "_core.Writer", timeout: float = 1.0) -> None:
-    """Closes after another error, which must not be hidden by a second one."""
-    try:
-        writer.close(timeout)
-    except Error:
-        pass
+def _close_quietly(*writers: Any, timeout: float = 1.0) -> None:
+    """Closes after another error, which must not be hidden by a second one. ``timeout`` is for all."""
+    left = _clock(timeout)
+    for writer in writers:
+        try:
+            writer.close(left())
+        except Error:
+            pass
 
 
 def close_at_exit(stream: Any) -> None:
@@ -392,5 +417,4 @@ def close_at_exit(stream: Any) -> None:
 
 def close_all() -> None:
     """Closes what is open at the end of the program: items get a few seconds to be confirmed."""
-    for writer in list(_live):
-        _close_quietly(writer, EXIT_SECONDS)
+    _close_quietly(*_live, timeout=EXIT_SECONDS)

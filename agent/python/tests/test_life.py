@@ -391,6 +391,27 @@ def test_deadlines_that_are_none(client, timeout):
     assert writer.info()["steps"] == 0
 
 
+def seconds_to_close_a_blocked_vector(client):
+    vector = client.vector_writer(4, {"x": 0.0})
+    for _ in range(20):
+        vector.append({"x": np.zeros(4)}, item=Last(1, "ratio"))
+    with pytest.raises(replaybus.DeadlineExceeded, match="stream . of 4, 0.1 s for all"):
+        vector.flush(timeout=0.1)
+    start = time.monotonic()
+    with pytest.raises(replaybus.DeadlineExceeded, match="stream . of 4, 0.3 s for all"):
+        vector.close(0.3)
+    took = time.monotonic() - start
+    assert took >= 0.3 and all(writer.closed for writer in vector._writers)
+    with pytest.raises(ValueError, match="timeout"):
+        vector.flush(timeout=float("nan"))
+    return took
+
+
+def test_the_streams_of_a_vector_share_a_deadline(client):
+    # A busy machine may make it late now and then, but not three times.
+    assert any(seconds_to_close_a_blocked_vector(client) < 0.9 for _ in range(3))  # and not 4 times 0.3 s
+
+
 def test_close_of_any_writer_ends_a_call_of_all(client):
     vector, caught = client.vector_writer(3, {"x": 0.0}, max_in_flight=5), []
 

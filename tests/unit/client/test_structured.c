@@ -300,7 +300,7 @@ static void agrees(struct fixture *f, const struct model *model, uint64_t seed)
 static void random_patterns_agree_with_a_model(void **state)
 {
     struct fixture *f = *state;
-    for (uint64_t seed = 1; seed <= 120; seed++) {
+    for (uint64_t seed = 1; seed <= 600; seed++) {
         struct rng rng;
         struct model model = {0};
         rng_seed(&rng, seed);

@@ -81,5 +81,5 @@ class ItemWriter:
                 self._streams.popitem()[1].close(timeout)
         finally:
             for stream in self._streams.values():
-                _close_quietly(stream, 0)
+                _close_quietly(stream, timeout=0)
             self._streams.clear()
