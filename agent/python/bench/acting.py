@@ -1,17 +1,27 @@
 """Actors in Python: CartPole from replaybus.envs, the C network and the C adders, one environment and many in one call."""
 from __future__ import annotations
 
+import json
+import os
+import resource
+import subprocess
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Callable
 
+import numpy as np
+
 import replaybus
+from replaybus import weights
 
 from .report import Row
 
 ENVIRONMENTS, STEPS = 64, 20_000
 TABLE = "acting"
-WHAT = {"acting_one": "actor of 1 CartPole", "acting_many": f"actor of {ENVIRONMENTS} CartPoles"}
-GOALS = {"acting_one": 30, "acting_many": 100}  # thousand steps/s
+WHAT = {"acting_c": "actor of 1 CartPole in C, with its start", "acting_one": "actor of 1 CartPole", "acting_many": f"actor of {ENVIRONMENTS} CartPoles"}
+GOALS = {"acting_c": None, "acting_one": 30, "acting_many": 100}  # thousand steps/s
+PROGRAM = Path(replaybus.__file__).parents[3] / "replay-actor"  # of the build whose lib/python this is
 
 
 def config() -> dict:
@@ -20,11 +30,37 @@ def config() -> dict:
             "actors": {"count": 1, "epsilon": 0.1}, "broker": {"tables": [replaybus.Table(TABLE, max_size=50_000)]}}
 
 
-def one_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
+def c_program(endpoint: str) -> Callable[[], tuple[float, float]]:
+    """The same of replay-actor, a process for each round."""
+    shapes = [(4, 64), (64, 64), (64, 2)]
+    tensors: dict = {}
+    for layer, shape in enumerate(shapes):
+        tensors[f"q/layer{layer}/weight"] = np.random.default_rng(layer).normal(size=shape).astype("float32") / 8
+        tensors[f"q/layer{layer}/bias"] = np.zeros(shape[1], "float32")
+    with replaybus.Client(endpoint) as client:
+        client.params[weights.SLOT] = weights.encode({**tensors, weights.STEPS: np.array([1], "uint64")})
+    taken = 0
+
+    def run() -> tuple[float, float]:
+        nonlocal taken
+        with replaybus.Client(endpoint) as client:
+            taken = client.counter("environment_steps").value + 5 * STEPS
+        settings = {**config(), "stop": {"steps": taken}}
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([PROGRAM, "-c", "/dev/stdin", "-e", endpoint, "--log-level", "off"], input=json.dumps(settings), text=True, check=True,
+                       stdout=subprocess.DEVNULL)
+        took, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return 5 * STEPS / took, cpu / (5 * STEPS) * 1e6
+
+    return run
+
+
+def one_loop(endpoint: str, stack: ExitStack) -> Callable[[], tuple[float, float]]:
     """Steps/s of wall time, and CPU us of the loop's thread a step: act, step and observe, one by one."""
     from replaybus import envs
     env = envs.make("CartPole-v1")
-    actor = replaybus.Actor(endpoint, config(), env=env, wait=False)
+    actor = stack.enter_context(replaybus.Actor(endpoint, config(), env=env, wait=False))
     observation, _ = env.reset(seed=1)
     actor.observe_first(observation)
 
@@ -43,11 +79,11 @@ def one_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
     return run
 
 
-def many_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
+def many_loop(endpoint: str, stack: ExitStack) -> Callable[[], tuple[float, float]]:
     """The same with many environments in each call."""
     from replaybus import envs
     env = envs.make_vec("CartPole-v1", ENVIRONMENTS, copy=False)
-    actor = replaybus.Actor(endpoint, config(), env=env, wait=False, index=1)
+    actor = stack.enter_context(replaybus.Actor(endpoint, config(), env=env, wait=False, index=1))
     observations, _ = env.reset(seed=1)
     actor.observe_first(observations)
 
@@ -68,8 +104,10 @@ def many_loop(endpoint: str) -> Callable[[], tuple[float, float]]:
 def measure(rounds: int) -> dict[str, list[tuple[float, float]]]:
     """The figures of all rounds, the two loops in turn, against a broker of their own. Empty: the extension is not there."""
     try:
-        with replaybus.Server(config()["broker"]["tables"]) as server:
-            loops = {"acting_one": one_loop(server.endpoint), "acting_many": many_loop(server.endpoint)}
+        with replaybus.Server(config()["broker"]["tables"]) as server, ExitStack() as stack:
+            loops = {"acting_one": one_loop(server.endpoint, stack), "acting_many": many_loop(server.endpoint, stack)}
+            if os.access(PROGRAM, os.X_OK):
+                loops["acting_c"] = c_program(server.endpoint)
             figures: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
             for _ in range(rounds):
                 for name, run in loops.items():
@@ -84,8 +122,8 @@ def rows(figures: dict[str, list[tuple[float, float]]]) -> list[Row]:
     out = []
     for name, what in WHAT.items():
         if name not in figures:
-            out.append(Row(what, "k/s", missing="the package was built without OpenBLAS and MuJoCo"))
+            out.append(Row(what, "k/s", missing="there is no replay-actor here" if figures else "built without OpenBLAS and MuJoCo"))
             continue
-        out.append(Row(f"{what}, C network and adder", "k/s", [rate / 1e3 for rate, _ in figures[name]], GOALS[name]))
-        out.append(Row(f"{what}, the loop's thread", "us CPU", [cpu for _, cpu in figures[name]]))
+        out.append(Row(what, "k/s", [rate / 1e3 for rate, _ in figures[name]], GOALS[name]))
+        out.append(Row(f"... CPU, {'all threads' if name == 'acting_c' else 'the thread of the loop'}", "us CPU", [cpu for _, cpu in figures[name]]))
     return out
