@@ -27,8 +27,7 @@ def python_blocks(path):
     """The blocks of a document; those that need torch only where it is."""
     blocks = [part.split("```")[0] for part in path.read_text().split("```python\n")[1:]]
     if importlib.util.find_spec("torch") is None:
-        first = next((i for i, block in enumerate(blocks) if "import replaybus.torch" in block), len(blocks))
-        blocks = [block for i, block in enumerate(blocks) if i < first or "torch" not in block]
+        blocks = [block for block in blocks if "torch" not in block]
     return blocks
 
 
