@@ -47,6 +47,7 @@ class Publishes(Protocol):
     def put(self, step: int) -> None: ...
     def flush(self, timeout: Optional[float] = None) -> int: ...
     def save(self, path: Any, step: int) -> None: ...
+    def load(self, path: Any) -> int: ...
 
 
 class Batches(Protocol):
@@ -70,7 +71,8 @@ class Learner:
     """
 
     def __init__(self, *, endpoint: Optional[str] = None, table: Optional[str] = None, index: Optional[int] = None,
-                 folder: Union[str, os.PathLike, None] = None, every: float = 0.5, timeout: Optional[float] = 30.0) -> None:
+                 folder: Union[str, os.PathLike, None] = None, every: float = 0.5, save_every: float = 60.0,
+                 timeout: Optional[float] = 30.0) -> None:
         where = _from("ENDPOINT", endpoint, None)
         if not where:
             raise InvalidArgument("a learner needs the broker's address: give endpoint, or set REPLAY_ENDPOINT as replay-launch does")
@@ -83,9 +85,9 @@ class Learner:
         self.client = Client(str(where), name=self.name, timeout=timeout)
         self.steps, self.stopped = 0, False
         self.idle = dict.fromkeys(CAUSES, 0.0)  # seconds waited since the start, by cause
-        self._every, self._publisher, self._publish_every = every, None, 1
-        self._began = self._reported = time.monotonic()
-        self._before = (0, 0, dict(self.idle))  # steps, items and waits at the last report
+        self._every, self._save_every, self._publisher, self._publish_every = every, save_every, None, 1
+        self._began = self._reported = self._saved = time.monotonic()
+        self._before: tuple = (0, 0, dict(self.idle))  # steps, items and waits at the last report
         self._items, self._scalars, self._environment_steps = 0, {}, 0
         self._broker, self._handlers = None, {}
 
@@ -120,8 +122,7 @@ class Learner:
     def _finish(self) -> None:
         """Saves first: the rest waits for a broker that may be gone, and the launcher kills what takes too long."""
         if self._publisher is not None and self.index == 0:
-            if self.folder is not None:
-                self._publisher.save(self.folder / STATE_FILE, self.steps)
+            self._save()
             with contextlib.suppress(Error):
                 self._publisher.put(self.steps)
                 self._publisher.flush(_LAST_S)
@@ -134,9 +135,13 @@ class Learner:
     def publishes(self, publisher: Publishes, every: int = 10) -> None:
         """Publishes the first parameters now, for which actors wait, and others every so many steps and at the end.
 
-        Of several learners, the first one publishes. ``publisher`` is for example ``replaybus.torch.Publisher``.
+        Of several learners, the first one publishes. ``publisher`` is for example ``replaybus.torch.Publisher``. Parameters that an
+        earlier process of the run has saved are loaded first, with their step: a learner that was restarted continues. Copy networks
+        (targets) after this call. The state of an optimiser is not saved.
         """
         self._publisher, self._publish_every = publisher, every
+        if self.folder is not None and (self.folder / STATE_FILE).exists():
+            self.steps = publisher.load(self.folder / STATE_FILE)
         if self.index == 0:
             publisher.put(self.steps)
             publisher.flush(self.client.timeout)
@@ -164,8 +169,17 @@ class Learner:
         self._scalars.update(scalars)
         if self._publisher is not None and self.index == 0 and self.steps % self._publish_every == 0:
             self._publisher.put(self.steps)
-        if time.monotonic() - self._reported >= self._every:
+        now = time.monotonic()
+        if now - self._reported >= self._every:
             self.report()
+        if now - self._saved >= self._save_every:
+            with contextlib.suppress(OSError):  # a full disk does not stop the run
+                self._save()
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        if self._publisher is not None and self.index == 0 and self.folder is not None:
+            self._publisher.save(self.folder / STATE_FILE, self.steps)
 
     @contextlib.contextmanager
     def waiting(self, cause: str) -> Iterator[None]:

@@ -33,8 +33,10 @@ class Fixed:
         return self.slot.flush(timeout)
     def save(self, path, step):
         weights.save(path, self.tensors(step))
+    def load(self, path):
+        return int(weights.load(path)["steps"][0])
 
-with replaybus.run.Learner() as run:
+with replaybus.run.Learner(save_every=0.1) as run:
     run.publishes(Fixed(run.client), every=5)
     for batch in run.batches(run.client.sampler(run.table, 32)):
         run.step(loss=float(batch.data["reward"].mean()), q=float("nan"))
@@ -97,6 +99,20 @@ def test_a_learner_counts_reports_publishes_and_saves(clean, tmp_path):
     assert clean.counter("learner_end").value == int(steps) + 1
     assert weights.load(tmp_path / "learner.weights")["steps"].tolist() == [int(steps)]
     assert weights.decode(clean.params["policy"].data)["steps"].tolist() == [int(steps)]
+
+
+def test_a_learner_that_was_killed_continues(clean, tmp_path):
+    fill(clean)
+    process, path = start(clean, tmp_path), tmp_path / "learner-0.jsonl"
+    await_lines(path, lambda rows: len(rows) > 2 and (tmp_path / "learner.weights").exists())
+    process.kill()
+    process.communicate()
+    saved = int(weights.load(tmp_path / "learner.weights")["steps"][0])
+    process, before = start(clean, tmp_path), len(lines(path))
+    await_lines(path, lambda rows: len(rows) > before)
+    steps = int(end(process)[-1])
+    assert steps > saved > 0 and all(row["learner_steps"] >= saved for row in lines(path)[before:])
+    assert clean.counter("learner_steps").value >= steps
 
 
 def test_a_learner_that_waits_says_so_and_stops_at_once(clean, tmp_path):

@@ -111,7 +111,7 @@ def test_a_layer_that_c_networks_lack():
         rt.load(nn.Linear(4, 3), rt.tensors_of(nn.Linear(4, 2), "q"), "q")
 
 
-def test_publisher(client):
+def test_publisher(client, tmp_path):
     q = mlp(4, 2)
     with rt.Publisher(client, "dqn", q=q) as publisher:
         publisher.put(7)
@@ -120,3 +120,7 @@ def test_publisher(client):
     tensors = replaybus.weights.decode(param.data)
     assert param.version == version and tensors["steps"].tolist() == [7]
     assert np.array_equal(tensors["q/layer2/weight"], q[4].weight.detach().numpy().T)
+    publisher.save(tmp_path / "q.weights", 9)
+    other = mlp(4, 2)
+    assert rt.Publisher(client, "dqn", q=other).load(tmp_path / "q.weights") == 9
+    assert all(torch.equal(a, b) for a, b in zip(q.parameters(), other.parameters()))

@@ -131,6 +131,13 @@ class Publisher:
         """Writes the networks to a file, for ``replay-actor --weights`` and ``actors.weights``."""
         weights.save(path, self.tensors(step))
 
+    def load(self, path: Any) -> int:
+        """Fills the networks from such a file, and returns the learner's step."""
+        tensors = weights.load(path)
+        for prefix, module in self._modules.items():
+            load(module, tensors, prefix)
+        return int(tensors[weights.STEPS][0])
+
     def close(self, timeout: Any = None) -> None:
         """Waits until the newest version is stored, at most for ``timeout`` seconds."""
         self._slot.close(timeout)
