@@ -132,6 +132,8 @@ def test_spaces_are_known_by_their_attributes():
 
     assert spaces.kind_of(Numbers()) == "Box" and spaces.kind_of(Choice()) == "Discrete"
     assert spaces.kind_of(type("Mine", (Box,), {})((1,))) == "Box"
+    one_of = type("OneOf", (), {"spaces": (Discrete(2), Discrete(3)), "__module__": "gymnasium.spaces.oneof"})
+    assert spaces.kind_of(one_of()) == "OneOf"
 
 
 # ---- making

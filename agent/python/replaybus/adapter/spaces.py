@@ -30,6 +30,8 @@ def kind_of(space: Any) -> str:
     for base in type(space).__mro__:
         if base.__name__ in KINDS:
             return base.__name__
+    if type(space).__module__.split(".")[0] in ("gymnasium", "gym"):
+        return type(space).__name__  # Text, Graph, Sequence, OneOf: nothing that a network can take
     if all(hasattr(space, name) for name in ("low", "high", "shape")):
         return "Box"
     if hasattr(space, "nvec"):
