@@ -97,8 +97,9 @@ rp_status step_stream_keep_history(struct step_stream *self, rp_error *err)
         bytes += (self->columns[i].row_bytes + 7) & ~UINT64_C(7); /* rows are aligned for any element */
     }
     self->history_bytes = (size_t)bytes;
-    if (self->keep_alive <= SIZE_MAX) /* calloc finds a product that is too large */
-        self->history = calloc((size_t)self->keep_alive, self->history_bytes);
+    size_t total;
+    if (!__builtin_mul_overflow(self->keep_alive, bytes, &total) && total > 0)
+        self->history = calloc(1, total);
     if (self->history)
         return RP_OK;
     return err_set(err, RP_NO_MEMORY, "no memory for a history of %" PRIu64 " steps of %zu bytes", self->keep_alive,
