@@ -294,8 +294,10 @@ void identities_look(struct peers *peers)
         change_key(peers);
     if (file_has_changed(config, ALLOW_FILE, &self->list_file))
         change_list(peers);
-    int64_t end = clock_now(clock);
-    self->look_ns = end + LOOK_PAUSE * (end - start);
+    /* One long look may be this thread waiting for a processor. Two in a row are a slow disk. */
+    int64_t end = clock_now(clock), took = end - start;
+    self->look_ns = end + LOOK_PAUSE * (took < self->took_ns ? took : self->took_ns);
+    self->took_ns = took;
 }
 
 void identities_close(struct identities *self)

@@ -63,6 +63,7 @@ struct identities {
     void *zap; /* socket of the ZAP handler */
     struct seen_file list_file, key_file, next_file;
     int64_t look_ns;  /* no look at the files before this time */
+    int64_t took_ns;  /* time that the last look took */
     uint64_t refused; /* handshakes */
     struct log_limit log;
 };
