@@ -458,16 +458,25 @@ def full_config():
     return run_config(table=FULL, agent={"batch": 1}, adder={"n_step": 1, "batch_items": 1, "buffer_items": 2})
 
 
+def interrupt_when_it_waits(actor):
+    """Sends SIGINT when the actor has taken steps, and no more for a while."""
+    before = -1
+    while actor.steps != before or before < 3:
+        before = actor.steps
+        time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_ctrl_c_in_observe_loses_nothing():
     """A step that Ctrl-C interrupts, because the table is full, is finished by the next call."""
     with replaybus.Server([FULL]) as server, server.client(timeout=20) as client:
         with replaybus.Actor(server.endpoint, full_config(), wait=False) as actor:
             actor.observe_first(np.zeros(4, "float32"))
-            timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
-            timer.start()
+            thread = threading.Thread(target=interrupt_when_it_waits, args=(actor,))
+            thread.start()
             with pytest.raises(KeyboardInterrupt):
                 fill(actor, 100)
-            timer.join()
+            thread.join()
             before, keys = actor.steps, []
             assert before < 20
             reader = threading.Thread(target=lambda: keys.extend(
