@@ -3,8 +3,9 @@
 
   PYTHONPATH=build/release/lib/python python3 agent/python/tests/device_check.py
 
-Every batch is compared on the device while other kernels keep it busy, and while pinned memory is used again for later batches.
+Every batch is compared on the device while other kernels keep it busy.
 """
+import gc
 import sys
 import time
 
@@ -63,6 +64,8 @@ def main() -> None:
                 print(f"Sampler(device='cuda', {options}): {run(sampler, 200):.2f} GB/s")
         with rt.Sampler(client, "frames", BATCH) as sampler:
             print(f"batch.to('cuda'), without prefetch: {run((batch.to('cuda') for batch in sampler), 200):.2f} GB/s")
+        del sampler  # what CUDA made in this process must not be freed in the workers, which are forked
+        gc.collect()
         dataset = rt.Dataset(client, "frames", BATCH, max_samples=100 * BATCH)
         loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True)
         print(f"prefetch(DataLoader(workers=2, pin_memory=True)): {run(rt.prefetch(loader, 'cuda'), 100):.2f} GB/s")

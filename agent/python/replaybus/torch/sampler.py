@@ -18,8 +18,8 @@ _LOOK_S = 1.0  # between two looks at whether the process that wanted the batche
 class Sampler:
     """An iterator over batches of tensors, requested and decoded ahead.
 
-    On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead, through
-    pinned memory and on a stream of its own; ``non_blocking=False`` also waits for each copy before it hands out the batch. For a
+    On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead
+    on a stream of its own; ``non_blocking=False`` also waits for each copy before it hands out the batch. For a
     CPU, ``pin_memory`` copies each batch into pinned memory. Other arguments are those of ``Client.sampler``.
     """
 
