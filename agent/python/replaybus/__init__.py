@@ -17,6 +17,7 @@
 >>> client.close(); server.stop()
 """
 import atexit as _atexit
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from . import _core, errors
@@ -47,6 +48,12 @@ def __getattr__(name: str) -> _Any:
         raise AttributeError(f"module 'replaybus' has no attribute {name!r}")
     from .actor import Actor
     return Actor
+
+
+def __dir__() -> list[str]:
+    """What programs use, and the modules that they have imported; the rest is for the package itself."""
+    modules = [name for name, value in globals().items() if isinstance(value, _ModuleType) and name[0] != "_"]
+    return sorted({*__all__, *modules, "Actor", "__version__", "__doc__", "__file__", "__name__", "__path__"})
 
 
 __version__ = _core.version()

@@ -1,4 +1,4 @@
-"""The stubs of the extensions name everything that the extensions have, and nothing else."""
+"""What editors see: names to complete, and stubs that name everything that the extensions have, and nothing else."""
 import ast
 import importlib
 import pathlib
@@ -37,3 +37,10 @@ def test_stub(name):
     for one, names in stub.items():
         if isinstance(getattr(module, one), type):
             assert members(getattr(module, one)) == names, one
+
+
+def test_names_to_complete():
+    names = dir(replaybus)
+    assert {"Server", "Client", "Actor", "NotFound", "errors", "__version__"} <= set(names)
+    assert not {"convert", "learn_numpy", "close_all", "annotations", "BY_STATUS"} & set(names)
+    assert all(hasattr(replaybus, name) for name in names if name != "Actor")
