@@ -11,7 +11,6 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import zmq
-import zmq.utils.z85 as z85
 
 from actor import Actor
 from generated import pb

@@ -385,9 +385,9 @@ def a_list_that_is_edited_in_its_place(world):
 
 @test
 def a_long_list(world):
-    """10,000 keys are read without holding up who is in."""
+    """20,000 keys are read without holding up who is in."""
     path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
-    lines = ["k%d actor %s" % (i, z85.encode(os.urandom(32)).decode()) for i in range(10000)]
+    lines = ["k%d actor %s" % (i, z85.encode(os.urandom(32)).decode()) for i in range(20000)]
     new = world.broker.keys / "clients.edited"
     new.touch(0o600)
     new.write_text(kept + "\n".join(lines) + "\n")
@@ -399,8 +399,8 @@ def a_long_list(world):
         equal(status(world.watch, "info", pb.Info()), 0)
         longest = max(longest, time.monotonic() - start)
     check(len(world.broker.lines("B0604")) > before, "the list was read")
-    print("      10,000 keys: longest answer %.0f ms" % (longest * 1e3))
-    check(longest < (2.0 if SLOW else 0.25), "longest answer", longest)
+    print("      20,000 keys: longest answer %.0f ms" % (longest * 1e3))
+    check(longest < (3.0 if SLOW else 0.7), "longest answer", longest)
 
 
 def main():
