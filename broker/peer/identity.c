@@ -244,7 +244,7 @@ rp_status identities_open(struct peers *peers, rp_error *err)
     return read_list(self, config, err);
 }
 
-/* The broker's key was replaced: connections that exist go on, later handshakes use the new key. */
+/* The broker's key was replaced: connections end, and clients come back with the new key. */
 static void change_key(struct peers *peers)
 {
     struct identities *self = &peers->identities;

@@ -11,7 +11,7 @@ struct peers;
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err);
 /* For tests of reconnection: closes the ingest and service sockets and binds the same endpoints again. */
 rp_status sockets_rebind(struct peers *peers, rp_error *err);
-/* Binds each socket anew with the present key. Connections stay as they are. */
+/* Binds each socket anew with the present key. Connections end. */
 rp_status sockets_bind_again(struct peers *peers, rp_error *err);
 void sockets_close(struct peers *peers);
 /* Publishes a one-frame hint on `events`. */

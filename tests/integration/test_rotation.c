@@ -159,6 +159,21 @@ static void *sample_steps(void *ctx)
     return NULL;
 }
 
+/* The broker's log says that it has changed its key. */
+static int has_changed_key(void *ctx)
+{
+    const struct scene *self = ctx;
+    char path[96], line[512];
+    int found = 0;
+    snprintf(path, sizeof path, "%s/log", self->broker.dir);
+    FILE *file = fopen(path, "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strstr(line, "B0607") != NULL;
+    if (file)
+        fclose(file);
+    return found;
+}
+
 /* Both go on: each has passed this many more items. */
 static void await_progress(struct scene *self, const char *when)
 {
@@ -201,6 +216,7 @@ static void rotation_under_load(void **state)
     assert_int_equal(sscanf(out, "next %63s", public_key), 1);
     pause_ms(5500); /* clients ask every 5 s */
     assert_int_equal(ctl_key(out, sizeof out, "rotate", scene.keys, "finish"), 0);
+    assert_true(process_await(has_changed_key, &scene, 5000));
     await_progress(&scene, "after the change");
     broker_process_stop(&scene.broker, SIGTERM);
     broker_process_again(&scene.broker, NULL);
