@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,18 +33,17 @@ static void on_signal(int number)
         first_signal_ns = now;
 }
 
-/* Opens the log anew at each SIGHUP, which is blocked in all threads and taken by this one. */
+static atomic_bool ended;
+
+/* Opens the log anew at each SIGHUP, which is blocked in all threads and taken by this one, until the broker has ended. */
 static void *hangup_thread(void *unused)
 {
     (void)unused;
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGHUP);
-    for (int number, state; sigwait(&set, &number) == 0;) {
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    for (int number; sigwait(&set, &number) == 0 && !atomic_load(&ended);)
         log_reopen();
-        pthread_setcancelstate(state, &state);
-    }
     return NULL;
 }
 
@@ -187,7 +187,8 @@ static int run(const struct options *options, const struct broker_config *config
         return 1;
     }
     int status = serve(options, config);
-    pthread_cancel(hangups);
+    atomic_store(&ended, true);
+    pthread_kill(hangups, SIGHUP);
     pthread_join(hangups, NULL);
     return status;
 }
