@@ -154,10 +154,12 @@ static rp_status read_all(const char *path, char **text, rp_error *err)
         size += (size_t)got;
     }
     close(file);
-    if (status == RP_OK)
+    if (status == RP_OK) {
         (*text)[size] = '\0';
-    else
-        free(*text);
+        return RP_OK;
+    }
+    free(*text);
+    *text = NULL;
     return status;
 }
 
