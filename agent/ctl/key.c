@@ -86,11 +86,10 @@ static int key_new(struct ctl *ctl)
     name_of(path, name);
     rp_status status = key_make(&key, name, &err);
     /* The file first: a key that is in the list and in no file is of no use. */
-    if (status == RP_OK)
-        status = key_write(path, &key, false, &err);
-    if (status == RP_OK && (status = introduce(ctl, &key, &err)) == RP_OK)
+    bool made = status == RP_OK && (status = key_write(path, &key, false, &err)) == RP_OK;
+    if (made && (status = introduce(ctl, &key, &err)) == RP_OK)
         status = key_write(path, &key, true, &err);
-    else if (status != RP_OK && status != RP_ALREADY_EXISTS)
+    else if (made) /* only what was made here: whatever else has this name stays */
         remove(path);
     if (status == RP_OK)
         print_key(ctl, key.name, key.public_key, ctl->role);

@@ -147,6 +147,23 @@ def key_files_that_are_no_good(world):
     equal(world.messages(), before + 1)
 
 
+@test
+def new_keys_leave_other_files_alone(world):
+    """A file that has the name already stays as it is, whatever is wrong; a key that cannot be put on the list leaves no file."""
+    kept = world.broker.files / "my notes.txt"
+    kept.write_text("important")
+    for words in ((), ("--keys", world.broker.keys, "--role", "actor")):
+        check(world.broker.ctl("new", kept, *words, check=False).returncode != 0)
+        equal(kept.read_text(), "important")
+    empty = world.broker.files / "empty folder"
+    empty.mkdir()
+    check(world.broker.ctl("new", str(empty) + "/", check=False).returncode != 0)
+    check(empty.is_dir(), "the folder was removed")
+    other = empty / world.admin.path.name
+    check(world.broker.ctl("new", other, "--keys", world.broker.keys, "--role", "actor", check=False).returncode != 0)
+    check(not other.exists(), "a key that nobody lets in")
+
+
 def zmq_attempt(world, prepare, name="service", kind=zmq.DEALER):
     """A client of libzmq with a mechanism of its own: what it sends must not arrive, and nothing comes back."""
     with zmq.Context() as context:
