@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/error.h"
@@ -171,6 +172,18 @@ static int key_list(struct ctl *ctl)
     return CTL_OK;
 }
 
+/* Makes the next key. If root does, it gets the owner of the present one: the broker has to read it. */
+static rp_status make_next(const char *present, const char *next, struct key *key, rp_error *err)
+{
+    struct stat info;
+    RP_TRY(key_read(present, key, err));
+    RP_TRY(key_make(key, "broker", err));
+    RP_TRY(key_write(next, key, false, err));
+    if (geteuid() != 0 || stat(present, &info) != 0 || chown(next, info.st_uid, info.st_gid) == 0)
+        return RP_OK;
+    return err_set(err, RP_IO, "cannot give %s to the owner of %s: %s", next, present, strerror(errno));
+}
+
 /* First makes the next key, which a running broker announces; then, with "finish", gives it the place of the old one. */
 static int key_rotate(struct ctl *ctl)
 {
@@ -189,11 +202,7 @@ static int key_rotate(struct ctl *ctl)
         if (status == RP_OK && rename(next, present) != 0)
             status = err_set(&err, RP_IO, "cannot rename %s: %s", next, strerror(errno));
     } else if (status == RP_OK) {
-        status = key_read(present, &key, &err);
-        if (status == RP_OK)
-            status = key_make(&key, "broker", &err);
-        if (status == RP_OK)
-            status = key_write(next, &key, false, &err);
+        status = make_next(present, next, &key, &err);
     }
     if (status == RP_OK)
         print_key(ctl, finish ? "broker" : "next", key.public_key, NULL);

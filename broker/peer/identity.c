@@ -38,8 +38,13 @@ static rp_status path_in(const struct broker_config *config, const char *name, c
 static rp_status check_folder(const struct broker_config *config, rp_error *err)
 {
     struct stat info;
-    if (stat(config->keys_dir, &info) != 0 || !(info.st_mode & 022))
+    if (stat(config->keys_dir, &info) != 0)
         return RP_OK; /* a missing folder is made */
+    if (info.st_uid != geteuid() && info.st_uid != 0 && geteuid() != 0)
+        return err_set(err, RP_PERMISSION_DENIED, "the folder of keys %s belongs to another user, who may replace them",
+                       config->keys_dir);
+    if (!(info.st_mode & 022))
+        return RP_OK;
     return err_set(err, RP_PERMISSION_DENIED, "others may write in the folder of keys %s (mode %04o): run chmod 700",
                    config->keys_dir, (unsigned)info.st_mode & 07777);
 }

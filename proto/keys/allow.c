@@ -309,7 +309,20 @@ static void copy_lines(FILE *file, const char *old, const struct allowed_key *wi
     }
 }
 
-static rp_status replace_file(const char *path, const char *old, const struct allowed_key *without,
+/* Gives a new file the mode of the one that it replaces and, if root writes it, that one's owner or that of the folder: a broker
+ * that runs as somebody else has to read it. */
+static bool keep_access(int descriptor, const char *path, const char *folder)
+{
+    struct stat old;
+    bool exists = stat(path, &old) == 0;
+    if (exists && fchmod(descriptor, old.st_mode & 0755) != 0)
+        return false;
+    if (geteuid() != 0 || (!exists && stat(folder, &old) != 0))
+        return true;
+    return fchown(descriptor, old.st_uid, old.st_gid) == 0;
+}
+
+static rp_status replace_file(const char *folder, const char *path, const char *old, const struct allowed_key *without,
                               const struct allowed_key *with, rp_error *err)
 {
     char temporary[PATH_BYTES + 16];
@@ -322,7 +335,7 @@ static rp_status replace_file(const char *path, const char *old, const struct al
         copy_lines(file, old, without);
         if (with)
             print_line(file, with);
-        ok = fflush(file) == 0 && fsync(descriptor) == 0;
+        ok = fflush(file) == 0 && keep_access(descriptor, path, folder) && fsync(descriptor) == 0;
         ok = fclose(file) == 0 && ok && rename(temporary, path) == 0;
     } else if (descriptor >= 0) {
         close(descriptor);
@@ -349,7 +362,7 @@ static rp_status change(const char *folder, const struct allowed_key *with, cons
     if (status == RP_OK)
         status = read_all(path, &text, err);
     if (status == RP_OK)
-        status = replace_file(path, text ? text : header, without, with, err);
+        status = replace_file(folder, path, text ? text : header, without, with, err);
     free(text);
     allow_free(&list);
     return status;

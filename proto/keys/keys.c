@@ -203,7 +203,9 @@ rp_status key_write(const char *path, const struct key *key, bool replace, rp_er
         return err_set(err, RP_IO, "cannot write the key file %s: %s", path, strerror(error));
     }
     setvbuf(file, buffer, _IOFBF, sizeof buffer); /* a buffer that can be wiped */
-    bool ok = write_lines(file, key) && fflush(file) == 0 && fsync(descriptor) == 0;
+    struct stat old;                              /* root may change a file for its owner, who has to read it */
+    bool ok = !replace || geteuid() != 0 || stat(path, &old) != 0 || fchown(descriptor, old.st_uid, old.st_gid) == 0;
+    ok = ok && write_lines(file, key) && fflush(file) == 0 && fsync(descriptor) == 0;
     ok = fclose(file) == 0 && ok;
     explicit_bzero(buffer, sizeof buffer);
     ok = ok && (replace ? rename(temporary, path) : link(temporary, path)) == 0;

@@ -248,6 +248,39 @@ static void test_list_edited_by_hand(void **state)
     assert_int_equal(allow_read(folder, &list, &err), RP_PERMISSION_DENIED);
 }
 
+/* Root changes the files of a broker that runs as somebody else: it can still read them. */
+static void test_files_keep_their_owner(void **state)
+{
+    (void)state;
+    char file[96];
+    struct stat info;
+    struct key key;
+    rp_error err = {0};
+    struct allowed_key allowed = make_allowed("a", KEY_ACTOR);
+    const uid_t owner = 4321;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(chown(folder, owner, owner), 0);
+    snprintf(file, sizeof file, "%s/%s", folder, ALLOW_FILE);
+    assert_int_equal(allow_add(folder, &allowed, &err), RP_OK);
+    assert_int_equal(stat(file, &info), 0);
+    assert_int_equal(info.st_uid, owner);
+    assert_int_equal(info.st_mode & 07777, 0600);
+    assert_int_equal(chown(file, 0, owner), 0);
+    assert_int_equal(chmod(file, 0640), 0);
+    assert_int_equal(allow_remove(folder, "a", &err), RP_OK);
+    assert_int_equal(stat(file, &info), 0);
+    assert_int_equal(info.st_uid, 0);
+    assert_int_equal(info.st_gid, owner);
+    assert_int_equal(info.st_mode & 07777, 0640);
+    assert_int_equal(key_make(&key, "a", &err), RP_OK);
+    assert_int_equal(key_write(path, &key, false, &err), RP_OK);
+    assert_int_equal(chown(path, owner, owner), 0);
+    assert_int_equal(key_write(path, &key, true, &err), RP_OK);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_uid, owner);
+}
+
 static void test_loopback(void **state)
 {
     (void)state;
@@ -272,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_roles),
         cmocka_unit_test_setup_teardown(test_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_list_edited_by_hand, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_files_keep_their_owner, setup, teardown),
         cmocka_unit_test(test_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
