@@ -139,8 +139,21 @@ def test_keys_of_the_user(here):
     assert not any(name.endswith(".key") for name in os.listdir(os.path.join(here, "two", "keys")))
 
 
+def test_a_key_for_another_broker(here):
+    """A run without keys does not use the key that the user's environment names."""
+    key = os.path.join(here, "other.key")
+    made = ctl("key", "new", key, "--keys", os.path.join(here, "other"), "--role", "admin")
+    assert made.returncode == 0, made.stderr
+    write(here, "run.yaml", (CONFIG % ("", 3000)).replace("mode: curve", "mode: auto"))
+    os.environ["REPLAY_KEY_FILE"] = key
+    try:
+        launch("run.yaml", "--folder", "three", "--quiet", cwd=here)
+    finally:
+        del os.environ["REPLAY_KEY_FILE"]
+
+
 def main():
-    for test in (test_keys_of_its_own, test_keys_of_the_user):
+    for test in (test_keys_of_its_own, test_keys_of_the_user, test_a_key_for_another_broker):
         with tempfile.TemporaryDirectory() as here:
             test(here)
             print(test.__name__, "passed")

@@ -40,8 +40,7 @@ struct observer *observer_new(const struct observe_options *options, rp_error *e
     observe_files_init(&self->files, options->folder, options->every_ns);
     self->files.foreign_actors = options->foreign_actors;
     rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};
-    if (options->key_file && options->key_file[0])
-        client.key_file = options->key_file;
+    client.key_file = options->key_file;
     self->client =
         rp_client_connect(options->service, &client, options->connect_ms > 0 ? options->connect_ms : CONNECT_MS, err);
     if (!self->client)

@@ -18,7 +18,7 @@ struct observe_options {
     const char *folder;   /* folder of the reports; "": none are read */
     int64_t every_ns;     /* between two reports of a process (report.every); 0: 2 s */
     bool foreign_actors;  /* actors are the user's own: that they do not report says nothing about them */
-    const char *key_file; /* NULL or "": as the environment says */
+    const char *key_file; /* "": none; NULL: as the environment says */
     int64_t connect_ms;   /* how long to wait for the broker's first answer; 0: 5 s */
 };
 

@@ -360,8 +360,8 @@ char **command_environment(const struct command_context *context, enum role role
         words_take(&words, command_python_path(context->programs, context->here));
         words_add(&words, "PYTHONUNBUFFERED=1"); /* what the environment prints reaches the log at once */
     }
-    char key[1100];
-    if (role != ROLE_BROKER && context->keys && context->keys->on)
+    char key[1100]; /* none without keys: the user's variable may name one for another broker */
+    if (role != ROLE_BROKER)
         words_addf(&words, KEY_FILE_VARIABLE "=%s",
                    run_keys_file(context->keys, role == ROLE_LEARNER ? "learner" : "actor", key, sizeof key));
     return words_give(&words);

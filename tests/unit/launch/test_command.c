@@ -254,7 +254,8 @@ static void test_environment(void **state)
     assert_string_equal(list[5], "REPLAY_SEED=5");
     assert_string_equal(list[6], "REPLAY_TABLE=replay");
     assert_string_equal(list[7], "OPENBLAS_NUM_THREADS=1");
-    assert_null(list[8]);
+    assert_string_equal(list[8], "REPLAY_KEY_FILE="); /* not that of the user's environment */
+    assert_null(list[9]);
     command_free(&list);
     command_free(&list);
     list = command_environment(&f.context, ROLE_BROKER, 0);
