@@ -209,6 +209,12 @@ static rp_status set_list(struct identities *self, const struct allow_list *list
     return RP_OK;
 }
 
+/* True if reading failed for a reason that is not in the file: there may be no descriptor or no memory for a moment. */
+static bool is_passing(rp_status status)
+{
+    return status == RP_IO || status == RP_NO_MEMORY;
+}
+
 /* Reads the list of keys; if that fails, nobody is let in. A list that was changed while it was read is read again later. */
 static rp_status read_list(struct identities *self, const struct broker_config *config, rp_error *err)
 {
@@ -221,10 +227,13 @@ static rp_status read_list(struct identities *self, const struct broker_config *
         return RP_OK;
     }
     rp_status taken = set_list(self, &list, &config->quota, err);
+    status = status == RP_OK ? taken : status;
     if (status == RP_OK)
         log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
+    else if (is_passing(status))
+        self->list_file.changed_ns = 0; /* the next look reads it again */
     allow_free(&list);
-    return status == RP_OK ? taken : status;
+    return status;
 }
 
 rp_status identities_open(struct peers *peers, rp_error *err)
@@ -279,7 +288,10 @@ static void change_list(struct peers *peers)
 {
     rp_error err = {0};
     char quoted[600];
-    if (read_list(&peers->identities, peers->config, &err) != RP_OK)
+    uint32_t held;
+    struct identities *self = &peers->identities;
+    rp_status status = read_list(self, peers->config, &err);
+    if (status != RP_OK && (!is_passing(status) || log_allow(&self->list_log, 1, peers->loop->now_ns, &held)))
         log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
                  log_quote(quoted, sizeof quoted, err.text));
     waits_check_roles(peers);

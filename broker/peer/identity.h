@@ -65,7 +65,7 @@ struct identities {
     int64_t look_ns;  /* no look at the files before this time */
     int64_t took_ns;  /* time that the last look took */
     uint64_t refused; /* handshakes */
-    struct log_limit log;
+    struct log_limit log, list_log;
 };
 
 /* Reads the keys, if the configuration asks for security. A missing broker key is made. */

@@ -4,6 +4,7 @@ Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environm
 
 import os
 import pathlib
+import resource
 import socket
 import struct
 import sys
@@ -337,6 +338,24 @@ def a_list_that_cannot_be_read(world):
     path.chmod(0o600)
     eventually(lambda: status(world.watch, "info", pb.Info()) == 0, 2, "the good mode")
     check(world.broker.alive())
+
+
+@test
+def a_moment_without_descriptors(world):
+    """The list changes while the broker can open no file: it is read as soon as there are descriptors again."""
+    key = world.broker.new("moment", "observer")
+    pid = world.broker.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir("/proc/%d/fd" % pid)}
+    before = len(world.broker.lines("B0605"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(set(range(len(used) + 1)) - used), limits[1]))
+    try:
+        world.broker.revoke(key)
+        eventually(lambda: len(world.broker.lines("B0605")) > before, 2, "the failure")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    eventually(lambda: status(world.watch, "info", pb.Info()) == 0, 2, "the list is read again")
+    check(len(world.broker.lines("B0605")) < before + 5, "few lines in the log")
 
 
 @test
