@@ -138,6 +138,10 @@ void credit_refresh(struct session *self)
 {
     if (self->rejection_count > REJECTIONS_MOST)
         return;
+    if (identity_owes_s(self->owner, self->sessions->loop->now_ns) > 0.0) {
+        credit_mark(self, true); /* a notice brings the credit when the key has paid */
+        return;
+    }
     grant_bytes(self);
     uint32_t flows = count_flows(self);
     for (uint32_t i = 0; i < self->n_tables; i++)

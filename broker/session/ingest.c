@@ -28,11 +28,12 @@ void intake_complain(struct sessions *sessions, const char *id, const char *what
                  log_quote(quoted, sizeof quoted, text), held);
 }
 
-/* True for a message with one item for a table that has no unresolved item of the session: it needs no credit. */
-static bool is_lone_item(const struct intake *self)
+/* Returns the flow of a message with one item for a table that has no unresolved item of the session: it needs no credit. NULL
+ * for other messages. */
+static const struct flow *lone_flow(const struct intake *self)
 {
     if (self->in.n_items != 1)
-        return false;
+        return NULL;
     uint32_t id = 0;
     for (uint32_t run = 0; run < self->in.n_runs; run++)
         if (pb_u32(&self->in.run_items, run) == 1)
@@ -40,7 +41,7 @@ static bool is_lone_item(const struct intake *self)
     const struct session *session = self->session;
     const struct table *table = id < session->n_layouts ? session->layouts[id].table : NULL;
     const struct flow *flow = table ? session->flows[table->id] : NULL;
-    return flow && flow->arrived == flow->resolved;
+    return flow && flow->arrived == flow->resolved ? flow : NULL;
 }
 
 /* Checks the message as a whole: its bytes against the credit, its frames against its chunks. */
@@ -99,9 +100,20 @@ static void message_missed(struct session *session, uint64_t number)
                     "lower memory_limit, or give the machine more memory");
 }
 
+/* Counts a message as lost that came without credit while its key owes: otherwise a writer that sends its items one by one would
+ * have no limit. Its writer hears of it with the next credit. */
+static void message_early(struct session *session, uint64_t number)
+{
+    session->received = number - 1;
+    session->gap = true;
+    credit_mark(session, true);
+}
+
 static void take_message(struct intake *self)
 {
     struct session *session = self->session;
+    bool owes = session->owner->quota.inserts_per_second &&
+                identity_owes_s(session->owner, session->sessions->loop->now_ns) > 0.0;
     session->received = self->in.number;
     if (self->in.number > session->counted) {
         session->counted = self->in.number;
@@ -115,16 +127,21 @@ static void take_message(struct intake *self)
     if (session->rebase)
         ring_rebase(self);
     bool taken = !self->in.n_layouts || intake_layouts(self);
-    self->lone = is_lone_item(self);
+    const struct flow *lone = lone_flow(self);
+    self->lone = lone != NULL;
     rp_error err;
     err.text[0] = '\0';
     self->refused = message_check(self, &err);
     self->why = err.text;
+    bool early = owes && lone && lone->arrived >= lone->allowed;
+    taken = taken && !early;
     if (taken && self->refused == RP_OK && self->in.n_chunks)
         taken = intake_chunks(self);
     taken = taken && intake_items(self);
     self->why = NULL;
-    if (!taken)
+    if (early)
+        message_early(session, self->in.number);
+    else if (!taken)
         message_missed(session, self->in.number);
     else
         /* Items of this message hold their own chunks. More chunks are released than have come, or a writer of many small

@@ -15,7 +15,7 @@ import time
 import zmq
 import zmq.utils.z85 as z85
 
-from keyrings import COLUMNS, PERMISSION_DENIED, ROW, KeyBroker, KeyContext, status, write
+from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, KeyBroker, KeyContext, status, write
 from actor import Actor
 from generated import pb
 from harness import Runner, check, equal, eventually
@@ -234,6 +234,53 @@ def limit_of_the_insert_rate(world):
     check(400 <= rate <= 600, "measured", rate)
     check(faster <= 2400 and (SLOW or faster >= 900), "measured after the change", faster)
     check(any("500" in text and "rate" in text for text in texts), texts[:3])
+
+
+@test
+def writers_that_ignore_the_insert_rate(world):
+    """Items one by one without credit, HELLO again and again, new sessions: none of it is faster than the limit, and nothing is lost."""
+    key, rate = world.broker.new("unruly", "actor"), 50
+    world.broker.edit(key, "actor", "inserts=%d" % rate)
+
+    def inserted(act):
+        before, start = world.watch.table("t").size, time.monotonic()
+        while time.monotonic() - start < 1.0:
+            act()
+        world.watch.info()
+        time.sleep(0.1)
+        return world.watch.table("t").size - before, time.monotonic() - start
+
+    def one_by_one():
+        chunk = actor.chunk([ROW], 1)
+        actor.item(0, chunk, 0, 1)
+        actor.push_message(actor.build())
+        time.sleep(0.002)
+
+    def hello_again():
+        actor.resume(reconnect=False)
+        time.sleep(0.002)
+
+    def new_sessions():
+        other = Actor(service, COLUMNS, "unruly")
+        other.layout("t", FIELDS)
+        chunk = other.chunk([ROW * 5], 5)
+        for i in range(5):
+            other.item(0, chunk, i, 1)
+        other.push_message(other.build())
+        time.sleep(0.02)
+        other.close()
+    service = world.broker.service(key)
+    actor = Actor(service, COLUMNS, "unruly")
+    check(write(actor))
+    for act in (one_by_one, hello_again, new_sessions):
+        n, took = inserted(act)
+        print("      %s: %d items in %.1f s" % (act.__name__, n, took))
+        check(n <= 1.2 * rate * took + 10, act.__name__, n)
+    equal(actor.rejections, [])
+    world.broker.edit(key, "actor", "inserts=0")
+    actor.resume(reconnect=False)
+    check(actor.flush(20), "all of them come in")
+    actor.bye()
 
 
 @test
