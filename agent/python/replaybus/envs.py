@@ -13,7 +13,7 @@ Many environments in one call, as arrays whose first dimension counts environmen
 >>> with envs.make_vec("CartPole-v1", 16) as env:
 ...     observations, info = env.reset(seed=1)
 ...     observations, rewards, terminated, truncated, info = env.step(env.action_space.sample())
-...     observations.shape, rewards.sum()
+...     observations.shape, float(rewards.sum())
 ((16, 4), 16.0)
 """
 from __future__ import annotations
