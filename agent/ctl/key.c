@@ -80,8 +80,10 @@ static int key_new(struct ctl *ctl)
     char name[KEY_NAME];
     rp_error err = {0};
     const char *path = ctl->argv[1];
-    if (ctl->keys && (!ctl->role || !roles_parse(ctl->role)))
+    if (ctl->keys && !ctl->role)
         return ctl_usage("--keys needs --role: actor, learner, observer or admin, or several joined by '+'");
+    if (ctl->keys && !roles_parse(ctl->role))
+        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
     if (!ctl->keys && ctl->role)
         return ctl_usage("--role is for the broker's list of keys: give its folder with --keys");
     name_of(path, name);
@@ -141,7 +143,9 @@ static int key_allow(struct ctl *ctl)
 {
     struct allowed_key key;
     rp_error err = {0};
-    if (!ctl->role || !roles_parse(ctl->role))
+    if (ctl->role && !roles_parse(ctl->role))
+        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+    if (!ctl->role)
         return ctl_usage("--role is needed: actor, learner, observer or admin, or several joined by '+'");
     char line[1024];
     int size = snprintf(line, sizeof line, "%s %s %s", ctl->argv[2], ctl->role, ctl->argv[3]);
@@ -226,7 +230,7 @@ int ctl_key(struct ctl *ctl)
     for (uint32_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
         if (strcmp(ctl->argv[0], verbs[i].name) == 0) {
             if (ctl->argc - 1 < verbs[i].least || ctl->argc - 1 > verbs[i].most)
-                return ctl_usage("wrong number of arguments: replay-ctl key --help");
+                return ctl_usage("wrong number of arguments for 'key %s': see replay-ctl key --help", ctl->argv[0]);
             return verbs[i].run(ctl);
         }
     return ctl_usage("there is no 'key %s': new, show, trust, allow, revoke, list and rotate", ctl->argv[0]);

@@ -87,7 +87,8 @@ int program_result(const struct program *self, rp_status status, const rp_error 
     if (status == RP_OK)
         return EXIT_FINE;
     bool silent = status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED;
-    if (silent && self->service)
+    bool says_so = strncmp(err->text, "no broker answers", strlen("no broker answers")) == 0;
+    if (silent && self->service && !says_so)
         fprintf(stderr, "%s: no broker answers at %s: %s\n", self->name, self->service,
                 err->text[0] ? err->text : rp_status_name(status));
     else

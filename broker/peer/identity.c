@@ -367,7 +367,7 @@ rp_status identity_check(const struct identity *self, uint32_t allowed, const ch
                    "the key '%s' has the role %s, and %s needs %s: whoever runs the broker can give it that role "
                    "(replay-ctl key allow)",
                    self->name, roles_text(self->roles, have, sizeof have), what,
-                   allowed ? roles_text(allowed | KEY_ADMIN, need, sizeof need) : "admin");
+                   roles_any(allowed | KEY_ADMIN, need, sizeof need));
 }
 
 /* ---- quotas ---- */

@@ -102,9 +102,14 @@ static void get_explain(const void *ctx, const struct wait *wait, struct wait_te
     const struct params_wait *self = (const struct params_wait *)wait;
     uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
     out->count = self->ask->n_name;
-    snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs another version than %llu, there is %llu",
-             self->ask->name[0], self->ask->n_name > 1 ? " and others" : "", (unsigned long long)have,
-             (unsigned long long)params_version(service->params, self->ask->name[0]));
+    uint64_t version = params_version(service->params, self->ask->name[0]);
+    const char *others = self->ask->n_name > 1 ? " and others" : "";
+    if (!version && !have)
+        snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: nothing was published yet", self->ask->name[0],
+                 others);
+    else
+        snprintf(out->text, sizeof out->text, "parameters '%.64s'%s: needs another version than %llu, there is %llu",
+                 self->ask->name[0], others, (unsigned long long)have, (unsigned long long)version);
 }
 
 static void get_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)

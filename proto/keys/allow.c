@@ -41,14 +41,24 @@ uint32_t roles_parse(const char *text)
     }
 }
 
-const char *roles_text(uint32_t set, char *out, size_t size)
+static const char *join(uint32_t set, const char *between, char *out, size_t size)
 {
     size_t at = 0;
     out[0] = '\0';
     for (uint32_t i = 0; i < N_ROLES && at < size; i++)
         if (set & roles[i].role)
-            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? "+" : "", roles[i].name);
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? between : "", roles[i].name);
     return out;
+}
+
+const char *roles_text(uint32_t set, char *out, size_t size)
+{
+    return join(set, "+", out, size);
+}
+
+const char *roles_any(uint32_t set, char *out, size_t size)
+{
+    return join(set, " or ", out, size);
 }
 
 /* ---- one line ---- */

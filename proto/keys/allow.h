@@ -43,6 +43,8 @@ struct allow_list {
 uint32_t roles_parse(const char *text);
 /* Writes "actor+learner" and returns out. */
 const char *roles_text(uint32_t roles, char *out, size_t size);
+/* The same for a sentence in which one of them is enough: "learner or admin". */
+const char *roles_any(uint32_t roles, char *out, size_t size);
 
 /* Reads one line of the file, and changes the text. False: it is wrong. */
 bool allow_parse(char *line, struct allowed_key *out);

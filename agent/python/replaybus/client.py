@@ -108,7 +108,11 @@ class Client:
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False) -> Writer:
-        """A stream of steps. Items may refer to the newest ``keep_alive`` steps; with ``history``, ``Writer.row`` reads them."""
+        """A stream of steps. Items may refer to the newest ``keep_alive`` steps; with ``history``, ``Writer.row`` reads them.
+
+        Steps travel in chunks of ``chunk_length``, which is also the default of ``keep_alive``. ``max_in_flight`` bounds the items
+        that are not confirmed yet: calls wait when it is reached.
+        """
         return Writer(self.connect(), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
                       max_in_flight=max_in_flight, history=history, timeout=self.timeout)
 
@@ -119,7 +123,12 @@ class Client:
     def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                 whole: bool = False) -> Sampler:
-        """An iterator over batches. ``timeout``: it ends when nothing could be sampled for that long."""
+        """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead.
+
+        It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds. ``beta`` is the
+        exponent of the importance weights; with 0 all weights are 1. ``distinct``: no item appears twice in a batch. ``flexible``:
+        a smaller batch instead of waiting for the limiter. ``whole``: pick nothing before the limiter allows the whole batch.
+        """
         return Sampler(self.connect(), table, batch_size, in_flight, beta, distinct, timeout, max_samples, flexible, whole)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16) -> Updater:
