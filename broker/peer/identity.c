@@ -65,11 +65,18 @@ static rp_status read_broker_key(struct identities *self, const struct broker_co
 /* Reads the public half of the key that will replace the broker's. */
 static void read_next_key(struct identities *self, const struct broker_config *config)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], quoted[600];
     struct key next = {0};
-    self->has_next = path_in(config, ALLOW_NEXT_KEY, path, NULL) == RP_OK && key_read(path, &next, NULL) == RP_OK;
+    rp_error err = {0};
+    rp_status status = path_in(config, ALLOW_NEXT_KEY, path, &err);
+    if (status == RP_OK)
+        status = key_read(path, &next, &err);
+    self->has_next = status == RP_OK;
     memcpy(self->next_key, next.public_key, KEY_BYTES);
     key_wipe(&next);
+    if (status != RP_OK && status != RP_NOT_FOUND)
+        log_line(LEVEL_ERROR, "B0608", "the broker's next key cannot be read: clients do not learn it", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
 }
 
 static int64_t nanoseconds(const struct timespec *time)

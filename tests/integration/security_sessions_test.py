@@ -406,6 +406,16 @@ def a_moment_without_descriptors(world):
 
 
 @test
+def a_next_key_that_cannot_be_read(world):
+    """The log says so, before anybody relies on it."""
+    path, before = world.broker.keys / "broker.next.key", len(world.broker.lines("B0608"))
+    world.broker.ctl("rotate", world.broker.keys)
+    path.chmod(0o644)
+    eventually(lambda: len(world.broker.lines("B0608")) > before, 2, "the reason")
+    path.unlink()
+
+
+@test
 def a_folder_that_others_may_write(world):
     broker = KeyBroker()
     try:
