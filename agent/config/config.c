@@ -23,6 +23,9 @@ static const char *const adder_kinds[] = {
 static const char *const adder_ends[] = {
     [ADDER_PAD] = "pad", [ADDER_TRUNCATE] = "truncate", [ADDER_WRITE] = "write", [ADDER_CONTINUE] = "continue", NULL};
 
+static const char *const engines[] = {[ENGINE_LOCAL] = "local", [ENGINE_SLURM] = "slurm", NULL};
+#define HOST(member) offsetof(struct host_config, member)
+
 /* Words that stand for numbers; the first stands for 0. */
 static const char *const automatic[] = {"auto", NULL};
 
@@ -253,6 +256,49 @@ static const struct schema_row own_rows[] = {
      "how long a side must be idle before actors are added or retired"},
     {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
      "a process log that grows beyond this is emptied; 0: never"},
+
+    {"launch.engine", SCHEMA_ENUM, ROOT(launch.engine), "local", 0, 0, engines, 0,
+     "local: this machine and hosts; slurm: jobs of a Slurm cluster (docs/CLUSTER.md)"},
+    {"launch.send", SCHEMA_STRINGS, ROOT(launch.send), NULL, 0, 256, NULL, 0,
+     "files and folders beside the run's file that hosts need, such as my_env.py; without this, {here} is the same "
+     "path there"},
+    {"launch.slurm.partition", SCHEMA_STRING, ROOT(launch.slurm.partition), "", 0, 400, NULL, 0,
+     "partition of the core job: broker, learners, evaluator and launcher; empty: the cluster's default"},
+    {"launch.slurm.cores", SCHEMA_INT, ROOT(launch.slurm.cores), "0", 0, MAX_COUNT, NULL, 0,
+     "processors of the core job; 0: the partition's default"},
+    {"launch.slurm.memory", SCHEMA_BYTES, ROOT(launch.slurm.memory), "0", 0, 9e18, NULL, 0,
+     "memory of the core job; 0: the partition's default"},
+    {"launch.slurm.time", SCHEMA_TIME, ROOT(launch.slurm.time_ns), "0s", 0, MAX_TIME, NULL, 0,
+     "time limit of a job; before it ends the run saves itself, is queued again and goes on; 0s: the partition's"},
+    {"launch.slurm.warning", SCHEMA_TIME, ROOT(launch.slurm.warning_ns), "120s", 1e9, MAX_TIME, NULL, 0,
+     "how long before the time limit the run begins to save itself"},
+    {"launch.slurm.options", SCHEMA_STRINGS, ROOT(launch.slurm.options), NULL, 0, 64, NULL, 0,
+     "more options of sbatch for both jobs: [--account=x, --gres=gpu:1]"},
+    {"launch.slurm.actors.partition", SCHEMA_STRING, ROOT(launch.slurm.actors_partition), "", 0, 400, NULL, 0,
+     "partition of the actor array, which may be preempted; empty: the core job's"},
+    {"launch.slurm.actors.count", SCHEMA_STRING, ROOT(launch.slurm.actors_count), "", 0, 32, NULL, 0,
+     "least and most actors, such as 4-64; empty: actors.count, or with auto as many as plan.max_actors"},
+    {"launch.slurm.actors.per_task", SCHEMA_INT, ROOT(launch.slurm.actors_per_task), "8", 1, 1024, NULL, 0,
+     "actors in each task of the array, one processor each"},
+    {"launch.slurm.actors.options", SCHEMA_STRINGS, ROOT(launch.slurm.actors_options), NULL, 0, 64, NULL, 0,
+     "more options of sbatch for the array"},
+
+    {"hosts", SCHEMA_LIST, ROOT(hosts), NULL, 0, 256, NULL, sizeof(struct host_config),
+     "other machines that run actors or learners, reached by ssh (docs/CLUSTER.md)"},
+    {"hosts[].ssh", SCHEMA_STRING, HOST(ssh), "", 0, 400, NULL, 0,
+     "destination as ssh takes it; cpu[1-4] stands for four hosts"},
+    {"hosts[].command", SCHEMA_STRINGS, HOST(command), NULL, 0, 64, NULL, 0,
+     "instead of ssh: a command to which a line for the shell there is added, such as [docker, exec, -i, box, sh, -c]"},
+    {"hosts[].local", SCHEMA_BOOL, HOST(local), "false", 0, 0, NULL, 0,
+     "this machine; without such an entry it runs broker, evaluator, and the roles that no host has"},
+    {"hosts[].roles", SCHEMA_STRINGS, HOST(roles), NULL, 0, 2, NULL, 0,
+     "which processes run there: actor, learner; empty: actor"},
+    {"hosts[].cores", SCHEMA_REAL, HOST(cores), "0", 0, 1e6, NULL, 0,
+     "processors that may be used there; 0: all that the machine allows"},
+    {"hosts[].memory", SCHEMA_BYTES, HOST(memory), "0", 0, 9e18, NULL, 0,
+     "memory that may be used there; 0: four fifths of what is free"},
+    {"hosts[].programs", SCHEMA_STRING, HOST(programs), "", 0, 400, NULL, 0,
+     "folder of our programs there; empty: the same build is found there, or sent once"},
 
     {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "time between two reports"},
     {"report.tensorboard", SCHEMA_BOOL, ROOT(report.tensorboard), "true", 0, 0, NULL, 0,

@@ -62,9 +62,39 @@ struct plan_section {
     double tolerance;   /* for the natural ratio */
 };
 
+/* Another machine of a run, or this one. */
+struct host_config {
+    char *ssh; /* destination as ssh takes it; cpu[1-4] stands for four hosts; empty: see command and local */
+    struct schema_list command; /* char *: another way to run a shell there, to which one word is added: its command */
+    bool local;                 /* this machine, beside broker and evaluator */
+    struct schema_list roles;   /* char *: actor, learner; empty: actor */
+    double cores;               /* 0: what the machine allows */
+    int64_t memory;             /* bytes; 0: what the machine allows */
+    char *programs;             /* folder of our programs there; empty: the same build is found or sent there */
+};
+
+/* Jobs of a run under Slurm. */
+struct slurm_section {
+    char *partition; /* of the core job: broker, learners, evaluator, launcher; empty: the cluster's default */
+    int64_t cores;   /* of the core job; 0: the partition's default */
+    int64_t memory;  /* bytes of the core job; 0: the partition's default */
+    int64_t time_ns; /* limit of a leg, after which the run is queued again and goes on; 0: the partition's default */
+    int64_t warning_ns;                /* how long before that limit the run begins to save */
+    struct schema_list options;        /* char *: more options of sbatch for both jobs, such as --account=x */
+    char *actors_partition;            /* of the actor array; may be preemptible; empty: the same as `partition` */
+    char *actors_count;                /* "4-64" or "8": least and most actors */
+    int64_t actors_per_task;           /* actors of each array task, one core each */
+    struct schema_list actors_options; /* char *: more options of sbatch for the array */
+};
+
+enum launch_engine { ENGINE_LOCAL, ENGINE_SLURM };
+
 /* How replay-launch keeps a run going. */
 struct launch_section {
-    char *runs; /* folder of the run folders */
+    int32_t engine; /* enum launch_engine */
+    struct slurm_section slurm;
+    struct schema_list send; /* char *: files that hosts need, relative to the run's file */
+    char *runs;              /* folder of the run folders */
     int64_t backoff_ns, backoff_most_ns;
     int64_t failures;        /* number of equal failures in a row after which the run stops */
     int64_t healthy_ns;      /* a process that ran for this long begins a new row */
@@ -94,6 +124,7 @@ struct run_config {
     struct plan_section plan;
     struct launch_section launch;
     struct report_section report;
+    struct schema_list hosts; /* struct host_config */
     struct broker_config broker;
 };
 

@@ -32,6 +32,20 @@ struct status_process {
     uint64_t memory;
     double cpu;     /* cores, lately */
     char state[24]; /* "runs", "restarts in 2 s", "ended", "stopping", "hangs" */
+    char host[64];  /* where it runs; "": this machine, and the run has no other */
+};
+
+/* A machine of a run that has several; the first is the launcher's own. */
+struct status_host {
+    char name[64], model[64];
+    char state[192]; /* "ready", "connecting", "lost for 12 s: Connection refused" */
+    bool ready;
+    uint32_t actors, actors_wanted, learners, learners_wanted; /* running, and planned there */
+    uint32_t times;                                            /* how often it was taken in */
+    double cpu, cores;                                         /* of our processes there; that may be used */
+    double machine_cpu;                                        /* of all programs there; NAN: not known */
+    uint64_t memory;                                           /* of our processes there */
+    double round_trip_ms;                                      /* NAN: not known */
 };
 
 #define STATUS_MAX_VALUES 4096u
@@ -66,6 +80,8 @@ struct status {
     /* ---- processes */
     const struct status_process *processes; /* borrowed */
     uint32_t n_processes;
+    const struct status_host *hosts;                           /* borrowed */
+    uint32_t n_hosts;                                          /* 0: only this machine */
     uint32_t actors, actors_wanted, learners, learners_wanted; /* running */
     uint32_t restarts;
     uint64_t memory, memory_limit; /* memory of all processes; budget, 0: none */

@@ -51,8 +51,21 @@ struct plan_joint {
     struct idle_shares waits;        /* waits in the newest run, by cause; NAN and 0: none */
 };
 
+/* A machine of a run that has several; the first is the launcher's own. */
+struct plan_host {
+    char name[64];
+    uint32_t kind;           /* index of the first host of its kind */
+    double cores, memory;    /* that may be used there; 0: not known */
+    bool actors, learners;   /* roles that it takes */
+    struct plan_curve curve; /* of actors there; only in the first host of a kind */
+};
+
 struct plan_input {
     struct plan_curve actors, learners;
+    struct plan_host *hosts; /* owned by whoever fills the input (plan_input_free); NULL: one machine */
+    uint32_t n_hosts;
+    double network;    /* bytes/s that all hosts together can send to the broker's machine; 0: not measured, no bound */
+    double item_bytes; /* of an insert on the wire; 0: not known */
     struct plan_joint joints[PLAN_MAX_JOINTS];
     uint32_t n_joints;
     double spi;   /* target: samples per insert */
@@ -73,9 +86,10 @@ enum plan_bottleneck {
     PLAN_MEMORY,
     PLAN_BALANCED,
     PLAN_MAX_ACTORS,
-    PLAN_MAX_LEARNERS
+    PLAN_MAX_LEARNERS,
+    PLAN_NETWORK
 };
-#define PLAN_BOTTLENECKS (PLAN_MAX_LEARNERS + 1)
+#define PLAN_BOTTLENECKS (PLAN_NETWORK + 1)
 extern const char *const plan_bottleneck_names[PLAN_BOTTLENECKS];
 
 struct plan_choice {
@@ -114,6 +128,16 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
 /* Prints counts, predictions, bottleneck, memory, alternatives with reasons, and a comparison with the counts of the
  * file. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
+
+/* Says how many actors and learners go to each host (arrays of n_hosts): the rule by which curves are added up, by which a
+ * plan counts cores, and by which a run places its processes. Learners go to the first hosts that take them; each actor to the
+ * host where it adds most beside what is there. Placing one more actor moves no other. Without curves, actors go by free cores.
+ * (plan_place.c) */
+void plan_place(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t *actors_at,
+                uint32_t *learners_at);
+/* Makes input->actors from the curves of the hosts: what n actors do if plan_place places them. */
+void plan_add_up(struct plan_input *input);
+void plan_input_free(struct plan_input *input);
 
 /* Items/s that this many actors can make beside the learners. */
 double plan_actors_rate(const struct plan_input *input, uint32_t actors);

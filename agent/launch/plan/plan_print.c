@@ -59,6 +59,10 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
         fprintf(out, "the %s: plan.max_learners allows %u (a larger bound lets the plan try more)\n", learners,
                 input->max_learners);
         return;
+    case PLAN_NETWORK:
+        fprintf(out, "the network (%.3g MB/s reach the broker's machine; more actors would change nothing)\n",
+                input->network * 1e-6);
+        return;
     }
 }
 

@@ -66,7 +66,7 @@ static rp_status start(struct process *self, const struct process_options *optio
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err)
 {
     struct stat info;
-    *self = (struct process){.started_ns = now_ns, .guard = options->guard};
+    *self = (struct process){.started_ns = now_ns, .guard = options->guard, .place = options->place};
     snprintf(self->name, sizeof self->name, "%s", options->name);
     if ((size_t)snprintf(self->log, sizeof self->log, "%s", options->log) >= sizeof self->log)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the log of %s is longer than %zu bytes: %.100s...",
@@ -79,16 +79,16 @@ rp_status process_start(struct process *self, const struct process_options *opti
         return status;
     }
     self->log_start = info.st_size;
-    rp_status status = start(self, options, log, err);
+    rp_status status =
+        self->place ? self->place->start(self->place, self, options, err) : start(self, options, log, err);
     close(log);
+    self->running = status == RP_OK;
     return status;
 }
 
-bool process_ended(struct process *self, int *status)
+static bool child_ended(struct process *self, int *status)
 {
     siginfo_t info = {0};
-    if (self->pid == 0)
-        return false;
     int rc = waitid(P_PID, (id_t)self->pid, &info, WEXITED | WNOHANG | WNOWAIT);
     if (rc == 0 && info.si_pid == 0)
         return false;
@@ -101,35 +101,51 @@ bool process_ended(struct process *self, int *status)
     guard_tell(self->guard, -(int32_t)self->pid);
     if (rc == 0)
         *status = spawn_reap(self->pid);
+    return true;
+}
+
+bool process_ended(struct process *self, int *status)
+{
+    if (!self->running || !(self->place ? self->place->ended(self->place, self, status) : child_ended(self, status)))
+        return false;
+    self->running = false;
     self->pid = 0;
     return true;
 }
 
 void process_guard(const struct process *self)
 {
-    if (self->pid > 0)
+    if (self->running && !self->place)
         guard_tell(self->guard, (int32_t)self->pid);
 }
 
 void process_ask(struct process *self, int64_t now_ns)
 {
-    if (self->pid == 0 || self->asked_ns != 0)
+    if (!self->running || self->asked_ns != 0)
         return;
     self->asked_ns = now_ns != 0 ? now_ns : 1;
-    kill(self->pid, SIGTERM);
+    if (self->place)
+        self->place->ask(self->place, self);
+    else
+        kill(self->pid, SIGTERM);
 }
 
 void process_kill(struct process *self)
 {
-    if (self->pid == 0)
+    if (!self->running)
         return;
     self->killed = true;
-    kill(-self->pid, SIGKILL);
+    if (self->place)
+        self->place->kill(self->place, self);
+    else
+        kill(-self->pid, SIGKILL);
 }
 
 const char *process_describe(int status, char *out, size_t size)
 {
-    if (WIFEXITED(status))
+    if (status == PROCESS_LOST)
+        snprintf(out, size, "its host is lost");
+    else if (WIFEXITED(status))
         snprintf(out, size, "exit status %d", WEXITSTATUS(status));
     else if (WIFSIGNALED(status))
         snprintf(out, size, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));

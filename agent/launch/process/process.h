@@ -23,18 +23,44 @@ struct process_options {
     const char *const *environment; /* "NAME=value" beyond the launcher's own; NULL-terminated; may be NULL */
     const char *log;                /* file to which its output is appended */
     struct guard *guard;            /* may be NULL */
+    struct process_place *place;    /* where it runs; NULL: on this machine, as a child of the launcher */
 };
 
 struct process {
     char name[32];
     char log[512];
-    pid_t pid;         /* 0: does not run */
+    bool running;
+    pid_t pid;         /* where it runs; 0: does not run, or is not known yet */
     int64_t log_start; /* byte of the log at which this start begins */
     int64_t started_ns;
     int64_t asked_ns; /* when it was asked to end; 0: never */
     bool killed;      /* by process_kill */
     struct guard *guard;
+    struct process_place *place; /* NULL: this machine */
+    uint32_t number;             /* of this start, in its place */
 };
+
+/* What a process with all its threads uses, and the processes that it has started (its group). */
+struct process_usage {
+    int64_t cpu_ns;  /* since its start */
+    uint64_t memory; /* bytes without those of shared files */
+    bool stopped;    /* by SIGSTOP */
+};
+
+/* Another machine that runs processes (agent/launch/host). Its functions never wait. The log of a process is a file of this
+ * machine in any case: a place appends to it what the process prints there. */
+struct process_place {
+    /* Begins the start and sets self->number. A program that cannot be executed ends at once with status 127 << 8, and its log
+     * says why. */
+    rp_status (*start)(struct process_place *place, struct process *self, const struct process_options *options,
+                       rp_error *err);
+    /* See process_ended. A place that is lost ends all its processes with PROCESS_LOST. Sets self->pid when it is known. */
+    bool (*ended)(struct process_place *place, struct process *self, int *status);
+    void (*ask)(struct process_place *place, const struct process *self);
+    void (*kill)(struct process_place *place, const struct process *self);
+    bool (*usage)(struct process_place *place, const struct process *self, struct process_usage *out);
+};
+#define PROCESS_LOST (254 << 8)
 
 /* Starts the command. One that cannot be executed fails here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
@@ -55,12 +81,7 @@ bool process_cut_log(struct process *self, int64_t most);
 /* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
 const char *process_describe(int status, char *out, size_t size);
 
-/* What a process with all its threads uses, and the processes that it has started (its group). */
-struct process_usage {
-    int64_t cpu_ns;  /* since its start */
-    uint64_t memory; /* bytes without those of shared files */
-    bool stopped;    /* by SIGSTOP */
-};
+/* False: the usage is not known. */
 bool process_usage(const struct process *self, struct process_usage *out);
 
 #endif

@@ -108,8 +108,10 @@ bool process_usage(const struct process *self, struct process_usage *out)
 {
     struct family family = {.list = {self->pid}, .count = 1};
     *out = (struct process_usage){0};
-    if (self->pid == 0)
+    if (!self->running)
         return false;
+    if (self->place)
+        return self->place->usage(self->place, self, out);
     for (uint32_t i = 0; i < family.count; i++) {
         char state = '\0';
         if (!add_cpu(family.list[i], out, &state)) {

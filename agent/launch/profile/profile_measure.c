@@ -31,7 +31,7 @@ struct usage {
 static void add_usage(struct usage *self, const struct process *process, int role)
 {
     struct process_usage one;
-    if (process->pid == 0 || !process_usage(process, &one))
+    if (!process->running || !process_usage(process, &one))
         return;
     self->cpu_ns[role] += one.cpu_ns;
     self->memory[role] = fmax(self->memory[role], (double)one.memory);

@@ -204,7 +204,7 @@ static rp_status check_process(struct profile_session *self, struct process *pro
                                rp_error *err)
 {
     int status = 0;
-    if (process->pid == 0 || !process_ended(process, &status))
+    if (!process->running || !process_ended(process, &status))
         return RP_OK;
     return may_end(self, role, status) ? start_again(self, process, role, index, err) : tell_end(process, status, err);
 }
@@ -222,7 +222,7 @@ static bool any_runs(struct process *list, uint32_t n)
     bool runs = false;
     for (uint32_t i = 0; i < n; i++) {
         int status;
-        runs |= list[i].pid != 0 && !process_ended(&list[i], &status);
+        runs |= list[i].running && !process_ended(&list[i], &status);
     }
     return runs;
 }
@@ -232,11 +232,11 @@ static void end_all(struct process *list, uint32_t n)
 {
     int64_t start = now_ns();
     for (uint32_t i = 0; i < n; i++)
-        if (list[i].pid != 0)
+        if (list[i].running)
             process_ask(&list[i], start);
     while (any_runs(list, n)) {
         for (uint32_t i = 0; now_ns() - start > GRACE_NS && i < n; i++)
-            if (list[i].pid != 0 && !list[i].killed)
+            if (list[i].running && !list[i].killed)
                 process_kill(&list[i]);
         profile_pause(2);
     }

@@ -123,7 +123,7 @@ void run_add(struct run *self, enum role role, uint32_t index)
     member->wanted = true;
     member->unjudged = false;
     member->supervised = (struct supervised){.restarts = member->supervised.restarts};
-    if (member->process.pid == 0)
+    if (!member->process.running)
         start(self, member);
 }
 
@@ -278,7 +278,7 @@ static void measure_others(struct run *self)
     struct machine_load load;
     int64_t ours_ns = 0;
     for (uint32_t i = 0; i < self->n_members; i++)
-        ours_ns += self->members[i]->process.pid > 0 ? self->members[i]->cpu_ns : 0;
+        ours_ns += self->members[i]->process.running ? self->members[i]->cpu_ns : 0;
     if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
         return;
     double ns = (double)(load.at_ns - self->load.at_ns);
@@ -292,7 +292,7 @@ static void measure_others(struct run *self)
 void run_measure_usage(struct run *self, int64_t now_ns)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
-        if (self->members[i]->process.pid == 0)
+        if (!self->members[i]->process.running)
             continue;
         tend_hang(self, self->members[i], now_ns);
         tend_log(self, self->members[i]);
@@ -316,16 +316,16 @@ void run_tend(struct run *self, int64_t now_ns)
     for (uint32_t i = 0; i < self->n_members; i++) {
         struct member *member = self->members[i];
         int status;
-        if (member->process.pid > 0 && process_ended(&member->process, &status))
+        if (member->process.running && process_ended(&member->process, &status))
             ended(self, member, status, now_ns);
-        else if (member->process.pid > 0 && member->process.asked_ns > 0 && !member->process.killed &&
+        else if (member->process.running && member->process.asked_ns > 0 && !member->process.killed &&
                  now_ns - member->process.asked_ns > grace_of(self, member)) {
             run_say(self, LEVEL_WARN, "A0407", "%s did not end within %.1f s of SIGTERM%s; it is killed", member->name,
                     (double)grace_of(self, member) * 1e-9, member->role == ROLE_BROKER ? "" : " (launch.grace)");
             process_kill(&member->process);
         }
         tend_unjudged(self, member, now_ns);
-        if (self->phase < PHASE_STOPPING && member->wanted && member->process.pid == 0 &&
+        if (self->phase < PHASE_STOPPING && member->wanted && !member->process.running &&
             supervisor_due(&member->supervised, now_ns))
             start(self, member);
     }
@@ -338,7 +338,7 @@ uint32_t run_running(const struct run *self, enum role role)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->role == role && self->members[i]->process.pid > 0;
+        n += self->members[i]->role == role && self->members[i]->process.running;
     return n;
 }
 
@@ -357,7 +357,7 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)
         if (member->role != role || member->index < from)
             continue;
         member->wanted = member->unjudged = false;
-        if (member->process.pid > 0)
+        if (member->process.running)
             process_ask(&member->process, now_ns);
     }
 }
@@ -366,7 +366,7 @@ void run_kill_all(struct run *self)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
         self->members[i]->wanted = false;
-        if (self->members[i]->process.pid > 0)
+        if (self->members[i]->process.running)
             process_kill(&self->members[i]->process);
     }
 }

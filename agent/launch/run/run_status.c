@@ -163,7 +163,7 @@ static void fill_waits(const struct run *self, struct status *out)
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
 {
     int64_t now_ns = clock_now(&self->clock);
-    if (member->process.pid > 0)
+    if (member->process.running)
         snprintf(out, size, "%s", member->process.asked_ns > 0 ? "stopping" : "runs");
     else if (member->wanted && member->supervised.restart_ns > 0)
         snprintf(out, size, "restarts in %.1f s", fmax(0.0, (double)(member->supervised.restart_ns - now_ns) * 1e-9));

@@ -1,0 +1,63 @@
+/* All hosts of a run, this machine first, and what processes need to know in each of them. The pool opens hosts, opens lost ones
+ * again with a growing pause, and sends each ready host the run's configuration and keys. */
+#ifndef AGENT_LAUNCH_HOST_POOL_H
+#define AGENT_LAUNCH_HOST_POOL_H
+
+#include "agent/config/config.h"
+#include "agent/launch/host/host.h"
+#include "agent/launch/process/command.h"
+
+#define HOST_POOL_HOME 0u /* index of this machine: always ready, without a struct host */
+#define HOST_POOL_MOST 1024u
+
+struct host_pool;
+
+/* Where hosts come from when they come and go: array tasks of Slurm. Pure ssh hosts have none. */
+struct host_source {
+    /* Says which hosts exist now by host_pool_appear and host_pool_vanish. Never waits long. */
+    void (*look)(struct host_source *self, struct host_pool *pool, int64_t now_ns);
+};
+
+struct host_pool_options {
+    const struct run_config *config;
+    const char *folder, *config_path, *here, *programs; /* at home */
+    const struct run_keys *keys;
+    struct guard *guard;
+    struct host_source *source; /* may be NULL */
+};
+
+/* With hosts of the file, or only with home. */
+struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err);
+void host_pool_destroy(struct host_pool **self);
+
+/* To be called about every 50 ms. */
+void host_pool_tend(struct host_pool *self, int64_t now_ns);
+/* Waits until every host is ready or lost, at most `ns`. stop(context): true ends the wait. Returns how many are ready, home
+ * included. */
+uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
+
+uint32_t host_pool_count(const struct host_pool *self); /* 1: only home */
+const char *host_pool_name(const struct host_pool *self, uint32_t index);
+/* NULL: home. */
+struct host *host_pool_at(const struct host_pool *self, uint32_t index);
+bool host_pool_ready(const struct host_pool *self, uint32_t index);
+/* Whether processes of a role may run there, and with how many cores. */
+bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role);
+double host_pool_cores(const struct host_pool *self, uint32_t index);
+double host_pool_memory(const struct host_pool *self, uint32_t index);
+/* Machines of one kind have the same processor and the same number of cores: index of the first host of its kind. */
+uint32_t host_pool_kind(const struct host_pool *self, uint32_t index);
+
+/* Fills in what a command line needs there: programs, config, folders, keys, and endpoints that are reached from there. base: the
+ * context at home. `out` borrows from the pool and from base until the next call for the same host. */
+void host_pool_context(struct host_pool *self, uint32_t index, const struct command_context *base,
+                       struct command_context *out);
+/* The configuration at home has changed: it is sent to all hosts again. */
+void host_pool_config_changed(struct host_pool *self);
+
+/* For a source: a host is there (carrier: how to reach it), or is not. The index of a name never changes. */
+rp_status host_pool_appear(struct host_pool *self, const char *name, const char *const *carrier, double cores,
+                           int64_t now_ns, rp_error *err);
+void host_pool_vanish(struct host_pool *self, const char *name);
+
+#endif
