@@ -21,6 +21,23 @@ const char *run_keys_file(const struct run_keys *self, const char *role, char *o
     return out;
 }
 
+/* Lets a key in. The list may know its name with another key, whose file is gone: nobody can use that one any more. */
+static rp_status let_in(const char *list, const struct allowed_key *key, rp_error *err)
+{
+    struct allow_list known = {0};
+    rp_status status = allow_add(list, key, err);
+    if (status != RP_ALREADY_EXISTS)
+        return status;
+    RP_TRY(allow_read(list, &known, err));
+    const struct allowed_key *same = allow_find(&known, key->name);
+    bool other = same && memcmp(same->public_key, key->public_key, KEY_BYTES) != 0;
+    allow_free(&known);
+    if (!other)
+        return RP_OK;
+    RP_TRY(allow_remove(list, key->name, err));
+    return allow_add(list, key, err);
+}
+
 /* A key that is left from before is used again: a resumed run may find processes that still have it. */
 static rp_status make_key(const struct run_keys *self, const char *role, const uint8_t *broker, rp_error *err)
 {
@@ -49,8 +66,7 @@ static rp_status make_key(const struct run_keys *self, const char *role, const u
     memcpy(allowed.public_key, key.public_key, KEY_BYTES);
     key_wipe(&key);
     RP_TRY(status);
-    status = allow_add(self->list, &allowed, err);
-    return status == RP_ALREADY_EXISTS ? RP_OK : status;
+    return let_in(self->list, &allowed, err);
 }
 
 rp_status run_keys_open(struct run_keys *self, const struct broker_config *broker, const char *run_folder,

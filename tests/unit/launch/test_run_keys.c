@@ -1,0 +1,88 @@
+/* The keys of a run: made once, used again by a later leg, and replaced when their file is gone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/process/run_keys.h"
+#include "proto/keys/allow.h"
+
+static char base[64];
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(base, sizeof base, "/tmp/replay-keys-XXXXXX");
+    return mkdtemp(base) ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", base);
+    return system(command);
+}
+
+static const struct broker_config curve = {.security_mode = SECURITY_CURVE};
+
+/* Opens the run's keys, and checks that the list lets in exactly one key for each role: the one of the file. */
+static void open_and_check(uint8_t actor[KEY_BYTES])
+{
+    struct run_keys keys;
+    struct allow_list list;
+    rp_error err = {0};
+    assert_int_equal(run_keys_open(&keys, &curve, base, "", &err), RP_OK);
+    assert_int_equal(allow_read(keys.list, &list, &err), RP_OK);
+    assert_int_equal(list.n, 3);
+    static const char *const roles[] = {"actor", "learner", "admin"};
+    for (int i = 0; i < 3; i++) {
+        char path[1100];
+        struct key key;
+        assert_int_equal(key_read(run_keys_file(&keys, roles[i], path, sizeof path), &key, &err), RP_OK);
+        const struct allowed_key *allowed = allow_find(&list, roles[i]);
+        assert_non_null(allowed);
+        assert_int_equal(allowed->roles, roles_parse(roles[i]));
+        assert_memory_equal(allowed->public_key, key.public_key, KEY_BYTES);
+        if (i == 0)
+            memcpy(actor, key.public_key, KEY_BYTES);
+        key_wipe(&key);
+    }
+    allow_free(&list);
+    run_keys_close(&keys);
+}
+
+static void test_keys_are_used_again(void **state)
+{
+    (void)state;
+    uint8_t first[KEY_BYTES], second[KEY_BYTES];
+    open_and_check(first);
+    open_and_check(second);
+    assert_memory_equal(first, second, KEY_BYTES);
+}
+
+static void test_a_lost_file_gets_another_key(void **state)
+{
+    (void)state;
+    uint8_t first[KEY_BYTES], second[KEY_BYTES];
+    char path[128];
+    open_and_check(first);
+    snprintf(path, sizeof path, "%s/keys/actor.key", base);
+    assert_int_equal(unlink(path), 0);
+    open_and_check(second);
+    assert_memory_not_equal(first, second, KEY_BYTES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_keys_are_used_again, enter, leave),
+        cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
