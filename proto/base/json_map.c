@@ -205,8 +205,9 @@ static bool read_value(struct json_object *value, const struct json_row *row, vo
         *(int32_t *)at = (int32_t)number;
         return ok;
     case JSON_KIND_BOOL:
-        *(bool *)at = json_object_get_boolean(value);
-        return json_object_is_type(value, json_type_boolean);
+        ok = json_object_is_type(value, json_type_boolean);
+        *(bool *)at = ok && json_object_get_boolean(value);
+        return ok;
     case JSON_KIND_WORD:
         return read_word(value, row, at);
     case JSON_KIND_OBJECT:

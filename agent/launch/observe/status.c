@@ -11,6 +11,7 @@
 #include "proto/base/json_map.h"
 
 #define STATUS_MAX_PROCESSES 4096u
+#define STATUS_MAX_HOSTS 1024u
 
 static const char *const phase_names[PHASES] = {
     [PHASE_STARTING] = "starting", [PHASE_FILLING] = "filling",     [PHASE_RUNNING] = "running",
@@ -72,6 +73,7 @@ static const struct json_row status_rows[] = {
     NUMBER(actor_value, NAN),
     COUNT(n_values),
     COUNT(n_processes),
+    COUNT(n_hosts),
     COUNT(actors),
     COUNT(actors_wanted),
     COUNT(learners),
@@ -90,10 +92,38 @@ static const struct json_row status_rows[] = {
 #define PROCESS(field) JSON_ROW(struct status_process, field)
 
 static const struct json_row process_rows[] = {
-    PROCESS(name),   JSON_WORD(struct status_process, role, role_names, ROLE_ACTOR),
-    PROCESS(pid),    PROCESS(restarts),
-    PROCESS(memory), PROCESS(cpu),
-    PROCESS(state),  {0},
+    PROCESS(name),
+    JSON_WORD(struct status_process, role, role_names, ROLE_ACTOR),
+    PROCESS(pid),
+    PROCESS(restarts),
+    PROCESS(memory),
+    PROCESS(cpu),
+    PROCESS(state),
+    PROCESS(host),
+    {0},
+};
+
+#define HOST(field) JSON_ROW(struct status_host, field)
+#define HOST_REAL(field, none) JSON_REAL(struct status_host, field, none)
+
+static const struct json_row host_rows[] = {
+    HOST(name),
+    HOST(model),
+    HOST(state),
+    HOST(ready),
+    HOST(actors),
+    HOST(actors_wanted),
+    HOST(learners),
+    HOST(learners_wanted),
+    HOST(times),
+    HOST_REAL(cpu, 0),
+    HOST_REAL(cores, 0),
+    HOST_REAL(machine_cpu, NAN),
+    HOST_REAL(cpu_s, 0),
+    HOST_REAL(lost_s, 0),
+    HOST(memory),
+    HOST_REAL(round_trip_ms, NAN),
+    {0},
 };
 
 /* ---- out ---- */
@@ -107,20 +137,28 @@ static void put_doubles(struct json *out, const char *name, const double *values
     json_close(out, ']');
 }
 
+/* `list` may be NULL: an empty list. */
+static void put_list(struct json *out, const char *name, const struct json_row *rows, const void *list, size_t size,
+                     uint32_t n)
+{
+    json_key(out, name);
+    json_open(out, '[');
+    for (uint32_t i = 0; list && i < n; i++) {
+        json_open(out, '{');
+        json_map_write(out, rows, (const char *)list + i * size);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
 char *status_to_json(const struct status *self, bool whole)
 {
     struct json out = {0};
     json_open(&out, '{');
     json_map_write(&out, status_rows, self);
     if (whole) {
-        json_key(&out, "processes");
-        json_open(&out, '[');
-        for (uint32_t i = 0; self->processes && i < self->n_processes; i++) {
-            json_open(&out, '{');
-            json_map_write(&out, process_rows, &self->processes[i]);
-            json_close(&out, '}');
-        }
-        json_close(&out, ']');
+        put_list(&out, "processes", process_rows, self->processes, sizeof *self->processes, self->n_processes);
+        put_list(&out, "hosts", host_rows, self->hosts, sizeof *self->hosts, self->n_hosts);
         bool some = self->values && self->value_steps;
         put_doubles(&out, "value_steps", self->value_steps, some ? self->n_values : 0);
         put_doubles(&out, "values", self->values, some ? self->n_values : 0);
@@ -163,25 +201,33 @@ static bool get_values(struct json_object *object, struct status_copy *out)
     return true;
 }
 
-static bool get_processes(struct json_object *object, struct status_copy *out)
+/* Reads at most `most` objects of a list, which may be missing. Returns an array: free(). NULL: there is none, *n is 0; or no
+ * memory, *n is not. */
+static void *get_list(struct json_object *object, const char *name, const struct json_row *rows, size_t size,
+                      uint32_t most, uint32_t *n)
 {
     struct json_object *list = NULL;
-    uint32_t n = array_length(object, "processes", &list);
-    n = n < STATUS_MAX_PROCESSES ? n : STATUS_MAX_PROCESSES;
-    out->status.n_processes = 0;
-    if (!n)
-        return true;
-    out->processes = calloc(n, sizeof *out->processes);
-    if (!out->processes)
-        return false;
-    for (uint32_t i = 0; i < n; i++) {
+    uint32_t there = array_length(object, name, &list);
+    there = there < most ? there : most;
+    char *out = there ? calloc(there, size) : NULL;
+    *n = out ? 0 : there;
+    for (uint32_t i = 0; out && i < there; i++) {
         struct json_object *one = json_object_array_get_idx(list, i);
-        if (!json_object_is_type(one, json_type_object))
-            continue;
-        json_map_read(one, process_rows, &out->processes[out->status.n_processes++]);
+        if (json_object_is_type(one, json_type_object))
+            json_map_read(one, rows, out + size * (*n)++);
     }
-    out->status.processes = out->processes;
-    return true;
+    return out;
+}
+
+static bool get_lists(struct json_object *object, struct status_copy *out)
+{
+    struct status *status = &out->status;
+    out->processes =
+        get_list(object, "processes", process_rows, sizeof *out->processes, STATUS_MAX_PROCESSES, &status->n_processes);
+    out->hosts = get_list(object, "hosts", host_rows, sizeof *out->hosts, STATUS_MAX_HOSTS, &status->n_hosts);
+    status->processes = out->processes;
+    status->hosts = out->hosts;
+    return (out->processes || status->n_processes == 0) && (out->hosts || status->n_hosts == 0);
 }
 
 static bool is_phase(struct json_object *value)
@@ -201,7 +247,7 @@ bool status_from_json(const char *text, struct status_copy *out)
     bool ok = is_phase(phase);
     if (ok)
         json_map_read(object, status_rows, &out->status);
-    ok = ok && get_values(object, out) && get_processes(object, out);
+    ok = ok && get_values(object, out) && get_lists(object, out);
     if (!ok)
         status_copy_fini(out);
     json_object_put(object);
@@ -213,5 +259,6 @@ void status_copy_fini(struct status_copy *self)
     free(self->value_steps);
     free(self->values);
     free(self->processes);
+    free(self->hosts);
     *self = (struct status_copy){0};
 }

@@ -44,6 +44,8 @@ struct status_host {
     uint32_t times;                                            /* how often it was taken in */
     double cpu, cores;                                         /* of our processes there; that may be used */
     double machine_cpu;                                        /* of all programs there; NAN: not known */
+    double cpu_s;                                              /* processor seconds of our processes there so far */
+    double lost_s;                                             /* seconds without it so far */
     uint64_t memory;                                           /* of our processes there */
     double round_trip_ms;                                      /* NAN: not known */
 };
@@ -92,7 +94,7 @@ struct status {
     double event_unix_s;
 };
 
-/* Returns one JSON object without a line end: free(). With `whole` (status.json) it includes processes and values;
+/* Returns one JSON object without a line end: free(). With `whole` (status.json) it includes processes, hosts and values;
  * without, it is a line of metrics.jsonl and of --json-lines. */
 char *status_to_json(const struct status *self, bool whole);
 
@@ -101,6 +103,7 @@ struct status_copy {
     struct status status;
     double *value_steps, *values;
     struct status_process *processes;
+    struct status_host *hosts;
 };
 bool status_from_json(const char *text, struct status_copy *out);
 void status_copy_fini(struct status_copy *self);

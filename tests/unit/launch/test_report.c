@@ -17,8 +17,8 @@
 
 static double steps[50], values[50];
 static const struct status_process processes[] = {
-    {"broker", ROLE_BROKER, 0, 0, 80 << 20, 0.3, "ended"},
-    {"actor-<1>", ROLE_ACTOR, 0, 3, 0, 0, "ended"},
+    {"broker", ROLE_BROKER, 0, 0, 80 << 20, 0.3, "ended", ""},
+    {"actor-<1>", ROLE_ACTOR, 0, 3, 0, 0, "ended", ""},
 };
 
 static const struct best best_kept = {.value = 490, .episodes = 20, .environment_steps = 60000, .learner_steps = 28000};

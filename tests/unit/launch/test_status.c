@@ -16,8 +16,26 @@
 static const double steps[] = {1000, 2000, 3000};
 static const double values[] = {21.5, NAN, 475};
 static const struct status_process processes[] = {
-    {"broker", ROLE_BROKER, 100, 0, 1 << 20, 0.5, "runs"},
-    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s"},
+    {"broker", ROLE_BROKER, 100, 0, 1 << 20, 0.5, "runs", ""},
+    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s", "cpu1"},
+};
+static const struct status_host hosts[] = {
+    {.name = "home", .state = "ready", .ready = true, .learners = 1, .learners_wanted = 1, .machine_cpu = NAN},
+    {.name = "cpu1",
+     .model = "a \"fast\" one, aarch64",
+     .state = "ready",
+     .ready = true,
+     .actors = 15,
+     .actors_wanted = 16,
+     .times = 2,
+     .cpu = 14.5,
+     .cores = 16,
+     .machine_cpu = 15.25,
+     .cpu_s = 1e6,
+     .lost_s = 12.5,
+     .memory = UINT64_C(1) << 40,
+     .round_trip_ms = 0.375},
+    {.name = "cpu2", .state = "lost for 12 s: Connection refused", .actors_wanted = 16, .round_trip_ms = NAN},
 };
 
 static struct status sample(void)
@@ -52,6 +70,8 @@ static struct status sample(void)
         .n_values = 3,
         .processes = processes,
         .n_processes = 2,
+        .hosts = hosts,
+        .n_hosts = 3,
         .actors = 3,
         .actors_wanted = 4,
         .restarts = 3,
@@ -88,6 +108,8 @@ static void test_round_trip(void **state)
     assert_int_equal(c->processes[1].restarts, 3);
     assert_int_equal(c->processes[0].role, ROLE_BROKER);
     assert_int_equal(c->processes[0].pid, 100);
+    assert_string_equal(c->processes[0].host, "");
+    assert_string_equal(c->processes[1].host, "cpu1");
     assert_true(c->actors == 3 && c->actors_wanted == 4 && c->restarts == 3);
     assert_string_equal(c->event, "actor-1 restarted");
     /* What is written again is the same text. */
@@ -107,6 +129,7 @@ static void test_line(void **state)
     struct json_object *object = json_tokener_parse(json), *member = NULL;
     assert_true(json_object_is_type(object, json_type_object));
     assert_false(json_object_object_get_ex(object, "processes", NULL));
+    assert_false(json_object_object_get_ex(object, "hosts", NULL));
     assert_false(json_object_object_get_ex(object, "values", NULL));
     assert_true(json_object_object_get_ex(object, "spi", &member));
     assert_null(member);
@@ -120,8 +143,74 @@ static void test_line(void **state)
     assert_int_equal(copy.status.n_values, 0);
     assert_int_equal(copy.status.n_processes, 0);
     assert_null(copy.status.processes);
+    assert_int_equal(copy.status.n_hosts, 0);
+    assert_null(copy.status.hosts);
     status_copy_fini(&copy);
     free(json);
+}
+
+static void test_hosts(void **state)
+{
+    (void)state;
+    struct status s = sample();
+    struct status_copy copy;
+    char *json = status_to_json(&s, true);
+    assert_true(status_from_json(json, &copy));
+    assert_int_equal(copy.status.n_hosts, 3);
+    const struct status_host *h = &copy.status.hosts[1];
+    assert_string_equal(h->name, "cpu1");
+    assert_string_equal(h->model, hosts[1].model);
+    assert_true(h->ready && h->actors == 15 && h->actors_wanted == 16 && h->times == 2);
+    assert_true(h->cpu == 14.5 && h->cores == 16 && h->machine_cpu == 15.25 && h->round_trip_ms == 0.375);
+    assert_true(h->cpu_s == 1e6 && h->lost_s == 12.5 && h->memory == UINT64_C(1) << 40);
+    assert_true(isnan(copy.status.hosts[0].machine_cpu) && isnan(copy.status.hosts[2].round_trip_ms));
+    assert_false(copy.status.hosts[2].ready);
+    assert_string_equal(copy.status.hosts[2].state, hosts[2].state);
+    status_copy_fini(&copy);
+    assert_null(copy.hosts);
+    free(json);
+    /* A file of before there were hosts, and one whose hosts are damaged. */
+    assert_true(status_from_json("{\"phase\": \"running\", \"n_hosts\": 7}", &copy));
+    assert_int_equal(copy.status.n_hosts, 0);
+    assert_null(copy.status.hosts);
+    status_copy_fini(&copy);
+    assert_true(status_from_json("{\"phase\": \"running\", \"hosts\": {\"name\": \"x\"}}", &copy));
+    assert_int_equal(copy.status.n_hosts, 0);
+    status_copy_fini(&copy);
+    assert_true(
+        status_from_json("{\"phase\": \"running\", \"hosts\": [null, 3, [], \"cpu1\", {\"name\": 7, \"ready\": "
+                         "\"yes\", \"cores\": \"many\", \"actors\": -1, \"times\": 1e30, \"cpu\": -Infinity}, {}]}",
+                         &copy));
+    assert_int_equal(copy.status.n_hosts, 2);
+    assert_string_equal(copy.status.hosts[0].name, "");
+    assert_true(!copy.status.hosts[0].ready && copy.status.hosts[0].actors == 0);
+    assert_true(copy.status.hosts[0].times == UINT32_MAX && copy.status.hosts[0].cpu == 0);
+    assert_true(isnan(copy.status.hosts[1].round_trip_ms));
+    status_copy_fini(&copy);
+}
+
+/* As many as there may be are kept; a list that somebody made longer is cut. */
+static void test_many_hosts(void **state)
+{
+    (void)state;
+    static const uint32_t counts[] = {0, 1, 100, 1024, 1500};
+    struct status_host *many = calloc(1500, sizeof *many);
+    assert_non_null(many);
+    for (uint32_t i = 0; i < 1500; i++)
+        snprintf(many[i].name, sizeof many[i].name, "cpu%u", i);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct status s = {.phase = PHASE_RUNNING, .hosts = many, .n_hosts = counts[i]};
+        struct status_copy copy;
+        char *json = status_to_json(&s, true);
+        assert_true(status_from_json(json, &copy));
+        uint32_t kept = counts[i] < 1024 ? counts[i] : 1024;
+        assert_int_equal(copy.status.n_hosts, kept);
+        if (kept)
+            assert_string_equal(copy.status.hosts[kept - 1].name, many[kept - 1].name);
+        status_copy_fini(&copy);
+        free(json);
+    }
+    free(many);
 }
 
 static void test_garbage(void **state)
@@ -224,8 +313,9 @@ static void test_phases(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_line),    cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_much),       cmocka_unit_test(test_corrupt), cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_line),    cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_many_hosts), cmocka_unit_test(test_garbage), cmocka_unit_test(test_much),
+        cmocka_unit_test(test_corrupt),    cmocka_unit_test(test_phases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

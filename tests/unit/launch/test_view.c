@@ -20,10 +20,10 @@
 
 static double steps[200], values[200];
 static struct status_process processes[] = {
-    {"broker", ROLE_BROKER, 100, 0, 80 << 20, 0.3, "runs"},
-    {"learner-0", ROLE_LEARNER, 101, 0, 60 << 20, 0.9, "runs"},
-    {"actor-0", ROLE_ACTOR, 102, 0, 20 << 20, 0.3, "runs"},
-    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s"},
+    {"broker", ROLE_BROKER, 100, 0, 80 << 20, 0.3, "runs", ""},
+    {"learner-0", ROLE_LEARNER, 101, 0, 60 << 20, 0.9, "runs", ""},
+    {"actor-0", ROLE_ACTOR, 102, 0, 20 << 20, 0.3, "runs", ""},
+    {"actor-1", ROLE_ACTOR, 0, 3, 0, 0, "restarts in 2 s", ""},
 };
 
 static struct status sample(void)
