@@ -130,9 +130,10 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
 
 /* Says how many actors and learners go to each host (arrays of n_hosts): the rule by which curves are added up, by which a
- * plan counts cores, and by which a run places its processes. Learners go to the first hosts that take them; each actor to the
- * host where it adds most beside what is there. Placing one more actor moves no other. Without curves, actors go by free cores.
- * (plan_place.c) */
+ * plan counts cores, and by which a run places its processes. Learners go to the first hosts with free cores, those that take
+ * nothing else before the others; each actor to the host where it adds most beside what is there. Placing one more actor
+ * moves no other: with the same learners, the counts for n + 1 actors are those for n with one more somewhere. Without curves,
+ * actors go by free cores. A role that no host takes is home's. (plan_place.c) */
 void plan_place(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t *actors_at,
                 uint32_t *learners_at);
 /* Makes input->actors from the curves of the hosts: what n actors do if plan_place places them. */

@@ -53,6 +53,8 @@ struct plan_model {
 /* Returns 0 for a value that was not measured. */
 double plan_known(double value);
 void plan_smooth(const struct plan_curve *curve, struct plan_curve *out);
+/* One count of a curve that has points: linear between two of them and below the first, level beyond the last. */
+struct plan_point plan_point_at(const struct plan_curve *curve, uint32_t count);
 /* True if all cores were busy in a joint run. */
 bool plan_joint_full(const struct plan_input *input, const struct plan_joint *joint);
 struct plan_seen plan_joint_side(const struct plan_input *input, const struct plan_joint *joint, enum plan_who who);
@@ -62,6 +64,34 @@ void plan_fit_side(const struct plan_input *input, const struct plan_curve *curv
 void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out);
 /* Cores that the side takes, with the broker's part, if it is held back to a rate. */
 double plan_side_cores(const struct plan_model *model, enum plan_who who, const struct plan_side *side, double rate);
+
+/* ---- plan_place.c ---- */
+
+/* One machine while processes are placed. */
+struct plan_site {
+    uint32_t actors, learners;
+    double used, memory; /* cores and bytes of what was placed there */
+    /* Of one more actor: items/s that it adds if cores are free, its cores, the broker's cores for it, its bytes. */
+    double adds, takes, brokers, needs;
+};
+
+/* Places actors one by one beside a number of learners. */
+struct plan_placer {
+    const struct plan_input *input; /* borrowed */
+    struct plan_site *sites;        /* n_hosts */
+    struct plan_curve *curves;      /* n_hosts: those of kinds, smoothed */
+    bool measured;                  /* there is at least one curve */
+    double broker;                  /* cores of the broker, at home */
+    uint32_t actors;                /* placed so far */
+};
+
+/* False: no memory. plan_placer_fini must follow in any case. */
+bool plan_placer_init(struct plan_placer *self, const struct plan_input *input, uint32_t learners);
+void plan_placer_fini(struct plan_placer *self);
+/* Places one more actor and returns the index of its host. */
+uint32_t plan_placer_add(struct plan_placer *self);
+/* The curve of a host's kind; NULL: it was not measured. */
+const struct plan_curve *plan_placer_curve(const struct plan_placer *self, uint32_t host);
 
 /* ---- plan_model.c ---- */
 

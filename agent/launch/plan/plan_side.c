@@ -85,7 +85,7 @@ static double between(double low, double high, double share)
     return plan_known(low) + share * (plan_known(high) - plan_known(low));
 }
 
-static struct plan_point point_at(const struct plan_curve *curve, uint32_t count)
+struct plan_point plan_point_at(const struct plan_curve *curve, uint32_t count)
 {
     const struct plan_point *points = curve->points;
     if (count <= points[0].count) {
@@ -172,7 +172,7 @@ void plan_fit_side(const struct plan_input *input, const struct plan_curve *curv
     *out = (struct plan_fit){0};
     for (uint32_t i = 0; i < input->n_joints; i++) {
         struct plan_seen seen = plan_joint_side(input, &input->joints[i], who);
-        double alone = point_at(curve, seen.count).rate;
+        double alone = plan_point_at(curve, seen.count).rate;
         if (seen.rate > 0 && alone > 0)
             fit_add(out, &seen, alone);
     }
@@ -205,7 +205,7 @@ static double rate_at(const struct plan_fit *fit, uint32_t count, double alone)
 void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out)
 {
     const struct plan_curve *curve = &model->curves[who];
-    struct plan_point at = point_at(curve, count);
+    struct plan_point at = plan_point_at(curve, count);
     bool full = at.cpu > 0 && at.cpu + at.broker_cpu >= SATURATED * model->input->cores;
     double rate = rate_at(&model->fits[who], count, at.rate);
     double share = at.rate > 0 ? model->cost * rate / at.rate : 0;

@@ -1,0 +1,309 @@
+/* Where processes go, and what hosts do together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "proto/base/rng.h"
+#include "tests/support/curves.h"
+#include "tests/support/naive.h"
+
+#define MOST_HOSTS 8u
+#define ROUNDS 300
+
+struct counts {
+    uint32_t actors[MOST_HOSTS], learners[MOST_HOSTS];
+};
+
+static struct counts place(const struct plan_input *input, uint32_t actors, uint32_t learners)
+{
+    struct counts counts;
+    memset(&counts, 0xff, sizeof counts);
+    plan_place(input, actors, learners, counts.actors, counts.learners);
+    return counts;
+}
+
+static void check_actors(const struct counts *counts, uint32_t n, const uint32_t *wanted)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (counts->actors[i] != wanted[i])
+            fail_msg("host %u has %u actors, not %u", i, counts->actors[i], wanted[i]);
+}
+
+static double real(struct rng *rng, double least, double most)
+{
+    return least + (most - least) * rng_unit(rng);
+}
+
+/* Each process adds less than the one before. */
+static struct plan_curve concave(struct rng *rng, double cores)
+{
+    struct plan_curve curve = {0};
+    double rate = 0, step = real(rng, 50, 500);
+    uint32_t last = 1 + (uint32_t)rng_below(rng, 8);
+    for (uint32_t i = 1; i <= last; i++, step *= real(rng, 0.3, 1)) {
+        rate += step;
+        curve.points[curve.n++] = (struct plan_point){i, rate, cores * i / last, 0, 10 * MIB};
+    }
+    return curve;
+}
+
+static void make_hosts(struct rng *rng, struct plan_input *input, struct plan_host *hosts, bool curves)
+{
+    uint32_t n = 1 + (uint32_t)rng_below(rng, MOST_HOSTS);
+    *input = (struct plan_input){.hosts = hosts, .n_hosts = n, .spi = 1, .cores = 1};
+    memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t kind = i == 0 || rng_below(rng, 2) ? i : hosts[rng_below(rng, i)].kind;
+        double cores = kind == i ? (double)(1 + rng_below(rng, 8)) : hosts[kind].cores;
+        hosts[i] = (struct plan_host){.kind = kind, .cores = cores};
+        hosts[i].actors = rng_below(rng, 4) > 0;
+        hosts[i].learners = rng_below(rng, 2) > 0;
+        if (curves && kind == i)
+            hosts[i].curve = concave(rng, cores);
+    }
+}
+
+/* ---- properties ---- */
+
+static bool any_takes(const struct plan_input *input, bool actors)
+{
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        if (actors ? input->hosts[i].actors : input->hosts[i].learners)
+            return true;
+    return false;
+}
+
+static void check_counts(const struct plan_input *input, const struct counts *counts, uint32_t actors,
+                         uint32_t learners)
+{
+    uint32_t sum_a = 0, sum_l = 0;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        const struct plan_host *host = &input->hosts[i];
+        sum_a += counts->actors[i];
+        sum_l += counts->learners[i];
+        if (!host->actors && counts->actors[i] > 0)
+            assert_true(i == 0 && !any_takes(input, true)); /* home takes what nobody takes */
+        if (!host->learners && counts->learners[i] > 0)
+            assert_true(i == 0 && !any_takes(input, false));
+    }
+    assert_int_equal(sum_a, actors);
+    assert_int_equal(sum_l, learners);
+}
+
+static void counts_are_right_and_an_actor_more_moves_none(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("counts_are_right_and_an_actor_more_moves_none"));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct plan_host hosts[MOST_HOSTS];
+        struct plan_input input;
+        make_hosts(&rng, &input, hosts, rng_below(&rng, 2) > 0);
+        uint32_t learners = (uint32_t)rng_below(&rng, 6);
+        struct counts before = place(&input, 0, learners);
+        check_counts(&input, &before, 0, learners);
+        for (uint32_t actors = 1; actors < 40; actors++) {
+            struct counts now = place(&input, actors, learners);
+            uint32_t moved = 0;
+            check_counts(&input, &now, actors, learners);
+            for (uint32_t i = 0; i < input.n_hosts; i++) {
+                assert_int_equal(now.learners[i], before.learners[i]);
+                assert_in_range(now.actors[i], before.actors[i], before.actors[i] + 1);
+                moved += now.actors[i] - before.actors[i];
+            }
+            assert_int_equal(moved, 1);
+            before = now;
+        }
+    }
+}
+
+/* Cores that are taken by the rule without measurements: one for each process and one for the broker. */
+static double free_cores(const struct plan_input *input, const struct counts *counts, uint32_t host)
+{
+    return input->hosts[host].cores - counts->actors[host] - counts->learners[host] - (host == 0);
+}
+
+static void cores_are_respected_while_some_are_free(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("cores_are_respected_while_some_are_free"));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct plan_host hosts[MOST_HOSTS];
+        struct plan_input input;
+        make_hosts(&rng, &input, hosts, false);
+        uint32_t learners = (uint32_t)rng_below(&rng, 4);
+        for (uint32_t actors = 1; actors < 60; actors++) {
+            struct counts before = place(&input, actors - 1, learners), now = place(&input, actors, learners);
+            double most = 0, chosen = 0;
+            for (uint32_t i = 0; i < input.n_hosts; i++) {
+                if (input.hosts[i].actors)
+                    most = fmax(most, free_cores(&input, &before, i));
+                if (now.actors[i] > before.actors[i])
+                    chosen = free_cores(&input, &before, i);
+            }
+            if (most > 0)
+                assert_true(chosen == most);
+        }
+    }
+}
+
+/* The best sum of all placements, by trying all of them. */
+static double best_sum(const struct plan_input *input, uint32_t host, uint32_t actors)
+{
+    if (host == input->n_hosts)
+        return actors == 0 ? 0 : -INFINITY;
+    const struct plan_curve *curve = &input->hosts[input->hosts[host].kind].curve;
+    double best = -INFINITY;
+    for (uint32_t n = 0; n <= actors && (n == 0 || input->hosts[host].actors) && n <= curve->n; n++) {
+        double rate = n ? curve->points[n - 1].rate : 0;
+        best = fmax(best, rate + best_sum(input, host + 1, actors - n));
+    }
+    return best;
+}
+
+static double sum_of(const struct plan_input *input, const struct counts *counts)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        const struct plan_curve *curve = &input->hosts[input->hosts[i].kind].curve;
+        uint32_t n = counts->actors[i] < curve->n ? counts->actors[i] : curve->n;
+        sum += n ? curve->points[n - 1].rate : 0;
+    }
+    return sum;
+}
+
+static void the_sum_is_the_best_for_concave_curves(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("the_sum_is_the_best_for_concave_curves"));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct plan_host hosts[MOST_HOSTS];
+        struct plan_input input;
+        make_hosts(&rng, &input, hosts, true);
+        input.n_hosts = input.n_hosts > 4 ? 4 : input.n_hosts;
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < input.n_hosts; i++) {
+            hosts[i].cores *= 1.001; /* rounding must not leave the last actor without a core */
+            most += hosts[i].actors ? hosts[hosts[i].kind].curve.n : 0;
+        }
+        for (uint32_t actors = 1; actors <= most; actors++) {
+            struct counts counts = place(&input, actors, 0);
+            double best = best_sum(&input, 0, actors), sum = sum_of(&input, &counts);
+            if (!(fabs(sum - best) <= 1e-9 * best))
+                fail_msg("%u actors do %g, and the best placement %g", actors, sum, best);
+        }
+        plan_add_up(&input);
+        assert_int_equal(plan_last(&input.actors), most);
+        for (uint32_t i = 0; i < input.actors.n; i++) {
+            double best = best_sum(&input, 0, input.actors.points[i].count);
+            assert_true(fabs(input.actors.points[i].rate - best) <= 1e-6 * best);
+        }
+    }
+}
+
+/* ---- known answers ---- */
+
+static void actors_go_where_they_add_most(void **state)
+{
+    (void)state;
+    struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true},
+                                 {.kind = 1, .cores = 4, .actors = true},
+                                 {.kind = 1, .cores = 4, .actors = true}};
+    struct plan_input input = {.hosts = hosts, .n_hosts = 3};
+    hosts[0].curve = curves_linear(4, 100, 1, 0, 10 * MIB);
+    hosts[1].curve = curves_linear(4, 200, 1, 0, 10 * MIB);
+    struct counts counts = place(&input, 4, 0);
+    check_actors(&counts, 3, (uint32_t[]){0, 2, 2}); /* the fast kind, evenly */
+    counts = place(&input, 10, 0);
+    check_actors(&counts, 3, (uint32_t[]){2, 4, 4});
+    plan_add_up(&input);
+    assert_int_equal(input.actors.n, 12);
+    assert_true(fabs(input.actors.points[9].rate - 1800) < 1e-6);
+    assert_true(fabs(input.actors.points[11].cpu - 12) < 1e-6);
+}
+
+static void learners_go_to_their_own_host_and_home_is_the_first(void **state)
+{
+    (void)state;
+    struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true, .learners = true},
+                                 {.kind = 0, .cores = 4, .actors = true},
+                                 {.kind = 2, .cores = 2, .learners = true}};
+    struct plan_input input = {.hosts = hosts, .n_hosts = 3};
+    struct counts counts = place(&input, 5, 3);
+    assert_int_equal(counts.learners[2], 2); /* two cores there */
+    assert_int_equal(counts.learners[0], 1);
+    assert_int_equal(counts.learners[1], 0);
+    check_actors(&counts, 3, (uint32_t[]){2, 3, 0}); /* home has the broker and a learner */
+    hosts[0].actors = hosts[1].actors = false;
+    counts = place(&input, 5, 3);
+    check_actors(&counts, 3, (uint32_t[]){5, 0, 0});
+}
+
+/* Actors beside a learner: half of a core is free at home, and another host is slower. */
+static void an_actor_beside_a_learner_adds_what_its_cores_allow(void **state)
+{
+    (void)state;
+    struct plan_host hosts[2] = {{.kind = 0, .cores = 2, .actors = true, .learners = true},
+                                 {.kind = 1, .cores = 2, .actors = true}};
+    struct plan_input input = {.hosts = hosts, .n_hosts = 2, .learners = curves_linear(2, 1000, 1.5, 0, 10 * MIB)};
+    hosts[0].curve = curves_linear(2, 100, 1, 0, 10 * MIB);
+    hosts[1].curve = curves_linear(2, 60, 1, 0, 10 * MIB);
+    struct counts counts = place(&input, 2, 1);
+    check_actors(&counts, 2, (uint32_t[]){0, 2});
+    counts = place(&input, 3, 1);
+    check_actors(&counts, 2, (uint32_t[]){1, 2});
+    counts = place(&input, 2, 0);
+    check_actors(&counts, 2, (uint32_t[]){2, 0});
+}
+
+static void memory_keeps_actors_away(void **state)
+{
+    (void)state;
+    struct plan_host hosts[2] = {{.kind = 0, .cores = 8, .memory = 130 * MIB, .actors = true},
+                                 {.kind = 1, .cores = 8, .memory = GIB, .actors = true}};
+    struct plan_input input = {.hosts = hosts, .n_hosts = 2, .broker_memory = 100 * MIB};
+    hosts[0].curve = curves_linear(8, 100, 1, 0, 10 * MIB);
+    hosts[1].curve = curves_linear(8, 50, 1, 0, 10 * MIB);
+    struct counts counts = place(&input, 8, 0);
+    check_actors(&counts, 2, (uint32_t[]){3, 5});
+}
+
+static void an_input_without_hosts_is_one_machine(void **state)
+{
+    (void)state;
+    struct plan_input input = {.actors = curves_linear(4, 100, 1, 0, 10 * MIB)}, before = input;
+    plan_place(&input, 3, 1, NULL, NULL);
+    plan_add_up(&input);
+    assert_memory_equal(&input, &before, sizeof input);
+    input.hosts = calloc(2, sizeof *input.hosts);
+    input.n_hosts = 2;
+    plan_input_free(&input);
+    assert_null(input.hosts);
+    assert_int_equal(input.n_hosts, 0);
+    plan_input_free(&input);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_are_right_and_an_actor_more_moves_none),
+        cmocka_unit_test(cores_are_respected_while_some_are_free),
+        cmocka_unit_test(the_sum_is_the_best_for_concave_curves),
+        cmocka_unit_test(actors_go_where_they_add_most),
+        cmocka_unit_test(learners_go_to_their_own_host_and_home_is_the_first),
+        cmocka_unit_test(an_actor_beside_a_learner_adds_what_its_cores_allow),
+        cmocka_unit_test(memory_keeps_actors_away),
+        cmocka_unit_test(an_input_without_hosts_is_one_machine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
