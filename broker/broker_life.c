@@ -210,8 +210,8 @@ rp_status broker_write_endpoints(const struct broker *self, const char *path, rp
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
     FILE *file = fopen(temporary, "w");
-    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->peers.service_endpoint,
-                              self->peers.ingest_endpoint, self->peers.events_endpoint) > 0;
+    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->peers.told.service,
+                              self->peers.told.ingest, self->peers.told.events) > 0;
     if (file)
         ok = fclose(file) == 0 && ok;
     if (ok && rename(temporary, path) == 0)

@@ -162,8 +162,8 @@ static int serve(const struct options *options, const struct broker_config *conf
         fprintf(stderr, "replay-broker: %s\n", err.text);
         return stop(&broker, 1);
     }
-    printf("service %s\ningest %s\nevents %s\n", broker->peers.service_endpoint, broker->peers.ingest_endpoint,
-           broker->peers.events_endpoint);
+    printf("service %s\ningest %s\nevents %s\n", broker->peers.told.service, broker->peers.told.ingest,
+           broker->peers.told.events);
     fflush(stdout);
     log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
              broker->tables.n, broker->peers.service_endpoint, broker->peers.ingest_endpoint,

@@ -62,9 +62,14 @@ struct plan_section {
     double tolerance;   /* for the natural ratio */
 };
 
+/* Most machines of a run beside the launcher's, and the longest name of one with its end. */
+#define RUN_HOSTS_MOST 1023u
+#define RUN_HOST_NAME 64u
+
 /* Another machine of a run, or this one. */
 struct host_config {
-    char *ssh; /* destination as ssh takes it; cpu[1-4] stands for four hosts; empty: see command and local */
+    char *name; /* of a host that is reached by a command; empty: host1, host2, ... by its place in the list */
+    char *ssh;  /* destination as ssh takes it; cpu[1-4] stands for four hosts; empty: see command and local */
     struct schema_list command; /* char *: another way to run a shell there, to which one word is added: its command */
     bool local;                 /* this machine, beside broker and evaluator */
     struct schema_list roles;   /* char *: actor, learner; empty: actor */
@@ -167,5 +172,24 @@ void run_config_check(const void *root, struct schema_report *report);
 void run_config_check_sides(const struct run_config *self, struct schema_report *report);
 /* Reports tables that cannot become as large as configured. spec as above. (config_memory.c) */
 void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
+
+/* Checks the list of hosts. (config_hosts.c) */
+void run_config_check_hosts(const struct run_config *self, struct schema_report *report);
+/* True if the run has other machines than the launcher's. */
+bool run_config_is_spread(const struct run_config *self);
+/* The entry of this machine, or NULL. */
+const struct host_config *run_config_home(const struct run_config *self);
+/* Whether processes of a role ("actor", "learner") run on a host; whether they run on this machine. */
+bool host_config_takes(const struct host_config *self, const char *role);
+bool run_config_home_takes(const struct run_config *self, const char *role);
+/* The pattern of an entry's names; index: its place in the list. Gives out. */
+const char *host_config_pattern(const struct host_config *self, uint32_t index, char *out, size_t size);
+/* The names that a pattern stands for: "cpu[1-4]", "cpu[01-12]", "r[1,2]n[1-8]". A list that ends with NULL,
+ * run_config_free_names. NULL: `why` says what is wrong, such as more names than `most`. */
+char **run_config_host_names(const char *pattern, uint32_t most, char *why, size_t size);
+void run_config_free_names(char ***names);
+/* Lets other machines reach the broker: endpoints that the file does not give are bound on all interfaces of a run with other
+ * machines. False: no memory. */
+bool run_config_open_broker(struct run_config *self);
 
 #endif

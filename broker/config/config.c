@@ -28,6 +28,9 @@ static const struct schema_row rows[] = {
      "endpoint to which actors push experience"},
     {"events", SCHEMA_STRING, ROOT(events), "tcp://127.0.0.1:7602", 0, 0, NULL, 0,
      "endpoint on which hints are published"},
+    {"advertise", SCHEMA_STRING, ROOT(advertise), "", 0, 200, NULL, 0,
+     "name or address under which other machines reach this broker, where that is not the bound one: 10.0.0.5, "
+     "broker.lab; clients and the endpoints file get it; empty: as bound"},
     {"endpoints_file", SCHEMA_STRING, ROOT(endpoints_file), "", 0, 0, NULL, 0,
      "write the bound endpoints to this file"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},

@@ -59,6 +59,7 @@ struct table_config {
 
 struct broker_config {
     char *service, *ingest, *events;
+    char *advertise; /* host under which other machines reach the broker; empty: as bound */
     char *endpoints_file;
     int64_t io_threads;
     int64_t memory_limit;

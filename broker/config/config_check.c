@@ -6,6 +6,7 @@
 #include "broker/extension/extension.h"
 #include "broker/select/selector.h"
 #include "proto/base/dtype.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/utf8.h"
 
 static void check_limiter(const struct table_config *table, const char *path, struct schema_report *report)
@@ -221,6 +222,9 @@ void config_check(const void *root, struct schema_report *report)
     check_endpoint("service", config->service, report);
     check_endpoint("ingest", config->ingest, report);
     check_endpoint("events", config->events, report);
+    if (config->advertise[0] && !endpoint_is_host(config->advertise))
+        schema_problem(report, "advertise", "'%s' is not a name or an address: write it without tcp:// and port",
+                       config->advertise);
     check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");

@@ -33,7 +33,10 @@ struct peers {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
-    char service_endpoint[256], ingest_endpoint[256], events_endpoint[256];
+    char service_endpoint[256], ingest_endpoint[256], events_endpoint[256]; /* as bound */
+    struct {
+        char service[256], ingest[256], events[256];
+    } told; /* as clients are told: with the host of `advertise` */
     struct monitor monitor;
     struct descriptors_watch descriptors;
     struct idmap by_route;

@@ -12,6 +12,7 @@
 #include "broker/peer/ipc.h"
 #include "broker/peer/peers.h"
 #include "broker/peer/zap.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/log.h"
 
 /* A stable option of libzmq since 4.3.0 that zmq.h names only with its draft interface. Without it, CURVE accepts every key while
@@ -86,6 +87,18 @@ static rp_status socket_bind(void *socket, const char *endpoint, char *bound, si
     return RP_OK;
 }
 
+/* Names the bound endpoints as other machines reach them. */
+static rp_status tell_all(struct peers *peers, rp_error *err)
+{
+    const char *host = peers->config->advertise;
+    size_t size = sizeof peers->told.service;
+    if (endpoint_with_host(peers->service_endpoint, host, peers->told.service, size) &&
+        endpoint_with_host(peers->ingest_endpoint, host, peers->told.ingest, size) &&
+        endpoint_with_host(peers->events_endpoint, host, peers->told.events, size))
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "advertise is too long: %s", host);
+}
+
 static rp_status bind_all(struct peers *peers, rp_error *err)
 {
     struct {
@@ -104,7 +117,7 @@ static rp_status bind_all(struct peers *peers, rp_error *err)
             return RP_IO;
         RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof peers->service_endpoint, err));
     }
-    return RP_OK;
+    return tell_all(peers, err);
 }
 
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err)

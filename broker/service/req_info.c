@@ -122,9 +122,9 @@ static Replay__ServerInfo *server_info(struct arena *arena, struct service *serv
     info->messages_bad = service->peers->counters.messages_bad;
     info->replies_dropped = service->peers->counters.replies_dropped;
     info->longest_stretch_ns = service->loop->longest_stretch_ns;
-    info->service = service->peers->service_endpoint;
-    info->ingest = service->peers->ingest_endpoint;
-    info->events = service->peers->events_endpoint;
+    info->service = service->peers->told.service;
+    info->ingest = service->peers->told.ingest;
+    info->events = service->peers->told.events;
     add_commands(arena, service, info);
     return info;
 }

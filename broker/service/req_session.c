@@ -73,8 +73,8 @@ static rp_status hello_reply(struct service *service, struct request *request, s
     Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
     reply.heartbeat_ms = (uint32_t)(service->config->heartbeat_ns / NS_PER_MS);
     reply.expiry_ms = (uint32_t)(service->config->expiry_ns / NS_PER_MS);
-    reply.ingest = service->peers->ingest_endpoint;
-    reply.events = service->peers->events_endpoint;
+    reply.ingest = service->peers->told.ingest;
+    reply.events = service->peers->told.events;
     reply.n_tables = service->tables->n;
     reply.tables = specs.list;
     reply.max_message_bytes = (uint64_t)service->config->max_message_bytes;

@@ -33,6 +33,26 @@ bool endpoint_is_loopback(const char *endpoint)
     return strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == size;
 }
 
+bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_t size)
+{
+    const char *port = strrchr(endpoint, ':');
+    bool replace = host && host[0] && strncmp(endpoint, "tcp://", 6) == 0 && !endpoint_is_loopback(endpoint);
+    int n = replace ? snprintf(out, size, "tcp://%s%s", host, port) : snprintf(out, size, "%s", endpoint);
+    if (n >= 0 && (size_t)n < size)
+        return true;
+    out[0] = '\0';
+    return false;
+}
+
+bool endpoint_is_host(const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t size = strlen(text);
+    if (text[0] == '[')
+        return size > 2 && 1 + strspn(text + 1, "0123456789abcdefABCDEF:.%") == size - 1 && text[size - 1] == ']';
+    return size > 0 && strspn(text, plain) == size;
+}
+
 /* Returns the first word with "://" in it. */
 static char *first_endpoint(const char *text)
 {

@@ -4,6 +4,7 @@
 #define AGENT_CLIENT_ENDPOINT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "replay/error.h"
 
@@ -14,6 +15,11 @@
 char *endpoint_local(const char *endpoint);
 /* True if no other machine can connect to the endpoint: inproc, ipc, or tcp on the loopback interface. */
 bool endpoint_is_loopback(const char *endpoint);
+/* Writes the endpoint as other machines reach it: with `host` ("10.0.0.5", "[fe80::1]", a name) in place of its address. An endpoint
+ * that no other machine can reach, or an empty host, leaves it as it is. False: it does not fit, and out is "". */
+bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_t size);
+/* True if the text can stand for HOST in tcp://HOST:PORT: a name or an address, without a port. */
+bool endpoint_is_host(const char *text);
 /* Gives the service endpoint from a file that lists endpoints by name. The caller frees it. */
 rp_status endpoint_from_file(const char *path, char **out, rp_error *err);
 

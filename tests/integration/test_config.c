@@ -235,6 +235,20 @@ static void a_full_disk_for_the_log_does_not_stop_service(void **state)
     assert_int_equal(stop(&broker), 0);
 }
 
+/* A client gets to all three sockets by the name that the broker tells. */
+static void an_advertised_host_is_what_clients_are_told(void **state)
+{
+    (void)state;
+    const char *config =
+        write_file("good.yaml", "service: 'tcp://*:0'\ningest: 'tcp://*:0'\nevents: tcp://127.0.0.1:0\n"
+                                "advertise: localhost\nsecurity: {mode: none}\ntables: [{name: a}]\n");
+    struct started broker = {0};
+    start(&broker, config);
+    assert_int_equal(strncmp(broker.service, "tcp://localhost:", 16), 0);
+    use_it(broker.service);
+    assert_int_equal(stop(&broker), 0);
+}
+
 static void an_endpoint_in_use_is_named(void **state)
 {
     (void)state;
@@ -262,6 +276,7 @@ int main(void)
         cmocka_unit_test(port_0_gives_free_ports_that_are_printed_and_written),
         cmocka_unit_test(a_full_disk_for_the_log_does_not_stop_service),
         cmocka_unit_test(an_endpoint_in_use_is_named),
+        cmocka_unit_test(an_advertised_host_is_what_clients_are_told),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

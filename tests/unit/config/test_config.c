@@ -41,6 +41,25 @@ static void defaults_are_those_of_the_reference(void **state)
     schema_free(&broker_schema, &config);
 }
 
+static void an_advertised_host_is_checked(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"'tcp://a:1'", "'a:7600'", "'a b'"};
+    static const char *const right[] = {"10.0.0.5", "broker.lab", "'[fe80::1]'", "''"};
+    struct broker_config config;
+    char problems[1000], text[200];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "advertise: %s\ntables: [{name: a}]\n", wrong[i]);
+        assert_false(embed_read_config(text, &config, problems, sizeof problems));
+        has_problem(problems, ":1:12: advertise: ");
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        snprintf(text, sizeof text, "advertise: %s\ntables: [{name: a}]\n", right[i]);
+        assert_true(embed_read_config(text, &config, problems, sizeof problems));
+        schema_free(&broker_schema, &config);
+    }
+}
+
 static void endpoints_are_checked(void **state)
 {
     (void)state;
@@ -246,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_reference),
         cmocka_unit_test(endpoints_are_checked),
+        cmocka_unit_test(an_advertised_host_is_checked),
         cmocka_unit_test(units_are_understood),
         cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
         cmocka_unit_test(keys_are_checked_against_each_other),

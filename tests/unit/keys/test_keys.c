@@ -295,6 +295,31 @@ static void test_loopback(void **state)
         assert_false(endpoint_is_loopback(outside[i]));
 }
 
+static void test_other_hosts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *endpoint, *host, *expected;
+    } rows[] = {
+        {"tcp://*:7600", "10.0.0.5", "tcp://10.0.0.5:7600"},   {"tcp://0.0.0.0:1", "broker.lab", "tcp://broker.lab:1"},
+        {"tcp://[::]:1", "[fe80::1]", "tcp://[fe80::1]:1"},    {"tcp://10.0.0.1:1", "1.2.3.4", "tcp://1.2.3.4:1"},
+        {"tcp://10.0.0.1:1", "", "tcp://10.0.0.1:1"},          {"tcp://10.0.0.1:1", NULL, "tcp://10.0.0.1:1"},
+        {"tcp://127.0.0.1:1", "1.2.3.4", "tcp://127.0.0.1:1"}, {"ipc:///tmp/x:1", "1.2.3.4", "ipc:///tmp/x:1"}};
+    char out[64], small[12];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_true(endpoint_with_host(rows[i].endpoint, rows[i].host, out, sizeof out));
+        assert_string_equal(out, rows[i].expected);
+    }
+    assert_false(endpoint_with_host("tcp://*:7600", "10.0.0.5", small, sizeof small));
+    assert_string_equal(small, "");
+    static const char *const hosts[] = {"a", "10.0.0.5", "broker-1.lab", "[::1]"};
+    static const char *const others[] = {"", "tcp://a", "a:1", "::1", "[]", "[::1", "[::1]:7", "a b", "a/b"};
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++)
+        assert_true(endpoint_is_host(hosts[i]));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_false(endpoint_is_host(others[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_list_edited_by_hand, setup, teardown),
         cmocka_unit_test_setup_teardown(test_files_keep_their_owner, setup, teardown),
         cmocka_unit_test(test_loopback),
+        cmocka_unit_test(test_other_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,304 @@
+/* The machines of a run: what a pattern of names stands for, and mistakes in the list of hosts. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/config/config.h"
+
+/* ---- names ---- */
+
+struct names {
+    char **list; /* NULL-terminated */
+    uint32_t count, most;
+    char why[160]; /* "": no mistake so far */
+};
+
+void run_config_free_names(char ***names)
+{
+    for (char **name = *names; name && *name; name++)
+        free(*name);
+    free(*names);
+    *names = NULL;
+}
+
+static void names_add(struct names *self, const char *text, size_t length)
+{
+    if (length == 0 || length >= RUN_HOST_NAME) {
+        snprintf(self->why, sizeof self->why, "'%.40s' is %s", text,
+                 length == 0 ? "an empty name" : "too long for a name: it may have 63 characters");
+        return;
+    }
+    if (self->count == self->most) {
+        snprintf(self->why, sizeof self->why, "these are more than %u hosts", self->most);
+        return;
+    }
+    char **list = realloc(self->list, (self->count + 2) * sizeof *list);
+    char *name = strndup(text, length);
+    if (list)
+        self->list = list;
+    if (!list || !name) {
+        free(name);
+        snprintf(self->why, sizeof self->why, "no memory for the names of hosts");
+        return;
+    }
+    self->list[self->count++] = name;
+    self->list[self->count] = NULL;
+}
+
+/* The next "[...]" that is a range; NULL: none. One with a colon is an IPv6 address. */
+static const char *next_range(const char *text)
+{
+    for (const char *at = strchr(text, '['); at; at = strchr(at + 1, '[')) {
+        const char *end = strchr(at, ']'), *colon = strchr(at, ':');
+        if (!end || !colon || colon > end)
+            return at;
+    }
+    return NULL;
+}
+
+/* Reads digits; returns how many there are, 0 to 9. */
+static uint32_t read_number(const char *text, uint32_t *out)
+{
+    uint32_t digits = 0;
+    for (*out = 0; digits < 10 && isdigit((unsigned char)text[digits]); digits++)
+        *out = 10 * *out + (uint32_t)(text[digits] - '0');
+    return digits < 10 ? digits : 0;
+}
+
+static void expand(struct names *self, const char *before, const char *rest);
+
+/* Continues with every number from first to last, padded with zeros to `width` digits. */
+static void expand_numbers(struct names *self, const char *before, uint32_t first, uint32_t last, uint32_t width,
+                           const char *rest)
+{
+    for (uint32_t i = first; i <= last && !self->why[0]; i++) {
+        char longer[512];
+        if ((size_t)snprintf(longer, sizeof longer, "%s%0*u", before, (int)width, i) >= sizeof longer)
+            snprintf(self->why, sizeof self->why, "'%.40s...' is too long", before);
+        else
+            expand(self, longer, rest);
+    }
+}
+
+/* Continues with every number of "[1-3,7]", which begins at range. before: what comes before it. */
+static void expand_range(struct names *self, const char *before, const char *range)
+{
+    const char *end = strchr(range, ']'), *at = range + 1;
+    while (end && !self->why[0]) {
+        uint32_t first, last, width = read_number(at, &first), digits = width;
+        last = first;
+        at += width;
+        if (width > 0 && *at == '-') {
+            digits = read_number(at + 1, &last);
+            at += 1 + digits;
+        }
+        if (width == 0 || digits == 0 || last < first || (*at != ',' && at != end))
+            break;
+        expand_numbers(self, before, first, last, width, end + 1);
+        if (at++ == end)
+            return;
+    }
+    if (!self->why[0])
+        snprintf(self->why, sizeof self->why, "'%.60s' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]",
+                 range);
+}
+
+/* before: what is expanded so far. */
+static void expand(struct names *self, const char *before, const char *rest)
+{
+    const char *range = next_range(rest);
+    char longer[512];
+    int n = snprintf(longer, sizeof longer, "%s%.*s", before, range ? (int)(range - rest) : (int)strlen(rest), rest);
+    if (n < 0 || (size_t)n >= sizeof longer)
+        snprintf(self->why, sizeof self->why, "'%.40s...' is too long", rest);
+    else if (range)
+        expand_range(self, longer, range);
+    else
+        names_add(self, longer, (size_t)n);
+}
+
+char **run_config_host_names(const char *pattern, uint32_t most, char *why, size_t size)
+{
+    struct names self = {.most = most};
+    expand(&self, "", pattern);
+    snprintf(why, size, "%s", self.why);
+    if (self.why[0])
+        run_config_free_names(&self.list);
+    return self.list;
+}
+
+/* ---- what is in the list ---- */
+
+bool host_config_takes(const struct host_config *self, const char *role)
+{
+    char *const *roles = self->roles.data;
+    for (uint32_t i = 0; i < self->roles.count; i++)
+        if (strcmp(roles[i], role) == 0)
+            return true;
+    return self->roles.count == 0 && strcmp(role, "actor") == 0;
+}
+
+const struct host_config *run_config_home(const struct run_config *self)
+{
+    const struct host_config *hosts = self->hosts.data;
+    for (uint32_t i = 0; i < self->hosts.count; i++)
+        if (hosts[i].local)
+            return &hosts[i];
+    return NULL;
+}
+
+bool run_config_is_spread(const struct run_config *self)
+{
+    return self->launch.engine == ENGINE_SLURM || self->hosts.count > (run_config_home(self) ? 1u : 0u);
+}
+
+bool run_config_home_takes(const struct run_config *self, const char *role)
+{
+    const struct host_config *hosts = self->hosts.data, *home = run_config_home(self);
+    if (home && host_config_takes(home, role))
+        return true;
+    if (self->launch.engine == ENGINE_SLURM)
+        return strcmp(role, "actor") != 0;
+    for (uint32_t i = 0; i < self->hosts.count; i++)
+        if (host_config_takes(&hosts[i], role))
+            return false;
+    return true;
+}
+
+static const char *default_of(const char *key)
+{
+    for (uint32_t i = 0; i < broker_schema.n_rows; i++)
+        if (strcmp(broker_schema.rows[i].path, key) == 0)
+            return broker_schema.rows[i].default_text;
+    return "";
+}
+
+bool run_config_open_broker(struct run_config *self)
+{
+    struct broker_config *broker = &self->broker;
+    struct {
+        const char *key;
+        char **endpoint;
+    } rows[] = {{"service", &broker->service}, {"ingest", &broker->ingest}, {"events", &broker->events}};
+    for (uint32_t i = 0; i < 3 && run_config_is_spread(self); i++) {
+        if (strcmp(*rows[i].endpoint, default_of(rows[i].key)) != 0)
+            continue;
+        char *open = strdup("tcp://0.0.0.0:0");
+        if (!open)
+            return false;
+        free(*rows[i].endpoint);
+        *rows[i].endpoint = open;
+    }
+    return true;
+}
+
+/* ---- mistakes ---- */
+
+static void check_roles(const struct host_config *host, uint32_t index, struct schema_report *report)
+{
+    char *const *roles = host->roles.data;
+    char path[48];
+    for (uint32_t i = 0; i < host->roles.count; i++) {
+        snprintf(path, sizeof path, "hosts[%u].roles[%u]", index, i);
+        if (strcmp(roles[i], "actor") != 0 && strcmp(roles[i], "learner") != 0)
+            schema_problem(report, path, "'%s' is no role of a host: there are actor and learner", roles[i]);
+        else if (i > 0 && strcmp(roles[0], roles[i]) == 0)
+            schema_problem(report, path, "names '%s' a second time", roles[i]);
+    }
+}
+
+/* Exactly one key says how to reach the machine. */
+static void check_way(const struct host_config *host, uint32_t index, struct schema_report *report)
+{
+    char path[48];
+    uint32_t ways = (host->ssh[0] != '\0') + (host->command.count > 0) + host->local;
+    snprintf(path, sizeof path, "hosts[%u]", index);
+    if (ways == 0)
+        schema_problem(report, path, "does not say how to reach it: write ssh, command, or local: true");
+    else if (ways > 1)
+        schema_problem(report, path, "has several of ssh, command and local: leave one of them");
+    if (host->local && host->programs[0])
+        schema_problem(report, path,
+                       "is this machine, whose programs are those beside replay-launch: leave "
+                       "programs out");
+}
+
+const char *host_config_pattern(const struct host_config *self, uint32_t index, char *out, size_t size)
+{
+    if (self->name[0] || self->ssh[0])
+        snprintf(out, size, "%s", self->name[0] ? self->name : self->ssh);
+    else
+        snprintf(out, size, "host%u", index + 1);
+    return out;
+}
+
+/* Adds the names of one entry to those that were seen so far. */
+static void check_names(const struct host_config *host, uint32_t index, char **seen, uint32_t *n,
+                        struct schema_report *report)
+{
+    char pattern[512], why[160], path[48];
+    snprintf(path, sizeof path, "hosts[%u].%s", index, host->name[0] ? "name" : "ssh");
+    if (host->name[0] && (host->ssh[0] || strchr(host->name, '['))) {
+        schema_problem(report, path,
+                       host->ssh[0] ? "the name of an ssh host is its destination: leave this out"
+                                    : "is the name of one host: write no range");
+        return;
+    }
+    host_config_pattern(host, index, pattern, sizeof pattern);
+    char **names = run_config_host_names(pattern, RUN_HOSTS_MOST - *n, why, sizeof why);
+    if (!names) {
+        schema_problem(report, path, "%s", why);
+        return;
+    }
+    for (uint32_t i = 0; names[i]; i++) {
+        bool known = false;
+        for (uint32_t j = 0; j < *n && !known; j++)
+            known = strcmp(seen[j], names[i]) == 0;
+        if (known)
+            schema_problem(report, path, "names '%s' a second time", names[i]);
+        seen[(*n)++] = names[i];
+    }
+    free(names);
+}
+
+/* Machines that ssh reaches cannot connect to this machine's loopback interface. */
+static void check_reach(const struct run_config *config, struct schema_report *report)
+{
+    const struct host_config *hosts = config->hosts.data;
+    bool far = false;
+    for (uint32_t i = 0; i < config->hosts.count; i++)
+        far = far || hosts[i].ssh[0];
+    if (far && !config->broker.advertise[0] && strcmp(config->broker.service, default_of("service")) != 0 &&
+        !config_is_open(&config->broker))
+        schema_problem(report, "broker.service",
+                       "%s cannot be reached from other machines: leave it out, or write tcp://*:7600",
+                       config->broker.service);
+}
+
+void run_config_check_hosts(const struct run_config *self, struct schema_report *report)
+{
+    const struct host_config *hosts = self->hosts.data;
+    uint32_t n = 0, homes = 0;
+    if (self->hosts.count == 0)
+        return;
+    if (self->launch.engine == ENGINE_SLURM) {
+        schema_problem(report, "hosts", "Slurm gives the machines of a run with launch.engine: slurm; leave hosts out");
+        return;
+    }
+    char **seen = calloc(RUN_HOSTS_MOST, sizeof *seen);
+    for (uint32_t i = 0; i < self->hosts.count; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "hosts[%u]", i);
+        check_way(&hosts[i], i, report);
+        check_roles(&hosts[i], i, report);
+        if (hosts[i].local && homes++ > 0)
+            schema_problem(report, path, "is this machine a second time");
+        if (!hosts[i].local && seen)
+            check_names(&hosts[i], i, seen, &n, report);
+    }
+    for (uint32_t i = 0; seen && i < n; i++)
+        free(seen[i]);
+    free(seen);
+    check_reach(self, report);
+}

@@ -1,0 +1,174 @@
+/* The hosts of a run's file: what patterns of names stand for, which roles run where, and mistakes. */
+#include "agent/config/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/facts.h"
+
+#define TABLES "broker: {tables: [{name: replay}]}\n"
+
+/* ---- names ---- */
+
+/* The names with spaces between them; "": a mistake. Gives a static text. */
+static const char *expanded(const char *pattern, uint32_t most)
+{
+    static char out[2048];
+    char why[160];
+    char **names = run_config_host_names(pattern, most, why, sizeof why);
+    size_t used = 0;
+    out[0] = '\0';
+    assert_int_equal(names != NULL, why[0] == '\0');
+    for (uint32_t i = 0; names && names[i]; i++)
+        used += (size_t)snprintf(out + used, sizeof out - used, "%s%s", i ? " " : "", names[i]);
+    run_config_free_names(&names);
+    return out;
+}
+
+static void test_patterns(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *names;
+    } rows[] = {{"gpu1", "gpu1"},
+                {"cpu[1-4]", "cpu1 cpu2 cpu3 cpu4"},
+                {"cpu[08-11]", "cpu08 cpu09 cpu10 cpu11"},
+                {"n[1,3-5]", "n1 n3 n4 n5"},
+                {"n[7]", "n7"},
+                {"me@n[1-2].lan", "me@n1.lan me@n2.lan"},
+                {"r[1-2]n[1,2]", "r1n1 r1n2 r2n1 r2n2"},
+                {"ssh://me@[::1]:22", "ssh://me@[::1]:22"},
+                {"ssh://[fe80::1]:220[1-2]", "ssh://[fe80::1]:2201 ssh://[fe80::1]:2202"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_string_equal(expanded(rows[i].pattern, 100), rows[i].names);
+}
+
+static void test_wrong_patterns(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"",        "cpu[",       "cpu[1",    "cpu[]",
+                                        "cpu[a]",  "cpu[1-]",    "cpu[-2]",  "cpu[2-1]",
+                                        "cpu[1,]", "cpu[1--2]",  "cpu[1;2]", "cpu[1-9999999999]",
+                                        "a[1-5]",  "[1-2]b[0-2]"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_string_equal(expanded(wrong[i], 4), "");
+    assert_string_not_equal(expanded("a[1-5]", 5), "");
+    char text[80];
+    memset(text, 'x', sizeof text);
+    text[63] = '\0';
+    assert_string_equal(expanded(text, 1), text);
+    text[63] = 'x';
+    text[64] = '\0';
+    assert_string_equal(expanded(text, 1), "");
+}
+
+/* ---- checks ---- */
+
+static void expect(const char *text, const char *problems)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
+    facts_same(schema_report_text(report), problems);
+    assert_int_equal(good, problems[0] == '\0');
+    schema_report_destroy(&report);
+    if (good)
+        run_config_free(&config);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    expect("hosts: [{ssh: gpu1, cores: 16, roles: [learner]}, {ssh: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
+    expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {local: true}]\n" TABLES, "");
+    expect("hosts: [{cores: 2}]\n" TABLES,
+           "run.yaml:1:9: hosts[0]: does not say how to reach it: write ssh, command, or local: true\n");
+    expect("hosts: [{ssh: a, local: true}]\n" TABLES,
+           "run.yaml:1:9: hosts[0]: has several of ssh, command and local: leave one of them\n");
+    expect("hosts: [{ssh: a}, {ssh: 'b[1-2]'}, {ssh: b2}]\n" TABLES,
+           "run.yaml:1:42: hosts[2].ssh: names 'b2' a second time\n");
+    expect("hosts: [{ssh: a, roles: [actor, evaluator]}]\n" TABLES,
+           "run.yaml:1:33: hosts[0].roles[1]: 'evaluator' is no role of a host: there are actor and learner\n");
+    expect("hosts: [{local: true}, {local: true}]\n" TABLES, "run.yaml:1:24: hosts[1]: is this machine a second "
+                                                             "time\n");
+    expect("hosts: [{ssh: 'a[1-x]'}]\n" TABLES,
+           "run.yaml:1:15: hosts[0].ssh: '[1-x]' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]\n");
+    expect("hosts: [{ssh: 'a[1-1024]'}]\n" TABLES, "run.yaml:1:15: hosts[0].ssh: these are more than 1023 hosts\n");
+    expect("hosts: [{command: [sh, -c], name: b}, {command: [sh, -c], name: b}]\n" TABLES,
+           "run.yaml:1:65: hosts[1].name: names 'b' a second time\n");
+    expect("hosts: [{ssh: a}]\nlaunch: {engine: slurm}\n" TABLES,
+           "run.yaml:1:1: hosts: Slurm gives the machines of a run with launch.engine: slurm; leave hosts out\n");
+    expect(
+        "hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', ingest: 'ipc:///tmp/y', events: 'ipc:///tmp/z', tables: "
+        "[{name: replay}]}\n",
+        "run.yaml:2:19: broker.service: ipc:///tmp/x cannot be reached from other machines: leave it out, or write "
+        "tcp://*:7600\n");
+}
+
+/* ---- what it means ---- */
+
+static void read_config(const char *text, struct run_config *out)
+{
+    struct schema_report *report = schema_report_new();
+    *out = (struct run_config){0};
+    assert_true(run_config_read_text("run.yaml", text, NULL, out, report));
+    schema_report_destroy(&report);
+}
+
+/* What home takes, as text: "al", "a", "l", "". */
+static void expect_home(const char *text, bool spread, bool actors, bool learners)
+{
+    struct run_config config;
+    read_config(text, &config);
+    assert_int_equal(run_config_is_spread(&config), spread);
+    assert_int_equal(run_config_home_takes(&config, "actor"), actors);
+    assert_int_equal(run_config_home_takes(&config, "learner"), learners);
+    run_config_free(&config);
+}
+
+static void test_home(void **state)
+{
+    (void)state;
+    expect_home(TABLES, false, true, true);
+    expect_home("hosts: [{ssh: a}]\n" TABLES, true, false, true);
+    expect_home("hosts: [{ssh: a, roles: [learner]}]\n" TABLES, true, true, false);
+    expect_home("hosts: [{ssh: a, roles: [actor, learner]}]\n" TABLES, true, false, false);
+    expect_home("hosts: [{ssh: a, roles: [learner]}, {local: true}]\n" TABLES, true, true, false);
+    expect_home("hosts: [{local: true, roles: [actor, learner]}]\n" TABLES, false, true, true);
+    expect_home("hosts: [{ssh: a}, {local: true}]\n" TABLES, true, true, true);
+    expect_home("launch: {engine: slurm}\n" TABLES, true, false, true);
+}
+
+static void test_open_broker(void **state)
+{
+    (void)state;
+    struct run_config config;
+    read_config(TABLES, &config);
+    assert_true(run_config_open_broker(&config));
+    assert_false(config_is_open(&config.broker));
+    run_config_free(&config);
+    read_config("hosts: [{ssh: a}]\n"
+                "broker: {ingest: 'tcp://10.0.0.1:5', tables: [{name: replay}]}\n",
+                &config);
+    assert_true(run_config_open_broker(&config));
+    assert_string_equal(config.broker.service, "tcp://0.0.0.0:0");
+    assert_string_equal(config.broker.ingest, "tcp://10.0.0.1:5");
+    assert_string_equal(config.broker.events, "tcp://0.0.0.0:0");
+    assert_true(config_uses_curve(&config.broker));
+    run_config_free(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_patterns), cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_home),     cmocka_unit_test(test_open_broker),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
