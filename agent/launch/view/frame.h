@@ -29,6 +29,7 @@ enum rank {
     RANK_SPEED,
     RANK_WAITS,
     RANK_EVENT,
+    RANK_HOSTS,
     RANK_CURVE,
     RANK_IDLE,
     RANK_SPI,
@@ -61,5 +62,13 @@ const char *view_number(char *out, double value);
 void view_add_speed(struct frame *self);
 void view_add_waits(struct frame *self);
 void view_add_table(struct frame *self);
+
+/* Adds a table of the hosts, if there are several. */
+void view_add_hosts(struct frame *self);
+/* Lines that view_add_hosts will add. */
+uint32_t view_host_lines(const struct frame *self);
+uint32_t view_hosts_ready(const struct status *status);
+/* Whether a host of this name is known and not ready. */
+bool view_host_away(const struct status *status, const char *name);
 
 #endif

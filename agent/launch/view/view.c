@@ -203,6 +203,10 @@ static void add_processes(struct frame *self)
         line_try(line, settled && s->learners < s->learners_wanted ? TINT_WARN : TINT_NONE, "   learners %u/%u",
                  s->learners, s->learners_wanted);
         line_try(line, s->restarts ? TINT_WARN : TINT_DIM, "   restarts %u", s->restarts);
+        if (s->n_hosts > 1) {
+            uint32_t ready = view_hosts_ready(s);
+            line_try(line, ready < s->n_hosts ? TINT_WARN : TINT_NONE, "   hosts %u/%u", ready, s->n_hosts);
+        }
     }
     line = frame_row(self, RANK_MEMORY, "memory");
     if (!line)
@@ -218,7 +222,8 @@ static void add_processes(struct frame *self)
         line_try(line, TINT_WARN, "   other programs take %.1f", s->others);
 }
 
-/* Lists processes that do not run as they should or were restarted: at most four, and how many more there are. */
+/* Lists processes that do not run as they should or were restarted: at most four, and how many more there are. Processes of a
+ * host that is away are left out: the host has a row. */
 static void add_abnormal(struct frame *self)
 {
     const struct status *s = self->status;
@@ -227,7 +232,7 @@ static void add_abnormal(struct frame *self)
     for (uint32_t i = 0; s->processes && i < s->n_processes; i++) {
         const struct status_process *p = &s->processes[i];
         bool away = !over && strcmp(p->state, "runs") != 0 && strcmp(p->state, "ended") != 0;
-        if (!away && !p->restarts)
+        if ((!away && !p->restarts) || (away && view_host_away(s, p->host)))
             continue;
         if (shown == 4) {
             more++;
@@ -236,7 +241,7 @@ static void add_abnormal(struct frame *self)
         struct line *line = frame_row(self, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
         if (!line)
             return;
-        line_put(line, away ? TINT_BAD : TINT_WARN, "%s %s", p->name, p->state);
+        line_put(line, away ? TINT_BAD : TINT_WARN, "%s%s%s %s", p->name, p->host[0] ? " on " : "", p->host, p->state);
         if (p->restarts)
             line_try(line, TINT_DIM, "   %u restart%s", p->restarts, p->restarts > 1 ? "s" : "");
         shown++;
@@ -264,7 +269,7 @@ static void add_event(struct frame *self)
 
 static void build(struct frame *self)
 {
-    uint32_t rows = self->style->rows;
+    uint32_t rows = self->style->rows, others = 22 + view_host_lines(self); /* lines without the curve */
     add_head(self);
     add_progress(self);
     frame_line(self, RANK_BLANK);
@@ -273,10 +278,11 @@ static void build(struct frame *self)
     view_add_waits(self);
     view_add_table(self);
     frame_line(self, RANK_BLANK);
-    add_return(self, rows > 26 ? rows - 22 : 0);
+    add_return(self, rows > others ? rows - others : 0);
     frame_line(self, RANK_BLANK);
     if (!view_over(self))
         add_processes(self);
+    view_add_hosts(self);
     add_abnormal(self);
     add_event(self);
 }

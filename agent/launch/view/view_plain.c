@@ -5,6 +5,8 @@
 
 #include "agent/launch/view/frame.h"
 
+#define HOSTS_NAMED 3u /* hosts that are not ready, in a line */
+
 /* "12s", "2m05s", "3h20m". */
 static const char *short_time(char *out, double seconds)
 {
@@ -47,6 +49,22 @@ static void add_percent(struct line *line, const char *what, double share, const
         line_put(line, TINT_NONE, " (%s)", causes);
 }
 
+/* "hosts 2/4 (cpu3 lost for 12 s: Connection refused; cpu4 connecting)" */
+static void add_hosts(struct line *line, const struct status *s)
+{
+    uint32_t ready = view_hosts_ready(s), named = 0;
+    if (s->n_hosts < 2 || s->phase >= PHASE_DONE)
+        return;
+    line_put(line, TINT_NONE, " hosts %u/%u", ready, s->n_hosts);
+    for (uint32_t i = 0; s->hosts && i < s->n_hosts && named < HOSTS_NAMED; i++)
+        if (!s->hosts[i].ready)
+            line_put(line, TINT_NONE, "%s%s %s", named++ ? "; " : " (", s->hosts[i].name, s->hosts[i].state);
+    if (s->n_hosts - ready > named)
+        line_put(line, TINT_NONE, "; %u more", s->n_hosts - ready - named);
+    if (named)
+        line_put(line, TINT_NONE, ")");
+}
+
 void view_line(struct text *out, const struct status *s)
 {
     struct line line = {.utf8 = true};
@@ -69,6 +87,7 @@ void view_line(struct text *out, const struct status *s)
     add_percent(&line, "actors wait", s->actor_idle, s->idle_by.actor);
     if (s->others > 0)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
+    add_hosts(&line, s);
     if (s->restarts)
         line_put(&line, TINT_NONE, " restarts %u", s->restarts);
     if (s->reason[0] && s->phase != PHASE_FAILED)

@@ -244,6 +244,144 @@ static void test_plain_line(void **state)
     text_fini(&out);
 }
 
+/* ---- hosts ---- */
+
+#define HOSTS 100u
+#define LOST 3u
+#define INCOMPLETE 5u
+#define CONNECTING 8u
+static struct status_host hosts[HOSTS];
+
+/* Home without actors, then hosts with 30 actors each; two of them are away, one has too few actors. */
+static struct status sample_hosts(uint32_t n)
+{
+    struct status s = sample();
+    for (uint32_t i = 0; i < HOSTS; i++) {
+        hosts[i] = (struct status_host){.state = "ready",
+                                        .ready = true,
+                                        .actors = i ? 30 : 0,
+                                        .actors_wanted = i ? 30 : 0,
+                                        .times = i ? 1 : 0,
+                                        .cpu = 29.25,
+                                        .cores = 32,
+                                        .machine_cpu = i ? 30 : NAN,
+                                        .round_trip_ms = i ? 0.4 : NAN};
+        snprintf(hosts[i].name, sizeof hosts[i].name, i ? "cpu%u" : "home", i);
+    }
+    hosts[LOST].ready = hosts[CONNECTING].ready = false;
+    hosts[LOST].actors = hosts[CONNECTING].actors = 0;
+    snprintf(hosts[LOST].state, sizeof hosts[LOST].state, "lost for 12 s: Connection refused");
+    snprintf(hosts[CONNECTING].state, sizeof hosts[CONNECTING].state, "connecting");
+    hosts[INCOMPLETE].actors = 28;
+    hosts[INCOMPLETE].times = 2;
+    s.hosts = hosts;
+    s.n_hosts = n;
+    return s;
+}
+
+static void test_hosts(void **state)
+{
+    (void)state;
+    struct status s = sample_hosts(6);
+    struct text out = {0};
+    view_render(&out, &s, 100, 40, true);
+    const char *text = text_get(&out);
+    assert_has(text, "\n host        actors  learners  state        cores used   load  round trip  taken in\n");
+    assert_has(text, "\n home             -         -  ready        29.2 of 32      -           -         -\n");
+    assert_has(text, "\n cpu3          0/30         -  lost for 12 s: Connection refused\n");
+    assert_has(text, "\n cpu5         28/30         -  ready        29.2 of 32   30.0      400 us         2\n");
+    assert_has(text, "hosts 5/6");
+    assert_has_not(text, "more");
+    assert_true(strstr(text, "\n home") < strstr(text, "\n cpu3") && strstr(text, "\n cpu3") < strstr(text, "\n cpu4"));
+    text_fini(&out);
+    /* A narrow terminal has fewer columns; the state is always there. */
+    view_render(&out, &s, 59, 40, true);
+    assert_has(text_get(&out), "\n cpu5     28/30         -  ready        29.2 of 32   30.0\n");
+    assert_has_not(text_get(&out), "round trip");
+    text_fini(&out);
+    view_render(&out, &s, 30, 40, true);
+    assert_has(text_get(&out), "\n cpu3      0/30  lost for 1…\n");
+    text_fini(&out);
+    /* Without other hosts, and after the end, there is no table. */
+    for (uint32_t i = 0; i < 3; i++) {
+        s.n_hosts = i < 2 ? i : 6;
+        s.phase = i < 2 ? PHASE_RUNNING : PHASE_DONE;
+        view_render(&out, &s, 100, 40, true);
+        assert_has_not(text_get(&out), "round trip");
+        assert_has_not(text_get(&out), "hosts");
+        text_fini(&out);
+    }
+}
+
+/* Of more hosts than fit, those with a problem come first, and the others are summed up. */
+static void test_many_hosts(void **state)
+{
+    (void)state;
+    struct status s = sample_hosts(64);
+    struct text out = {0};
+    view_render(&out, &s, 80, 23, true);
+    const char *text = text_get(&out);
+    const char *lost = strstr(text, "\n cpu3 "), *connecting = strstr(text, "\n cpu8 "),
+               *few = strstr(text, "\n cpu5 ");
+    const char *home = strstr(text, "\n home "), *more = strstr(text, "\n and 59 more, all ready   actors 1770/1770");
+    assert_true(lost && connecting && few && home && more);
+    assert_true(lost < connecting && connecting < few && few < home && home < more);
+    text_fini(&out);
+    for (uint32_t i = 10; i < 64; i++)
+        hosts[i].ready = false;
+    view_render(&out, &s, 80, 23, true);
+    assert_has(text_get(&out), "\n and 59 more, 51 of them not ready");
+    text_fini(&out);
+    /* In a tiny terminal, a lost host still has its row. */
+    s = sample_hosts(HOSTS);
+    s.n_processes = 0;
+    view_render(&out, &s, 80, 5, true);
+    assert_has(text_get(&out), "lost for 12 s: Connection refused");
+    text_fini(&out);
+}
+
+/* A lost host has a row; its processes, which wait for it, need none. */
+static void test_processes_of_hosts(void **state)
+{
+    (void)state;
+    struct status s = sample_hosts(6);
+    struct status_process own[4];
+    struct text out = {0};
+    memcpy(own, processes, sizeof own);
+    s.processes = own;
+    snprintf(own[3].host, sizeof own[3].host, "cpu3");
+    view_render(&out, &s, 100, 40, true);
+    assert_has_not(text_get(&out), "actor-1 on");
+    text_fini(&out);
+    snprintf(own[3].host, sizeof own[3].host, "cpu2");
+    view_render(&out, &s, 100, 40, true);
+    assert_has(text_get(&out), "actor-1 on cpu2 restarts in 2 s   3 restarts");
+    text_fini(&out);
+}
+
+static void test_plain_hosts(void **state)
+{
+    (void)state;
+    struct status s = sample_hosts(HOSTS);
+    struct text out = {0};
+    view_line(&out, &s);
+    assert_has(text_get(&out), " hosts 98/100 (cpu3 lost for 12 s: Connection refused; cpu8 connecting) ");
+    text_fini(&out);
+    hosts[20].ready = hosts[30].ready = false;
+    view_line(&out, &s);
+    assert_has(text_get(&out), " hosts 96/100 (cpu3 lost");
+    assert_has(text_get(&out), "cpu20 ready; 1 more) ");
+    text_fini(&out);
+    s.n_hosts = 2;
+    view_line(&out, &s);
+    assert_has(text_get(&out), " hosts 2/2 ");
+    text_fini(&out);
+    s.n_hosts = 1;
+    view_line(&out, &s);
+    assert_has_not(text_get(&out), "hosts");
+    text_fini(&out);
+}
+
 static void test_sparkline(void **state)
 {
     (void)state;
@@ -294,8 +432,8 @@ static void assert_fits(const char *text, uint32_t columns, uint32_t rows, bool 
 static void test_fits(void **state)
 {
     (void)state;
-    struct status s = sample();
-    for (uint32_t extreme = 0; extreme < 2; extreme++) {
+    struct status s = sample_hosts(HOSTS);
+    for (uint32_t extreme = 0; extreme < 3; extreme++) {
         for (uint32_t columns = 1; columns < 200; columns += columns < 20 ? 1 : 7) {
             for (uint32_t rows = 1; rows < 50; rows += 5) {
                 struct text out = {0};
@@ -320,6 +458,15 @@ static void test_fits(void **state)
         s.steps = s.size = s.memory = UINT64_MAX;
         s.restarts = s.actors = s.learners_wanted = UINT32_MAX;
         s.cpu = 1e300;
+        s.n_hosts = 4;
+        memset(hosts[1].name, 'n', sizeof hosts[1].name - 1);
+        memset(hosts[1].state, 's', sizeof hosts[1].state - 1);
+        snprintf(hosts[2].name, sizeof hosts[2].name, "数据数据数据数据数据\xff\xc3\x1b]0;");
+        memset(hosts[LOST].state, '\n', sizeof hosts[LOST].state - 1);
+        hosts[1].actors = hosts[2].learners_wanted = hosts[2].times = UINT32_MAX;
+        hosts[1].cpu = hosts[1].cores = hosts[2].machine_cpu = hosts[1].round_trip_ms = 1e300;
+        hosts[2].cores = hosts[1].machine_cpu = -1e300;
+        hosts[2].round_trip_ms = -1;
     }
 }
 
@@ -637,10 +784,22 @@ static void test_broken_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_content), cmocka_unit_test(test_unknown),    cmocka_unit_test(test_others),
-        cmocka_unit_test(test_ends),    cmocka_unit_test(test_plain_line), cmocka_unit_test(test_sparkline),
-        cmocka_unit_test(test_fits),    cmocka_unit_test(test_priorities), cmocka_unit_test(test_terminal),
-        cmocka_unit_test(test_colour),  cmocka_unit_test(test_pipe),       cmocka_unit_test(test_broken_output),
+        cmocka_unit_test(test_content),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_plain_line),
+        cmocka_unit_test(test_sparkline),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_many_hosts),
+        cmocka_unit_test(test_processes_of_hosts),
+        cmocka_unit_test(test_plain_hosts),
+        cmocka_unit_test(test_fits),
+        cmocka_unit_test(test_priorities),
+        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_colour),
+        cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_broken_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
