@@ -41,10 +41,10 @@ struct status_host {
     char state[192]; /* "ready", "connecting", "lost for 12 s: Connection refused" */
     bool ready;
     uint32_t actors, actors_wanted, learners, learners_wanted; /* running, and planned there */
-    uint32_t times;                                            /* how often it was taken in */
+    uint32_t times, losses;                                    /* how often it was taken in, and lost */
     double cpu, cores;                                         /* of our processes there; that may be used */
     double machine_cpu;                                        /* of all programs there; NAN: not known */
-    double cpu_s;                                              /* processor seconds of our processes there so far */
+    double mean_cpu;                                           /* of our processes while it was there; NAN: never */
     double lost_s;                                             /* seconds without it so far */
     uint64_t memory;                                           /* of our processes there */
     double round_trip_ms;                                      /* NAN: not known */

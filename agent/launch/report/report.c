@@ -220,5 +220,6 @@ void report_print(const struct report *self, const char *folder, FILE *out)
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     print_return(self, out);
     print_stretches(self, out);
+    report_hosts_print(last, out);
     fprintf(out, "report: %s/report.html\n", folder);
 }

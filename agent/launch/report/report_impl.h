@@ -23,6 +23,19 @@ const char *report_cell(const struct report_row *row, double value, char *out);
 /* "+4%", "+3 points", "-". *far_off: by more than 20%. */
 const char *report_difference(const struct report_row *row, char *out, bool *far_off);
 
+/* The table of hosts, for a run that has several. (report_hosts.c) */
+struct report_host {
+    const char *name, *model;
+    format_buffer actors, learners; /* planned there; "-": none */
+    format_buffer lost;             /* "2 times, 1 min 5 s", "never" */
+    format_buffer cores;            /* "14.2 of 16": used in the mean, while the host was there */
+    bool was_lost;                  /* or was never there */
+};
+/* Number of rows; 0: only this machine. */
+uint32_t report_hosts(const struct status *last);
+void report_host(const struct status *last, uint32_t index, struct report_host *out);
+void report_hosts_print(const struct status *last, FILE *out);
+
 /* report_plots.c */
 enum report_plot {
     PLOT_RETURN,

@@ -129,12 +129,34 @@ static void put_run(struct json *out, const struct report *self, const struct re
     json_real(out, "peak_cpu", data->peak_cpu);
 }
 
+static void put_hosts(struct json *out, const struct status *last)
+{
+    json_key(out, "hosts");
+    json_open(out, '[');
+    for (uint32_t i = 0; i < report_hosts(last); i++) {
+        const struct status_host *host = &last->hosts[i];
+        json_open(out, '{');
+        json_text(out, "name", host->name);
+        json_text(out, "model", host->model);
+        json_count(out, "actors", host->actors_wanted);
+        json_count(out, "learners", host->learners_wanted);
+        json_real(out, "cores", host->cores);
+        json_real(out, "mean_cpu", host->mean_cpu);
+        json_count(out, "times", host->times);
+        json_count(out, "losses", host->losses);
+        json_real(out, "lost_s", host->lost_s);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
 char *report_json(const struct report *self, const struct report_data *data)
 {
     struct json out = {0};
     json_open(&out, '{');
     put_run(&out, self, data);
     put_stretches(&out, self);
+    put_hosts(&out, self->last);
     json_key(&out, "events");
     json_open(&out, '[');
     for (uint32_t i = 0; i < data->n_events; i++) {

@@ -221,17 +221,44 @@ static void add_link(struct text *out, const char *folder, const char *file, con
     text_add(out, "</a>");
 }
 
+static void add_hosts(struct text *out, const struct status *last)
+{
+    uint32_t n = report_hosts(last);
+    if (n == 0)
+        return;
+    text_add(out, "<h2>Hosts</h2>\n<div class=\"card\"><table><tr><th>name</th><th class=\"n\">actors</th>"
+                  "<th class=\"n\">learners</th><th class=\"n\">cores used</th><th>lost</th><th>processor</th></tr>\n");
+    for (uint32_t i = 0; i < n; i++) {
+        struct report_host host;
+        report_host(last, i, &host);
+        text_add(out, "<tr>");
+        add_cell(out, "", host.name);
+        add_cell(out, "n", host.actors);
+        add_cell(out, "n", host.learners);
+        add_cell(out, "n", host.cores);
+        add_cell(out, host.was_lost ? "off" : "soft", host.lost);
+        add_cell(out, "soft", host.model);
+        text_add(out, "</tr>\n");
+    }
+    text_add(out, "</table></div>\n");
+}
+
 static void add_processes(struct text *out, const struct status *last)
 {
     if (!last->n_processes || !last->processes)
         return;
-    text_add(out, "<h2>Processes</h2>\n<div class=\"card\"><table><tr><th>name</th><th>state</th>"
-                  "<th class=\"n\">restarts</th><th class=\"n\">memory</th><th>output</th></tr>\n");
+    bool hosts = report_hosts(last) > 0;
+    text_add(out,
+             "<h2>Processes</h2>\n<div class=\"card\"><table><tr><th>name</th>%s<th>state</th>"
+             "<th class=\"n\">restarts</th><th class=\"n\">memory</th><th>output</th></tr>\n",
+             hosts ? "<th>host</th>" : "");
     for (uint32_t i = 0; i < last->n_processes; i++) {
         const struct status_process *p = &last->processes[i];
         format_buffer cell;
         text_add(out, "<tr>");
         add_cell(out, "", p->name);
+        if (hosts)
+            add_cell(out, "", p->host);
         add_cell(out, "soft", p->state);
         snprintf(cell, sizeof cell, "%u", p->restarts);
         add_cell(out, p->restarts ? "n off" : "n", cell);
@@ -302,6 +329,7 @@ void report_page(struct text *out, const struct report *self, const struct repor
     add_outcome(out, self);
     add_charts(out, self, data);
     add_plan(out, self->plan);
+    add_hosts(out, self->last);
     add_processes(out, self->last);
     add_events(out, data);
     if (self->command && self->command[0]) {

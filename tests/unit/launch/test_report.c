@@ -405,6 +405,79 @@ static void test_stretches(void **state)
     free(printed);
 }
 
+static void fill_hosts(struct status_host *hosts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        hosts[i] = (struct status_host){.model = "a <processor>",
+                                        .state = "ready",
+                                        .ready = true,
+                                        .actors_wanted = i ? 30 : 0,
+                                        .learners_wanted = i == 1 ? 2 : 0,
+                                        .times = i,
+                                        .cores = 32,
+                                        .mean_cpu = 29.25,
+                                        .machine_cpu = NAN,
+                                        .round_trip_ms = NAN};
+        snprintf(hosts[i].name, sizeof hosts[i].name, i ? "cpu<%u>" : "home", i);
+    }
+    if (n < 3)
+        return;
+    hosts[1].losses = 2;
+    hosts[1].lost_s = 65;
+    hosts[2].mean_cpu = NAN; /* it could not be reached */
+}
+
+static char *printed_report(const struct report *report)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    report_print(report, "runs/x", out);
+    fclose(out);
+    return text;
+}
+
+static void test_hosts(void **state)
+{
+    struct fixture *f = *state;
+    static const uint32_t counts[] = {0, 1, 3, 100};
+    static struct status_host hosts[100];
+    rp_error err;
+    fill_hosts(hosts, 100);
+    f->last.hosts = hosts;
+    for (uint32_t i = 0; i < 4; i++) {
+        bool some = counts[i] > 1;
+        f->last.n_hosts = counts[i];
+        assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
+        char *text = run_folder_read(f->folder, "report.json"), *page = run_folder_read(f->folder, "report.html");
+        char *printed = printed_report(&f->report);
+        struct json_object *object = json_tokener_parse(text), *list = NULL;
+        assert_true(json_object_object_get_ex(object, "hosts", &list));
+        assert_int_equal(json_object_array_length(list), some ? counts[i] : 0);
+        assert_int_equal(strstr(page, "<h2>Hosts</h2>") != NULL, some);
+        assert_int_equal(strstr(page, "<th>host</th>") != NULL, some);
+        assert_int_equal(strstr(printed, "cores used") != NULL, some);
+        if (some) {
+            struct json_object *second = json_object_array_get_idx(list, 1);
+            assert_true(number(second, "actors") == 30 && number(second, "learners") == 2);
+            assert_true(number(second, "mean_cpu") == 29.25 && number(second, "cores") == 32);
+            assert_true(number(second, "losses") == 2 && number(second, "lost_s") == 65);
+            assert_true(isnan(number(json_object_array_get_idx(list, 2), "mean_cpu")));
+            assert_has(page, "<td>cpu&lt;1&gt;</td><td class=\"n\">30</td><td class=\"n\">2</td>"
+                             "<td class=\"n\">29.2 of 32</td><td class=\"off\">2 times, 1 min 5 s</td>");
+            assert_has(printed, "\ncpu<1>      30         2  29.2 of 32  2 times, 1 min 5 s\n"
+                                "cpu<2>      30         -           -  never there\n");
+            assert_int_equal(strstr(printed, "\nhome         -         -  29.2 of 32  never\n") != NULL,
+                             counts[i] == 3);
+            assert_int_equal(strstr(printed, "\nand 98 more hosts") != NULL, counts[i] == 100);
+        }
+        json_object_put(object);
+        free(text);
+        free(page);
+        free(printed);
+    }
+}
+
 static void test_print(void **state)
 {
     struct fixture *f = *state;
@@ -448,6 +521,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_curves, setup, teardown),
         cmocka_unit_test_setup_teardown(test_returns_of_actors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stretches, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hosts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_print, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,10 +28,11 @@ static const struct status_host hosts[] = {
      .actors = 15,
      .actors_wanted = 16,
      .times = 2,
+     .losses = 1,
      .cpu = 14.5,
      .cores = 16,
      .machine_cpu = 15.25,
-     .cpu_s = 1e6,
+     .mean_cpu = 13.5,
      .lost_s = 12.5,
      .memory = UINT64_C(1) << 40,
      .round_trip_ms = 0.375},
@@ -160,9 +161,9 @@ static void test_hosts(void **state)
     const struct status_host *h = &copy.status.hosts[1];
     assert_string_equal(h->name, "cpu1");
     assert_string_equal(h->model, hosts[1].model);
-    assert_true(h->ready && h->actors == 15 && h->actors_wanted == 16 && h->times == 2);
+    assert_true(h->ready && h->actors == 15 && h->actors_wanted == 16 && h->times == 2 && h->losses == 1);
     assert_true(h->cpu == 14.5 && h->cores == 16 && h->machine_cpu == 15.25 && h->round_trip_ms == 0.375);
-    assert_true(h->cpu_s == 1e6 && h->lost_s == 12.5 && h->memory == UINT64_C(1) << 40);
+    assert_true(h->mean_cpu == 13.5 && h->lost_s == 12.5 && h->memory == UINT64_C(1) << 40);
     assert_true(isnan(copy.status.hosts[0].machine_cpu) && isnan(copy.status.hosts[2].round_trip_ms));
     assert_false(copy.status.hosts[2].ready);
     assert_string_equal(copy.status.hosts[2].state, hosts[2].state);

@@ -296,11 +296,11 @@ static void test_hosts(void **state)
     text_fini(&out);
     /* A narrow terminal has fewer columns; the state is always there. */
     view_render(&out, &s, 59, 40, true);
-    assert_has(text_get(&out), "\n cpu5     28/30         -  ready        29.2 of 32   30.0\n");
+    assert_has(text_get(&out), "\n cpu5    28/30         -  ready        29.2 of 32   30.0\n");
     assert_has_not(text_get(&out), "round trip");
     text_fini(&out);
     view_render(&out, &s, 30, 40, true);
-    assert_has(text_get(&out), "\n cpu3      0/30  lost for 1…\n");
+    assert_has(text_get(&out), "\n cpu3     0/30  lost for 12 s…\n");
     text_fini(&out);
     /* Without other hosts, and after the end, there is no table. */
     for (uint32_t i = 0; i < 3; i++) {
