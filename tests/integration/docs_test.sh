@@ -26,7 +26,7 @@ for config in configs/broker/*.yaml; do
     "$RP_BROKER" -c "$config" --check || say "$config has mistakes"
 done
 
-for config in configs/*.yaml configs/learning/*.yaml; do
+for config in configs/*.yaml configs/learning/*.yaml configs/cluster/*.yaml; do
     "$RP_SINGLE" -c "$config" --check || say "$config has mistakes"
     "$RP_BROKER" -c "$config" --section broker --check || say "the broker's section of $config has mistakes"
 done
