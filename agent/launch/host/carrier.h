@@ -1,5 +1,5 @@
 /* How a node agent gets onto a host: the command of its carrier. ssh, or the user's own command, runs one line of shell there; it
- * finds our programs, or asks for them (the line `@rp {"op":"need"}`, which host_send.c answers with the bundle), and becomes
+ * finds our programs, or asks for them (the line `@rp {"type":"need"}`, which host_send.c answers with the bundle), and becomes
  * `replay-launch node`. Whatever goes wrong there is a sentence on standard error. */
 #ifndef AGENT_LAUNCH_HOST_CARRIER_H
 #define AGENT_LAUNCH_HOST_CARRIER_H

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/launch/host/bundle.h"
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
 
@@ -48,7 +49,8 @@ struct host_options {
     const char *folder;         /* of the run, at home */
     const char *here;           /* of the user's file, at home */
     struct guard *guard;
-    int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
+    int64_t lease_ns;            /* without a word for this long each side gives the other up; 0: 15 s */
+    const struct bundle *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; copied */
 };
 
 struct host;
@@ -70,6 +72,8 @@ const char *host_reason(const struct host *self);
 int64_t host_since(const struct host *self);
 /* How often it was ready so far. */
 uint32_t host_times(const struct host *self);
+/* Bytes of the bundle that this connection has sent; 0: our programs were there. */
+int64_t host_sent(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
 /* Cores and bytes in use there by all programs, and the round trip in ns; lately, 0: not known. */

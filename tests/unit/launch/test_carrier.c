@@ -125,7 +125,7 @@ static int end(struct there *there)
 /* Sends what the launcher sends when it is asked: lines from before the question, then the bundle. */
 static void send_bundle(const struct there *there, const struct bundle *bundle, bool damaged)
 {
-    static const char before[] = "@rp {\"op\":\"hello\"}\n@rp {\"op\":\"bundle\"}\n";
+    static const char before[] = "@rp {\"type\":\"hello\"}\n@rp {\"type\":\"bundle\"}\n";
     char *bytes = malloc((size_t)bundle->size);
     FILE *file = fopen(bundle->path, "re");
     assert_true(bytes && file);
@@ -266,10 +266,10 @@ static void check_sent_once(const char *with)
     struct utsname machine;
     uname(&machine);
     char need[128];
-    snprintf(need, sizeof need, "@rp {\"op\":\"need\",\"arch\":\"%s\"}", machine.machine);
+    snprintf(need, sizeof need, "@rp {\"type\":\"need\",\"arch\":\"%s\"}", machine.machine);
     assert_string_equal(line_of(&there), need);
     send_bundle(&there, &bundle, false);
-    assert_string_equal(line_of(&there), "@rp {\"op\":\"got\"}");
+    assert_string_equal(line_of(&there), "@rp {\"type\":\"got\"}");
     assert_string_equal(line_of(&there), "node");
     assert_int_equal(end(&there), 0);
     there = begin(&way, &bundle);
@@ -302,7 +302,7 @@ static void test_old_programs_are_removed(void **state)
     struct there there = begin(&(struct way){.home = home}, &bundle);
     line_of(&there);
     send_bundle(&there, &bundle, false);
-    assert_string_equal(line_of(&there), "@rp {\"op\":\"got\"}");
+    assert_string_equal(line_of(&there), "@rp {\"type\":\"got\"}");
     assert_int_equal(end(&there), 0);
     shell("cd $dir/there/.cache/replay/programs; [ \"$(echo $(ls))\" = \"$(echo %s abc3 abc4 abc5 | tr ' ' '\\n' | "
           "LC_ALL=C sort | "
