@@ -192,4 +192,16 @@ void run_config_free_names(char ***names);
  * machines. False: no memory. */
 bool run_config_open_broker(struct run_config *self);
 
+/* Checks launch.slurm. (config_slurm.c) */
+void run_config_check_slurm(const struct run_config *self, struct schema_report *report);
+/* The most actors of a run under Slurm. */
+#define RUN_SLURM_ACTORS 4096u
+/* Least and most actors of a run under Slurm. False: launch.slurm.actors.count is wrong. */
+bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most);
+/* Tasks of the array that so many actors need. */
+uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors);
+/* Adds what a run under Slurm needs and the file leaves out: plan.max_actors, and a folder of checkpoints, because a job that
+ * is queued again starts with the tables of the last one. False: no memory. */
+bool run_config_complete_slurm(struct run_config *self);
+
 #endif

@@ -392,5 +392,6 @@ void run_config_check(const void *root, struct schema_report *report)
     check_stop(config, report);
     run_config_check_sides(config, report);
     run_config_check_hosts(config, report);
+    run_config_check_slurm(config, report);
     run_config_check_memory(config, known ? &spec : NULL, report);
 }

@@ -16,6 +16,8 @@ struct host_pool;
 struct host_source {
     /* Says which hosts exist now by host_pool_appear and host_pool_vanish. Never waits long. */
     void (*look)(struct host_source *self, struct host_pool *pool, int64_t now_ns);
+    /* The run has this many actors now: the source asks for as many hosts. NULL: the hosts are what they are. */
+    void (*want)(struct host_source *self, uint32_t actors);
 };
 
 struct host_pool_options {

@@ -1,0 +1,161 @@
+#include "agent/launch/slurm/slurm_jobs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/slurm/slurm_call.h"
+#include "proto/base/error.h"
+
+#define MOST_WORDS 64u
+
+/* ---- parsing ---- */
+
+static bool read_number(const char *text, uint64_t *out)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    *out = strtoull(text, &end, 10);
+    return *end == '\0' && *out > 0 && *out < UINT64_C(1) << 53;
+}
+
+bool slurm_parse_id(const char *text, uint64_t *id)
+{
+    char word[32];
+    size_t length = strcspn(text, ";\n ");
+    if (length >= sizeof word)
+        return false;
+    memcpy(word, text, length);
+    word[length] = '\0';
+    return read_number(word, id);
+}
+
+static enum slurm_state state_of(const char *word)
+{
+    static const struct {
+        const char *word;
+        enum slurm_state state;
+    } states[] = {
+        {"RUNNING", SLURM_RUNNING},       {"PENDING", SLURM_PENDING},      {"CONFIGURING", SLURM_PENDING},
+        {"REQUEUED", SLURM_PENDING},      {"REQUEUE_HOLD", SLURM_PENDING}, {"REQUEUE_FED", SLURM_PENDING},
+        {"SPECIAL_EXIT", SLURM_PENDING},  {"SUSPENDED", SLURM_PENDING},    {"STOPPED", SLURM_PENDING},
+        {"RESV_DEL_HOLD", SLURM_PENDING}, {"COMPLETING", SLURM_ENDING},    {"SIGNALING", SLURM_RUNNING},
+        {"STAGE_OUT", SLURM_ENDING},      {"RESIZING", SLURM_RUNNING},
+    };
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strcmp(states[i].word, word) == 0)
+            return states[i].state;
+    return SLURM_GONE;
+}
+
+/* "123_4": task 4; "123": no array. False: another form, such as the bracket of tasks that wait. */
+static bool read_index(const char *text, uint32_t *out)
+{
+    char *end;
+    const char *mark = strchr(text, '_');
+    *out = 0;
+    if (!mark)
+        return true;
+    if (mark[1] < '0' || mark[1] > '9')
+        return false;
+    unsigned long value = strtoul(mark + 1, &end, 10);
+    *out = (uint32_t)value;
+    return *end == '\0' && value < UINT32_MAX;
+}
+
+static bool read_job(char *line, struct slurm_job *out)
+{
+    char *fields[5];
+    *out = (struct slurm_job){0};
+    for (int i = 0; i < 5; i++) {
+        fields[i] = i < 4 ? strsep(&line, "|") : line; /* a reason may have any character */
+        if (!fields[i])
+            return false;
+    }
+    if (!read_index(fields[0], &out->index) || !read_number(fields[1], &out->id))
+        return false;
+    out->state = state_of(fields[2]);
+    snprintf(out->node, sizeof out->node, "%s", fields[3]);
+    snprintf(out->reason, sizeof out->reason, "%s", strcmp(fields[4], "None") == 0 ? "" : fields[4]);
+    return true;
+}
+
+uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most)
+{
+    uint32_t n = 0;
+    while (text && *text && n < most) {
+        char line[512];
+        size_t length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), text);
+        text += length + (text[length] == '\n');
+        n += read_job(line, &out[n]);
+    }
+    return n;
+}
+
+/* ---- questions and orders ---- */
+
+rp_status slurm_submit(const char *const *words, uint64_t *id, rp_error *err)
+{
+    const char *argv[MOST_WORDS] = {"sbatch", "--parsable"};
+    char *text = NULL;
+    uint32_t n = 2;
+    for (; *words; words++) {
+        if (n + 1 >= MOST_WORDS)
+            return err_set(err, RP_INVALID_ARGUMENT, "sbatch cannot take so many words");
+        argv[n++] = *words;
+    }
+    RP_TRY(slurm_run(argv, 0, &text, err));
+    bool ok = slurm_parse_id(text, id);
+    rp_status status = ok ? RP_OK : err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text);
+    free(text);
+    return status;
+}
+
+static const char *name_of(uint64_t id, char out[24])
+{
+    snprintf(out, 24, "%" PRIu64, id);
+    return out;
+}
+
+/* Slurm forgets jobs some time after their end. */
+static bool is_unknown(const rp_error *err)
+{
+    return strstr(err->text, "Invalid job id") != NULL || strstr(err->text, "already completing") != NULL ||
+           strstr(err->text, "completed") != NULL;
+}
+
+rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err)
+{
+    char name[24], *text = NULL;
+    *out = (struct slurm_job){.id = id};
+    rp_status status =
+        slurm_run(SLURM_WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), 0, &text, err);
+    if (status == RP_OK)
+        slurm_parse_jobs(text, out, 1);
+    free(text);
+    return status != RP_OK && is_unknown(err) ? RP_OK : status;
+}
+
+rp_status slurm_ask(uint64_t id, rp_error *err)
+{
+    char name[24];
+    return slurm_run(SLURM_WORDS("scancel", "--batch", "--signal=TERM", name_of(id, name)), 0, NULL, err);
+}
+
+rp_status slurm_cancel(uint64_t id, rp_error *err)
+{
+    char name[24];
+    if (id == 0)
+        return RP_OK;
+    rp_status status = slurm_run(SLURM_WORDS("scancel", name_of(id, name)), 0, NULL, err);
+    return status != RP_OK && is_unknown(err) ? RP_OK : status;
+}
+
+rp_status slurm_requeue(uint64_t id, rp_error *err)
+{
+    char name[24];
+    return slurm_run(SLURM_WORDS("scontrol", "requeue", name_of(id, name)), 0, NULL, err);
+}

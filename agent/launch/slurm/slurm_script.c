@@ -1,0 +1,151 @@
+#include "agent/launch/slurm/slurm_script.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define MINUTE_NS (60 * NS_PER_S)
+
+rp_status slurm_check_path(const char *path, rp_error *err)
+{
+    const char *bad = strpbrk(path, "%\"'\\`$\n\r");
+    if (!bad)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "the path '%s' has the character '%c', which means something else to sbatch: use another folder",
+                   path, *bad == '\n' || *bad == '\r' ? ' ' : *bad);
+}
+
+/* A job name without spaces and the like, which a list of squeue could not show. */
+static void write_name(const struct run_config *config, const char *suffix, FILE *out)
+{
+    fputs("#SBATCH --job-name=", out);
+    for (const char *at = config->name; *at; at++)
+        fputc(strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) ? *at : '-', out);
+    fprintf(out, "%s\n", suffix);
+}
+
+static void write_options(const struct schema_list *options, FILE *out)
+{
+    char *const *words = options->data;
+    for (uint32_t i = 0; i < options->count; i++)
+        fprintf(out, "#SBATCH %s\n", words[i]);
+}
+
+/* What both jobs have. The signal comes to the script alone, so that it can end its processes in order. */
+static void write_common(const struct run_config *config, const char *partition, int64_t cores, FILE *out)
+{
+    const struct slurm_section *slurm = &config->launch.slurm;
+    if (partition && partition[0])
+        fprintf(out, "#SBATCH --partition=%s\n", partition);
+    fputs("#SBATCH --nodes=1\n#SBATCH --ntasks=1\n", out);
+    if (cores > 0)
+        fprintf(out, "#SBATCH --cpus-per-task=%" PRId64 "\n", cores);
+    if (slurm->time_ns > 0)
+        fprintf(out, "#SBATCH --time=%" PRId64 "\n", (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS);
+    fprintf(out, "#SBATCH --signal=B:USR1@%" PRId64 "\n", (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
+    fputs("#SBATCH --requeue\n#SBATCH --open-mode=append\n", out);
+    write_options(&slurm->options, out);
+}
+
+/* In single quotes, for the shell. */
+static void write_word(const char *word, FILE *out)
+{
+    if (word[0] == '$') {
+        fprintf(out, " \"%s\"", word);
+        return;
+    }
+    fputs(" '", out);
+    for (const char *at = word; *at; at++) {
+        if (*at == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*at, out);
+    }
+    fputc('\'', out);
+}
+
+static char *close_text(FILE *out, char **text)
+{
+    if (fclose(out) == 0)
+        return *text;
+    free(*text);
+    return NULL;
+}
+
+char *slurm_script_core(const struct slurm_script *self)
+{
+    const struct slurm_section *slurm = &self->config->launch.slurm;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    fputs("#!/bin/sh\n", out);
+    write_name(self->config, "", out);
+    fprintf(out, "#SBATCH --output=\"%s\"\n", self->output);
+    write_common(self->config, slurm->partition, slurm->cores, out);
+    if (slurm->memory > 0)
+        fprintf(out, "#SBATCH --mem=%" PRId64 "K\n", (slurm->memory + 1023) / 1024);
+    fputs(
+        "\n# Broker, learners, evaluator and the launcher. The launcher submits the array of actors. Before the time\n"
+        "# limit it saves the run and queues this job again, which then goes on with the run.\nexec",
+        out);
+    write_word(self->program, out);
+    fputs(" core", out);
+    for (const char *const *word = self->core; *word; word++)
+        write_word(*word, out);
+    fputc('\n', out);
+    return close_text(out, &text);
+}
+
+/* The launcher starts the actors by srun; the script itself only stays. It looks at the run's status first, because a question
+ * to the controller from each of a thousand tasks costs more than a look at a file. */
+static const char hold[] =
+    "\n"
+    "# Holds these processors for the run. The launcher in the core job starts the actors here by srun.\n"
+    "folder=$1\n"
+    "core=$2\n"
+    "missed=0\n"
+    "nap=\n"
+    "trap 'kill $nap 2>/dev/null; exit 0' TERM INT\n"
+    "trap 'scontrol requeue \"$SLURM_JOB_ID\"; kill $nap 2>/dev/null; exit 0' USR1 # the time limit is near\n"
+    "while [ \"$missed\" -lt 4 ]; do\n"
+    "    sleep 20 &\n"
+    "    nap=$!\n"
+    "    wait \"$nap\"\n"
+    "    if [ -n \"$(find \"$folder/status.json\" -mmin -1 2>/dev/null)\" ]; then\n"
+    "        missed=0\n"
+    "        continue\n"
+    "    fi\n"
+    "    state=$(squeue -h -j \"$core\" -o %T 2>&1)\n"
+    "    case $state in\n"
+    "    RUNNING | COMPLETING | CONFIGURING | *connect* | *respon* | *imeout*) missed=0 ;;\n"
+    "    *) missed=$((missed + 1)) ;;\n"
+    "    esac\n"
+    "done\n"
+    "echo \"job $core does not run: task $SLURM_ARRAY_TASK_ID gives its processors back\"\n";
+
+char *slurm_script_actors(const struct slurm_script *self)
+{
+    const struct slurm_section *slurm = &self->config->launch.slurm;
+    uint32_t least = 1, most = 1;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    run_config_slurm_actors(self->config, &least, &most);
+    fputs("#!/bin/sh\n", out);
+    write_name(self->config, "-actors", out);
+    fprintf(out, "#SBATCH --array=0-%u\n", run_config_slurm_tasks(self->config, most) - 1);
+    write_common(self->config, slurm->actors_partition[0] ? slurm->actors_partition : slurm->partition,
+                 slurm->actors_per_task, out);
+    write_options(&slurm->actors_options, out);
+    fputs(hold, out);
+    return close_text(out, &text);
+}

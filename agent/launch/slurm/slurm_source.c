@@ -1,0 +1,386 @@
+#include "agent/launch/slurm/slurm_source.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/slurm/slurm_jobs.h"
+#include "agent/launch/slurm/slurm_record.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define LOOK_NS (2 * NS_PER_S)
+#define LOOK_LIMIT_NS (30 * NS_PER_S)
+/* Pause after an order that Slurm refused. */
+#define RETRY_NS (15 * NS_PER_S)
+/* Looks in a row without any task after which the array is taken for cancelled. */
+#define GONE_LOOKS 3u
+/* Tasks that one order may give back. */
+#define MOST_REQUEUED 64u
+
+enum order { ORDER_NONE, ORDER_SUBMIT, ORDER_THROTTLE, ORDER_REQUEUE };
+
+struct slurm_source {
+    struct host_source hosts; /* first: the pool hands it back */
+    struct slurm_source_options options;
+    struct slurm_record record;
+    char program[HOST_PATH + 32], script[FOLDER_SIZE + 32];
+    uint32_t wanted;        /* tasks that should run */
+    uint32_t throttle;      /* tasks that Slurm lets run now */
+    struct slurm_job *jobs; /* tasks at the last look, in no order */
+    uint32_t n_jobs;
+    bool *there; /* by index: the pool knows this task as a host */
+    struct slurm_call look, order;
+    enum order order_kind;
+    uint32_t order_value;      /* throttle that the order sets */
+    int64_t look_ns, order_ns; /* earliest time of the next one */
+    uint32_t empty_looks;
+    bool look_failed; /* a message said so */
+};
+
+static void say(struct slurm_source *self, bool loud, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void say(struct slurm_source *self, bool loud, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    if (!self->options.say)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    self->options.say(self->options.context, loud, text);
+}
+
+/* ---- the array ---- */
+
+struct submission {
+    char array[48], output[FOLDER_SIZE + 64], core[24];
+    const char *words[8];
+};
+
+static void submission_fill(struct submission *out, const struct slurm_source *self)
+{
+    snprintf(out->array, sizeof out->array, "--array=0-%u%%%u", self->record.tasks - 1, self->wanted);
+    snprintf(out->output, sizeof out->output, "--output=%s/logs/slurm-task-%%a.log", self->options.folder);
+    snprintf(out->core, sizeof out->core, "%" PRIu64, self->record.core);
+    const char *words[] = {"sbatch",     "--parsable",         out->array, out->output,
+                           self->script, self->options.folder, out->core,  NULL};
+    memcpy(out->words, words, sizeof words);
+}
+
+static rp_status take_array(struct slurm_source *self, const char *text, rp_error *err)
+{
+    uint64_t id = 0;
+    if (!slurm_parse_id(text ? text : "", &id))
+        return err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text ? text : "");
+    self->record.array = id;
+    self->throttle = self->wanted;
+    self->empty_looks = 0;
+    say(self, false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted,
+        self->record.tasks);
+    return slurm_record_write(self->options.folder, &self->record, err);
+}
+
+static rp_status submit(struct slurm_source *self, rp_error *err)
+{
+    struct submission submission = {0};
+    char *text = NULL;
+    submission_fill(&submission, self);
+    RP_TRY(slurm_run(submission.words, 0, &text, err));
+    rp_status status = take_array(self, text, err);
+    free(text);
+    return status;
+}
+
+/* Whether all tasks of an earlier leg's array are still in the queue. */
+static bool is_whole(struct slurm_source *self)
+{
+    char name[24], *text = NULL;
+    rp_error err = {0};
+    if (self->record.array == 0)
+        return false;
+    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
+    if (slurm_run(SLURM_WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), 0, &text, &err) != RP_OK)
+        return false;
+    uint32_t n = slurm_parse_jobs(text, self->jobs, self->record.tasks), alive = 0;
+    for (uint32_t i = 0; i < n; i++)
+        alive += self->jobs[i].state != SLURM_GONE;
+    free(text);
+    return alive == self->record.tasks;
+}
+
+static rp_status take_over(struct slurm_source *self, uint32_t tasks, rp_error *err)
+{
+    if (self->record.tasks == tasks && is_whole(self)) {
+        self->throttle = 0; /* not known: the first order sets it */
+        say(self, false, "the actor array of the last leg, job %" PRIu64 ", is still there", self->record.array);
+        return RP_OK;
+    }
+    RP_TRY(slurm_cancel(self->record.array, err));
+    self->record.array = 0;
+    self->record.tasks = tasks;
+    return submit(self, err);
+}
+
+/* ---- hosts ---- */
+
+static const char *task_name(uint32_t index, char out[HOST_NAME])
+{
+    snprintf(out, HOST_NAME, "task-%u", index);
+    return out;
+}
+
+static rp_status appear(struct slurm_source *self, struct host_pool *pool, const struct slurm_job *job, int64_t now_ns,
+                        rp_error *err)
+{
+    char name[HOST_NAME], id[40], cores[40];
+    int64_t each = self->options.config->launch.slurm.actors_per_task;
+    snprintf(id, sizeof id, "--jobid=%" PRIu64, job->id);
+    snprintf(cores, sizeof cores, "--cpus-per-task=%" PRId64, each);
+    const char *const argv[] = {"srun",    id,           "--overlap",    "--nodes=1",   "--ntasks=1", cores,
+                                "--mem=0", "--mpi=none", "--unbuffered", self->program, "node",       NULL};
+    char **carrier = slurm_without_job(argv);
+    if (!carrier)
+        return err_set(err, RP_NO_MEMORY, "no memory for a task of the array");
+    rp_status status =
+        host_pool_appear(pool, task_name(job->index, name), (const char *const *)carrier, (double)each, now_ns, err);
+    slurm_free(&carrier);
+    return status;
+}
+
+/* Tells the pool what has changed since the last look. */
+static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t now_ns)
+{
+    bool *runs = calloc(self->record.tasks, sizeof *runs);
+    char name[HOST_NAME];
+    if (!runs)
+        return;
+    for (uint32_t i = 0; i < self->n_jobs; i++) {
+        const struct slurm_job *job = &self->jobs[i];
+        rp_error err = {0};
+        if (job->index >= self->record.tasks || job->state != SLURM_RUNNING)
+            continue;
+        runs[job->index] = true;
+        if (!self->there[job->index] && appear(self, pool, job, now_ns, &err) != RP_OK)
+            say(self, true, "task %u of the actor array cannot be used: %s", job->index, err.text);
+        self->there[job->index] = true;
+    }
+    for (uint32_t i = 0; i < self->record.tasks; i++) {
+        if (self->there[i] && !runs[i])
+            host_pool_vanish(pool, task_name(i, name));
+        self->there[i] = runs[i];
+    }
+    free(runs);
+}
+
+static void take_look(struct slurm_source *self, struct host_pool *pool, rp_status status, const rp_error *err,
+                      int64_t now_ns)
+{
+    bool unknown = status != RP_OK && strstr(err->text, "Invalid job id");
+    self->look_ns = now_ns + LOOK_NS;
+    if (status != RP_OK && !unknown) {
+        if (!self->look_failed)
+            say(self, true, "the actor array cannot be watched: %s", err->text);
+        self->look_failed = true;
+        return;
+    }
+    self->look_failed = false;
+    self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.text, self->jobs, self->record.tasks);
+    self->empty_looks = self->n_jobs > 0 ? 0 : self->empty_looks + 1;
+    tell_pool(self, pool, now_ns);
+}
+
+static void keep_looking(struct slurm_source *self, struct host_pool *pool, int64_t now_ns)
+{
+    char name[24];
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    if (self->look.pid > 0) {
+        if (slurm_call_ended(&self->look, &status, &err))
+            take_look(self, pool, status, &err, now_ns);
+        return;
+    }
+    if (now_ns < self->look_ns || self->record.array == 0)
+        return;
+    slurm_call_fini(&self->look);
+    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
+    const char *const argv[] = {"squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT, NULL};
+    status = slurm_call_start(&self->look, argv, LOOK_LIMIT_NS, &err);
+    if (status != RP_OK)
+        take_look(self, pool, status, &err, now_ns);
+}
+
+/* ---- orders ---- */
+
+static void begin(struct slurm_source *self, enum order kind, const char *const *argv, int64_t now_ns)
+{
+    rp_error err = {0};
+    slurm_call_fini(&self->order);
+    self->order_kind = kind;
+    if (slurm_call_start(&self->order, argv, LOOK_LIMIT_NS, &err) == RP_OK)
+        return;
+    say(self, true, "the actor array cannot be changed: %s", err.text);
+    self->order_kind = ORDER_NONE;
+    self->order_ns = now_ns + RETRY_NS;
+}
+
+static void submit_again(struct slurm_source *self, int64_t now_ns)
+{
+    struct submission submission = {0};
+    say(self, true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
+    submission_fill(&submission, self);
+    begin(self, ORDER_SUBMIT, submission.words, now_ns);
+}
+
+/* Slurm lets as many tasks run as the throttle says; one that is lowered ends nobody. */
+static void set_throttle(struct slurm_source *self, int64_t now_ns)
+{
+    char job[40], throttle[48];
+    snprintf(job, sizeof job, "JobId=%" PRIu64, self->record.array);
+    snprintf(throttle, sizeof throttle, "ArrayTaskThrottle=%u", self->wanted);
+    self->order_value = self->wanted;
+    const char *const argv[] = {"scontrol", "update", job, throttle, NULL};
+    begin(self, ORDER_THROTTLE, argv, now_ns);
+}
+
+static int by_index(const void *a, const void *b)
+{
+    const struct slurm_job *left = a, *right = b;
+    return (left->index > right->index) - (left->index < right->index);
+}
+
+/* Puts tasks beyond the throttle back into the queue, those with the highest indices first. They wait there until the throttle
+ * is raised again; cancelled tasks would be gone. */
+static void give_back(struct slurm_source *self, uint32_t surplus, int64_t now_ns)
+{
+    char list[MOST_REQUEUED * 32];
+    size_t used = 0;
+    qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
+    surplus = surplus < MOST_REQUEUED ? surplus : MOST_REQUEUED;
+    for (uint32_t i = self->n_jobs; i-- > 0 && surplus > 0;) {
+        if (self->jobs[i].state != SLURM_RUNNING)
+            continue;
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%" PRIu64 "_%u", used ? "," : "",
+                                 self->record.array, self->jobs[i].index);
+        self->jobs[i].state = SLURM_ENDING; /* until the next look */
+        surplus--;
+    }
+    const char *const argv[] = {"scontrol", "requeue", list, NULL};
+    begin(self, ORDER_REQUEUE, argv, now_ns);
+}
+
+static void take_order(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
+{
+    enum order kind = self->order_kind;
+    self->order_kind = ORDER_NONE;
+    if (status == RP_OK && kind == ORDER_THROTTLE)
+        self->throttle = self->order_value;
+    if (status == RP_OK && kind == ORDER_SUBMIT)
+        status = take_array(self, self->order.text, err);
+    if (status == RP_OK)
+        return;
+    say(self, true, "the actor array cannot be changed: %s", err->text);
+    self->order_ns = now_ns + RETRY_NS;
+}
+
+/* One order at a time, and the next one from what is seen then: an order that is lost is given again. */
+static void keep_size(struct slurm_source *self, int64_t now_ns)
+{
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    uint32_t running = 0;
+    if (self->order.pid > 0) {
+        if (slurm_call_ended(&self->order, &status, &err))
+            take_order(self, status, &err, now_ns);
+        return;
+    }
+    if (now_ns < self->order_ns)
+        return;
+    for (uint32_t i = 0; i < self->n_jobs; i++)
+        running += self->jobs[i].state == SLURM_RUNNING;
+    if (self->empty_looks >= GONE_LOOKS)
+        submit_again(self, now_ns);
+    else if (self->throttle != self->wanted)
+        set_throttle(self, now_ns);
+    else if (running > self->wanted)
+        give_back(self, running - self->wanted, now_ns);
+}
+
+/* ---- the source ---- */
+
+static void look(struct host_source *hosts, struct host_pool *pool, int64_t now_ns)
+{
+    struct slurm_source *self = (struct slurm_source *)hosts;
+    keep_looking(self, pool, now_ns);
+    keep_size(self, now_ns);
+}
+
+static void want(struct host_source *hosts, uint32_t actors)
+{
+    struct slurm_source *self = (struct slurm_source *)hosts;
+    uint32_t tasks = run_config_slurm_tasks(self->options.config, actors);
+    uint32_t least = 1, most = 1;
+    run_config_slurm_actors(self->options.config, &least, &most);
+    uint32_t fewest = run_config_slurm_tasks(self->options.config, least);
+    tasks = tasks < fewest ? fewest : tasks;
+    self->wanted = tasks < self->record.tasks ? tasks : self->record.tasks;
+}
+
+struct slurm_source *slurm_source_new(const struct slurm_source_options *options, rp_error *err)
+{
+    uint32_t least = 1, most = 1;
+    struct slurm_source *self = calloc(1, sizeof *self);
+    if (self)
+        *self = (struct slurm_source){.hosts = {.look = look, .want = want},
+                                      .options = *options,
+                                      .look = {.out = -1, .err = -1},
+                                      .order = {.out = -1, .err = -1}};
+    run_config_slurm_actors(options->config, &least, &most);
+    uint32_t tasks = run_config_slurm_tasks(options->config, most);
+    if (self) {
+        self->jobs = calloc(tasks, sizeof *self->jobs);
+        self->there = calloc(tasks, sizeof *self->there);
+    }
+    if (!self || !self->jobs || !self->there) {
+        err_set(err, RP_NO_MEMORY, "no memory for %u tasks", tasks);
+        slurm_source_destroy(&self);
+        return NULL;
+    }
+    /* With auto, all tasks are asked for, because the plan counts the hosts that there are. */
+    uint32_t fixed = (uint32_t)options->config->actors.count;
+    self->wanted = fixed > 0 ? run_config_slurm_tasks(options->config, fixed) : tasks;
+    slurm_record_read(options->folder, &self->record);
+    snprintf(self->program, sizeof self->program, "%s/replay-launch", options->programs);
+    if (self->record.script[0])
+        snprintf(self->script, sizeof self->script, "%s", self->record.script);
+    else
+        run_folder_path(self->script, sizeof self->script, options->folder, SLURM_ACTORS_SCRIPT);
+    if (take_over(self, tasks, err) != RP_OK)
+        slurm_source_destroy(&self);
+    return self;
+}
+
+void slurm_source_destroy(struct slurm_source **pointer)
+{
+    struct slurm_source *self = *pointer;
+    rp_error err = {0};
+    if (!self)
+        return;
+    slurm_call_fini(&self->look);
+    slurm_call_fini(&self->order);
+    if (slurm_cancel(self->record.array, &err) != RP_OK)
+        say(self, true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
+    free(self->jobs);
+    free(self->there);
+    free(self);
+    *pointer = NULL;
+}
+
+struct host_source *slurm_source_hosts(struct slurm_source *self)
+{
+    return &self->hosts;
+}

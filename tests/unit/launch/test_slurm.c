@@ -1,0 +1,257 @@
+/* Runs under Slurm, as far as no cluster is needed: numbers of actors and tasks, the scripts, answers of squeue and sbatch, what a
+ * folder remembers, and calls of programs that answer, fail or hang. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/slurm/slurm_jobs.h"
+#include "agent/launch/slurm/slurm_record.h"
+#include "agent/launch/slurm/slurm_script.h"
+
+#define SLURM "launch.engine=slurm"
+
+/* Reads the default run with overrides; the number of mistakes. */
+static uint32_t read_config(struct run_config *out, const char *first, const char *second, const char *third)
+{
+    const char *const overrides[] = {SLURM, first, second, third, NULL};
+    struct schema_report *report = schema_report_new();
+    assert_non_null(report);
+    *out = (struct run_config){0};
+    run_config_read(NULL, overrides, out, report);
+    uint32_t n = schema_report_count(report);
+    schema_report_destroy(&report);
+    return n;
+}
+
+static void assert_actors(const char *count, uint32_t least, uint32_t most, uint32_t tasks)
+{
+    char text[64];
+    struct run_config config;
+    uint32_t low = 0, high = 0;
+    snprintf(text, sizeof text, "launch.slurm.actors.count=%s", count);
+    assert_int_equal(read_config(&config, text, "actors.count=auto", NULL), 0);
+    assert_true(run_config_slurm_actors(&config, &low, &high));
+    assert_int_equal(low, least);
+    assert_int_equal(high, most);
+    assert_int_equal(run_config_slurm_tasks(&config, high), tasks);
+    run_config_free(&config);
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    assert_actors("4-64", 4, 64, 8);
+    assert_actors("8", 8, 8, 1);
+    assert_actors("1-9", 1, 9, 2);
+    static const char *const wrong[] = {"0", "-4", "4-", "8-4", "four", "4-8-16", "1-99999", "4..8"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char text[64];
+        struct run_config config;
+        snprintf(text, sizeof text, "launch.slurm.actors.count=%s", wrong[i]);
+        assert_int_not_equal(read_config(&config, text, NULL, NULL), 0);
+        run_config_free(&config);
+    }
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"launch.slurm.actors.count=2-4", "actors.count=8"},
+        {"launch.slurm.time=1min", "launch.slurm.warning=2min"},
+        {"launch.slurm.options=[account]", NULL},
+        {"launch.slurm.actors.options=[gres]", NULL},
+    };
+    struct run_config config;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(read_config(&config, wrong[i][0], wrong[i][1], NULL), 1);
+        run_config_free(&config);
+    }
+    assert_int_equal(read_config(&config, "launch.slurm.actors.count=2-8", "actors.count=8", "launch.slurm.time=1h"),
+                     0);
+    run_config_free(&config);
+}
+
+/* A requeued job needs its tables: there is a folder of checkpoints, unless the file names one. */
+static void test_complete(void **state)
+{
+    (void)state;
+    struct run_config config;
+    assert_int_equal(read_config(&config, "launch.slurm.actors.count=4-24", "actors.count=auto", NULL), 0);
+    assert_true(run_config_complete_slurm(&config));
+    assert_int_equal(config.plan.max_actors, 24);
+    assert_string_equal(config.broker.checkpoint_dir, "checkpoint");
+    run_config_free(&config);
+    assert_int_equal(read_config(&config, "broker.journal.dir=kept", NULL, NULL), 0);
+    assert_true(run_config_complete_slurm(&config));
+    assert_string_equal(config.broker.checkpoint_dir, "");
+    run_config_free(&config);
+}
+
+static bool has_line(const char *text, const char *line)
+{
+    char wanted[256];
+    snprintf(wanted, sizeof wanted, "\n%s\n", line);
+    return strstr(text, wanted) != NULL;
+}
+
+static void test_core_script(void **state)
+{
+    (void)state;
+    struct run_config config;
+    assert_int_equal(read_config(&config,
+                                 "launch.slurm={partition: gpu, cores: 6, memory: 2GiB, time: 90s, warning: 30s, "
+                                 "options: [--account=x]}",
+                                 "name=my run", NULL),
+                     0);
+    const char *const words[] = {"/runs/it's", "$SLURM_JOB_ID", NULL};
+    struct slurm_script script = {
+        .config = &config, .program = "/bin/replay-launch", .output = "/runs/a b/core.log", .core = words};
+    char *text = slurm_script_core(&script);
+    assert_non_null(text);
+    assert_ptr_equal(strstr(text, "#!/bin/sh\n#SBATCH --job-name=my-run\n"), text);
+    static const char *const lines[] = {"#SBATCH --partition=gpu",
+                                        "#SBATCH --cpus-per-task=6",
+                                        "#SBATCH --mem=2097152K",
+                                        "#SBATCH --time=2",
+                                        "#SBATCH --account=x",
+                                        "#SBATCH --signal=B:USR1@30",
+                                        "#SBATCH --requeue",
+                                        "#SBATCH --open-mode=append",
+                                        "#SBATCH --output=\"/runs/a b/core.log\"",
+                                        "exec '/bin/replay-launch' core '/runs/it'\\''s' \"$SLURM_JOB_ID\""};
+    for (size_t i = 0; i + 1 < sizeof lines / sizeof lines[0]; i++)
+        assert_true(has_line(text, lines[i]));
+    assert_non_null(strstr(text, lines[9]));
+    free(text);
+    run_config_free(&config);
+}
+
+static void test_actors_script(void **state)
+{
+    (void)state;
+    struct run_config config;
+    assert_int_equal(read_config(&config,
+                                 "launch.slurm={partition: gpu, actors: {partition: spare, count: 4-20, per_task: 8, "
+                                 "options: [--nice=10]}}",
+                                 "actors.count=auto", NULL),
+                     0);
+    struct slurm_script script = {.config = &config};
+    char *text = slurm_script_actors(&script);
+    assert_non_null(text);
+    static const char *const lines[] = {"#SBATCH --array=0-2", "#SBATCH --partition=spare", "#SBATCH --cpus-per-task=8",
+                                        "#SBATCH --requeue", "#SBATCH --nice=10"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        assert_true(has_line(text, lines[i]));
+    assert_null(strstr(text, "--time=")); /* the partition's */
+    free(text);
+    run_config_free(&config);
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    assert_int_equal(slurm_check_path("/home/a b/runs/x-2", &err), RP_OK);
+    assert_int_equal(slurm_check_path("/home/100%", &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(slurm_check_path("/home/$x", &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(slurm_check_path("/home/\"x", &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(slurm_check_path("/home/x\ny", &err), RP_INVALID_ARGUMENT);
+}
+
+static void test_answers(void **state)
+{
+    (void)state;
+    struct slurm_job jobs[8];
+    static const char text[] = "12_0|13|RUNNING|n1|None\n"
+                               "12_1|14|PENDING||ReqNodeNotAvail, UnavailableNodes:n1|x\n"
+                               "12_[2-5]|12|PENDING||Priority\n" /* without -r */
+                               "slurm: a warning\n"
+                               "12_6|15|COMPLETING|n2|None\n"
+                               "12_7|x|RUNNING|n2|None\n"
+                               "9|9|RUNNING|n[1-2]|None\n"
+                               "10|10|NODE_FAIL||None";
+    assert_int_equal(slurm_parse_jobs(text, jobs, 8), 5);
+    assert_int_equal(jobs[0].id, 13);
+    assert_int_equal(jobs[0].index, 0);
+    assert_int_equal(jobs[0].state, SLURM_RUNNING);
+    assert_string_equal(jobs[0].node, "n1");
+    assert_string_equal(jobs[0].reason, "");
+    assert_int_equal(jobs[1].index, 1);
+    assert_int_equal(jobs[1].state, SLURM_PENDING);
+    assert_string_equal(jobs[1].reason, "ReqNodeNotAvail, UnavailableNodes:n1|x");
+    assert_int_equal(jobs[2].state, SLURM_ENDING);
+    assert_int_equal(jobs[3].id, 9);
+    assert_int_equal(jobs[4].state, SLURM_GONE);
+    assert_int_equal(slurm_parse_jobs(text, jobs, 2), 2);
+    assert_int_equal(slurm_parse_jobs("", jobs, 8), 0);
+    assert_int_equal(slurm_parse_jobs("|||||||\n1|2|3\n\n", jobs, 8), 0);
+}
+
+static void test_ids(void **state)
+{
+    (void)state;
+    uint64_t id = 0;
+    assert_true(slurm_parse_id("123\n", &id));
+    assert_int_equal(id, 123);
+    assert_true(slurm_parse_id("77;cluster\n", &id));
+    assert_int_equal(id, 77);
+    static const char *const wrong[] = {"", "\n", "-3", "0", "x", "99999999999999999999999", "Submitted batch job 3"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(slurm_parse_id(wrong[i], &id));
+}
+
+static void test_record(void **state)
+{
+    (void)state;
+    char base[] = "/tmp/replay-slurm-XXXXXX", path[64];
+    struct slurm_record record = {.core = 5, .array = UINT64_C(1) << 40, .tasks = 8, .script = "/x"}, back;
+    rp_error err = {0};
+    assert_non_null(mkdtemp(base));
+    assert_false(slurm_record_read(base, &back));
+    assert_int_equal(slurm_record_write(base, &record, &err), RP_OK);
+    assert_true(slurm_record_read(base, &back));
+    assert_memory_equal(&record, &back, sizeof record);
+    assert_int_equal(run_folder_write(base, SLURM_RECORD, "{\"core\":", &err), RP_OK);
+    assert_false(slurm_record_read(base, &back));
+    snprintf(path, sizeof path, "%s/" SLURM_RECORD, base);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(base), 0);
+}
+
+/* The variables of the launcher's own job do not reach the programs of Slurm, but the place of the cluster does. */
+static void test_calls(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    rp_error err = {0};
+    assert_int_equal(setenv("SLURM_JOB_ID", "7", 1), 0);
+    assert_int_equal(setenv("SLURM_CONF", "/x", 1), 0);
+    assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo \"$SLURM_JOB_ID,$SLURM_CONF\""), 0, &text, &err), RP_OK);
+    assert_string_equal(text, ",/x\n");
+    free(text);
+    assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo 'x: error: wrong partition' >&2; exit 3"), 0, NULL, &err),
+                     RP_FAILED_PRECONDITION);
+    assert_string_equal(err.text, "Slurm: wrong partition");
+    assert_int_equal(slurm_run(SLURM_WORDS("no-such-program-of-slurm"), 0, NULL, &err), RP_NOT_FOUND);
+    const char *const hangs[] = {"sleep", "60", NULL};
+    assert_int_equal(slurm_run(hangs, 50000000, NULL, &err), RP_DEADLINE_EXCEEDED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),      cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_core_script), cmocka_unit_test(test_actors_script), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_answers),     cmocka_unit_test(test_ids),           cmocka_unit_test(test_record),
+        cmocka_unit_test(test_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
