@@ -10,10 +10,10 @@
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"
 
-/* Values of monitor.connections; a running number of the connection from FIRST_CONNECTION on. */
 /* Handshakes that break off without a reason are no news: clients probe an endpoint before they use it. */
 #define HANDSHAKE_FAILED ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
 
+/* Values of monitor.connections; a running number of the connection from FIRST_CONNECTION on. */
 enum { NEVER_SEEN, HAS_ENDED, FIRST_CONNECTION };
 
 rp_status monitor_open(struct monitor *self, void *context, void *service, rp_error *err)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from harness import Broker, eventually
 from service import Service
 
 CTL = os.environ.get("RP_CTL", "replay-ctl")
+SANITIZED = bool(os.environ.get("RP_SANITIZE"))   # everything takes longer then
 PERMISSION_DENIED = 19
 
 TABLES = """
@@ -132,6 +134,31 @@ class KeyBroker(Broker):
         super().remove()
         for folder in (self.keys, self.files):
             subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+class KeyWorld:
+    """What the tests of a file share: a broker with keys, and an admin's key and connection."""
+
+    def __init__(self, *options, **named):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.broker = KeyBroker(*options, **named)
+        self.endpoint = self.broker.endpoints["service"]
+        self.admin = self.broker.new("admin", "admin")
+        self.watch = self.broker.service(self.admin)
+        self.watch.info()   # it is in, whatever happens to the list
+
+    def remove(self):
+        self.broker.remove()
+
+
+def run(test, world_class):
+    """Runs all tests of a file in one world. Returns the exit status."""
+    world = world_class()
+    try:
+        return test.main(world)
+    finally:
+        world.remove()
 
 
 def status(service, name, body, payload=(), timeout=5.0):

@@ -12,23 +12,17 @@ import subprocess
 import sys
 import time
 
-from keyrings import KeyBroker, Stranger  # Stranger: for the processes of FLOOD
+from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger, run  # Stranger: for the processes of FLOOD
 from harness import Runner, check, equal, eventually
 
 test = Runner()
-SANITIZED = bool(os.environ.get("RP_SANITIZE"))
 HANDSHAKES = 2000 if SANITIZED else 10000
 
 
-class World:
+class World(KeyWorld):
     def __init__(self):
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.broker = KeyBroker()
+        super().__init__()
         self.actor = self.broker.new("actor", "actor")
-        self.watch = self.broker.service(self.broker.new("admin", "admin"))
-        self.watch.info()
-        self.endpoint = self.broker.endpoints["service"]
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
@@ -185,13 +179,5 @@ def a_flood_of_failing_handshakes(world):
     check(world.broker.alive())
 
 
-def main():
-    world = World()
-    try:
-        return test.main(world)
-    finally:
-        world.broker.remove()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(test, World))

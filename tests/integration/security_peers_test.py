@@ -4,7 +4,6 @@ the broker's core. Replayed handshakes do not disturb who is in.
 Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
 
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -14,25 +13,19 @@ import time
 
 import zmq
 
-from keyrings import CTL, KeyBroker, Stranger, status, write
+from keyrings import CTL, SANITIZED, KeyWorld, Stranger, run, status, write
 from generated import pb
 from harness import Runner, check, contains, equal, eventually
 
 test = Runner()
-SANITIZED = bool(os.environ.get("RP_SANITIZE"))
 HANDSHAKES = 2000 if SANITIZED else 10000
 REFUSED, NO_BROKER = 1, 3   # exit statuses of replay-ctl
 
 
-class World:
+class World(KeyWorld):
     def __init__(self):
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.broker = KeyBroker()
-        self.admin = self.broker.new("admin", "admin")
+        super().__init__()
         self.actor = self.broker.new("actor", "actor")
-        self.watch = self.broker.service(self.admin)
-        self.endpoint = self.broker.endpoints["service"]
         self.idle = {name: socket.create_connection(("127.0.0.1", self.port(name)), 5) for name in self.broker.endpoints}
         self.begin = time.monotonic()
 
@@ -340,13 +333,5 @@ def secrets_stay_secret(world):
         check(own.decode() not in world.broker.ctl(verb, world.broker.keys), verb)
 
 
-def main():
-    world = World()
-    try:
-        return test.main(world)
-    finally:
-        world.broker.remove()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(test, World))

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-from keyrings import COLUMNS, PERMISSION_DENIED, KeyBroker, status, write
+from keyrings import COLUMNS, PERMISSION_DENIED, KeyWorld, run, status, write
 from generated import pb
 from harness import Runner, check, equal, eventually
 
@@ -59,10 +59,10 @@ def may(roles, allowed):
     return bool(allowed & set(roles.split("+"))) or "admin" in roles
 
 
-class World:
+class World(KeyWorld):
     def __init__(self):
-        self.broker = KeyBroker()
-        self.keys = {roles: self.broker.new(roles.replace("+", "-"), roles) for roles in HOLDERS}
+        super().__init__()
+        self.keys = {roles: self.broker.new("of-" + roles.replace("+", "-"), roles) for roles in HOLDERS}
         self.services = {roles: self.broker.service(key) for roles, key in self.keys.items()}
 
 
@@ -156,13 +156,5 @@ def the_document_says_the_same(world):
     equal({r for names in DOCUMENTED.values() for r in names}, set(ROWS) | {"ingest"})
 
 
-def main():
-    world = World()
-    try:
-        return test.main(world)
-    finally:
-        world.broker.remove()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(test, World))

@@ -15,7 +15,7 @@ import time
 import zmq
 import zmq.utils.z85 as z85
 
-from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, KeyBroker, KeyContext, status, write
+from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, run, status, write
 from actor import Actor
 from generated import pb
 from harness import Runner, check, equal, eventually
@@ -23,20 +23,16 @@ from learner import Learner
 from service import Service
 
 test = Runner()
-SLOW = bool(os.environ.get("RP_SANITIZE"))
 RESOURCE_EXHAUSTED = 5
 
 
-class World:
+class World(KeyWorld):
     def __init__(self):
         self.disk = pathlib.Path(tempfile.mkdtemp(prefix="replay-disk-"))
-        self.broker = KeyBroker("journal: {dir: %s, fsync: never}\n" % self.disk, ports=free_ports(3))
-        self.admin = self.broker.new("admin", "admin")
-        self.watch = self.broker.service(self.admin)
-        self.watch.info()   # it is in, whatever happens to the list
+        super().__init__("journal: {dir: %s, fsync: never}\n" % self.disk, ports=free_ports(3))
 
     def remove(self):
-        self.broker.remove()
+        super().remove()
         os.system("rm -rf %s" % self.disk)
 
 
@@ -232,7 +228,7 @@ def limit_of_the_insert_rate(world):
         thread.join(10)
     print("      500/s: %.0f/s; after the change to 2000/s: %.0f/s" % (rate, faster))
     check(400 <= rate <= 600, "measured", rate)
-    check(faster <= 2400 and (SLOW or faster >= 900), "measured after the change", faster)
+    check(faster <= 2400 and (SANITIZED or faster >= 900), "measured after the change", faster)
     check(any("500" in text and "rate" in text for text in texts), texts[:3])
 
 
@@ -438,9 +434,10 @@ def a_list_that_is_edited_in_its_place(world):
     """An editor that empties the file and writes it again: nobody loses its role meanwhile."""
     path, text = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
     stop, refused, asked = threading.Event(), [], [0]
+    service = Service(world.broker.endpoints["service"], context=world.watch.context)
+    service.info()
 
     def ask():
-        service = Service(world.broker.endpoints["service"], context=world.watch.context)
         while not stop.is_set():
             asked[0] += 1
             if status(service, "info", pb.Info()) != 0:
@@ -476,16 +473,8 @@ def a_long_list(world):
         longest = max(longest, time.monotonic() - start)
     check(len(world.broker.lines("B0604")) > before, "the list was read")
     print("      20,000 keys: longest answer %.0f ms" % (longest * 1e3))
-    check(longest < (3.0 if SLOW else 0.7), "longest answer", longest)
-
-
-def main():
-    world = World()
-    try:
-        return test.main(world)
-    finally:
-        world.remove()
+    check(longest < (3.0 if SANITIZED else 0.7), "longest answer", longest)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(test, World))
