@@ -166,8 +166,8 @@ def status(service, name, body, payload=(), timeout=5.0):
     return service.ask(name, body, payload, timeout, check=False)[0].status
 
 
-def write(actor, table="t", count=1, timeout=10.0):
-    """Writes items of one step and waits until they are in their table."""
+def send(actor, table="t", count=1, timeout=10.0):
+    """Sends items of one step."""
     if not any(layout.table == table for _, layout in actor.layouts):
         actor.layout(table, FIELDS)
     layout = next(l.id for _, l in actor.layouts if l.table == table)
@@ -175,7 +175,12 @@ def write(actor, table="t", count=1, timeout=10.0):
     for i in range(count):
         actor.item(layout, chunk, i, 1)
     actor.oldest_chunk = chunk
-    return actor.send(timeout) and actor.flush(timeout)
+    return actor.send(timeout)
+
+
+def write(actor, table="t", count=1, timeout=10.0):
+    """Writes items of one step and waits until they are in their table."""
+    return send(actor, table, count, timeout) and actor.flush(timeout)
 
 
 def seconds(function, *args):

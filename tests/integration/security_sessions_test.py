@@ -15,7 +15,7 @@ import time
 import zmq
 import zmq.utils.z85 as z85
 
-from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, run, status, write
+from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, run, send, status, write
 from actor import Actor
 from generated import pb
 from harness import Runner, check, equal, eventually
@@ -206,11 +206,13 @@ def limit_of_the_insert_rate(world):
         service = Service(world.broker.endpoints["service"], context=KeyContext(key, zmq.Context()))
         actor = Actor(service, COLUMNS, "rate-%d" % n)
         while not stop.is_set():
-            if not write(actor, count=20, timeout=3):
+            if not send(actor, count=20, timeout=3):
                 break
-            counts[n] += 20
             reply = service.ask("heartbeat", pb.Heartbeat(session=actor.session, epoch=actor.epoch))[0]
             texts.extend(reply.credit.waiting)
+            if not actor.flush(3):
+                break
+            counts[n] += 20
     threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(2)]
     for thread in threads:
         thread.start()
