@@ -10,49 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/log.h"
 #include "proto/base/rng.h"
-#include "replay/client.h"
-#include "replay/writer.h"
-#include "tests/support/fakepeer.h"
+#include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO},
     {.name = "r", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO},
 };
 
-struct fixture {
-    struct fakepeer peer;
-    rp_client *client;
-    rp_writer *writer;
-    rp_error err;
-};
-
 static int set_up(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 2, .keep_alive = 8};
-    log_set_level(LEVEL_OFF);
-    fakepeer_start(&f->peer);
-    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
-    f->writer = rp_writer_new(f->client, columns, 2, &options, 5000, &f->err);
-    if (!f->writer)
-        fail_msg("%s", f->err.text);
-    *state = f;
+    writer_fixture_set_up(state);
+    writer_fixture_open(*state, columns, 2, &options);
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-    rp_writer_destroy(&f->writer, 0, NULL);
-    rp_client_destroy(&f->client);
-    fakepeer_stop(&f->peer);
-    free(f);
-    return 0;
-}
-
-static void add_pattern(struct fixture *f, const char *table, uint32_t steps, const rp_condition *conditions,
+static void add_pattern(struct writer_fixture *f, const char *table, uint32_t steps, const rp_condition *conditions,
                         uint32_t n)
 {
     rp_slice slice = {.column = 0, .start = -(int64_t)steps};
@@ -62,7 +36,7 @@ static void add_pattern(struct fixture *f, const char *table, uint32_t steps, co
         fail_msg("%s", f->err.text);
 }
 
-static void run(struct fixture *f, uint32_t steps)
+static void run(struct writer_fixture *f, uint32_t steps)
 {
     float x = 1, r = 2;
     const void *values[] = {&x, &r};
@@ -70,7 +44,7 @@ static void run(struct fixture *f, uint32_t steps)
         assert_int_equal(rp_writer_append(f->writer, values, 5000, &f->err), RP_OK);
 }
 
-static void end(struct fixture *f)
+static void end(struct writer_fixture *f)
 {
     if (rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err) != RP_OK)
         fail_msg("%s", f->err.text);
@@ -78,7 +52,7 @@ static void end(struct fixture *f)
 
 static void every_step_as_soon_as_it_fits(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     add_pattern(f, "a", 3, NULL, 0);
     for (int episode = 0; episode < 2; episode++) {
         run(f, 10);
@@ -92,7 +66,7 @@ static void every_step_as_soon_as_it_fits(void **state)
 
 static void conditions_choose_the_steps(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     const rp_condition modulo = {.kind = RP_WHEN_STEP_MODULO, .a = 4, .b = 0};
     const rp_condition late[] = {{.kind = RP_WHEN_MIN_STEPS, .a = 5}, {.kind = RP_WHEN_EVERY, .a = 3}};
     add_pattern(f, "a", 2, &modulo, 1); /* steps 4, 8, 12 */
@@ -109,7 +83,7 @@ static void conditions_choose_the_steps(void **state)
 
 static void the_end_of_an_episode(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     const rp_condition last = {.kind = RP_WHEN_END_OF_EPISODE};
     const rp_condition last_of_long[] = {last, {.kind = RP_WHEN_MIN_STEPS, .a = 6}};
     add_pattern(f, "a", 1, &last, 1);
@@ -129,7 +103,7 @@ static void the_end_of_an_episode(void **state)
 
 static void absent_values_make_no_item(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     float x = 1;
     const void *values[] = {NULL, &x};
     add_pattern(f, "a", 2, NULL, 0);
@@ -143,7 +117,7 @@ static void absent_values_make_no_item(void **state)
 
 static void a_time_out_takes_no_step(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
     rp_writer_destroy(&f->writer, 0, NULL);
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -253,7 +227,7 @@ static rp_condition random_condition(struct rng *rng)
     return c;
 }
 
-static void random_patterns(struct fixture *f, struct model *model, struct rng *rng)
+static void random_patterns(struct writer_fixture *f, struct model *model, struct rng *rng)
 {
     for (uint32_t i = 0; i < MODEL_PATTERNS; i++) {
         struct model_pattern *pattern = &model->patterns[i];
@@ -265,7 +239,7 @@ static void random_patterns(struct fixture *f, struct model *model, struct rng *
     }
 }
 
-static void random_step(struct fixture *f, struct model *model, struct rng *rng)
+static void random_step(struct writer_fixture *f, struct model *model, struct rng *rng)
 {
     static const int64_t whole[] = {INT64_MIN, INT64_MIN + 1, -3, -2, -1, 0, 1, 2, 7, 9007199254740993, INT64_MAX};
     static const double real[] = {-INFINITY, -3, -1.5, 0, -0.0, 0.5, 2, 1.8446744073709552e19, INFINITY, NAN};
@@ -288,7 +262,7 @@ static void random_step(struct fixture *f, struct model *model, struct rng *rng)
     model_apply(model, false);
 }
 
-static void agrees(struct fixture *f, const struct model *model, uint64_t seed)
+static void agrees(struct writer_fixture *f, const struct model *model, uint64_t seed)
 {
     rp_writer_info info = {.struct_size = sizeof info};
     assert_int_equal(rp_writer_get_info(f->writer, &info, NULL), RP_OK);
@@ -299,7 +273,7 @@ static void agrees(struct fixture *f, const struct model *model, uint64_t seed)
 
 static void random_patterns_agree_with_a_model(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     for (uint64_t seed = 1; seed <= 600; seed++) {
         struct rng rng;
         struct model model = {0};
@@ -327,7 +301,7 @@ static void random_patterns_agree_with_a_model(void **state)
 
 static void bad_conditions_are_refused(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
     rp_condition c = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
     rp_pattern pattern = {
@@ -356,7 +330,7 @@ static void bad_conditions_are_refused(void **state)
 
 static void bad_patterns_are_refused(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
     rp_condition never = {.kind = RP_WHEN_STEP_MODULO, .a = 3, .b = 3};
     rp_pattern pattern = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1};
@@ -386,7 +360,7 @@ static void bad_patterns_are_refused(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
 }
 
-#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, writer_fixture_tear_down)
 
 int main(void)
 {

@@ -9,11 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/log.h"
 #include "proto/base/rng.h"
-#include "replay/client.h"
-#include "replay/writer.h"
-#include "tests/support/fakepeer.h"
+#include "tests/support/writer_fixture.h"
 
 #define STEPS 400
 #define KEEP 7
@@ -24,42 +21,11 @@ static const rp_column columns[] = {
 };
 enum { X_BYTES = 24, B_BYTES = 5 };
 
-struct fixture {
-    struct fakepeer peer;
-    rp_client *client;
-    rp_writer *writer;
-    rp_error err;
-};
-
-static void open_writer(struct fixture *f, uint32_t chunk_length, uint32_t history)
+static void open_writer(struct writer_fixture *f, uint32_t chunk_length, uint32_t history)
 {
     rp_writer_options options = {
         .struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = KEEP, .history = history};
-    rp_writer_destroy(&f->writer, 5000, NULL);
-    f->writer = rp_writer_new(f->client, columns, 2, &options, 5000, &f->err);
-    if (!f->writer)
-        fail_msg("%s", f->err.text);
-}
-
-static int set_up(void **state)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-    log_set_level(LEVEL_OFF);
-    fakepeer_start(&f->peer);
-    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
-    assert_non_null(f->client);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-    rp_writer_destroy(&f->writer, 0, NULL);
-    rp_client_destroy(&f->client);
-    fakepeer_stop(&f->peer);
-    free(f);
-    return 0;
+    writer_fixture_open(f, columns, 2, &options);
 }
 
 struct model {
@@ -69,7 +35,7 @@ struct model {
 };
 
 /* Asks for every step of the episode, from both ends, and for some beyond. */
-static void agrees(struct fixture *f, const struct model *model)
+static void agrees(struct writer_fixture *f, const struct model *model)
 {
     int64_t length = model->steps - model->start, kept = length < KEEP ? length : KEEP;
     for (int64_t step = -length - 2; step <= length + 1; step++) {
@@ -91,7 +57,7 @@ static void agrees(struct fixture *f, const struct model *model)
     }
 }
 
-static void random_run(struct fixture *f, struct rng *rng)
+static void random_run(struct writer_fixture *f, struct rng *rng)
 {
     static struct model model;
     memset(&model, 0, sizeof model);
@@ -119,7 +85,7 @@ static void random_run(struct fixture *f, struct rng *rng)
 
 static void test_model(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     for (uint32_t chunk_length = 1; chunk_length <= 9; chunk_length += 2) {
         struct rng rng;
         rng_seed(&rng, chunk_length);
@@ -130,7 +96,7 @@ static void test_model(void **state)
 
 static void test_statuses(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     int64_t x[3] = {1, 2, 3};
     const void *row, *values[] = {x, NULL};
     open_writer(f, 1, 0);
@@ -154,8 +120,8 @@ static void test_statuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_model, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_statuses, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_model, writer_fixture_set_up, writer_fixture_tear_down),
+        cmocka_unit_test_setup_teardown(test_statuses, writer_fixture_set_up, writer_fixture_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

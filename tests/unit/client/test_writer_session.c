@@ -10,54 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/log.h"
-#include "replay/client.h"
-#include "replay/writer.h"
 #include "tests/support/facts.h"
-#include "tests/support/fakepeer.h"
+#include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {4}},
     {.name = "r", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO},
 };
 
-struct fixture {
-    struct fakepeer peer;
-    rp_client *client;
-    rp_writer *writer;
-    rp_error err;
-    int32_t step;
-};
-
-static int set_up(void **state)
+static void open_writer(struct writer_fixture *f, const rp_writer_options *options)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    log_set_level(LEVEL_OFF);
-    fakepeer_start(&f->peer);
-    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
-    assert_non_null(f->client);
-    *state = f;
-    return 0;
+    writer_fixture_open(f, columns, 2, options);
 }
 
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-    rp_writer_destroy(&f->writer, 0, NULL);
-    rp_client_destroy(&f->client);
-    fakepeer_stop(&f->peer);
-    free(f);
-    return 0;
-}
-
-static void open_writer(struct fixture *f, const rp_writer_options *options)
-{
-    f->writer = rp_writer_new(f->client, columns, 2, options, 5000, &f->err);
-    if (!f->writer)
-        fail_msg("%s", f->err.text);
-}
-
-static void append(struct fixture *f)
+static void append(struct writer_fixture *f)
 {
     float x[4] = {(float)f->step, 1, 2, 3};
     const void *values[] = {x, &f->step};
@@ -66,7 +32,7 @@ static void append(struct fixture *f)
     f->step++;
 }
 
-static uint64_t add_item(struct fixture *f, const char *table, uint32_t steps)
+static uint64_t add_item(struct writer_fixture *f, const char *table, uint32_t steps)
 {
     uint64_t key = 0;
     if (rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &f->err) != RP_OK)
@@ -74,13 +40,13 @@ static uint64_t add_item(struct fixture *f, const char *table, uint32_t steps)
     return key;
 }
 
-static void flush(struct fixture *f)
+static void flush(struct writer_fixture *f)
 {
     if (rp_writer_flush(f->writer, 0, 10000, &f->err) != RP_OK)
         fail_msg("%s", f->err.text);
 }
 
-static rp_writer_info info(struct fixture *f)
+static rp_writer_info info(struct writer_fixture *f)
 {
     rp_writer_info out = {.struct_size = sizeof out};
     assert_int_equal(rp_writer_get_info(f->writer, &out, NULL), RP_OK);
@@ -91,7 +57,7 @@ static rp_writer_info info(struct fixture *f)
 
 static void nothing_is_sent_without_items(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     for (int i = 0; i < 1000; i++)
         append(f);
@@ -103,7 +69,7 @@ static void nothing_is_sent_without_items(void **state)
 
 static void an_item_is_sent_when_its_chunk_is_complete(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 4, .keep_alive = 8};
     open_writer(f, &options);
     append(f);
@@ -127,7 +93,7 @@ static void an_item_is_sent_when_its_chunk_is_complete(void **state)
 
 static void an_item_leaves_at_once_when_idle_and_batches_under_load(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     add_item(f, "a", 1);
@@ -146,7 +112,7 @@ static void an_item_leaves_at_once_when_idle_and_batches_under_load(void **state
 
 static void layouts_are_shared_by_items_of_any_length(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 32};
     open_writer(f, &options);
     for (uint32_t i = 1; i <= 32; i++) {
@@ -166,7 +132,7 @@ static void layouts_are_shared_by_items_of_any_length(void **state)
 
 static void bad_calls_are_refused_with_a_sentence(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
     open_writer(f, &options);
     const rp_slice past = {.column = 0, .start = -4, .count = 1};
@@ -203,7 +169,7 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
 
 static void a_signature_is_checked_at_the_call(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     static const rp_column signature[] = {
         {.name = "obs", .dtype = RP_DTYPE_FLOAT32, .rank = 2, .shape = {3, 4}},
         {.name = "r", .dtype = RP_DTYPE_INT32, .rank = 1, .shape = {0}},
@@ -237,7 +203,7 @@ static void a_signature_is_checked_at_the_call(void **state)
 
 static void credit_of_one_table_does_not_hold_back_another(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     fakepeer_write(&f->peer, &f->peer.window_items[0], 5);
     open_writer(f, NULL);
@@ -261,7 +227,7 @@ static void credit_of_one_table_does_not_hold_back_another(void **state)
 /* A writer that is asked to keep less says so at once, sends no more than it kept, and starts anew after HELLO. */
 static void unused_credit_is_given_up_on_request(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     const uint64_t window = 200000, keep = 20000;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     fakepeer_write(&f->peer, &f->peer.window_bytes, window);
@@ -292,7 +258,7 @@ static void unused_credit_is_given_up_on_request(void **state)
  * never get. */
 static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_bytes, 50000);
     open_writer(f, NULL);
     for (int i = 0; fakepeer_read(&f->peer, &f->peer.received_bytes) < 300000; i++) {
@@ -318,7 +284,7 @@ static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
 
 static void one_item_may_go_without_any_credit(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_items[0], 0);
     fakepeer_write(&f->peer, &f->peer.window_bytes, 0);
     open_writer(f, NULL);
@@ -333,7 +299,7 @@ static void one_item_may_go_without_any_credit(void **state)
 
 static void a_full_writer_waits_and_loses_nothing(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 3};
     open_writer(f, &options);
@@ -353,7 +319,7 @@ static void a_full_writer_waits_and_loses_nothing(void **state)
 
 static void an_item_larger_than_a_message_is_refused(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
     f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
@@ -371,7 +337,7 @@ static void an_item_larger_than_a_message_is_refused(void **state)
 
 static void rejections_are_told_once_and_can_be_read(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.reject_odd, true);
     open_writer(f, NULL);
     append(f);
@@ -398,7 +364,7 @@ static void rejections_are_told_once_and_can_be_read(void **state)
 
 static void lost_messages_are_sent_again(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     uint64_t keys[60];
     for (int i = 0; i < 60; i++) {
@@ -423,7 +389,7 @@ static void lost_messages_are_sent_again(void **state)
 /* Nothing comes after the lost message: only the numbers in heartbeats tell. */
 static void a_lost_last_message_is_noticed(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     fakepeer_set(&f->peer, &f->peer.lose, true);
@@ -436,7 +402,7 @@ static void a_lost_last_message_is_noticed(void **state)
 
 static void an_expired_session_is_filled_again(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4};
     open_writer(f, &options);
     for (int i = 0; i < 30; i++) {
@@ -471,7 +437,7 @@ static void an_expired_session_is_filled_again(void **state)
     assert_int_equal(info(f).accepted, 62);
 }
 
-static void lose_session(struct fixture *f, int32_t doubt, uint64_t *keys)
+static void lose_session(struct writer_fixture *f, int32_t doubt, uint64_t *keys)
 {
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4, .doubt = doubt};
     open_writer(f, &options);
@@ -494,7 +460,7 @@ static void lose_session(struct fixture *f, int32_t doubt, uint64_t *keys)
 
 static void a_forgotten_session_leaves_items_in_doubt(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     uint64_t keys[20];
     lose_session(f, RP_DOUBT_REPORT, keys);
     assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_IN_DOUBT);
@@ -520,7 +486,7 @@ static void a_forgotten_session_leaves_items_in_doubt(void **state)
 
 static void items_in_doubt_can_be_sent_again(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     uint64_t keys[20];
     lose_session(f, RP_DOUBT_RESEND, keys);
     flush(f);
@@ -533,7 +499,7 @@ static void items_in_doubt_can_be_sent_again(void **state)
 /* A session has so many keys: then the writer goes on in a new one, with nothing lost, doubted or sent twice. */
 static void used_up_keys_bring_a_new_session(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     enum { EACH = 7, ITEMS = 40 };
     fakepeer_write(&f->peer, &f->peer.key_count, EACH);
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 1, .keep_alive = 4};
@@ -559,7 +525,7 @@ static void used_up_keys_bring_a_new_session(void **state)
 /* The new session waits until everything of the old one is confirmed; a caller without patience is told. */
 static void a_new_session_waits_for_unconfirmed_items(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.key_count, 3);
     open_writer(f, NULL);
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -580,7 +546,7 @@ static void a_new_session_waits_for_unconfirmed_items(void **state)
 
 static void a_silent_broker_is_given_up(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     pthread_mutex_lock(&f->peer.mutex);
     f->peer.expiry_ms = 200;
     pthread_mutex_unlock(&f->peer.mutex);
@@ -604,7 +570,7 @@ static void a_silent_broker_is_given_up(void **state)
 
 static void destroy_says_bye(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     add_item(f, "a", 1);
@@ -616,7 +582,7 @@ static void destroy_says_bye(void **state)
 
 static void policy_versions_travel_with_items(void **state)
 {
-    struct fixture *f = *state;
+    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     for (uint64_t i = 0; i < 10; i++) {
         rp_writer_set_policy(f->writer, i / 3);
@@ -646,7 +612,7 @@ static void connecting_fails_with_a_sentence(void **state)
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
 
-#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, writer_fixture_set_up, writer_fixture_tear_down)
 
 int main(void)
 {

@@ -1,0 +1,24 @@
+/* A client and a writer at a scripted broker (fakepeer.h): set-up and tear-down of tests of one writer. */
+#ifndef TESTS_SUPPORT_WRITER_FIXTURE_H
+#define TESTS_SUPPORT_WRITER_FIXTURE_H
+
+#include "replay/client.h"
+#include "replay/writer.h"
+#include "tests/support/fakepeer.h"
+
+struct writer_fixture {
+    struct fakepeer peer;
+    rp_client *client;
+    rp_writer *writer; /* NULL until writer_fixture_open */
+    rp_error err;
+    int32_t step; /* for the test's own count */
+};
+
+/* For cmocka: starts the broker and connects the client; *state becomes the fixture. */
+int writer_fixture_set_up(void **state);
+int writer_fixture_tear_down(void **state);
+/* Opens a writer in place of the one before. Fails the test if that does not work. */
+void writer_fixture_open(struct writer_fixture *self, const rp_column *columns, uint32_t n,
+                         const rp_writer_options *options);
+
+#endif
