@@ -23,6 +23,7 @@ struct host_source {
 struct host_pool_options {
     const struct run_config *config;
     const char *folder, *config_path, *here, *programs; /* at home */
+    double cores, memory;                               /* that processes may use at home */
     const struct run_keys *keys;
     struct guard *guard;
     struct host_source *source; /* may be NULL */
@@ -34,8 +35,8 @@ void host_pool_destroy(struct host_pool **self);
 
 /* To be called about every 50 ms. */
 void host_pool_tend(struct host_pool *self, int64_t now_ns);
-/* Waits until every host is ready or lost, at most `ns`. stop(context): true ends the wait. Returns how many are ready, home
- * included. */
+/* Waits until every host is ready or was lost once, and each role of the run has a host that is ready; at most `ns`.
+ * stop(context): true ends the wait. Returns how many are ready, home included. */
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
 
 uint32_t host_pool_count(const struct host_pool *self); /* 1: only home */
@@ -56,6 +57,11 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
                        struct command_context *out);
 /* The configuration at home has changed: it is sent to all hosts again. */
 void host_pool_config_changed(struct host_pool *self);
+
+/* True if a host that is ready takes the role. */
+bool host_pool_has(const struct host_pool *self, enum role role);
+/* The run has this many actors now: a source asks for as many hosts. */
+void host_pool_want(struct host_pool *self, uint32_t actors);
 
 /* For a source: a host is there (carrier: how to reach it), or is not. The index of a name never changes. */
 rp_status host_pool_appear(struct host_pool *self, const char *name, const char *const *carrier, double cores,

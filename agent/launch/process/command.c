@@ -357,7 +357,11 @@ char **command_environment(const struct command_context *context, enum role role
         words_addf(&words, "REPLAY_TABLE=%s", table->name);
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
     if (command_in_python(context->config, role)) {
-        words_take(&words, command_python_path(context->programs, context->here));
+        if (context->elsewhere)
+            words_addf(&words, "PYTHONPATH=%s%s%s%s", context->here, context->python ? ":" : "",
+                       context->python ? context->programs : "", context->python ? "/lib/python" : "");
+        else
+            words_take(&words, command_python_path(context->programs, context->here));
         words_add(&words, "PYTHONUNBUFFERED=1"); /* what the environment prints reaches the log at once */
     }
     char key[1100]; /* none without keys: the user's variable may name one for another broker */

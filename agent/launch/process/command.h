@@ -29,6 +29,7 @@ struct command_context {
     uint32_t actors, learners;    /* how many there are */
     const char *const *overrides; /* more "a.b=c" for our programs, NULL-terminated; may be NULL */
     bool resume;                  /* learners continue from their saved state if there is one */
+    bool elsewhere, python;       /* on another machine; there, the package replaybus lies beside the programs */
 };
 
 /* Where the broker of a run keeps a folder of its configuration (journal.dir, checkpoint.dir, storage.dir): a plain
