@@ -7,6 +7,7 @@
 ``sample`` gives the same five tensors. A broker runs on threads of this process. To let other processes add transitions, to keep them
 on disk, or to sample by priority, give the buffer a client of another broker; the rest of the program stays as it is.
 """
+import argparse
 import collections
 import copy
 import sys
@@ -68,7 +69,9 @@ def add_returns(buffer: ReplayBuffer, window: collections.deque, following: np.n
 
 
 def main() -> int:
-    seed, begun = int(sys.argv[1]) if len(sys.argv) > 1 else 1, time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", metavar="SEED", type=int, nargs="?", default=1, help="seed of everything random; 1 if left out")
+    seed, begun = parser.parse_args().seed, time.monotonic()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     rng, world, q = np.random.default_rng(seed), envs.make("CartPole-v1"), network()

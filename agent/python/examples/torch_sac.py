@@ -6,6 +6,7 @@
 The program starts a broker and an actor. The actor steps eight environments in one call, writes transitions, and acts by the policy that
 the learner publishes. The table's limiter keeps a ratio of samples to inserts, so that the result does not depend on who is faster.
 """
+import argparse
 import copy
 import multiprocessing
 import sys
@@ -131,7 +132,9 @@ def descend(adam: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    SEED = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", metavar="SEED", type=int, nargs="?", default=1, help="seed of everything random; 1 if left out")
+    SEED = parser.parse_args().seed
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     with replaybus.Server([TABLE]) as server:

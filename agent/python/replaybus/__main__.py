@@ -1,4 +1,5 @@
 """python3 -m replaybus: says what is installed, and tests it."""
+import argparse
 import sys
 import time
 
@@ -27,6 +28,8 @@ def self_test() -> int:
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="python3 -m replaybus", description="Says what is installed, and tests it: writes, samples and "
+                            "updates against a broker of its own.").parse_args()
     print(f"replaybus {replaybus.__version__}, Python {sys.version.split()[0]}, numpy {np.__version__}")
     print(f"extension {replaybus._core.__file__}")
     print(f"broker    {replaybus.broker_program()}")

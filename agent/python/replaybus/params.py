@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import numpy as np
 
 from . import _core
-from .errors import DeadlineExceeded, Error
+from .errors import DeadlineExceeded, Error, NotFound
 
 if TYPE_CHECKING:
     from .client import Client
@@ -77,20 +77,27 @@ class Params:
         """Receives versions other than ``have`` in the background."""
         return Subscriber(self._client.connect(), name, have)
 
+    def _newest(self, name: str) -> Optional[Param]:
+        """The newest version; None if there is none. Waits for the broker, but not for a version."""
+        self._client.connect()
+        try:
+            return self.get(name, timeout=0)
+        except DeadlineExceeded:
+            return None
+
     def __contains__(self, name: str) -> bool:
         """Whether the slot has a version."""
-        try:
-            self.get(name, timeout=0)
-        except DeadlineExceeded:
-            return False
-        return True
+        return self._newest(name) is not None
 
     def __repr__(self) -> str:
         return f"<replaybus.Params of {self._client!r}>"
 
     def __getitem__(self, name: str) -> Param:
-        """The newest version; waits for the first one."""
-        return self.get(name)
+        """The newest version. NotFound, which is a KeyError, if there is none yet; ``get`` waits for the first one."""
+        param = self._newest(name)
+        if param is None:
+            raise NotFound(f"slot {name!r} has no version yet: params.get({name!r}, timeout=60) waits for the first one")
+        return param
 
     def __setitem__(self, name: str, data: Any) -> None:
         self.put(name, data)

@@ -13,6 +13,9 @@ from replaybus import Field
 def test_params(client):
     with pytest.raises(replaybus.DeadlineExceeded):
         client.params.get("never", timeout=0)
+    with pytest.raises(KeyError, match="has no version yet"):
+        client.params["never"]
+    assert "never" not in client.params
     first = client.params.put("policy", b"one")
     client.params["policy"] = bytearray(b"two")
     param = client.params["policy"]
@@ -23,6 +26,10 @@ def test_params(client):
     assert client.params["policy"].data == b""
     with pytest.raises(TypeError):
         client.params["policy"] = 3
+    with replaybus.Client(client.endpoint) as fresh:  # which is not connected yet
+        assert "policy" in fresh.params
+    with replaybus.Client(client.endpoint) as fresh:
+        assert fresh.params["policy"].data == b""
 
 
 def test_counters(client):
