@@ -9,7 +9,7 @@
 
 /* ---- the input ---- */
 
-static rp_status curve_check(const struct plan_curve *curve, const char *who, rp_error *err)
+rp_status plan_curve_check(const struct plan_curve *curve, const char *who, rp_error *err)
 {
     if (curve->n == 0 || curve->n > PLAN_MAX_POINTS)
         return err_set(err, RP_INVALID_ARGUMENT, "the curve of the %s has %u points, not 1 to %u", who, curve->n,
@@ -30,9 +30,9 @@ static rp_status curve_check(const struct plan_curve *curve, const char *who, rp
 
 rp_status plan_input_check(const struct plan_input *input, rp_error *err)
 {
-    rp_status status = curve_check(&input->actors, "actors", err);
+    rp_status status = plan_curve_check(&input->actors, "actors", err);
     if (status == RP_OK)
-        status = curve_check(&input->learners, "learners", err);
+        status = plan_curve_check(&input->learners, "learners", err);
     if (status != RP_OK)
         return status;
     if (!(input->cores > 0))
@@ -48,9 +48,23 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
     return RP_OK;
 }
 
+double plan_budget(const struct plan_input *input, const struct plan_choice *choice, double *need, const char **where)
+{
+    bool hosts = input->n_hosts > 1 && choice->tight < input->n_hosts;
+    *need = hosts ? choice->tight_memory : choice->memory;
+    *where = hosts ? input->hosts[choice->tight].name : "";
+    return hosts ? input->hosts[choice->tight].memory : input->memory;
+}
+
 /* Without a budget (0 or not a number) every pair fits. */
 bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
 {
+    if (input->n_hosts > 1) {
+        double need, have;
+        const char *where;
+        have = plan_budget(input, choice, &need, &where);
+        return !(have > 0) || need <= have;
+    }
     return !(input->memory > 0) || choice->memory <= input->memory;
 }
 
@@ -206,6 +220,10 @@ static uint32_t most(const struct plan_model *model, const struct plan_choice *c
     uint32_t now = actors ? chosen->actors : chosen->learners;
     uint32_t count = plan_most(model->input, actors ? PLAN_OF_ACTORS : PLAN_OF_LEARNERS);
     uint32_t bound = actors ? model->input->max_actors : model->input->max_learners;
+    if (actors && model->places) {
+        uint32_t take = plan_hosts_take(model->input);
+        bound = bound && bound < take ? bound : take;
+    }
     count = bound > count ? (bound < PLAN_MAX_COUNT ? bound : PLAN_MAX_COUNT) : count;
     for (; count > now; count--) {
         struct plan_choice choice;
@@ -219,11 +237,13 @@ static uint32_t most(const struct plan_model *model, const struct plan_choice *c
 static rp_status nothing_fits(const struct plan_choice *smallest, const struct plan_input *input, rp_error *err)
 {
     format_buffer need, have;
+    const char *where;
+    double needs, has = plan_budget(input, smallest, &needs, &where);
     return err_set(
         err, RP_INVALID_ARGUMENT,
-        "%u actor%s and %u learner%s, with the broker, need %s of %s: raise plan.memory, or make the table smaller",
+        "%u actor%s and %u learner%s, with the broker, need %s of %s%s%s: raise plan.memory, or make the table smaller",
         smallest->actors, smallest->actors == 1 ? "" : "s", smallest->learners, smallest->learners == 1 ? "" : "s",
-        plan_bytes(need, smallest->memory), plan_bytes(have, input->memory));
+        plan_bytes(need, needs), plan_bytes(have, has), where[0] ? " on " : "", where);
 }
 
 rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error *err)
@@ -243,14 +263,15 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
     status = search_run(&found, &model, 0, 0, err);
     if (status == RP_OK)
         status = search_run(&wished, &model, input->fixed_actors, input->fixed_learners, err);
-    if (status != RP_OK)
-        return status;
-    if (!found.any && !all_fixed)
-        return nothing_fits(&found.smallest, input, err);
-    out->chosen = wished.chosen;
-    out->best = found.any ? found.chosen : wished.chosen;
-    out->most_actors = most(&model, &out->chosen, true);
-    out->most_learners = most(&model, &out->chosen, false);
-    plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
-    return RP_OK;
+    if (status == RP_OK && !found.any && !all_fixed)
+        status = nothing_fits(&found.smallest, input, err);
+    if (status == RP_OK) {
+        out->chosen = wished.chosen;
+        out->best = found.any ? found.chosen : wished.chosen;
+        out->most_actors = most(&model, &out->chosen, true);
+        out->most_learners = most(&model, &out->chosen, false);
+        plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
+    }
+    plan_model_fini(&model);
+    return status;
 }

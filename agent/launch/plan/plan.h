@@ -7,6 +7,8 @@
  *
  *     T(x, y) = min( f_a(x),  f_l(y) / spi,  cores / (processor seconds that an insert and its spi samples cost) )
  *
+ * with several machines also network / bytes of an insert, and cores for each machine (plan_hosts.c),
+ *
  * and the side that could do more waits. Of all pairs within cores and memory the one with the highest T is best; of
  * those that come within `near` of it, the one whose natural ratio (without a limiter) is nearest to the target,
  * then the one with the fewest processes. Where a pair was run jointly, the measurement replaces the formula, and
@@ -97,8 +99,10 @@ struct plan_choice {
     double inserts, samples; /* items/s, sustained, with the limiter */
     double spi;              /* natural: without the limiter */
     double actor_idle, learner_idle;
-    double cpu;    /* cores */
-    double memory; /* bytes */
+    double cpu;          /* cores */
+    double memory;       /* bytes */
+    double tight_memory; /* bytes on the machine with the least room; with hosts only */
+    uint32_t tight;      /* that machine's index */
     enum plan_bottleneck bottleneck;
     bool measured;    /* measured jointly, not computed from the curves */
     char reason[240]; /* why the pair is chosen, or why not: "needs 3.1 cores of 2", "4% fewer inserts/s", ... */
@@ -149,7 +153,8 @@ const char *plan_bytes(char *out, double bytes);
 /* Adds a joint run: the first of its pair, or another one (false: there is no room for another pair). */
 bool plan_add_joint(struct plan_input *input, const struct plan_joint *joint);
 
-/* Plans and inputs as JSON: plan.json in the run's folder, and the cache of curves. */
+/* Plans and inputs as JSON: plan.json in the run's folder, and the cache of curves. What is read back has hosts of its own
+ * (plan_input_free); nothing is allocated where reading fails. */
 char *plan_to_json(const struct plan *self, const struct plan_input *input); /* free() */
 bool plan_input_from_json(const char *text, struct plan_input *out);
 /* Reads the whole of plan.json. */

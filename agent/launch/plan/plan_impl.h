@@ -47,7 +47,8 @@ struct plan_model {
     struct plan_curve curves[2];    /* [plan_who], smoothed */
     struct plan_fit fits[2];        /* [plan_who] */
     double cost;                    /* cores that joint runs took, relative to the curves */
-    double all[2]; /* rate of joint runs, relative to what the sides could do; [1]: with all cores busy */
+    double all[2];              /* rate of joint runs, relative to what the sides could do; [1]: with all cores busy */
+    struct plan_places *places; /* where processes go; NULL: one machine */
 };
 
 /* Returns 0 for a value that was not measured. */
@@ -60,6 +61,10 @@ bool plan_joint_full(const struct plan_input *input, const struct plan_joint *jo
 struct plan_seen plan_joint_side(const struct plan_input *input, const struct plan_joint *joint, enum plan_who who);
 void plan_fit_side(const struct plan_input *input, const struct plan_curve *curve, enum plan_who who,
                    struct plan_fit *out);
+/* Fills in a side from one count of a curve. rate: what it does beside the other side; cores: of its machine; cost: of an item,
+ * relative to the curve. */
+void plan_side_of(const struct plan_curve *curve, const struct plan_point *at, double rate, double cores, double cost,
+                  struct plan_side *out);
 /* Beyond the last point of its curve, the rate stays at that point's. */
 void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out);
 /* Cores that the side takes, with the broker's part, if it is held back to a rate. */
@@ -93,9 +98,41 @@ uint32_t plan_placer_add(struct plan_placer *self);
 /* The curve of a host's kind; NULL: it was not measured. */
 const struct plan_curve *plan_placer_curve(const struct plan_placer *self, uint32_t host);
 
+/* ---- plan_hosts.c ---- */
+
+/* Where processes go, for every number of learners that was asked for. */
+struct plan_places *plan_places_new(const struct plan_input *input);
+void plan_places_destroy(struct plan_places **self);
+/* Returns the highest rate of inserts, up to `most`, that each machine and the network allow. *bound: what keeps the rate
+ * below `most`. */
+double plan_hosts_within(const struct plan_model *model, const struct plan_side *actors,
+                         const struct plan_side *learners, double most, enum plan_bottleneck *bound);
+/* Rates without the limiter: processes compete only on the machine that they share. */
+void plan_hosts_natural(const struct plan_model *model, const struct plan_side *actors,
+                        const struct plan_side *learners, double *actors_rate, double *learners_rate);
+/* Fills in the memory of the machine that has the least room. */
+void plan_hosts_memory(const struct plan_model *model, struct plan_choice *choice);
+/* Returns the largest number of actors that the hosts have cores for. */
+uint32_t plan_hosts_take(const struct plan_input *input);
+/* Inserts/s that the network carries, beside those of actors at home; INFINITY: not known. */
+double plan_hosts_network(const struct plan_input *input);
+/* What one host does in a plan. */
+struct plan_use {
+    uint32_t actors, learners;
+    double cpu; /* cores in use, the broker's at home included */
+};
+/* use: n_hosts. False: no memory, or the pair is outside of the curves. */
+bool plan_hosts_use(const struct plan_input *input, const struct plan_choice *choice, struct plan_use *use);
+/* Prints which host does what, and why. (plan_where.c) */
+void plan_print_where(const struct plan_choice *choice, const struct plan_input *input, FILE *out);
+
 /* ---- plan_model.c ---- */
 
+/* plan_model_fini must follow. */
 void plan_model_init(struct plan_model *self, const struct plan_input *input);
+void plan_model_fini(struct plan_model *self);
+/* Rates of two sides that compete for the cores of one machine without a limiter. */
+void plan_natural(const struct plan_side *a, const struct plan_side *b, double cores, double *rate_a, double *rate_b);
 /* Fills in everything but the reason; bottleneck is never PLAN_MEMORY. */
 void plan_model_pair(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
                      struct plan_choice *out);
@@ -109,7 +146,12 @@ const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t 
 /* The largest count that was measured, alone or jointly. */
 uint32_t plan_most(const struct plan_input *input, enum plan_who who);
 
+/* Returns the bytes that the machine with the least room has, with those that the choice needs there; *where: its name, "" with
+ * one machine. */
+double plan_budget(const struct plan_input *input, const struct plan_choice *choice, double *need, const char **where);
 bool plan_fits(const struct plan_input *input, const struct plan_choice *choice);
+/* Checks that a curve has points with counts that ascend and a rate. who: "actors", for the error. */
+rp_status plan_curve_check(const struct plan_curve *curve, const char *who, rp_error *err);
 /* Checks that the input is enough to compute with. */
 rp_status plan_input_check(const struct plan_input *input, rp_error *err);
 

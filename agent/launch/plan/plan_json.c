@@ -8,6 +8,7 @@
 #include "proto/base/json_map.h"
 
 #define MOST_BYTES 1e18
+#define MOST_HOSTS 4096u
 
 #define COUNT(owner, member) JSON_ROW(struct owner, member)
 #define REAL(owner, member) JSON_REAL(struct owner, member, NAN)
@@ -53,6 +54,33 @@ static const struct json_row input_rows[] = {
     JSON_LIST(struct plan_input, joints, n_joints, joint_rows),
     {0},
 };
+/* Only an input of several machines has these. */
+static const struct json_row network_rows[] = {
+    REAL(plan_input, network),
+    REAL(plan_input, item_bytes),
+    {0},
+};
+static const struct json_row host_rows[] = {
+    JSON_ROW(struct plan_host, name),
+    COUNT(plan_host, kind),
+    REAL(plan_host, cores),
+    REAL(plan_host, memory),
+    JSON_ROW(struct plan_host, actors),
+    JSON_ROW(struct plan_host, learners),
+    JSON_LIST_AS("curve", struct plan_host, curve.points, curve.n, point_rows),
+    {0},
+};
+/* What one host gets of the chosen counts. */
+struct part {
+    char name[sizeof((struct plan_host *)0)->name];
+    uint32_t actors, learners;
+};
+static const struct json_row part_rows[] = {
+    JSON_ROW(struct part, name),
+    COUNT(part, actors),
+    COUNT(part, learners),
+    {0},
+};
 static const struct json_row choice_rows[] = {
     COUNT(plan_choice, actors),
     COUNT(plan_choice, learners),
@@ -77,26 +105,90 @@ static const struct json_row plan_rows[] = {
     {0},
 };
 
+/* ---- writing ---- */
+
+static struct json_object *input_object(const struct plan_input *input)
+{
+    struct json_object *object = json_map_object(input_rows, input);
+    if (input->n_hosts == 0)
+        return object;
+    struct json_object *list = json_object_new_array(), *network = json_map_object(network_rows, input);
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        json_object_array_add(list, json_map_object(host_rows, &input->hosts[i]));
+    json_object_object_add(object, "network", network);
+    json_object_object_add(object, "hosts", list);
+    return object;
+}
+
+/* The counts of the chosen pair for each host; NULL: no memory. */
+static struct json_object *parts_object(const struct plan_choice *chosen, const struct plan_input *input)
+{
+    uint32_t n = input->n_hosts, *counts = calloc((size_t)n * 2, sizeof *counts);
+    struct json_object *list = counts ? json_object_new_array() : NULL;
+    if (list)
+        plan_place(input, chosen->actors, chosen->learners, counts, counts + n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        struct part part = {.actors = counts[i], .learners = counts[n + i]};
+        memcpy(part.name, input->hosts[i].name, sizeof part.name);
+        json_object_array_add(list, json_map_object(part_rows, &part));
+    }
+    free(counts);
+    return list;
+}
+
 char *plan_to_json(const struct plan *self, const struct plan_input *input)
 {
     struct json_object *root = self ? json_map_object(plan_rows, self) : json_object_new_object();
-    json_object_object_add(root, "input", json_map_object(input_rows, input));
+    if (self && input->n_hosts > 0)
+        json_object_object_add(root, "hosts", parts_object(&self->chosen, input));
+    json_object_object_add(root, "input", input_object(input));
     const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
     char *copy = text ? strdup(text) : NULL;
     json_object_put(root);
     return copy;
 }
 
+/* ---- reading ---- */
+
+/* The first host of a kind has the curve, and its kind is its own index. */
+static bool read_host(struct json_object *object, struct plan_input *out, uint32_t index)
+{
+    struct plan_host *host = &out->hosts[index];
+    if (!json_map_read(object, host_rows, host) || host->kind > index || out->hosts[host->kind].kind != host->kind)
+        return false;
+    return host->curve.n == 0 || (host->kind == index && plan_curve_check(&host->curve, host->name, NULL) == RP_OK);
+}
+
+/* An input without hosts is one of one machine. */
+static bool read_hosts(struct json_object *object, struct plan_input *out)
+{
+    struct json_object *list = NULL, *network = NULL;
+    if (!json_object_object_get_ex(object, "hosts", &list))
+        return true;
+    size_t n = json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
+    if (n == 0 || n > MOST_HOSTS || !json_object_object_get_ex(object, "network", &network) ||
+        !json_map_read(network, network_rows, out))
+        return false;
+    out->hosts = calloc(n, sizeof *out->hosts);
+    bool good = out->hosts != NULL;
+    out->n_hosts = good ? (uint32_t)n : 0;
+    for (uint32_t i = 0; good && i < n; i++)
+        good = read_host(json_object_array_get_idx(list, i), out, i);
+    return good;
+}
+
 static bool read_input(struct json_object *root, struct plan_input *out)
 {
     struct json_object *object = NULL;
     *out = (struct plan_input){0};
-    if (!json_object_is_type(root, json_type_object) || !json_object_object_get_ex(root, "input", &object) ||
-        !json_map_read(object, input_rows, out))
-        return false;
+    bool good = json_object_is_type(root, json_type_object) && json_object_object_get_ex(root, "input", &object) &&
+                json_map_read(object, input_rows, out) && read_hosts(object, out);
     /* Bytes: later code converts them to an integer. */
     out->memory = out->memory > 0 ? fmin(out->memory, MOST_BYTES) : 0;
-    return plan_input_check(out, NULL) == RP_OK;
+    good = good && plan_input_check(out, NULL) == RP_OK;
+    if (!good)
+        plan_input_free(out);
+    return good;
 }
 
 static bool is_count(uint32_t count)
@@ -122,7 +214,11 @@ bool plan_input_from_json(const char *text, struct plan_input *out)
 bool plan_from_json(const char *text, struct plan *out, struct plan_input *input)
 {
     struct json_object *root = json_tokener_parse(text);
-    bool good = read_input(root, input) && read_plan(root, out);
+    bool good = read_input(root, input);
+    if (good && !read_plan(root, out)) {
+        plan_input_free(input);
+        good = false;
+    }
     json_object_put(root);
     return good;
 }

@@ -5,6 +5,8 @@
  *
  *     T = min( f_a(x), f_l(y) / spi, cores / (c_insert + spi * c_sample) )
  *
+ * With several machines the last part is one for each machine and one for the network: see plan_hosts.c.
+ *
  * What an item costs depends on the rate: a busy broker takes more of them at a time. A side that is held back to T
  * works as fewer of its processes would that can do just T, so the costs are those of T, not those of the full speed
  * of x actors.
@@ -91,8 +93,7 @@ static double water_level(const struct plan_side *a, const struct plan_side *b, 
     return both > 0 ? cores / both : high->demand;
 }
 
-static void natural_rates(const struct plan_side *a, const struct plan_side *b, double cores, double *rate_a,
-                          double *rate_b)
+void plan_natural(const struct plan_side *a, const struct plan_side *b, double cores, double *rate_a, double *rate_b)
 {
     double level = fmax(a->demand, b->demand);
     if (load_at(a, level) + load_at(b, level) > cores)
@@ -111,18 +112,31 @@ static double held_back(double rate, double natural)
     return natural > 0 ? fmin(1, fmax(0, 1 - rate / natural)) : 0;
 }
 
+/* The rate of inserts that the machines and the network allow. */
+static double within(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l, double most,
+                     enum plan_bottleneck *bound)
+{
+    *bound = PLAN_CORES;
+    return self->places ? plan_hosts_within(self, a, l, most, bound) : within_cores(self, a, l, most);
+}
+
 /* The formula of plan.h. */
 static void model_pair(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l,
                        struct plan_choice *out)
 {
     const struct plan_input *input = self->input;
     double rate_a = 0, rate_l = 0;
-    natural_rates(a, l, input->cores, &rate_a, &rate_l);
+    if (self->places)
+        plan_hosts_natural(self, a, l, &rate_a, &rate_l);
+    else
+        plan_natural(a, l, input->cores, &rate_a, &rate_l);
     *out = (struct plan_choice){.actors = a->count,
                                 .learners = l->count,
                                 .memory = a->memory + l->memory + plan_known(input->broker_memory) +
                                           plan_known(input->other_memory),
                                 .spi = rate_a > 0 ? rate_l / rate_a : NAN};
+    if (self->places)
+        plan_hosts_memory(self, out);
     if (!(input->spi > 0)) { /* no limiter sets a ratio, so none holds a side back */
         out->inserts = rate_a;
         out->samples = rate_l;
@@ -131,14 +145,17 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
         return;
     }
     double by_actors = a->rate, by_learners = l->rate / input->spi;
-    double sides = fmin(by_actors, by_learners), rate = within_cores(self, a, l, sides);
+    enum plan_bottleneck bound;
+    double sides = fmin(by_actors, by_learners), rate = within(self, a, l, sides, &bound);
     out->inserts = rate;
     out->samples = rate * input->spi;
     out->actor_idle = held_back(rate, rate_a);
     out->learner_idle = held_back(rate * input->spi, rate_l);
     out->cpu = plan_model_cores(self, a, l, rate);
-    if (rate < sides)
-        out->bottleneck = PLAN_CORES;
+    if (self->places) /* the sum of the hosts' curves costs a little more or less than each of them does */
+        out->cpu = fmin(out->cpu, input->cores);
+    if (rate < sides || bound == PLAN_NETWORK)
+        out->bottleneck = bound;
     else if (fabs(by_actors - by_learners) <= BALANCED * fmax(by_actors, by_learners))
         out->bottleneck = PLAN_BALANCED;
     else
@@ -216,6 +233,7 @@ static void fit_all(struct plan_model *self)
 void plan_model_init(struct plan_model *self, const struct plan_input *input)
 {
     *self = (struct plan_model){.input = input, .cost = 1, .all = {1, 1}};
+    self->places = input->n_hosts > 1 ? plan_places_new(input) : NULL;
     plan_smooth(&input->actors, &self->curves[PLAN_OF_ACTORS]);
     plan_smooth(&input->learners, &self->curves[PLAN_OF_LEARNERS]);
     for (int who = 0; who < 2; who++)
@@ -224,8 +242,16 @@ void plan_model_init(struct plan_model *self, const struct plan_input *input)
     fit_all(self);
 }
 
+void plan_model_fini(struct plan_model *self)
+{
+    plan_places_destroy(&self->places);
+}
+
+/* Idle shares say which side waits, and the model says whether the other side is bound by its machines or the network. */
 static enum plan_bottleneck joint_bottleneck(const struct plan_input *input, const struct plan_choice *choice)
 {
+    if (input->n_hosts > 1 && (choice->bottleneck == PLAN_CORES || choice->bottleneck == PLAN_NETWORK))
+        return choice->bottleneck;
     double apart = choice->actor_idle - choice->learner_idle;
     if (choice->cpu >= ALL_BUSY * input->cores)
         return PLAN_CORES;
@@ -342,6 +368,7 @@ bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t lear
     struct plan_model model;
     plan_model_init(&model, input);
     plan_model_counts(&model, actors, learners, out);
+    plan_model_fini(&model);
     return true;
 }
 
@@ -351,5 +378,6 @@ double plan_actors_rate(const struct plan_input *input, uint32_t actors)
     struct plan_side side;
     plan_model_init(&model, input);
     plan_side_at(&model, PLAN_OF_ACTORS, actors, &side);
+    plan_model_fini(&model);
     return side.rate;
 }

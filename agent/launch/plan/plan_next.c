@@ -33,6 +33,7 @@ struct next {
     const struct plan_joint *best_joint;
     double best;     /* inserts/s of the best run */
     double by_cores; /* inserts/s that all cores could give */
+    double by_network;
 };
 
 static uint32_t count_of(const struct plan_joint *joint, enum plan_who who)
@@ -79,7 +80,7 @@ static bool gains_nothing(const struct plan_input *input, uint32_t actors, uint3
 
 static double possible(const struct next *self, double by_actors, double by_learners)
 {
-    return fmin(fmin(by_actors, by_learners / self->input->spi), self->by_cores);
+    return fmin(fmin(by_actors, by_learners / self->input->spi), fmin(self->by_cores, self->by_network));
 }
 
 static bool fits(const struct next *self, uint32_t actors, uint32_t learners)
@@ -112,7 +113,7 @@ static uint32_t reach(const struct plan_input *input, enum plan_who who)
 
 static void next_init(struct next *self, const struct plan_input *input)
 {
-    *self = (struct next){.input = input, .by_cores = 0};
+    *self = (struct next){.input = input, .by_network = plan_hosts_network(input)};
     plan_model_init(&self->model, input);
     self->most[PLAN_OF_ACTORS] = reach(input, PLAN_OF_ACTORS);
     self->most[PLAN_OF_LEARNERS] = reach(input, PLAN_OF_LEARNERS);
@@ -219,6 +220,19 @@ static bool neighbour(const struct next *self, const struct plan_choice *chosen,
     return false;
 }
 
+static bool next_pair(const struct next *self, const struct plan_choice *chosen, uint32_t *actors, uint32_t *learners)
+{
+    const struct plan_input *input = self->input;
+    if (input->spi > 0 && (promising(self, actors, learners) || leaner(self, actors, learners)))
+        return true;
+    if (crowd(self, actors, learners) || confirm(self, actors, learners))
+        return true;
+    *actors = chosen->actors;
+    *learners = chosen->learners;
+    return !plan_joint_of(input, *actors, *learners) ||
+           (input->n_joints < NEIGHBOURS && neighbour(self, chosen, actors, learners));
+}
+
 bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learners)
 {
     struct plan plan;
@@ -232,12 +246,7 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
     if (input->fixed_actors && input->fixed_learners) /* there is nothing to choose */
         return false;
     next_init(&self, input);
-    if (input->spi > 0 && (promising(&self, actors, learners) || leaner(&self, actors, learners)))
-        return true;
-    if (crowd(&self, actors, learners) || confirm(&self, actors, learners))
-        return true;
-    *actors = plan.chosen.actors;
-    *learners = plan.chosen.learners;
-    return !plan_joint_of(input, *actors, *learners) ||
-           (input->n_joints < NEIGHBOURS && neighbour(&self, &plan.chosen, actors, learners));
+    bool found = next_pair(&self, &plan.chosen, actors, learners);
+    plan_model_fini(&self.model);
+    return found;
 }

@@ -43,7 +43,10 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
         fprintf(out, "the %s (an actor more would change nothing)\n", learners);
         return;
     case PLAN_CORES:
-        fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", input->cores);
+        if (input->n_hosts > 1)
+            fprintf(out, "the cores of the hosts below (more processes would change nothing)\n");
+        else
+            fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", input->cores);
         return;
     case PLAN_MEMORY:
         fprintf(out, "memory (more processes would give more, and do not fit)\n");
@@ -87,7 +90,8 @@ static void print_choice(const struct plan_choice *choice, const struct plan_inp
     print_samples(choice, input, out);
     print_waits(choice, input, out);
     print_bottleneck(choice, input, out);
-    fprintf(out, "  processor   %.2g of %.3g core%s\n", choice->cpu, input->cores, input->cores == 1 ? "" : "s");
+    fprintf(out, "  processor   %.*g of %.*g core%s\n", choice->cpu < 100 ? 2 : 4, choice->cpu,
+            input->cores < 1000 ? 3 : 6, input->cores, input->cores == 1 ? "" : "s");
     fprintf(out, "  memory      %s", plan_bytes(text, choice->memory));
     if (input->memory > 0)
         fprintf(out, " of %s", plan_bytes(have, input->memory));
@@ -139,6 +143,8 @@ static void print_number(const char *key, uint32_t says, uint32_t best, const ch
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out)
 {
     print_choice(&self->chosen, input, out);
+    if (input->n_hosts > 1)
+        plan_print_where(&self->chosen, input, out);
     print_number("actors.count", input->fixed_actors, self->best.actors, self->best.reason, out);
     print_number("learners.count", input->fixed_learners, self->best.learners, self->best.reason, out);
     print_others(self, out);

@@ -202,27 +202,33 @@ static double rate_at(const struct plan_fit *fit, uint32_t count, double alone)
     return before->rate * pow(next->rate / before->rate, share);
 }
 
-void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out)
+void plan_side_of(const struct plan_curve *curve, const struct plan_point *at, double rate, double cores, double cost,
+                  struct plan_side *out)
 {
-    const struct plan_curve *curve = &model->curves[who];
-    struct plan_point at = plan_point_at(curve, count);
-    bool full = at.cpu > 0 && at.cpu + at.broker_cpu >= SATURATED * model->input->cores;
-    double rate = rate_at(&model->fits[who], count, at.rate);
-    double share = at.rate > 0 ? model->cost * rate / at.rate : 0;
-    *out = (struct plan_side){.count = count, .rate = rate, .memory = at.memory * count, .wish = rate};
-    out->demand = at.cpu * share / count;
+    uint32_t count = at->count;
+    bool full = at->cpu > 0 && at->cpu + at->broker_cpu >= SATURATED * cores;
+    double share = at->rate > 0 ? cost * rate / at->rate : 0;
+    *out = (struct plan_side){.count = count, .rate = rate, .memory = at->memory * count, .wish = rate};
+    out->demand = at->cpu * share / count;
     if (rate <= 0)
         return;
-    out->own = at.cpu * share / rate;
-    out->all = (at.cpu + at.broker_cpu) * share / rate;
+    out->own = at->cpu * share / rate;
+    out->all = (at->cpu + at->broker_cpu) * share / rate;
     if (!full)
         return;
     /* The cores were the limit already: the demand of a process shows at smaller counts. */
     for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++) {
         const struct plan_point *fewer = &curve->points[i];
-        out->demand = fmax(out->demand, model->cost * plan_known(fewer->cpu) / fewer->count);
+        out->demand = fmax(out->demand, cost * plan_known(fewer->cpu) / fewer->count);
     }
     out->wish = out->demand * count / out->own;
+}
+
+void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out)
+{
+    const struct plan_curve *curve = &model->curves[who];
+    struct plan_point at = plan_point_at(curve, count);
+    plan_side_of(curve, &at, rate_at(&model->fits[who], count, at.rate), model->input->cores, model->cost, out);
 }
 
 /* The smallest count of the curve that reaches the rate to which the side is held back. */

@@ -38,16 +38,22 @@ static double cores_needed(const struct plan_input *input, const struct plan_cho
     plan_model_init(&model, input);
     plan_side_at(&model, PLAN_OF_ACTORS, choice->actors, &a);
     plan_side_at(&model, PLAN_OF_LEARNERS, choice->learners, &l);
-    if (!(input->spi > 0))
-        return a.rate * a.all + l.rate * l.all;
-    return plan_model_cores(&model, &a, &l, fmin(a.rate, l.rate / input->spi));
+    double need = a.rate * a.all + l.rate * l.all;
+    if (input->spi > 0)
+        need = plan_model_cores(&model, &a, &l, fmin(a.rate, l.rate / input->spi));
+    plan_model_fini(&model);
+    return need;
 }
 
 /* Which side waits, and for what: the cause of a lower rate. */
 static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
 {
     double need = cores_needed(input, choice);
-    if (choice->bottleneck == PLAN_CORES && need > input->cores * (1 + PLAN_SAME))
+    if (choice->bottleneck == PLAN_NETWORK)
+        text_add(text, ": the network is full");
+    else if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
+        text_add(text, ": the cores of a host are all busy");
+    else if (choice->bottleneck == PLAN_CORES && need > input->cores * (1 + PLAN_SAME))
         text_add(text, ": would need %.3g cores of %.3g", need, input->cores);
     else if (choice->bottleneck == PLAN_CORES)
         text_add(text, ": all %.3g cores are busy", input->cores);
@@ -72,6 +78,17 @@ static void keep(struct text *text, char *out, size_t size)
     text_fini(text);
 }
 
+/* "would need 3 GiB of 2 GiB on cpu1". */
+static void add_memory(struct text *text, const char *verb, const struct plan_input *input,
+                       const struct plan_choice *choice)
+{
+    format_buffer need, have;
+    const char *where;
+    double needs, has = plan_budget(input, choice, &needs, &where);
+    text_add(text, "%s %s of %s%s%s", verb, plan_bytes(need, needs), plan_bytes(have, has), where[0] ? " on " : "",
+             where);
+}
+
 /* ---- a pair against another ---- */
 
 void plan_compare(const struct plan_input *input, const struct plan_choice *a, const struct plan_choice *b, char *out,
@@ -80,8 +97,7 @@ void plan_compare(const struct plan_input *input, const struct plan_choice *a, c
     struct text text = {0};
     double gain = b->inserts > 0 ? a->inserts / b->inserts - 1 : 0;
     if (!plan_fits(input, a)) {
-        format_buffer need, have;
-        text_add(&text, "would need %s of %s", plan_bytes(need, a->memory), plan_bytes(have, input->memory));
+        add_memory(&text, "would need", input, a);
         if (gain > PLAN_SAME)
             text_add(&text, ", for %.0f%% more inserts/s", 100 * gain);
     } else if (gain < -PLAN_SAME) {
@@ -110,7 +126,9 @@ static void add_pair(struct text *text, const struct plan_choice *choice)
 static void add_budget(struct text *text, const struct plan_input *input)
 {
     text_add(text, " within %.3g core%s", input->cores, input->cores == 1 ? "" : "s");
-    if (input->memory > 0) {
+    if (input->n_hosts > 1)
+        text_add(text, " of %u hosts", input->n_hosts);
+    else if (input->memory > 0) {
         format_buffer have;
         text_add(text, " and %s", plan_bytes(have, input->memory));
     }
@@ -158,8 +176,7 @@ static void explain_chosen(const struct plan_input *input, struct plan_choice *c
 {
     struct text text = {0};
     if (!plan_fits(input, choice)) {
-        format_buffer need, have;
-        text_add(&text, "needs %s of %s", plan_bytes(need, choice->memory), plan_bytes(have, input->memory));
+        add_memory(&text, "needs", input, choice);
     } else if (input->fixed_actors && input->fixed_learners) {
         text_add(&text, "as the file says");
     } else {

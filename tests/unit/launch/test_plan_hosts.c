@@ -1,0 +1,395 @@
+/* Plans over several machines, with answers that are known. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "proto/base/rng.h"
+#include "tests/support/curves.h"
+#include "tests/support/naive.h"
+
+#define MOST_HOSTS 16u
+
+static void check_close(double a, double b, double error, const char *what)
+{
+    if (!(fabs(a - b) <= error * (fabs(a) + fabs(b))))
+        fail_msg("%s is %.9g and should be %.9g", what, a, b);
+}
+
+static void check_places(const struct plan_input *input, const struct plan_choice *choice, const uint32_t *actors,
+                         const uint32_t *learners)
+{
+    uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS];
+    plan_place(input, choice->actors, choice->learners, actors_at, learners_at);
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        if (actors_at[i] != actors[i] || learners_at[i] != learners[i])
+            fail_msg("%s has %u actors and %u learners, not %u and %u (%s)", input->hosts[i].name, actors_at[i],
+                     learners_at[i], actors[i], learners[i], choice->reason);
+}
+
+/* Home has the broker and the learners, "fast" and "slow" the actors. One learner takes 1000 samples/s. */
+static struct plan_input three_hosts(struct plan_host *hosts)
+{
+    struct plan_input input = curves_input((struct plan_curve){0}, curves_linear(1, 1000, 0.8, 0.05, 50 * MIB), 1);
+    memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
+    hosts[0] = (struct plan_host){.name = "home", .kind = 0, .cores = 2, .memory = 4 * GIB, .learners = true};
+    hosts[1] = (struct plan_host){.name = "fast", .kind = 1, .cores = 8, .memory = 4 * GIB, .actors = true};
+    hosts[2] = (struct plan_host){.name = "slow", .kind = 2, .cores = 8, .memory = 4 * GIB, .actors = true};
+    hosts[1].curve = curves_linear(8, 100, 1, 0.01, 10 * MIB);
+    hosts[2].curve = curves_linear(8, 50, 1, 0.01, 10 * MIB);
+    input.hosts = hosts;
+    input.n_hosts = 3;
+    input.cores = 18;
+    input.near = 0.001;
+    plan_add_up(&input);
+    return input;
+}
+
+static void the_fast_kind_fills_up_before_the_slow_one(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.actors, 12);
+    check_places(&input, &plan.chosen, (uint32_t[]){0, 8, 4}, (uint32_t[]){1, 0, 0});
+    check_close(plan.chosen.inserts, 1000, 1e-3, "inserts");
+    check_close(plan.chosen.cpu, 12 + 0.12 + 0.85, 1e-2, "cores");
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+    assert_int_equal(plan.most_actors, 16);
+}
+
+/* On one machine of 18 cores the same processes would compete; here the learners' machine is too small for the learner. */
+static void a_small_machine_of_the_learner_is_the_bound(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    hosts[0].cores = 0.5;
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_CORES);
+    /* A sample costs 0.85 ms, an insert 0.1 ms of the broker: 0.5 / 0.00095. */
+    check_close(plan.chosen.inserts, 0.5 / 0.00095, 0.02, "inserts");
+}
+
+static void actors_and_learners_compete_only_where_they_share_a_machine(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    struct plan_choice apart, shared;
+    input.n_hosts = 2; /* all 8 cores of "fast" have actors */
+    plan_add_up(&input);
+    assert_true(plan_predict(&input, 8, 1, &apart));
+    check_close(apart.inserts, 800, 1e-3, "inserts of actors on a machine of their own");
+    hosts[0].learners = false;
+    hosts[1].learners = true;
+    assert_true(plan_predict(&input, 8, 1, &shared));
+    /* An insert takes 10 ms, a sample 0.8 ms: 8 / 0.0108. */
+    check_close(shared.inserts, 8 / 0.0108, 1e-2, "inserts of actors beside a learner");
+    assert_int_equal(shared.bottleneck, PLAN_CORES);
+}
+
+static void a_host_for_learners_only(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    hosts[3] = (struct plan_host){.name = "gpu", .kind = 3, .cores = 4, .learners = true};
+    input.n_hosts = 4;
+    input.learners = curves_linear(2, 500, 0.8, 0.05, 50 * MIB);
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.learners, 2);
+    hosts[0].actors = true; /* home takes both: the learners still go to the host that takes nothing else */
+    hosts[0].curve = curves_linear(2, 100, 1, 0.01, 10 * MIB);
+    plan_add_up(&input);
+    plan = curves_solve(&input);
+    uint32_t actors_at[4], learners_at[4];
+    plan_place(&input, plan.chosen.actors, plan.chosen.learners, actors_at, learners_at);
+    assert_int_equal(learners_at[3], 2);
+    assert_int_equal(actors_at[3], 0);
+}
+
+static void the_network_is_the_bound(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    input.network = 50000;
+    input.item_bytes = 100;
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.actors, 5);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_NETWORK);
+    check_close(plan.chosen.inserts, 500, 1e-3, "inserts");
+    struct plan_choice more;
+    assert_true(plan_predict(&input, 12, 1, &more));
+    assert_int_equal(more.bottleneck, PLAN_NETWORK);
+    check_close(more.inserts, 500, 1e-3, "inserts of more actors");
+    /* Actors at home need no network. */
+    hosts[0].actors = true;
+    hosts[0].cores = 8;
+    hosts[0].curve = curves_linear(4, 100, 1, 0.01, 10 * MIB);
+    plan_add_up(&input);
+    plan = curves_solve(&input);
+    check_close(plan.chosen.inserts, 900, 1e-2, "inserts with actors at home");
+    /* A network that carries enough is no bound. */
+    input.network = 1e9;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
+}
+
+static void numbers_of_the_file_are_placed(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    input.fixed_actors = 10;
+    input.fixed_learners = 1;
+    struct plan plan = curves_solve(&input);
+    check_places(&input, &plan.chosen, (uint32_t[]){0, 8, 2}, (uint32_t[]){1, 0, 0});
+    check_close(plan.chosen.inserts, 900, 1e-3, "inserts");
+    assert_int_equal(plan.best.actors, 12);
+    input.fixed_actors = 40; /* beyond the curves: the rest goes evenly */
+    plan = curves_solve(&input);
+    check_places(&input, &plan.chosen, (uint32_t[]){0, 20, 20}, (uint32_t[]){1, 0, 0});
+}
+
+static void each_machine_has_its_own_memory(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    hosts[1].memory = hosts[2].memory = 40 * MIB; /* of four actors */
+    struct plan plan = curves_solve(&input);
+    check_places(&input, &plan.chosen, (uint32_t[]){0, 4, 4}, (uint32_t[]){1, 0, 0});
+    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
+    assert_int_equal(plan.most_actors, 8);
+    hosts[0].memory = 100 * MIB; /* the broker alone takes all of it */
+    rp_error err = {0};
+    assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "home"));
+}
+
+static void hosts_that_take_more_than_was_measured_are_room_for_resizing(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    hosts[1].cores = 32;
+    struct plan plan = curves_solve(&input);
+    assert_int_equal(plan.most_actors, 40);
+    input.max_actors = 20;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.most_actors, 20);
+}
+
+/* ---- joint runs ---- */
+
+static void joint_runs_over_hosts_count(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    uint32_t actors, learners, runs = 0;
+    /* The plant: actors do nine tenths of what they did alone. */
+    while (runs < 12 && plan_next(&input, &actors, &learners)) {
+        uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS];
+        plan_place(&input, actors, learners, actors_at, learners_at);
+        double could = 0.9 * (100.0 * actors_at[1] + 50.0 * actors_at[2]), rate = fmin(could, 1000.0 * learners);
+        struct plan_joint joint = {.actors = actors,
+                                   .learners = learners,
+                                   .inserts = rate,
+                                   .samples = rate,
+                                   .actor_idle = 1 - rate / could,
+                                   .learner_idle = 1 - rate / (1000.0 * learners),
+                                   .cpu = actors * rate / could + 0.001 * rate};
+        plan_add_joint(&input, &joint);
+        runs++;
+    }
+    input.settled = true;
+    struct plan plan = curves_solve(&input);
+    assert_true(plan.chosen.measured);
+    assert_in_range(plan.chosen.actors, 14, 15); /* 0.9 * (800 + 7 * 50) = 1035 */
+    assert_in_range(runs, 2, 8);
+}
+
+/* ---- properties ---- */
+
+static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
+{
+    struct plan_input input = curves_input((struct plan_curve){0}, (struct plan_curve){0}, 1 + 4 * rng_unit(rng));
+    memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
+    input.learners = curves_linear(1 + (uint32_t)rng_below(rng, 3), 500 + 5000 * rng_unit(rng), rng_unit(rng) + 0.1,
+                                   0.1 * rng_unit(rng), 50 * MIB);
+    input.n_hosts = 2 + (uint32_t)rng_below(rng, 6);
+    input.hosts = hosts;
+    input.cores = 0;
+    for (uint32_t i = 0; i < input.n_hosts; i++) {
+        hosts[i].kind = i;
+        hosts[i].cores = (double)(1 + rng_below(rng, 16));
+        hosts[i].actors = i == 1 || rng_below(rng, 3) > 0;
+        hosts[i].learners = i == 0 || rng_below(rng, 3) == 0;
+        hosts[i].curve =
+            curves_linear((uint32_t)hosts[i].cores, 20 + 200 * rng_unit(rng), 0.98, 0.02 * rng_unit(rng), 10 * MIB);
+        input.cores += hosts[i].cores;
+    }
+    plan_add_up(&input);
+    return input;
+}
+
+static void rates_are_possible_and_more_helps(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("rates_are_possible_and_more_helps"));
+    for (int round = 0; round < 60; round++) {
+        struct plan_host hosts[MOST_HOSTS];
+        struct plan_input input = random_input(&rng, hosts);
+        struct plan plan = curves_solve(&input);
+        const struct plan_choice *chosen = &plan.chosen;
+        if (!(chosen->inserts > 0 && chosen->cpu <= input.cores * 1.001))
+            fail_msg("%u+%u: %g inserts/s with %g of %g cores", chosen->actors, chosen->learners, chosen->inserts,
+                     chosen->cpu, input.cores);
+        assert_true(chosen->actor_idle >= 0 && chosen->actor_idle <= 1);
+        assert_true(plan.most_actors >= chosen->actors);
+        /* Half of the network carries no more, and a bound is kept. */
+        input.item_bytes = 100;
+        input.network = 0.5 * chosen->inserts * input.item_bytes;
+        hosts[0].actors = false;
+        plan_add_up(&input);
+        struct plan bound = curves_solve(&input);
+        assert_true(bound.chosen.inserts <= 0.5 * chosen->inserts * 1.001);
+        /* More cores at home never hurt. */
+        hosts[0].cores *= 2;
+        input.network = 0;
+        struct plan before = curves_solve(&input);
+        assert_true(before.chosen.inserts >= bound.chosen.inserts * 0.999);
+    }
+}
+
+/* ---- JSON and print ---- */
+
+static void json_with_hosts_goes_both_ways(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts), input_back;
+    input.network = 1e8;
+    input.item_bytes = 120;
+    struct plan plan = curves_solve(&input), back;
+    char *text = plan_to_json(&plan, &input);
+    assert_true(plan_from_json(text, &back, &input_back));
+    assert_int_equal(input_back.n_hosts, 3);
+    assert_string_equal(input_back.hosts[1].name, "fast");
+    assert_true(input_back.network == 1e8 && input_back.item_bytes == 120);
+    check_places(&input_back, &back.chosen, (uint32_t[]){0, 8, 4}, (uint32_t[]){1, 0, 0});
+    char *again = plan_to_json(&back, &input_back);
+    assert_string_equal(text, again);
+    plan_input_free(&input_back);
+    free(again);
+    free(text);
+}
+
+static void try_text(const char *text)
+{
+    struct plan_input input;
+    struct plan plan, solved;
+    if (!plan_from_json(text, &plan, &input)) {
+        assert_null(input.hosts);
+        return;
+    }
+    FILE *nowhere = fopen("/dev/null", "w");
+    plan_print(&plan, &input, nowhere);
+    fclose(nowhere);
+    if (plan_solve(&input, &solved, NULL) == RP_OK)
+        assert_true(solved.chosen.actors > 0);
+    plan_input_free(&input);
+}
+
+static void json_with_hosts_that_is_damaged_does_no_harm(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    struct plan plan = curves_solve(&input);
+    char *text = plan_to_json(&plan, &input);
+    size_t size = strlen(text), start = (size_t)(strstr(text, "\"network\"") - text);
+    struct rng rng;
+    rng_seed(&rng, naive_seed("json_with_hosts_that_is_damaged_does_no_harm"));
+    for (int i = 0; i < 1500; i++) {
+        char *changed = strdup(text);
+        uint64_t changes = 1 + rng_below(&rng, 3);
+        for (uint64_t k = 0; k < changes; k++)
+            changed[start + rng_below(&rng, size - start)] = "0123456789.-e{}[]\",:n"[rng_below(&rng, 21)];
+        try_text(changed);
+        free(changed);
+    }
+    static const struct {
+        const char *from, *to;
+    } swaps[] = {{"\"kind\": 1", "\"kind\": 2"}, {"\"kind\": 2", "\"kind\": 99"}, {"\"kind\": 2", "\"kind\": -1"}};
+    for (size_t i = 0; i < sizeof swaps / sizeof swaps[0]; i++) {
+        char *at = strstr(text, swaps[i].from), *changed = NULL;
+        struct plan_input back;
+        assert_non_null(at);
+        assert_true(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, swaps[i].to, at + strlen(swaps[i].from)) >
+                    0);
+        assert_false(plan_input_from_json(changed, &back));
+        assert_null(back.hosts);
+        free(changed);
+    }
+    free(text);
+}
+
+static void many_equal_hosts_are_one_row(void **state)
+{
+    (void)state;
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input = three_hosts(hosts);
+    for (uint32_t i = 1; i < 12; i++) {
+        hosts[i] = (struct plan_host){.kind = 1, .cores = 8, .actors = true};
+        snprintf(hosts[i].name, sizeof hosts[i].name, "cpu%u", i);
+    }
+    hosts[1].curve = curves_linear(8, 100, 1, 0.001, 10 * MIB);
+    hosts[11].actors = false;
+    input.n_hosts = 12;
+    input.cores = 90;
+    plan_add_up(&input);
+    struct plan plan = curves_solve(&input);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    plan_print(&plan, &input, file);
+    fclose(file);
+    assert_non_null(strstr(text, "cpu[1-10] (10 hosts, 8 cores each)"));
+    assert_non_null(strstr(text, "cpu11"));
+    assert_non_null(strstr(text, "left out"));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_fast_kind_fills_up_before_the_slow_one),
+        cmocka_unit_test(a_small_machine_of_the_learner_is_the_bound),
+        cmocka_unit_test(actors_and_learners_compete_only_where_they_share_a_machine),
+        cmocka_unit_test(a_host_for_learners_only),
+        cmocka_unit_test(the_network_is_the_bound),
+        cmocka_unit_test(numbers_of_the_file_are_placed),
+        cmocka_unit_test(each_machine_has_its_own_memory),
+        cmocka_unit_test(hosts_that_take_more_than_was_measured_are_room_for_resizing),
+        cmocka_unit_test(joint_runs_over_hosts_count),
+        cmocka_unit_test(rates_are_possible_and_more_helps),
+        cmocka_unit_test(json_with_hosts_goes_both_ways),
+        cmocka_unit_test(json_with_hosts_that_is_damaged_does_no_harm),
+        cmocka_unit_test(many_equal_hosts_are_one_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
