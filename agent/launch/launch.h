@@ -76,5 +76,7 @@ int launch_plan(struct launch *launch);
 int launch_status(struct launch *launch);
 int launch_logs(struct launch *launch);
 int launch_stop(struct launch *launch);
+/* verb_node.c */
+int launch_node(struct launch *launch);
 
 #endif

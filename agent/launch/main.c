@@ -21,6 +21,7 @@ static const struct launch_verb verbs[] = {
     {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",
      LAUNCH_RUN | LAUNCH_FOLLOW | LAUNCH_LINES, launch_logs},
     {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
+    {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, launch_node},
 };
 
 /* The parent process may have closed some of the standard three descriptors. Then a file that is opened later would

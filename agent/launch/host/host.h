@@ -95,6 +95,9 @@ double host_measure_result(struct host *self, const char **why);
 rp_status host_reach_begin(struct host *self, const char *endpoint, rp_error *err);
 bool host_reach_result(struct host *self, bool *done, const char **why);
 
+/* Makes the carrier known to its guard again. */
+void host_guard(const struct host *self);
+
 /* The place of processes there (process.h). The host must be ready when a process is started. */
 struct process_place *host_place(struct host *self);
 

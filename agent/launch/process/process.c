@@ -63,25 +63,38 @@ static rp_status start(struct process *self, const struct process_options *optio
     return RP_OK;
 }
 
-rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err)
+/* Opens the log, and notes where the output of this start begins. Returns the descriptor; -1: err says why. */
+static int open_log(struct process *self, const char *path, rp_error *err)
 {
     struct stat info;
-    *self = (struct process){.started_ns = now_ns, .guard = options->guard, .place = options->place};
-    snprintf(self->name, sizeof self->name, "%s", options->name);
-    if ((size_t)snprintf(self->log, sizeof self->log, "%s", options->log) >= sizeof self->log)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of the log of %s is longer than %zu bytes: %.100s...",
-                       self->name, sizeof self->log - 1, options->log);
-    int log = open(options->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if ((size_t)snprintf(self->log, sizeof self->log, "%s", path) >= sizeof self->log) {
+        err_fill(err, RP_INVALID_ARGUMENT, "the path of the log of %s is longer than %zu bytes: %.100s...", self->name,
+                 sizeof self->log - 1, path);
+        return -1;
+    }
+    int log = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (log < 0 || fstat(log, &info) != 0) {
-        rp_status status = err_set(err, RP_IO, "the log %.300s cannot be written: %s", options->log, strerror(errno));
+        err_fill(err, RP_IO, "the log %.300s cannot be written: %s", path, strerror(errno));
         if (log >= 0)
             close(log);
-        return status;
+        return -1;
     }
     self->log_start = info.st_size;
+    return log;
+}
+
+rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err)
+{
+    rp_error why = {0};
+    *self = (struct process){.started_ns = now_ns, .guard = options->guard, .place = options->place};
+    snprintf(self->name, sizeof self->name, "%s", options->name);
+    int output = options->log ? open_log(self, options->log, &why) : options->output;
+    if (output < 0)
+        return err_set(err, (rp_status)why.status, "%s", why.text);
     rp_status status =
-        self->place ? self->place->start(self->place, self, options, err) : start(self, options, log, err);
-    close(log);
+        self->place ? self->place->start(self->place, self, options, err) : start(self, options, output, err);
+    if (options->log)
+        close(output);
     self->running = status == RP_OK;
     return status;
 }

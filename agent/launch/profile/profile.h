@@ -25,10 +25,6 @@ struct profile_options {
     void *context;
 };
 
-/* Cores that this process may use: affinity, and the limit of its control group. */
-double profile_cores(void);
-/* Bytes that this process may use: four fifths of what is free, and the limit of its control group. */
-double profile_memory(void);
 /* Items that one learner samples for a step. */
 int64_t profile_batch(const struct run_config *config);
 /* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */

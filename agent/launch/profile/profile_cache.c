@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/profile/profile_cache.h"
 #include "proto/base/error.h"
@@ -120,7 +121,7 @@ char *profile_key(const struct profile_options *options)
     if (!out)
         return NULL;
     gethostname(host, sizeof host - 1);
-    double cores = options->config->plan.cores > 0 ? options->config->plan.cores : profile_cores();
+    double cores = options->config->plan.cores > 0 ? options->config->plan.cores : machine_cores();
     fprintf(out, "profile %d\nhost %s\ncores %g\n", VERSION, host, cores);
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", options->programs, programs[i]);

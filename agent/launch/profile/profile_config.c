@@ -2,6 +2,7 @@
  * policies are converted. */
 #include <math.h>
 
+#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile_config.h"
 
 /* A side that waits nearly all the time says too little about what it could do. */
@@ -36,8 +37,8 @@ double profile_target(const struct run_config *config)
 void profile_fill(const struct run_config *config, struct plan_input *out)
 {
     out->spi = profile_target(config);
-    out->cores = config->plan.cores > 0 ? config->plan.cores : profile_cores();
-    out->memory = config->plan.memory > 0 ? (double)config->plan.memory : profile_memory();
+    out->cores = config->plan.cores > 0 ? config->plan.cores : machine_cores();
+    out->memory = config->plan.memory > 0 ? (double)config->plan.memory : machine_memory();
     out->other_memory = config->evaluator.on && out->actors.n > 0 ? out->actors.points[0].memory : 0.0;
     out->fixed_actors = (uint32_t)config->actors.count;
     out->fixed_learners = (uint32_t)config->learners.count;

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/run/run_impl.h"
 
@@ -206,7 +207,7 @@ static void fill_plan(const struct run *self, struct status *out)
     out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
     out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
     out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
-    out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : profile_cores();
+    out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }
 
 void run_status(struct run *self, struct status *out)

@@ -15,7 +15,7 @@
 
 #include "agent/launch/profile/profile_cache.h"
 #include "agent/launch/profile/profile_config.h"
-#include "agent/launch/profile/profile_machine.h"
+#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile_rate.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
@@ -388,17 +388,17 @@ static void version_2_groups(void **state)
     struct fixture *f = *state;
     put(f, "proc/self/cgroup", "0::/a/b\n");
     put(f, "proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
-    assert_true(profile_cores_below(f->folder, 8) == 8);
-    near(profile_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
+    assert_true(machine_cores_below(f->folder, 8) == 8);
+    near(machine_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
     put(f, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
     put(f, "sys/fs/cgroup/a/cpu.max", "150000 100000\n");
-    assert_true(profile_cores_below(f->folder, 8) == 1.5);
-    assert_true(profile_cores_below(f->folder, 1) == 1);
+    assert_true(machine_cores_below(f->folder, 8) == 1.5);
+    assert_true(machine_cores_below(f->folder, 1) == 1);
     put(f, "sys/fs/cgroup/a/b/memory.max", "max\n");
     put(f, "sys/fs/cgroup/a/memory.max", "100000000\n");
     put(f, "sys/fs/cgroup/a/memory.current", "60000000\n");
     put(f, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
-    near(profile_memory_below(f->folder), 0.8 * 50000000, 1e-9);
+    near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
 }
 
 static void version_1_groups(void **state)
@@ -409,20 +409,20 @@ static void version_1_groups(void **state)
     /* In a container, the path of the host is not there: the root is the group. */
     put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n");
     put(f, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-    assert_true(profile_cores_below(f->folder, 8) == 3);
+    assert_true(machine_cores_below(f->folder, 8) == 3);
     put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-    assert_true(profile_cores_below(f->folder, 8) == 8);
+    assert_true(machine_cores_below(f->folder, 8) == 8);
     put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    near(profile_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
+    near(machine_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
     put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "50000000\n");
-    near(profile_memory_below(f->folder), 0.8 * 50000000, 1e-9);
+    near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
 }
 
 static void this_machine(void **state)
 {
     (void)state;
-    assert_true(profile_cores() > 0 && profile_cores() < 1e6);
-    assert_true(profile_memory() > 1e6);
+    assert_true(machine_cores() > 0 && machine_cores() < 1e6);
+    assert_true(machine_memory() > 1e6);
 }
 
 /* ---- printing ---- */

@@ -1,13 +1,14 @@
 /* What this machine offers: affinity, and the limits of our control groups (both versions). */
+#include "agent/launch/process/machine.h"
+
 #include <math.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
-
-#include "agent/launch/profile/profile.h"
-#include "agent/launch/profile/profile_machine.h"
 
 #define MOST_CPUS 65536
 
@@ -124,7 +125,7 @@ static double quota(const struct group *self)
     return most / period;
 }
 
-double profile_cores_below(const char *root, double most)
+double machine_cores_below(const char *root, double most)
 {
     struct group group;
     if (find_group(&group, root, "cpu")) {
@@ -136,9 +137,9 @@ double profile_cores_below(const char *root, double most)
     return most;
 }
 
-double profile_cores(void)
+double machine_cores(void)
 {
-    return profile_cores_below("", affinity());
+    return machine_cores_below("", affinity());
 }
 
 /* ---- memory ---- */
@@ -172,7 +173,7 @@ static double room(const struct group *self)
     return fmax(0.0, most - fmax(0.0, used - (isnan(files) ? 0.0 : files)));
 }
 
-double profile_memory_below(const char *root)
+double machine_memory_below(const char *root)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
@@ -188,7 +189,43 @@ double profile_memory_below(const char *root)
     return isfinite(most) ? 0.8 * most : 0.0;
 }
 
-double profile_memory(void)
+double machine_memory(void)
 {
-    return profile_memory_below("");
+    return machine_memory_below("");
+}
+
+double machine_memory_used(void)
+{
+    double used = named_number("/proc/meminfo", "MemTotal") - named_number("/proc/meminfo", "MemAvailable");
+    return used > 0 ? used * 1024.0 : 0.0; /* false for NAN as well */
+}
+
+/* ---- processor ---- */
+
+/* Copies the value of a line "name : value" of /proc/cpuinfo, the first one. */
+static bool cpu_value(const char *text, const char *name, char *out, size_t size)
+{
+    const char *at = strstr(text, name), *colon = at ? strchr(at, ':') : NULL;
+    if (!colon || (at != text && at[-1] != '\n'))
+        return false;
+    colon += 1 + strspn(colon + 1, " \t");
+    snprintf(out, size, "%.*s", (int)strcspn(colon, "\n"), colon);
+    return out[0] != '\0';
+}
+
+const char *machine_model(char *out, size_t size)
+{
+    char text[4096] = "", name[96] = "", maker[24] = "", part[24] = "";
+    struct utsname machine = {0};
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (file) {
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+    }
+    uname(&machine);
+    if (!cpu_value(text, "model name", name, sizeof name) && cpu_value(text, "CPU implementer", maker, sizeof maker) &&
+        cpu_value(text, "CPU part", part, sizeof part))
+        snprintf(name, sizeof name, "implementer %s part %s", maker, part);
+    snprintf(out, size, "%s (%.32s)", name[0] ? name : "processor", machine.machine);
+    return out;
 }

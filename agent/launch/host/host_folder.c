@@ -1,0 +1,185 @@
+/* See host_folder.h. Each part of a path is opened on its own and never through a link. */
+#include "agent/launch/host/host_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+
+#define DEPTH_MOST 8
+
+void host_folder_init(struct host_folder *self, const char *path, const char *tag, const char *const *reserved)
+{
+    *self = (struct host_folder){.fd = -1, .parent = -1, .reserved = reserved};
+    snprintf(self->path, sizeof self->path, "%s", path);
+    snprintf(self->temporary, sizeof self->temporary, ".part-%.100s", tag);
+    for (char *c = self->temporary; *c; c++)
+        *c = *c == '/' ? '_' : *c;
+}
+
+void host_folder_fini(struct host_folder *self)
+{
+    host_folder_drop(self);
+}
+
+bool host_folder_allows(const struct host_folder *self, const char *name)
+{
+    int depth = 0;
+    if (!name || !name[0] || strlen(name) >= HOST_FILE_NAME)
+        return false;
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return false;
+    size_t first = strcspn(name, "/");
+    for (size_t i = 0; self->reserved && self->reserved[i]; i++)
+        if (strlen(self->reserved[i]) == first && memcmp(self->reserved[i], name, first) == 0)
+            return false;
+    for (const char *part = name;; part++) {
+        size_t length = strcspn(part, "/");
+        if (length == 0 || length > 255 || part[0] == '.' || ++depth > DEPTH_MOST)
+            return false;
+        part += length;
+        if (!*part)
+            return true;
+    }
+}
+
+static int open_below(int folder, const char *name)
+{
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT && (mkdirat(folder, name, 0777) == 0 || errno == EEXIST))
+        fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd;
+}
+
+/* Opens the folder of the file and makes the folders that are missing. *leaf is the last part of the name. */
+static int open_parent(const struct host_folder *self, const char *name, const char **leaf)
+{
+    int fd = open(self->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *part = name;
+    for (const char *slash; fd >= 0 && (slash = strchr(part, '/')); part = slash + 1) {
+        char folder[256];
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - part), part);
+        int below = open_below(fd, folder);
+        int error = errno;
+        close(fd);
+        errno = error;
+        fd = below;
+    }
+    *leaf = part;
+    return fd;
+}
+
+static rp_status refuse(const char *name, rp_error *err)
+{
+    return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no name of a file that may be written here",
+                   name ? name : "");
+}
+
+static rp_status failed(const struct host_folder *self, const char *name, rp_error *err)
+{
+    return err_set(err, RP_IO, "%.200s/%.200s cannot be written: %s", self->path, name, strerror(errno));
+}
+
+rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err)
+{
+    const char *leaf;
+    host_folder_drop(self);
+    if (!host_folder_allows(self, name))
+        return refuse(name, err);
+    self->parent = open_parent(self, name, &leaf);
+    if (self->parent >= 0) {
+        unlinkat(self->parent, self->temporary, 0);
+        self->fd =
+            openat(self->parent, self->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
+    }
+    if (self->fd < 0) {
+        rp_status status = failed(self, name, err);
+        host_folder_drop(self);
+        return status;
+    }
+    snprintf(self->name, sizeof self->name, "%s", name);
+    self->size = 0;
+    return RP_OK;
+}
+
+static bool write_all(int fd, const char *bytes, size_t size, int64_t at)
+{
+    while (size > 0) {
+        ssize_t n = pwrite(fd, bytes, size, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        bytes += n;
+        size -= (size_t)n;
+        at += n;
+    }
+    return true;
+}
+
+rp_status host_folder_write(struct host_folder *self, const char *name, const void *bytes, size_t size, rp_error *err)
+{
+    if (self->fd < 0 || !name || strcmp(name, self->name) != 0)
+        return refuse(name, err);
+    if (!write_all(self->fd, bytes, size, self->size)) {
+        rp_status status = failed(self, name, err);
+        host_folder_drop(self);
+        return status;
+    }
+    self->size += (int64_t)size;
+    return RP_OK;
+}
+
+rp_status host_folder_finish(struct host_folder *self, struct stat *info, rp_error *err)
+{
+    struct stat unused;
+    if (self->fd < 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "no file is under way");
+    const char *slash = strrchr(self->name, '/');
+    rp_status status = RP_OK;
+    if (renameat(self->parent, self->temporary, self->parent, slash ? slash + 1 : self->name) != 0 ||
+        fstat(self->fd, info ? info : &unused) != 0)
+        status = failed(self, self->name, err);
+    host_folder_drop(self);
+    return status;
+}
+
+void host_folder_drop(struct host_folder *self)
+{
+    if (self->fd >= 0) {
+        close(self->fd);
+        unlinkat(self->parent, self->temporary, 0); /* it is gone already if the file was finished */
+    }
+    if (self->parent >= 0)
+        close(self->parent);
+    self->fd = self->parent = -1;
+    self->name[0] = '\0';
+}
+
+rp_status host_folder_append(struct host_folder *self, const char *name, const void *bytes, size_t size, int64_t offset,
+                             rp_error *err)
+{
+    const char *leaf;
+    struct stat info;
+    if (!host_folder_allows(self, name))
+        return refuse(name, err);
+    int parent = open_parent(self, name, &leaf);
+    int fd = parent >= 0 ? openat(parent, leaf, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    bool other = fd < 0 && errno == ENOENT;
+    rp_status status = RP_OK;
+    if (fd >= 0)
+        other = fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != offset;
+    if (other)
+        status = err_set(err, RP_FAILED_PRECONDITION, "%.200s does not have %lld bytes", name, (long long)offset);
+    else if (fd < 0 || !write_all(fd, bytes, size, offset))
+        status = failed(self, name, err);
+    if (fd >= 0)
+        close(fd);
+    if (parent >= 0)
+        close(parent);
+    return status;
+}

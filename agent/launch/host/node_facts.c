@@ -1,0 +1,80 @@
+/* The machine of a node agent: its work folder, and what the launcher wants to know about it. */
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/launch/host/node_impl.h"
+#include "agent/launch/process/machine.h"
+#include "proto/base/error.h"
+
+/* ---- work folder ---- */
+
+rp_status node_work_make(struct node *self, rp_error *err)
+{
+    const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+    self->work[0] = '\0';
+    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
+        char path[sizeof self->work - 64]; /* names of files follow */
+        if (!parents[i] || parents[i][0] != '/' ||
+            (size_t)snprintf(path, sizeof path, "%s/replay-node-XXXXXX", parents[i]) >= sizeof path)
+            continue;
+        if (mkdtemp(path)) {
+            snprintf(self->work, sizeof self->work, "%s", path);
+            return RP_OK;
+        }
+    }
+    return err_set(err, RP_IO, "no folder for the run's files could be made in XDG_RUNTIME_DIR, TMPDIR or /tmp: %s",
+                   strerror(errno));
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info;
+    (void)kind;
+    (void)at;
+    remove(path);
+    return 0;
+}
+
+void node_work_remove(struct node *self)
+{
+    if (self->work[0])
+        nftw(self->work, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    self->work[0] = '\0';
+}
+
+/* ---- facts ---- */
+
+/* The folder of this program, where the others are as well. */
+static void find_programs(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+    out[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = '\0';
+}
+
+void node_facts_add(struct node *self, struct json_object *line)
+{
+    char hostname[256] = "", model[160], programs[512], package[600], address[64] = "";
+    const char *connection = getenv("SSH_CONNECTION");
+    gethostname(hostname, sizeof hostname - 1);
+    find_programs(programs, sizeof programs);
+    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
+    if (connection)
+        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
+    host_line_add_text(line, "hostname", hostname);
+    host_line_add_text(line, "model", machine_model(model, sizeof model));
+    host_line_add_real(line, "cores", machine_cores());
+    host_line_add_real(line, "memory", machine_memory());
+    host_line_add_text(line, "work", self->work);
+    host_line_add_text(line, "programs", programs);
+    host_line_add_text(line, "here", self->here);
+    host_line_add_text(line, "address", address);
+    host_line_add_flag(line, "python", access(package, R_OK) == 0);
+}
