@@ -1,5 +1,6 @@
 /* Checks of launch.slurm, and the numbers in it. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static bool read_range(const char *text, uint32_t *least, uint32_t *most)
 bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most)
 {
     const char *text = self->launch.slurm.actors_count;
-    if (text && text[0])
+    if (text[0])
         return read_range(text, least, most);
     bool fixed = self->actors.count > 0;
     *least = fixed ? (uint32_t)self->actors.count : 1;
@@ -82,13 +83,29 @@ void run_config_check_slurm(const struct run_config *self, struct schema_report 
                        "is as long as launch.slurm.time: the run would have no time between its start and its end");
 }
 
-bool run_config_complete_slurm(struct run_config *self)
+/* The range is written out, because the plan replaces auto by a number. */
+static bool complete_count(struct run_config *self)
 {
     uint32_t least, most;
+    char **count = &self->launch.slurm.actors_count, *text = NULL;
+    if (!run_config_slurm_actors(self, &least, &most))
+        return true;
+    self->plan.max_actors = most;
+    if ((*count)[0])
+        return true;
+    if (asprintf(&text, "%u-%u", least, most) < 0)
+        return false;
+    free(*count);
+    *count = text;
+    return true;
+}
+
+bool run_config_complete_slurm(struct run_config *self)
+{
     if (self->launch.engine != ENGINE_SLURM)
         return true;
-    if (self->launch.slurm.actors_count[0] && run_config_slurm_actors(self, &least, &most))
-        self->plan.max_actors = most;
+    if (!complete_count(self))
+        return false;
     if (config_folder(&self->broker))
         return true;
     free(self->broker.checkpoint_dir);

@@ -78,5 +78,8 @@ int launch_logs(struct launch *launch);
 int launch_stop(struct launch *launch);
 /* verb_node.c */
 int launch_node(struct launch *launch);
+/* verb_slurm.c */
+int launch_core(struct launch *launch);
+int launch_script(struct launch *launch);
 
 #endif

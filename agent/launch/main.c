@@ -20,6 +20,10 @@ static const struct launch_verb verbs[] = {
      launch_status},
     {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",
      LAUNCH_RUN | LAUNCH_FOLLOW | LAUNCH_LINES, launch_logs},
+    {"script", "CONFIG.yaml ...", "print the jobs of a run under Slurm: CONFIG.yaml core, CONFIG.yaml actors, or both",
+     LAUNCH_SET, launch_script},
+    {"core", "RUN ...", "the run itself, inside the job that a script of Slurm describes", LAUNCH_SET | LAUNCH_VIEW,
+     launch_core},
     {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
     {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, launch_node},
 };

@@ -2,6 +2,7 @@
 #ifndef AGENT_LAUNCH_PREPARE_H
 #define AGENT_LAUNCH_PREPARE_H
 
+#include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/plan.h"
@@ -20,7 +21,8 @@ struct prepared {
     struct run_keys keys;
     struct interrupts interrupts;
     struct guard guard;
-    bool planned; /* plan and input are valid */
+    struct host_source *source; /* of hosts that come and go; NULL: none */
+    bool planned;               /* plan and input are valid */
     bool from_cache;
     struct plan plan;
     struct plan_input input;

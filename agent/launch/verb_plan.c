@@ -4,9 +4,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "agent/launch/host/host_check.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile/profile.h"
+#include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "proto/base/format.h"
 
@@ -19,28 +19,13 @@ static int report_mistake(struct prepared *self, const rp_error *err)
     return status;
 }
 
-/* Tries the machines of the file. Returns the exit status. */
-static int check_hosts(struct prepared *self)
-{
-    rp_error err = {0};
-    if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
-        return EXIT_FINE;
-    rp_status status = prepare_process(self, &err);
-    const struct host_check_options options = {.config = &self->config,
-                                               .programs = self->programs,
-                                               .here = self->here,
-                                               .guard = &self->guard,
-                                               .interrupts = &self->interrupts};
-    if (status == RP_OK)
-        status = host_check(&options, stdout, &err);
-    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
-}
-
 int launch_check(struct launch *launch)
 {
     struct prepared self;
     prepare_init(&self);
     int status = prepare_config(&self, launch, launch->argument);
+    if (status < 0 && self.config.launch.engine == ENGINE_SLURM)
+        status = submit_check_all(&self);
     if (status < 0) {
         const struct run_config *config = &self.config;
         char actors[32] = "auto", learners[32] = "auto";
@@ -54,8 +39,7 @@ int launch_check(struct launch *launch)
             snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
                env_name(&config->environment), config->agent.algorithm, actors, learners);
-        fflush(stdout);
-        status = check_hosts(&self);
+        status = EXIT_FINE;
     }
     prepare_fini(&self);
     return status;
@@ -124,6 +108,11 @@ static int plan_or_profile(struct launch *launch, bool profile)
     if (status >= 0) {
         prepare_fini(&self);
         return status;
+    }
+    if (self.config.launch.engine == ENGINE_SLURM) {
+        prepare_fini(&self);
+        return launch_usage("a run under Slurm is measured inside its jobs; --set launch.engine=local measures this "
+                            "machine");
     }
     if (!self.config.actors.on || !self.config.learners.on) {
         prepare_fini(&self);

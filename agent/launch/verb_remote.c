@@ -11,6 +11,7 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
+#include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
 #include "proto/base/error.h"
@@ -45,9 +46,9 @@ static void mend(struct status *status, bool alive)
              status->folder);
 }
 
-static bool read_status(const char *folder, struct status_copy *out, bool *alive)
+static bool read_status(const char *folder, struct watch_alive *life, struct status_copy *out, bool *alive)
 {
-    *alive = run_folder_locked(folder);
+    *alive = watch_alive(life, folder);
     char *text = run_folder_read(folder, FOLDER_STATUS);
     bool ok = text && status_from_json(text, out);
     free(text);
@@ -59,18 +60,24 @@ static bool read_status(const char *folder, struct status_copy *out, bool *alive
 static int no_status(const char *folder)
 {
     rp_error err = {0};
-    err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s", folder,
-            run_folder_locked(folder) ? " yet: it is being measured" : ": it has not begun");
+    struct watch_alive life = {0};
+    bool alive = watch_alive(&life, folder);
+    err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s%s%s", folder,
+            !alive                            ? ": it has not begun"
+            : life.job.state == SLURM_PENDING ? " yet: its job waits: "
+                                              : " yet: it is being measured",
+            life.job.reason[0] ? " " : "", life.job.reason);
     return launch_fail(&err);
 }
 
 static int follow(const char *folder, bool json)
 {
     struct screen *screen = screen_new(json ? SCREEN_JSON : SCREEN_AUTO);
+    struct watch_alive life = {0};
     bool seen = false;
     for (bool alive = true; alive && screen; nap(PAUSE_MS)) {
         struct status_copy copy;
-        if (!read_status(folder, &copy, &alive))
+        if (!read_status(folder, &life, &copy, &alive))
             continue; /* the run is still being measured */
         seen = true;
         screen_show(screen, &copy.status);
@@ -85,13 +92,14 @@ int launch_status(struct launch *launch)
     char folder[FOLDER_SIZE];
     struct status_copy copy;
     struct winsize size = {0};
+    struct watch_alive life = {0};
     bool alive;
     int status = find(launch, launch->argument, folder);
     if (status >= 0)
         return status;
     if (launch->follow)
         return follow(folder, launch->json);
-    if (!read_status(folder, &copy, &alive))
+    if (!read_status(folder, &life, &copy, &alive))
         return no_status(folder);
     if (launch->json) {
         char *text = status_to_json(&copy.status, true);
@@ -166,6 +174,7 @@ static void copy_out(FILE *in)
 int launch_logs(struct launch *launch)
 {
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 320];
+    struct watch_alive life = {0};
     int status = find(launch, NULL, folder);
     if (status >= 0)
         return status;
@@ -180,7 +189,7 @@ int launch_logs(struct launch *launch)
     }
     seek_lines(in, launch->lines);
     copy_out(in);
-    while (launch->follow && run_folder_locked(folder) && !ferror(stdout)) {
+    while (launch->follow && watch_alive(&life, folder) && !ferror(stdout)) {
         nap(PAUSE_MS);
         copy_out(in);
     }
@@ -200,6 +209,8 @@ int launch_stop(struct launch *launch)
     rp_error err = {0};
     int status = find(launch, launch->argument, folder);
     if (status >= 0)
+        return status;
+    if (watch_stop(folder, launch->force, &status))
         return status;
     if (!run_folder_locked(folder)) {
         printf("%s: no launcher works on it\n", folder);

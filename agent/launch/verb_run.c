@@ -9,6 +9,8 @@
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/run/run.h"
+#include "agent/launch/submit.h"
+#include "agent/launch/verb_run.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
@@ -21,7 +23,7 @@ static int finish(struct prepared *self, const rp_error *err)
     return status;
 }
 
-static enum screen_mode mode_of(const struct launch *launch)
+enum screen_mode launch_screen_mode(const struct launch *launch)
 {
     return launch->json_lines ? SCREEN_JSON : launch->quiet ? SCREEN_QUIET : SCREEN_AUTO;
 }
@@ -31,7 +33,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
               const struct folder_state *before, bool auto_actors)
 {
     rp_error err = {0};
-    struct screen *screen = screen_new(mode_of(launch));
+    struct screen *screen = screen_new(launch_screen_mode(launch));
     if (!screen) {
         err_set(&err, RP_NO_MEMORY, "no memory for the view");
         return finish(self, &err);
@@ -98,6 +100,8 @@ int launch_run(struct launch *launch)
         prepare_fini(&self);
         return status;
     }
+    if (self.config.launch.engine == ENGINE_SLURM)
+        return launch_submit(&self, launch);
     bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
         prepare_folder(&self, launch, "", &err) != RP_OK)
@@ -223,40 +227,60 @@ static rp_status check_ends(const struct launch *launch, const struct run_config
     return RP_OK;
 }
 
+int launch_reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
+{
+    rp_error err = {0};
+    if (open_again(self, launch, state, &err) != RP_OK)
+        return finish(self, &err);
+    int status = prepare_config(self, launch, self->config_path);
+    if (status >= 0) {
+        prepare_fini(self);
+        return status;
+    }
+    if (check_ends(launch, &self->config, state, &err) != RP_OK)
+        return finish(self, &err);
+    if (state->here[0])
+        snprintf(self->here, sizeof self->here, "%s", state->here);
+    return -1;
+}
+
+int launch_continue(struct prepared *self, struct launch *launch, struct folder_state *state)
+{
+    rp_error err = {0};
+    bool counted = sets_key(launch, "actors.count=");
+    bool auto_actors = counted ? self->config.actors.count == 0 : state->auto_actors;
+    if (auto_actors && state->actors > 0 && !counted)
+        self->config.actors.count = state->actors;
+    take_plan(self);
+    if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
+        prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
+        return finish(self, &err);
+    /* The run was stopped while it was measured, or is to be measured again. */
+    if (prepare_is_auto(self) && size_up(self, launch, &err) != RP_OK)
+        return not_sized_up(self, &err);
+    run_folder_point_latest(self->config.launch.runs, self->folder);
+    bool begins = state->legs == 0 && self->config.launch.engine == ENGINE_SLURM;
+    log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
+             (unsigned long long)state->steps);
+    if (!launch->quiet && !launch->json_lines && !begins)
+        printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
+               (unsigned long long)state->learner_steps, tables_of(&self->config));
+    fflush(stdout);
+    return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
+}
+
 int launch_resume(struct launch *launch)
 {
     struct prepared self;
     struct folder_state state;
     rp_error err = {0};
+    if (submit_is_free(launch->argument, &err) != RP_OK)
+        return launch_fail(&err);
     prepare_init(&self);
-    if (open_again(&self, launch, &state, &err) != RP_OK)
-        return finish(&self, &err);
-    int status = prepare_config(&self, launch, self.config_path);
-    if (status >= 0) {
-        prepare_fini(&self);
+    int status = launch_reopen(&self, launch, &state);
+    if (status >= 0)
         return status;
-    }
-    if (check_ends(launch, &self.config, &state, &err) != RP_OK)
-        return finish(&self, &err);
-    if (state.here[0])
-        snprintf(self.here, sizeof self.here, "%s", state.here);
-    bool counted = sets_key(launch, "actors.count=");
-    bool auto_actors = counted ? self.config.actors.count == 0 : state.auto_actors;
-    if (auto_actors && state.actors > 0 && !counted)
-        self.config.actors.count = state.actors;
-    take_plan(&self);
-    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
-        prepare_keys(&self, &err) != RP_OK || prepare_write_config(&self, &err) != RP_OK)
-        return finish(&self, &err);
-    /* The run was stopped while it was measured, or is to be measured again. */
-    if (prepare_is_auto(&self) && size_up(&self, launch, &err) != RP_OK)
-        return not_sized_up(&self, &err);
-    run_folder_point_latest(self.config.launch.runs, self.folder);
-    log_line(LEVEL_INFO, "A0401", "a run is resumed", "folder=%s steps=%llu", self.folder,
-             (unsigned long long)state.steps);
-    if (!launch->quiet && !launch->json_lines)
-        printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state.steps,
-               (unsigned long long)state.learner_steps, tables_of(&self.config));
-    fflush(stdout);
-    return go(&self, launch, state.command[0] ? state.command : launch->command, &state, auto_actors);
+    if (self.config.launch.engine == ENGINE_SLURM)
+        return launch_submit_again(&self, launch, &state);
+    return launch_continue(&self, launch, &state);
 }

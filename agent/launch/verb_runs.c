@@ -5,6 +5,7 @@
 #include "agent/launch/launch.h"
 #include "agent/launch/report/report.h"
 #include "agent/launch/report/runs.h"
+#include "agent/launch/submit.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
 
@@ -122,7 +123,8 @@ static int prune(uint64_t keep)
     struct run_summary *runs = runs_list(RUNS, &n);
     for (uint64_t i = keep; i < n; i++) {
         rp_error err = {0};
-        if (runs[i].active)
+        struct watch_alive life = {0};
+        if (runs[i].active || watch_alive(&life, runs[i].folder))
             continue;
         if (runs_remove(runs[i].folder, &err) != RP_OK) {
             status = launch_fail(&err);

@@ -1,4 +1,5 @@
-/* Signals to wait for: SIGINT and SIGTERM ask for the end, SIGHUP reopens the log, SIGCHLD only wakes the loop. */
+/* Signals to wait for: SIGINT and SIGTERM ask for the end, and so does SIGUSR1, which Slurm sends before the time limit of a job;
+ * SIGHUP reopens the log, SIGCHLD only wakes the loop. */
 #ifndef AGENT_LAUNCH_INTERRUPTS_H
 #define AGENT_LAUNCH_INTERRUPTS_H
 

@@ -111,6 +111,20 @@ static rp_status write_plots(const struct report *self, const struct report_data
     return write_text(folder, "ratio.svg", &text, err);
 }
 
+/* What report_print prints, for a launcher on another machine. */
+static rp_status write_lines(const struct report *self, const char *folder, rp_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out)
+        report_print(self, folder, out);
+    rp_status status = out && fclose(out) == 0 ? run_folder_write(folder, REPORT_TEXT, text, err)
+                                               : err_set(err, RP_NO_MEMORY, "no memory for the report of %s", folder);
+    free(text);
+    return status;
+}
+
 rp_status report_write(const struct report *self, const char *folder, rp_error *err)
 {
     struct report_data data;
@@ -126,6 +140,8 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
     }
     if (status == RP_OK)
         status = write_plots(self, &data, folder, err);
+    if (status == RP_OK)
+        status = write_lines(self, folder, err);
     report_data_fini(&data);
     return status;
 }

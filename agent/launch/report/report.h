@@ -41,7 +41,8 @@ struct report {
     const char *command;       /* the command line that repeats the run: "replay-launch config.yaml --set ..." */
 };
 
-/* Writes report.json, report.html, return.svg, learning.svg, rates.svg and ratio.svg into the folder. */
+#define REPORT_TEXT "report.txt"
+/* Writes report.json, report.html, report.txt, return.svg, learning.svg, rates.svg and ratio.svg into the folder. */
 rp_status report_write(const struct report *self, const char *folder, rp_error *err);
 /* Prints the last lines in the terminal: predicted against achieved, final return, wall time, and where the page is. */
 void report_print(const struct report *self, const char *folder, FILE *out);

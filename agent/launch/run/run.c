@@ -66,7 +66,7 @@ void run_stop(struct run *self, enum run_outcome outcome, bool patient, const ch
 
 static const char *signal_name(int number)
 {
-    return number == SIGINT ? "Ctrl-C" : "SIGTERM";
+    return number == SIGINT ? "Ctrl-C" : number == SIGUSR1 ? "the time limit of the job is near" : "SIGTERM";
 }
 
 static void heed_interrupts(struct run *self)

@@ -52,19 +52,31 @@ static void write_common(const struct run_config *config, const char *partition,
     write_options(&slurm->options, out);
 }
 
-/* In single quotes, for the shell. */
+/* Variables of a job that a word may have. */
+static const char *const variables[] = {"$SLURM_JOB_ID", "$SLURM_SUBMIT_DIR"};
+
+static const char *variable_at(const char *text)
+{
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        if (strncmp(text, variables[i], strlen(variables[i])) == 0)
+            return variables[i];
+    return NULL;
+}
+
+/* In single quotes, for the shell, except for the variables. */
 static void write_word(const char *word, FILE *out)
 {
-    if (word[0] == '$') {
-        fprintf(out, " \"%s\"", word);
-        return;
-    }
     fputs(" '", out);
     for (const char *at = word; *at; at++) {
-        if (*at == '\'')
+        const char *variable = variable_at(at);
+        if (variable) {
+            fprintf(out, "'\"%s\"'", variable);
+            at += strlen(variable) - 1;
+        } else if (*at == '\'') {
             fputs("'\\''", out);
-        else
+        } else {
             fputc(*at, out);
+        }
     }
     fputc('\'', out);
 }

@@ -9,8 +9,7 @@ struct slurm_script {
     const struct run_config *config;
     const char *program; /* path of replay-launch */
     const char *output;  /* file for what the core job prints; sbatch fills in %j */
-    /* Arguments of `replay-launch core`, NULL-terminated. A word that begins with "$" stays as it is: a variable of the
-     * job. */
+    /* Arguments of `replay-launch core`, NULL-terminated. $SLURM_JOB_ID and $SLURM_SUBMIT_DIR stand for the job's own. */
     const char *const *core;
 };
 

@@ -103,7 +103,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    static const char *const files[] = {"metrics.jsonl", "report.json", "report.html",  "return.svg",
+    static const char *const files[] = {"metrics.jsonl", "report.json", "report.html",  "report.txt",     "return.svg",
                                         "rates.svg",     "ratio.svg",   "learning.svg", "learner-0.jsonl"};
     char path[128];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

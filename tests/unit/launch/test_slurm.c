@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/slurm/slurm_check.h"
 #include "agent/launch/slurm/slurm_jobs.h"
 #include "agent/launch/slurm/slurm_record.h"
 #include "agent/launch/slurm/slurm_script.h"
@@ -111,7 +112,7 @@ static void test_core_script(void **state)
                                  "options: [--account=x]}",
                                  "name=my run", NULL),
                      0);
-    const char *const words[] = {"/runs/it's", "$SLURM_JOB_ID", NULL};
+    const char *const words[] = {"/runs/it's", "a-$SLURM_JOB_ID", "$X", NULL};
     struct slurm_script script = {
         .config = &config, .program = "/bin/replay-launch", .output = "/runs/a b/core.log", .core = words};
     char *text = slurm_script_core(&script);
@@ -126,7 +127,7 @@ static void test_core_script(void **state)
                                         "#SBATCH --requeue",
                                         "#SBATCH --open-mode=append",
                                         "#SBATCH --output=\"/runs/a b/core.log\"",
-                                        "exec '/bin/replay-launch' core '/runs/it'\\''s' \"$SLURM_JOB_ID\""};
+                                        "exec '/bin/replay-launch' core '/runs/it'\\''s' 'a-'\"$SLURM_JOB_ID\"'' '$X'"};
     for (size_t i = 0; i + 1 < sizeof lines / sizeof lines[0]; i++)
         assert_true(has_line(text, lines[i]));
     assert_non_null(strstr(text, lines[9]));
@@ -195,6 +196,43 @@ static void test_answers(void **state)
     assert_int_equal(slurm_parse_jobs("|||||||\n1|2|3\n\n", jobs, 8), 0);
 }
 
+static uint32_t mistakes(const char *first, const char *second, const struct slurm_partition *partitions, uint32_t n)
+{
+    struct run_config config;
+    struct schema_report *report = schema_report_new();
+    assert_non_null(report);
+    assert_int_equal(read_config(&config, first, second, NULL), 0);
+    slurm_check_partitions(&config, partitions, n, report);
+    uint32_t found = schema_report_count(report);
+    schema_report_destroy(&report);
+    run_config_free(&config);
+    return found;
+}
+
+static void test_partitions(void **state)
+{
+    (void)state;
+    struct slurm_partition list[8];
+    uint32_t n =
+        slurm_parse_partitions("main*|up|4|8|4000\nspare|up|2|4|1000+\nspare|up|2|16+|2000\nold|down|1|4|1000\n"
+                               "x|up|y|1|1\nwarning\n",
+                               list, 8);
+    assert_int_equal(n, 4);
+    assert_string_equal(list[0].name, "main");
+    assert_true(list[0].usual && list[0].up && !list[1].usual);
+    assert_int_equal(list[2].cpus, 16);
+    assert_int_equal(list[1].memory, UINT64_C(1000) << 20);
+    assert_int_equal(mistakes(NULL, NULL, list, n), 0);
+    assert_int_equal(mistakes("launch.slurm={partition: spare, cores: 16}", NULL, list, n), 0);
+    assert_int_equal(mistakes("launch.slurm={partition: spare, cores: 17}", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.partition=none", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.partition=old", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.memory=5GiB", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.actors.partition=none", "launch.slurm.partition=none", list, n), 1);
+    assert_int_equal(mistakes("launch.slurm={actors: {partition: spare, per_task: 32}}", NULL, list, n), 1);
+    assert_int_equal(mistakes(NULL, NULL, list + 1, n - 1), 1); /* no default */
+}
+
 static void test_ids(void **state)
 {
     (void)state;
@@ -251,7 +289,7 @@ int main(void)
         cmocka_unit_test(test_counts),      cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_complete),
         cmocka_unit_test(test_core_script), cmocka_unit_test(test_actors_script), cmocka_unit_test(test_paths),
         cmocka_unit_test(test_answers),     cmocka_unit_test(test_ids),           cmocka_unit_test(test_record),
-        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_partitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,312 @@
+/* The login node's side of a run under Slurm, while its job waits, runs and ends. */
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/launch/observe/status.h"
+#include "agent/launch/report/report.h"
+#include "agent/launch/submit.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+#define TICK_MS 200
+#define LOOK_NS (2 * NS_PER_S)
+/* A status that is younger than this is written by a launcher that works. */
+#define FRESH_S 5
+/* A job that saves its tables may take as long as the warning before its time limit. */
+#define STOP_NS (180 * NS_PER_S)
+#define TAIL_LINES 12
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* ---- whether a run is alive ---- */
+
+static bool is_fresh(const char *folder)
+{
+    char path[FOLDER_SIZE + 16];
+    struct stat st;
+    return stat(run_folder_path(path, sizeof path, folder, FOLDER_STATUS), &st) == 0 &&
+           time(NULL) - st.st_mtime < FRESH_S;
+}
+
+bool watch_alive(struct watch_alive *self, const char *folder)
+{
+    struct slurm_record record;
+    rp_error err = {0};
+    if (run_folder_locked(folder))
+        return true;
+    if (!slurm_record_read(folder, &record))
+        return false;
+    if (self->asked_ns > 0 && now() - self->asked_ns < LOOK_NS)
+        return self->alive;
+    self->asked_ns = now();
+    /* Without an answer, the run's own sign of life counts. */
+    self->alive = slurm_look(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE : is_fresh(folder);
+    return self->alive;
+}
+
+/* ---- watching ---- */
+
+struct watch {
+    const struct watch_options *options;
+    struct slurm_record record;
+    struct slurm_job job;
+    struct screen *screen;
+    struct stat shown; /* the status file that was shown last */
+    int64_t look_ns;
+    uint32_t heard;    /* signals so far */
+    bool ended, leave; /* the job is gone; the user leaves the run to itself */
+    bool stopping;
+};
+
+static bool same_job(const struct slurm_job *a, const struct slurm_job *b)
+{
+    return a->state == b->state && strcmp(a->reason, b->reason) == 0 && strcmp(a->node, b->node) == 0;
+}
+
+static void say_job(const struct watch *self)
+{
+    const struct slurm_job *job = &self->job;
+    const char *reason = job->reason[0] ? job->reason : "it was just submitted";
+    if (job->state == SLURM_RUNNING)
+        screen_say(self->screen, false, "job %" PRIu64 " runs on %s", self->record.core, job->node);
+    else if (job->state == SLURM_PENDING)
+        screen_say(self->screen, false, "job %" PRIu64 " waits: %s", self->record.core, reason);
+}
+
+static void look_at_job(struct watch *self)
+{
+    struct slurm_job job;
+    rp_error err = {0};
+    if (now() < self->look_ns)
+        return;
+    self->look_ns = now() + LOOK_NS;
+    if (slurm_look(self->record.core, &job, &err) != RP_OK) {
+        screen_say(self->screen, true, "job %" PRIu64 " cannot be watched: %s", self->record.core, err.text);
+        return;
+    }
+    bool same = same_job(&job, &self->job);
+    self->job = job;
+    self->ended = job.state == SLURM_GONE;
+    if (!same)
+        say_job(self);
+}
+
+static bool read_status(const char *folder, struct status_copy *out)
+{
+    char *text = run_folder_read(folder, FOLDER_STATUS);
+    bool ok = text && status_from_json(text, out);
+    free(text);
+    return ok;
+}
+
+/* A status that was not written again is not shown again: it may be that of an earlier leg. */
+static void show_status(struct watch *self)
+{
+    char path[FOLDER_SIZE + 16];
+    struct stat st;
+    struct status_copy copy;
+    run_folder_path(path, sizeof path, self->options->folder, FOLDER_STATUS);
+    if (stat(path, &st) != 0 || self->job.state == SLURM_PENDING)
+        return;
+    if (st.st_ino == self->shown.st_ino && st.st_mtim.tv_sec == self->shown.st_mtim.tv_sec &&
+        st.st_mtim.tv_nsec == self->shown.st_mtim.tv_nsec)
+        return;
+    self->shown = st;
+    if (!read_status(self->options->folder, &copy))
+        return;
+    if (copy.status.phase >= PHASE_DONE)
+        self->look_ns = 0; /* the job is about to end */
+    screen_show(self->screen, &copy.status);
+    status_copy_fini(&copy);
+}
+
+/* ---- Ctrl-C ---- */
+
+/* Reads one answer from the terminal; another Ctrl-C is "s". */
+static char read_answer(struct watch *self)
+{
+    struct interrupts *interrupts = self->options->interrupts;
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = interrupts->fd, .events = POLLIN}};
+    char line[64];
+    for (;;) {
+        if (poll(fds, 2, -1) < 0)
+            return 'c';
+        interrupts_wait(interrupts, 0);
+        if (interrupts->asked > self->heard) {
+            self->heard = interrupts->asked;
+            puts("");
+            return 's';
+        }
+        if (!fds[0].revents)
+            continue;
+        ssize_t n = read(STDIN_FILENO, line, sizeof line);
+        return n <= 0 ? 'g' : line[0];
+    }
+}
+
+static char ask(struct watch *self)
+{
+    char answer;
+    screen_destroy(&self->screen);
+    do {
+        printf("\nThe run works in job %" PRIu64 ". g: leave it to itself, s: stop it, c: continue to watch [c] ",
+               self->record.core);
+        fflush(stdout);
+        answer = read_answer(self);
+    } while (!strchr("gsc\n", answer));
+    self->screen = screen_new(self->options->mode);
+    self->shown = (struct stat){0};
+    return answer;
+}
+
+/* A job that waits has nothing to save. */
+static void stop(struct watch *self)
+{
+    rp_error err = {0};
+    bool force = self->stopping || self->job.state != SLURM_RUNNING;
+    screen_say(self->screen, false, force ? "the jobs are cancelled" : "the run stops in order; once more kills it");
+    rp_status status = force ? slurm_cancel(self->record.core, &err) : slurm_ask(self->record.core, &err);
+    if (status != RP_OK)
+        screen_say(self->screen, true, "%s", err.text);
+    if (force && slurm_record_read(self->options->folder, &self->record))
+        slurm_cancel(self->record.array, NULL);
+    self->stopping = true;
+    self->look_ns = 0;
+}
+
+static void heed_signals(struct watch *self)
+{
+    const struct interrupts *interrupts = self->options->interrupts;
+    if (interrupts->asked == self->heard)
+        return;
+    self->heard = interrupts->asked;
+    bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && interrupts->last == SIGINT;
+    char answer = terminal && !self->stopping ? ask(self) : 's';
+    if (answer == 's')
+        stop(self);
+    self->leave = answer == 'g';
+}
+
+/* ---- the end ---- */
+
+/* What the job printed last: for one that ended before it had a status. */
+static void print_tail(const char *folder)
+{
+    char *text = run_folder_read(folder, SLURM_CORE_LOG);
+    char *at = text ? text + strlen(text) : NULL;
+    for (int lines = 0; at && at > text; at--)
+        if (at[-1] == '\n' && at[0] && ++lines > TAIL_LINES)
+            break;
+    fputs(at ? at : "", stderr);
+    free(text);
+}
+
+static int conclude(const struct watch *self)
+{
+    const char *folder = self->options->folder;
+    struct status_copy copy = {0};
+    bool known = read_status(folder, &copy);
+    enum phase phase = known ? copy.status.phase : PHASE_FAILED;
+    char *report = run_folder_read(folder, REPORT_TEXT);
+    if (report && self->options->mode != SCREEN_JSON)
+        fputs(report, stdout);
+    fflush(stdout);
+    if (phase == PHASE_FAILED && known)
+        fprintf(stderr, LAUNCH_PROGRAM ": %s\n", copy.status.reason);
+    if (!report && phase != PHASE_FAILED)
+        fprintf(stderr,
+                LAUNCH_PROGRAM ": job %" PRIu64
+                               " is gone before the run was at its end: 'replay-launch resume %s' goes "
+                               "on\n",
+                self->record.core, folder);
+    if (!report && !self->stopping)
+        print_tail(folder);
+    int status = phase == PHASE_FAILED || (!report && !self->stopping) ? EXIT_FAILED : EXIT_FINE;
+    if (known)
+        status_copy_fini(&copy);
+    free(report);
+    return status;
+}
+
+int watch_run(const struct watch_options *options)
+{
+    struct watch self = {.options = options, .screen = screen_new(options->mode)};
+    rp_error err = {0};
+    if (!self.screen || !slurm_record_read(options->folder, &self.record)) {
+        screen_destroy(&self.screen);
+        err_set(&err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", options->folder);
+        return launch_fail(&err);
+    }
+    screen_say(self.screen, false, "job %" PRIu64 " is submitted; the run's folder is %s", self.record.core,
+               options->folder);
+    while (!self.ended && !self.leave && !ferror(stdout)) {
+        look_at_job(&self);
+        show_status(&self);
+        if (self.ended)
+            break;
+        interrupts_wait(options->interrupts, TICK_MS);
+        heed_signals(&self);
+    }
+    screen_destroy(&self.screen);
+    if (self.ended)
+        return conclude(&self);
+    printf("The run goes on. 'replay-launch status --run %s' shows it, 'replay-launch stop --run %s' ends it.\n",
+           options->folder, options->folder);
+    return EXIT_FINE;
+}
+
+/* ---- from another terminal ---- */
+
+static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
+{
+    struct slurm_job job;
+    int64_t end_ns = now() + limit_ns;
+    do {
+        RP_TRY(slurm_look(id, &job, err));
+        if (job.state == SLURM_GONE)
+            return RP_OK;
+        nanosleep(&(struct timespec){.tv_nsec = TICK_MS * NS_PER_MS}, NULL);
+    } while (now() < end_ns);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "job %" PRIu64 " still works on it after %d s: try --force", id,
+                   (int)(limit_ns / NS_PER_S));
+}
+
+static rp_status stop_job(const struct slurm_record *record, const struct slurm_job *job, bool force, rp_error *err)
+{
+    bool cancel = force || job->state != SLURM_RUNNING;
+    RP_TRY(cancel ? slurm_cancel(record->core, err) : slurm_ask(record->core, err));
+    if (cancel)
+        RP_TRY(slurm_cancel(record->array, err));
+    RP_TRY(await_end(record->core, STOP_NS, err));
+    return record->array > 0 ? await_end(record->array, STOP_NS, err) : RP_OK;
+}
+
+bool watch_stop(const char *folder, bool force, int *status)
+{
+    struct slurm_record record;
+    struct slurm_job job;
+    rp_error err = {0};
+    if (!slurm_record_read(folder, &record))
+        return false;
+    *status = EXIT_FINE;
+    if (slurm_look(record.core, &job, &err) != RP_OK)
+        *status = launch_fail(&err);
+    else if (job.state == SLURM_GONE)
+        printf("%s: no job works on it\n", folder);
+    else if (stop_job(&record, &job, force, &err) != RP_OK)
+        *status = launch_fail(&err);
+    else
+        printf("%s: stopped\n", folder);
+    return true;
+}
