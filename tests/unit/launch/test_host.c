@@ -716,7 +716,9 @@ static void test_reason(void **state)
     struct fixture *f = *state;
     connect_script(f, "echo 'ssh: connect to host cpu3 port 22: Connection refused' >&2; exit 255");
     await(f, host_state(f->host) == HOST_LOST);
-    assert_string_equal(host_reason(f->host), "ssh: connect to host cpu3 port 22: Connection refused");
+    static const char said[] = "ssh: connect to host cpu3 port 22: Connection refused";
+    assert_memory_equal(host_reason(f->host), said, sizeof said - 1);
+    assert_true(strlen(host_reason(f->host)) > sizeof said); /* what to do about it follows */
     assert_int_equal(host_times(f->host), 0);
 }
 
