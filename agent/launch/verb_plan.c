@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "agent/launch/host/host_check.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/submit.h"
@@ -17,6 +18,23 @@ static int report_mistake(struct prepared *self, const rp_error *err)
     int status = launch_fail(err);
     prepare_fini(self);
     return status;
+}
+
+/* Tries the machines of the file. Returns the exit status. */
+static int check_hosts(struct prepared *self)
+{
+    rp_error err = {0};
+    if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
+        return EXIT_FINE;
+    rp_status status = prepare_process(self, &err);
+    const struct host_check_options options = {.config = &self->config,
+                                               .programs = self->programs,
+                                               .here = self->here,
+                                               .guard = &self->guard,
+                                               .interrupts = &self->interrupts};
+    if (status == RP_OK)
+        status = host_check(&options, stdout, &err);
+    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
 }
 
 int launch_check(struct launch *launch)
@@ -39,7 +57,8 @@ int launch_check(struct launch *launch)
             snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
                env_name(&config->environment), config->agent.algorithm, actors, learners);
-        status = EXIT_FINE;
+        fflush(stdout);
+        status = check_hosts(&self);
     }
     prepare_fini(&self);
     return status;

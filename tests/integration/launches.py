@@ -45,7 +45,7 @@ class Launcher:
         self.out = place.base / (name + ".out")
         self.start = time.monotonic()
         with open(self.out, "wb") as out:
-            self.popen = subprocess.Popen([program("launch"), *words], stdout=out, stderr=out, cwd=place.base,
+            self.popen = subprocess.Popen([*place.prefix, program("launch"), *words], stdout=out, stderr=out, cwd=place.base,
                                           env=place.environment)
         self.given = words[words.index("--folder") + 1] if "--folder" in words else "runs/latest"
 
@@ -114,6 +114,7 @@ class Place:
     def __init__(self, config=CONFIG, cache=None):
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-launch-"))
         self.config, self.launchers = self.base / "run.yaml", []
+        self.prefix = []  # words before every command, such as those that enter another machine; it keeps its process id
         self.config.write_text(config)
         self.mark = "RP_TEST_MARK=" + uuid.uuid4().hex
         self.environment = dict(os.environ, XDG_CACHE_HOME=str(cache or self.base / "cache"), LC_ALL="C.UTF-8")
@@ -158,7 +159,7 @@ class Place:
 
     def call(self, *words, status=0):
         """A verb, to its end; gives (stdout, stderr)."""
-        done = subprocess.run([program("launch"), *words], capture_output=True, text=True, cwd=self.base,
+        done = subprocess.run([*self.prefix, program("launch"), *words], capture_output=True, text=True, cwd=self.base,
                               env=self.environment, timeout=3 * PATIENCE)
         check(done.returncode == status, words, "ended with status", done.returncode, "and not", status, "\n" + done.stdout,
               done.stderr)

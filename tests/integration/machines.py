@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from runs import PATIENCE, SLOW, check, eventually
+from launches import CONFIG, PATIENCE, SLOW, Place, check, eventually
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 NETWORK = "10.231.0."
@@ -253,7 +253,7 @@ class Lab:
     def __init__(self, names=(), hide=()):
         self.tag = "rp%d" % os.getpid()
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-lab-"))
-        self.machines, self.others, self.next = {}, [], 1
+        self.machines, self.others, self.next, self.hide = {}, [], 1, hide
         self.switch = self.tag + "-switch"
         try:
             run("ip", "netns", "add", self.switch)
@@ -309,11 +309,11 @@ class Lab:
         self.know(name, machine)
         return machine
 
-    def know(self, name, machine, address=None, port=22):
-        """Home's ssh reaches the machine under the name."""
+    def know(self, name, machine, address=None, port=22, known=True):
+        """Home's ssh reaches the machine under the name. known: and knows its key."""
         key = (machine.base / "host_key.pub").read_text()
         with open(self.base / "home" / "known_hosts", "a") as out:
-            out.write("%s %s" % (name, key))
+            out.write("%s %s" % (name, key) if known else "")
         with open(self.base / "home" / "root" / ".ssh" / "config", "a") as out:
             out.write(SSH_HOST % {"name": name, "address": address or machine.address, "port": port, "base": self.base})
 
@@ -340,6 +340,26 @@ class Lab:
             subprocess.run(["ip", "netns", "del", machine.space], capture_output=True)
         subprocess.run(["ip", "netns", "del", self.switch], capture_output=True)
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+HOSTS = """
+hosts:
+  - {ssh: "cpu[1-2]", cores: 2}
+  - {ssh: gpu1, cores: 2, roles: [learner]}
+"""
+
+
+def place_in(lab, hosts=HOSTS, config=CONFIG):
+    """A working directory at home, for runs over the machines."""
+    place = Place(config + hosts, cache=lab.base / "cache")
+    place.prefix = lab.prefix()
+    return place
+
+
+def stored(machine):
+    """The programs on a machine: name of their folder, and when their files were written."""
+    return {folder.name: [(path.name, path.stat().st_ino, path.stat().st_ctime_ns) for path in sorted(folder.iterdir())]
+            for folder in machine.cache().iterdir()}
 
 
 if __name__ == "__main__":  # a shell at home, to try things by hand

@@ -43,6 +43,7 @@ static const char script[] =
     "tar cf - * | gzip -1 >../bundle\n"
     "mv ../bundle \"$cache/bundle-$hash.tar.gz\"; size=$(wc -c <\"$cache/bundle-$hash.tar.gz\")\n"
     "ls -1t \"$cache\"/bundle-*.tar.gz | tail -n +5 | while read -r old; do rm -f \"$old\"; done\n"
+    "find \"$cache\" -maxdepth 1 -name 'new.*' -mmin +60 -exec rm -rf {} +\n"
     "ls -1t \"$cache\"/bundle-*.txt 2>/dev/null | tail -n +16 | while read -r old; do rm -f \"$old\"; done\n"
     "echo \"$size $hash $own $cache/bundle-$hash.tar.gz\"\n";
 

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host_impl.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
@@ -73,7 +74,9 @@ struct host *host_new(const struct host_options *options, rp_error *err)
     self->carrier = carrier;
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
-    self->in = self->out = self->err = -1;
+    self->in = self->out = self->err = self->sending.fd = -1;
+    if (options->bundle)
+        self->sending.bundle = *options->bundle;
     self->last = &self->first;
     self->since_ns = now();
     snprintf(self->name, sizeof self->name, "%s", options->name);
@@ -153,6 +156,7 @@ static void disconnect(struct host *self, int64_t now_ns)
     host_reader_fini(&self->reader);
     host_reader_fini(&self->errors);
     host_out_fini(self);
+    host_send_end(self);
     host_folder_drop(&self->folder);
     host_place_lose(self);
     struct host_answer *answers[] = {&self->measure, &self->reach};
@@ -221,7 +225,7 @@ static bool start_carrier(struct host *self, int *error)
     return false;
 }
 
-static void say_hello(struct host *self)
+void host_say_hello(struct host *self)
 {
     char cwd[HOST_PATH];
     struct json_object *line = host_line_new("hello");
@@ -252,7 +256,7 @@ void host_open(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->pinged_ns = 0;
+    self->pinged_ns = self->sending.sent = self->sending.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     if (!host_reader_init(&self->reader, self->out, &self->noise) ||
         !host_reader_init(&self->errors, self->err, &self->noise)) {
@@ -260,7 +264,7 @@ void host_open(struct host *self, int64_t now_ns)
         return;
     }
     host_set_state(self, HOST_CONNECTING, now_ns);
-    say_hello(self);
+    host_say_hello(self);
 }
 
 /* ---- tend ---- */
@@ -268,14 +272,16 @@ void host_open(struct host *self, int64_t now_ns)
 /* The output of the agent has ended: the carrier's last words and its exit status say why. */
 static void on_eof(struct host *self, int64_t now_ns)
 {
-    char noise[400], status[100], reason[sizeof self->reason];
+    char noise[300], status[100], advice[200], reason[sizeof self->reason];
     bool gone = self->pid == 0 || reap(self, &self->carrier_status);
     if (self->eof_ns == 0)
         self->eof_ns = now_ns;
     if (!gone && now_ns - self->eof_ns < STATUS_NS)
         return;
     host_noise_text(&self->noise, noise, sizeof noise);
-    snprintf(reason, sizeof reason, "%s", noise[0] ? noise : "the connection has ended");
+    carrier_advice(noise, self->name, advice, sizeof advice);
+    snprintf(reason, sizeof reason, "%s%s%s", noise[0] ? noise : "the connection has ended", advice[0] ? ": " : "",
+             advice);
     if (!noise[0] && gone)
         snprintf(reason, sizeof reason, "the connection has ended: %.100s: %s", self->carrier[0],
                  process_describe(self->carrier_status, status, sizeof status));
@@ -286,7 +292,8 @@ static void check_silence(struct host *self, int64_t now_ns)
 {
     char noise[300], reason[sizeof self->reason];
     bool ready = self->state == HOST_READY;
-    int64_t most = ready ? self->lease_ns : CONNECT_NS, silent = now_ns - (ready ? self->heard_ns : self->since_ns);
+    int64_t begin = self->sending.moved_ns > self->since_ns ? self->sending.moved_ns : self->since_ns;
+    int64_t most = ready ? self->lease_ns : CONNECT_NS, silent = now_ns - (ready ? self->heard_ns : begin);
     /* A launcher that was stopped itself has not listened. */
     if (now_ns - self->tended_ns > self->lease_ns / 2)
         self->heard_ns = now_ns;
@@ -327,6 +334,8 @@ void host_tend(struct host *self, int64_t now_ns)
         self->pinged_ns = now_ns;
         host_writer_put(&self->writer, host_line_new("ping"));
     }
+    if (self->in >= 0)
+        host_send_feed(self, now_ns);
     if (self->in >= 0) {
         host_out_feed(self);
         host_writer_flush(&self->writer);

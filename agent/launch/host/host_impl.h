@@ -1,5 +1,5 @@
-/* Inside one connection: shared by host.c (its life), host_in.c (what the node agent says), host_out.c (what it is told) and
- * host_place.c (processes there). */
+/* Inside one connection: shared by host.c (its life), host_in.c (what the node agent says), host_out.c (what it is told),
+ * host_send.c (our programs) and host_place.c (processes there). */
 #ifndef AGENT_LAUNCH_HOST_IMPL_H
 #define AGENT_LAUNCH_HOST_IMPL_H
 
@@ -36,6 +36,14 @@ struct host_answer {
     char text[256];
 };
 
+/* Our programs on their way to a host that lacks them. */
+struct host_sending {
+    struct bundle bundle; /* size 0: there is none */
+    int fd;               /* of the bundle; -1: it is not on its way */
+    int64_t sent;         /* bytes, over this connection */
+    int64_t moved_ns;     /* when the newest of them left */
+};
+
 struct host {
     struct process_place place; /* must be first */
     char name[HOST_NAME];
@@ -66,11 +74,13 @@ struct host {
     struct host_process *processes;
     uint32_t n_processes, process_capacity, numbers;
     struct host_answer measure, reach;
+    struct host_sending sending;
 };
 
 /* host.c */
 void host_set_state(struct host *self, enum host_state state, int64_t now_ns);
 void host_lose(struct host *self, int64_t now_ns, const char *reason);
+void host_say_hello(struct host *self);
 /* host_in.c */
 /* Reads and handles lines. False: the output of the agent has ended. */
 bool host_in_read(struct host *self);
@@ -81,6 +91,12 @@ rp_status host_out_file(struct host *self, const char *path, const char *name, r
 /* Moves parcels to the writer as long as it has room. */
 void host_out_feed(struct host *self);
 void host_out_fini(struct host *self);
+/* host_send.c */
+/* The host has asked for our programs. Without a bundle it is lost. */
+void host_send_begin(struct host *self);
+/* Sends what the connection takes now. */
+void host_send_feed(struct host *self, int64_t now_ns);
+void host_send_end(struct host *self);
 /* host_place.c */
 void host_place_init(struct host *self);
 struct host_process *host_place_find(struct host *self, uint32_t number);

@@ -216,10 +216,25 @@ static void on_pong(void *context, struct json_object *line)
     (void)line;
 }
 
+static void on_need(void *context, struct json_object *line)
+{
+    (void)line;
+    host_send_begin(context);
+}
+
+/* Our programs have arrived, and the agent comes next. */
+static void on_got(void *context, struct json_object *line)
+{
+    const struct host *self = context;
+    (void)line;
+    if (self->state == HOST_CONNECTING && self->sending.fd < 0 && self->sending.sent > 0)
+        host_say_hello(context);
+}
+
 static const struct host_line_handler handlers[] = {
-    {"ready", on_ready}, {"started", on_started}, {"output", on_output},
-    {"file", on_file},   {"ended", on_ended},     {"usage", on_usage},
-    {"pong", on_pong},   {"reached", on_reached}, {"measured", on_measured},
+    {"ready", on_ready},       {"started", on_started}, {"output", on_output}, {"file", on_file},
+    {"ended", on_ended},       {"usage", on_usage},     {"pong", on_pong},     {"reached", on_reached},
+    {"measured", on_measured}, {"need", on_need},       {"got", on_got},
 };
 
 static void read_errors(struct host *self)

@@ -90,6 +90,8 @@ bool host_writer_room(const struct host_writer *self);
 bool host_writer_empty(const struct host_writer *self);
 /* Queues a line and takes the object. False: the line is too long or there is no memory. */
 bool host_writer_put(struct host_writer *self, struct json_object *line);
+/* Queues bytes as they are, between lines. */
+void host_writer_bytes(struct host_writer *self, const void *bytes, size_t size);
 /* Writes what the other side takes now. */
 void host_writer_flush(struct host_writer *self);
 

@@ -204,6 +204,16 @@ bool host_writer_put(struct host_writer *self, struct json_object *line)
     return fits;
 }
 
+void host_writer_bytes(struct host_writer *self, const void *bytes, size_t size)
+{
+    if (self->broken || !reserve(self, size)) {
+        self->broken = true;
+        return;
+    }
+    memcpy(self->data + self->end, bytes, size);
+    self->end += size;
+}
+
 void host_writer_flush(struct host_writer *self)
 {
     while (!self->broken && self->start < self->end) {

@@ -1,0 +1,85 @@
+"""What `replay-launch check` finds on other machines: real sshd instances with addresses, homes and process ids of their own
+(machines.py). The machines do not have our programs: they are sent there."""
+
+import os
+import sys
+
+sys.dont_write_bytecode = True
+
+import machines  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+from launches import check, equal  # noqa: E402
+from machines import place_in, stored  # noqa: E402
+
+test = Runner()
+
+
+def rows(text):
+    """What `check` says of each host."""
+    return {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+
+
+# ---- check
+
+@test
+def test_check_sends_programs_once(lab):
+    names = ("cpu1", "cpu2", "gpu1")
+    with place_in(lab) as place:
+        first, _ = place.call("check", str(place.config))
+        equal(set(rows(first)), set(names), "hosts")
+        before = {name: stored(lab[name]) for name in names}
+        for name in names:
+            equal(len(before[name]), 1, "folders of programs on " + name)
+            contains(rows(first)[name], "sent", "10.231.0.1:")
+        lab.nothing_left()
+        again, _ = place.call("check", str(place.config))
+        check("sent" not in again, again)
+        equal({name: stored(lab[name]) for name in names}, before, "programs")
+        lab.nothing_left()
+        equal([path.name for path in place.base.iterdir()], ["run.yaml"], "files at home")
+
+
+BROKEN = """
+hosts:
+  - {ssh: cpu1}
+  - {ssh: locked}
+  - {ssh: nowhere.invalid}
+  - {ssh: "off"}
+  - {ssh: stranger}
+  - {ssh: cpu2, programs: /nowhere}
+  - {ssh: full}
+  - {name: odd, command: [sh, -c, "exit 3", sh]}
+"""
+SENTENCES = {"locked": "ssh-copy-id locked", "nowhere.invalid": "resolve", "off": "Connection refused", "stranger": "ssh stranger",
+             "cpu2": "/nowhere/replay-launch", "full": "make room on full", "odd": "exit status 3"}
+
+
+@test
+def test_check_says_what_cannot_work(lab):
+    lab.add("locked").allow(False)
+    lab.add("off").stop()
+    lab.know("stranger", lab["cpu1"], known=False)
+    lab.add("full", lab.hide)
+    done = lab.at_home("ssh", "full", "mkdir .cache && mount -t tmpfs -o size=1m none .cache")
+    equal(done.returncode, 0, done.stderr)
+    loud = lab["cpu1"].base / "root" / ".bashrc"
+    loud.write_text("seq 1 100000\nprintf 'no line'\n")
+    with place_in(lab, BROKEN) as place:
+        out, err = place.call("check", str(place.config), status=1)
+    found = rows(out)
+    for name, sentence in SENTENCES.items():
+        contains(found[name], "cannot work", sentence)
+    check("cannot work" not in found["cpu1"], found["cpu1"])
+    contains(err, "7 of 8 hosts")
+    loud.unlink()
+    lab.nothing_left()
+
+
+def main():
+    machines.skip_unless_possible()
+    with machines.Lab(("cpu1", "cpu2", "gpu1"), hide=[os.environ.get("RP_BUILD_DIR", "build/dev")]) as lab:
+        return test.main(lab)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
