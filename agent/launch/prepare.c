@@ -32,6 +32,7 @@ void prepare_fini(struct prepared *self)
     if (self->lock >= 0)
         close(self->lock);
     log_close();
+    plan_input_free(&self->input);
     run_config_free(&self->config);
 }
 
@@ -241,6 +242,7 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
                                             .cached = cached,
                                             .progress = show_progress,
                                             .context = &progress};
+    plan_input_free(&self->input);
     rp_status status = profile_measure(&options, &self->input, &self->from_cache, err);
     if (progress.tty && progress.last[0])
         fputs("\r\033[K", stderr);

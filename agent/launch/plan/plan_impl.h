@@ -85,6 +85,7 @@ struct plan_placer {
     const struct plan_input *input; /* borrowed */
     struct plan_site *sites;        /* n_hosts */
     struct plan_curve *curves;      /* n_hosts: those of kinds, smoothed */
+    uint32_t *like;                 /* n_hosts: index of the curve that counts for each host */
     bool measured;                  /* there is at least one curve */
     double broker;                  /* cores of the broker, at home */
     uint32_t actors;                /* placed so far */
@@ -95,7 +96,8 @@ bool plan_placer_init(struct plan_placer *self, const struct plan_input *input, 
 void plan_placer_fini(struct plan_placer *self);
 /* Places one more actor and returns the index of its host. */
 uint32_t plan_placer_add(struct plan_placer *self);
-/* The curve of a host's kind; NULL: it was not measured. */
+/* The curve of a host's kind. A kind that was not measured is taken to be like the one with the most similar number of cores; NULL:
+ * nothing was measured. */
 const struct plan_curve *plan_placer_curve(const struct plan_placer *self, uint32_t host);
 
 /* ---- plan_hosts.c ---- */

@@ -18,8 +18,27 @@
 
 const struct plan_curve *plan_placer_curve(const struct plan_placer *self, uint32_t host)
 {
-    uint32_t kind = self->input->hosts[host].kind;
-    return kind < self->input->n_hosts && self->curves[kind].n ? &self->curves[kind] : NULL;
+    return self->measured ? &self->curves[self->like[host]] : NULL;
+}
+
+/* Finds the measured curve that counts for a host: its kind's, or that of the measured host most like it. */
+static uint32_t find_like(const struct plan_placer *self, uint32_t host)
+{
+    const struct plan_input *input = self->input;
+    uint32_t kind = input->hosts[host].kind, best = host;
+    double nearest = INFINITY;
+    if (kind < input->n_hosts && self->curves[kind].n > 0)
+        return kind;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        double apart = fabs(plan_known(input->hosts[i].cores) - plan_known(input->hosts[host].cores));
+        /* Home is measured without a network: another host is the better example. */
+        apart += i == HOME ? 1e6 : 0;
+        if (self->curves[i].n > 0 && apart < nearest) {
+            nearest = apart;
+            best = i;
+        }
+    }
+    return best;
 }
 
 /* Returns the slope of the curve's upper hull, (0, 0) included, between count and count + 1. */
@@ -190,7 +209,8 @@ bool plan_placer_init(struct plan_placer *self, const struct plan_input *input, 
     *self = (struct plan_placer){.input = input};
     self->sites = calloc(input->n_hosts, sizeof *self->sites);
     self->curves = calloc(input->n_hosts, sizeof *self->curves);
-    if (!self->sites || !self->curves)
+    self->like = calloc(input->n_hosts, sizeof *self->like);
+    if (!self->sites || !self->curves || !self->like)
         return false;
     for (uint32_t i = 0; i < input->n_hosts; i++)
         if (input->hosts[i].kind == i && input->hosts[i].curve.n > 0) {
@@ -198,8 +218,10 @@ bool plan_placer_init(struct plan_placer *self, const struct plan_input *input, 
             self->measured = true;
         }
     self->sites[HOME].memory = plan_known(input->broker_memory) + plan_known(input->other_memory);
-    for (uint32_t i = 0; i < input->n_hosts; i++)
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        self->like[i] = self->measured ? find_like(self, i) : i;
         look_ahead(self, i);
+    }
     place_learners(self, learners);
     return true;
 }
@@ -208,6 +230,7 @@ void plan_placer_fini(struct plan_placer *self)
 {
     free(self->sites);
     free(self->curves);
+    free(self->like);
     *self = (struct plan_placer){0};
 }
 

@@ -76,7 +76,7 @@ static const char *reason(const struct plan_input *input, const struct row *row)
     if (!any_measured(input))
         return "by free cores";
     if (!is_measured(input, row->first))
-        return row->most > 0 ? "not measured: by free cores" : "left out: not measured";
+        return row->most > 0 ? "taken to be like a host that was measured" : "not needed";
     if (row->most == 0)
         return row->learners > 0 ? "actors add more elsewhere" : "not needed: actors add more elsewhere";
     return full ? "actors add most here: all its cores are busy" : "actors add most here";

@@ -1,4 +1,4 @@
-/* Curves that were measured before: one file for each configuration, build and host. The file holds the whole key, so
+/* Curves that were measured before: one file for each configuration, build and kinds of machines. The file holds the whole key, so
  * a damaged file, or one whose name belongs to another key by chance, is only a miss. */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,18 +14,19 @@
 #include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/profile/profile_cache.h"
+#include "agent/launch/profile/profile_hosts.h"
 #include "proto/base/error.h"
 
-#define VERSION 4
+#define VERSION 5
 #define MOST_BYTES (4 << 20)
 
 /* ---- the key ---- */
 
 /* Keys that do not matter for speed. */
-static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", NULL};
+static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", "hosts", NULL};
 /* The throw-away broker has its own values for these. */
-static const char *const ignored_of_broker[] = {"service", "ingest",  "events",     "endpoints_file", "seed",
-                                                "log",     "journal", "checkpoint", "storage",        NULL};
+static const char *const ignored_of_broker[] = {"service", "ingest",     "events",  "endpoints_file", "seed", "log",
+                                                "journal", "checkpoint", "storage", "advertise",      NULL};
 
 static bool is_key(const char *line, const char *const *names)
 {
@@ -115,14 +116,13 @@ static void add_python(const struct env_config *config, const char *here, FILE *
 char *profile_key(const struct profile_options *options)
 {
     static const char *const programs[] = {"replay-broker", "replay-actor", "replay-learner"};
-    char *text = NULL, path[PATH_MAX], host[256] = "";
+    char *text = NULL, path[PATH_MAX];
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (!out)
         return NULL;
-    gethostname(host, sizeof host - 1);
-    double cores = options->config->plan.cores > 0 ? options->config->plan.cores : machine_cores();
-    fprintf(out, "profile %d\nhost %s\ncores %g\n", VERSION, host, cores);
+    fprintf(out, "profile %d\n", VERSION);
+    profile_hosts_key(options, out);
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", options->programs, programs[i]);
         add_file(path, out);
@@ -193,18 +193,27 @@ static bool is_finite(const struct plan_curve *curve)
     return true;
 }
 
+static bool all_finite(const struct plan_input *input)
+{
+    bool ok = is_finite(&input->actors) && is_finite(&input->learners);
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        ok = ok && is_finite(&input->hosts[i].curve);
+    return ok;
+}
+
 bool profile_load(const char *key, struct plan_input *out)
 {
     char folder[PATH_MAX - 64], path[PATH_MAX];
     char *text = find_place(key, folder, sizeof folder, path, sizeof path) ? read_text(path) : NULL;
     struct json_object *root = text ? json_tokener_parse(text) : NULL, *held = NULL, *input = NULL;
-    struct plan_input read;
+    struct plan_input read = {0};
     bool ok = json_object_object_get_ex(root, "key", &held) && json_object_is_type(held, json_type_string) &&
               strcmp(json_object_get_string(held), key) == 0 && json_object_object_get_ex(root, "profile", &input) &&
-              plan_input_from_json(json_object_to_json_string(input), &read) && is_finite(&read.actors) &&
-              is_finite(&read.learners);
+              plan_input_from_json(json_object_to_json_string(input), &read) && all_finite(&read);
     if (ok)
         *out = read;
+    else
+        plan_input_free(&read);
     json_object_put(root);
     free(text);
     return ok;

@@ -1,4 +1,4 @@
-/* Measured curves in a file of the user's cache: one file for each configuration, build and host. */
+/* Measured curves in a file of the user's cache: one file for each configuration, build and kinds of machines. */
 #ifndef AGENT_LAUNCH_PROFILE_CACHE_H
 #define AGENT_LAUNCH_PROFILE_CACHE_H
 
@@ -8,7 +8,7 @@
 char *profile_key(const struct profile_options *options);
 /* 64-bit FNV-1a. */
 uint64_t profile_hash(const char *text);
-/* False: there is no file, it belongs to another key, or it is damaged. */
+/* False: there is no file, it belongs to another key, or it is damaged. out: plan_input_free. */
 bool profile_load(const char *key, struct plan_input *out);
 /* Replaces the file, whole or not at all. */
 rp_status profile_store(const char *key, const struct plan_input *input, rp_error *err);

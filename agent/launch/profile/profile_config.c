@@ -34,6 +34,19 @@ double profile_target(const struct run_config *config)
     }
 }
 
+/* Cores and memory of all machines that take processes, and of home, where the broker runs. */
+static void add_hosts(struct plan_input *out)
+{
+    out->cores = out->memory = 0.0;
+    for (uint32_t i = 0; i < out->n_hosts; i++) {
+        const struct plan_host *host = &out->hosts[i];
+        if (i > 0 && !host->actors && !host->learners)
+            continue;
+        out->cores += host->cores;
+        out->memory += host->memory;
+    }
+}
+
 void profile_fill(const struct run_config *config, struct plan_input *out)
 {
     out->spi = profile_target(config);
@@ -46,6 +59,8 @@ void profile_fill(const struct run_config *config, struct plan_input *out)
     out->max_learners = (uint32_t)config->plan.max_learners;
     out->near = NEAR;
     out->tolerance = config->plan.tolerance;
+    if (out->n_hosts > 0)
+        add_hosts(out);
 }
 
 /* ---- what lasts ---- */

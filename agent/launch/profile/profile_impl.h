@@ -1,4 +1,4 @@
-/* A profile in the making: shared by profile.c and profile_joint.c. */
+/* A profile in the making: shared by the files of this room. */
 #ifndef AGENT_LAUNCH_PROFILE_IMPL_H
 #define AGENT_LAUNCH_PROFILE_IMPL_H
 
@@ -22,7 +22,11 @@ struct profile {
     struct profile_session session;
 };
 
-/* Waits for this many more samples. (profile.c) */
+/* Tells the user something at once. (profile.c) */
+void profile_say(struct profile *self, const char *format, ...) RP_PRINTF(2, 3);
+/* Measures the curves of learners and actors. (profile_alone.c) */
+rp_status profile_measure_alone(struct profile *self, rp_error *err);
+/* Waits for this many more samples. (profile_alone.c) */
 rp_status profile_await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err);
 /* Measures pairs and adds them to out->joints. (profile_joint.c) */
 rp_status profile_measure_joints(struct profile *self, rp_error *err);

@@ -1,8 +1,10 @@
 /* Joint runs of the pairs that plan_next asks for: everything that a run has, under the real limiter. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "agent/launch/profile/profile_config.h"
+#include "agent/launch/profile/profile_hosts.h"
 #include "agent/launch/profile/profile_impl.h"
 #include "agent/launch/profile/profile_session.h"
 #include "proto/base/clock.h"
@@ -52,6 +54,21 @@ static double joint_share(uint32_t done)
     return PROFILE_ALONE_END + (1.0 - PROFILE_ALONE_END) * (1.0 - pow(0.5, done));
 }
 
+/* Starts both sides where the run would. */
+static rp_status start_pair(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    uint32_t n = self->out->n_hosts, *at = n > 0 ? calloc((size_t)n * 2, sizeof *at) : NULL;
+    if (n > 0 && !at)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u hosts", n);
+    if (at)
+        plan_place(self->out, actors, learners, at, at + n);
+    rp_status status = profile_session_spread(&self->session, ROLE_LEARNER, learners, at ? at + n : NULL, n, err);
+    if (status == RP_OK)
+        status = profile_session_spread(&self->session, ROLE_ACTOR, actors, at, n, err);
+    free(at);
+    return status;
+}
+
 static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, struct plan_joint *joint,
                               rp_error *err)
 {
@@ -62,10 +79,9 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
     uint32_t done = self->joint_runs++;
     profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",
                          actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s");
-    RP_TRY(profile_session_start(session, ROLE_LEARNER, learners, err));
-    RP_TRY(profile_session_start(session, ROLE_ACTOR, actors, err));
+    RP_TRY(start_pair(self, actors, learners, err));
     if (self->config->evaluator.on)
-        RP_TRY(profile_session_start(session, ROLE_EVALUATOR, 1, err));
+        RP_TRY(profile_session_start(session, ROLE_EVALUATOR, 1, HOST_POOL_HOME, err));
     RP_TRY(profile_await_samples(self, 2 * learners * self->batch, limit_ns, err));
     RP_TRY(profile_session_wait(session, WARM_NS, err));
     int64_t ns = self->config->plan.measure_ns;
@@ -119,8 +135,12 @@ rp_status profile_measure_joints(struct profile *self, rp_error *err)
 {
     uint32_t actors, learners;
     while (self->joint_runs < MOST_RUNS && (self->joint_runs < LEAST_RUNS || in_time(self)) &&
-           plan_next(self->out, &actors, &learners))
-        RP_TRY(add_joint(self, actors, learners, err));
+           plan_next(self->out, &actors, &learners)) {
+        rp_status status = add_joint(self, actors, learners, err);
+        uint32_t lost = self->session.lost;
+        if (status != RP_OK && (lost == PROFILE_NO_HOST || !profile_hosts_leave_out(self, lost)))
+            return status;
+    }
     self->out->settled = true;
     return RP_OK;
 }

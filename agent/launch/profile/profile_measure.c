@@ -14,6 +14,8 @@
 #define LEAST_CHANGES 5u
 #define LONGEST 4
 #define MOST_TRIES 3
+/* In this time every host has reported at least once what its processes use. */
+#define REPORT_NS (1300 * NS_PER_MS)
 
 static int64_t now_ns(void)
 {
@@ -23,29 +25,76 @@ static int64_t now_ns(void)
 
 struct usage {
     int64_t at_ns;
-    int64_t cpu_ns[ROLES];
     double memory[ROLES];
     struct machine_load machine;
 };
 
-static void add_usage(struct usage *self, const struct process *process, int role)
-{
-    struct process_usage one;
-    if (!process->running || !process_usage(process, &one))
-        return;
-    self->cpu_ns[role] += one.cpu_ns;
-    self->memory[role] = fmax(self->memory[role], (double)one.memory);
-}
+/* Processor time and time of a process at the beginning. */
+struct mark {
+    int64_t cpu_ns, seen_ns;
+};
 
-static struct usage read_usage(const struct profile_session *self)
+/* Calls visit for every process of the session, the broker first. */
+static void every_worker(struct profile_session *self,
+                         void (*visit)(struct profile_worker *, int role, uint32_t number, void *context),
+                         void *context)
 {
-    struct usage usage = {.at_ns = now_ns()};
-    add_usage(&usage, &self->broker, ROLE_BROKER);
+    uint32_t number = 0;
+    visit(&self->broker, ROLE_BROKER, number++, context);
     for (int role = 0; role < ROLES; role++)
         for (uint32_t i = 0; i < self->n[role]; i++)
-            add_usage(&usage, &self->workers[role][i], role);
+            visit(&self->workers[role][i], role, number++, context);
+}
+
+static uint32_t count_workers(const struct profile_session *self)
+{
+    uint32_t n = 1;
+    for (int role = 0; role < ROLES; role++)
+        n += self->n[role];
+    return n;
+}
+
+static void add_memory(struct profile_worker *worker, int role, uint32_t number, void *context)
+{
+    struct usage *usage = context;
+    (void)number;
+    if (worker->process.running)
+        usage->memory[role] = fmax(usage->memory[role], (double)worker->memory);
+}
+
+static struct usage read_usage(struct profile_session *self)
+{
+    struct usage usage = {.at_ns = now_ns()};
+    profile_session_note(self, true);
+    every_worker(self, add_memory, &usage);
     machine_load_read(&usage.machine);
     return usage;
+}
+
+static void set_mark(struct profile_worker *worker, int role, uint32_t number, void *context)
+{
+    struct mark *marks = context;
+    (void)role;
+    bool none = worker->seen_ns == 0; /* no report yet: since its start */
+    marks[number] = (struct mark){none ? 0 : worker->cpu_ns, none ? worker->process.started_ns : worker->seen_ns};
+}
+
+/* Cores of each role since the marks. */
+struct cores {
+    const struct mark *marks;
+    double of[ROLES], home;
+};
+
+/* A report of a host covers the time since the report before; one that has not come counts as nothing used. */
+static void add_cores(struct profile_worker *worker, int role, uint32_t number, void *context)
+{
+    struct cores *cores = context;
+    const struct mark *mark = &cores->marks[number];
+    if (!worker->process.running || worker->seen_ns <= mark->seen_ns || mark->seen_ns == 0)
+        return;
+    double used = (double)(worker->cpu_ns - mark->cpu_ns) / (double)(worker->seen_ns - mark->seen_ns);
+    cores->of[role] += fmax(0.0, used);
+    cores->home += worker->host == HOST_POOL_HOME ? fmax(0.0, used) : 0.0;
 }
 
 struct idle_sum {
@@ -77,12 +126,23 @@ struct task {
     int64_t ns;
 };
 
+static void find_remote(struct profile_worker *worker, int role, uint32_t number, void *context)
+{
+    bool *remote = context;
+    (void)role;
+    (void)number;
+    *remote |= worker->host != HOST_POOL_HOME;
+}
+
 /* Reads until there are enough changes to compute rates from. */
 static rp_status read_counters(struct profile_session *self, const struct task *task, struct reads *reads,
                                struct idle_sum *idle, rp_error *err)
 {
     int64_t ns = task->ns, start = now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
+    bool remote = false;
+    every_worker(self, find_remote, &remote);
+    int64_t least = remote ? REPORT_NS : 0;
     const struct profile_reads *main = task->what == PROFILE_INSERTS ? &reads->inserts : &reads->samples;
     for (;;) {
         RP_TRY(profile_session_look(self, err));
@@ -94,10 +154,14 @@ static rp_status read_counters(struct profile_session *self, const struct task *
         }
         int64_t taken = now_ns() - start;
         struct profile_rate rate = profile_rate(main, task->quantum);
+        if (taken < least) {
+            profile_session_pause(self, pause);
+            continue;
+        }
         if ((task->what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD) ||
             (taken >= ns && rate.changes >= LEAST_CHANGES) || taken >= LONGEST * ns)
             return RP_OK;
-        profile_pause(pause);
+        profile_session_pause(self, pause);
     }
 }
 
@@ -108,14 +172,16 @@ static double rate_of(const struct profile_reads *reads, enum profile_what what,
 }
 
 static rp_status measure_once(struct profile_session *self, const struct task *task, struct reads *reads,
-                              struct profile_measured *out, rp_error *err)
+                              struct mark *marks, struct profile_measured *out, rp_error *err)
 {
     enum profile_what what = task->what;
     struct idle_sum idle = {{0}, {0}, {{0}, {0}}};
     struct usage before = read_usage(self);
+    every_worker(self, set_mark, marks);
     RP_TRY(read_counters(self, task, reads, &idle, err));
     struct usage after = read_usage(self);
-    double seconds = 1e-9 * (double)(after.at_ns - before.at_ns), ours = 0.0;
+    struct cores cores = {.marks = marks};
+    every_worker(self, add_cores, &cores);
     *out = (struct profile_measured){
         .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, task->quantum),
         .samples = rate_of(&reads->samples, what, PROFILE_SAMPLES, task->quantum),
@@ -129,11 +195,10 @@ static rp_status measure_once(struct profile_session *self, const struct task *t
         out->idle_by.learner[i] = idle.n[1] > 0 ? idle.by.learner[i] / idle.n[1] : NAN;
     }
     for (int role = 0; role < ROLES; role++) {
-        out->cpu[role] = fmax(0.0, 1e-9 * (double)(after.cpu_ns[role] - before.cpu_ns[role]) / seconds);
+        out->cpu[role] = cores.of[role];
         out->memory[role] = after.memory[role];
-        ours += out->cpu[role];
     }
-    out->others = machine_load_others(&before.machine, &after.machine, ours);
+    out->others = machine_load_others(&before.machine, &after.machine, cores.home);
     return RP_OK;
 }
 
@@ -146,11 +211,12 @@ rp_status profile_session_measure(struct profile_session *self, enum profile_wha
     /* A process that restarted meanwhile spoils rates and processor times. */
     for (int i = 0; i < MOST_TRIES && status == RP_OK && !whole; i++) {
         struct reads *reads = calloc(1, sizeof *reads);
+        struct mark *marks = calloc(count_workers(self), sizeof *marks);
         uint32_t before = self->n_again;
-        if (!reads)
-            return err_set(err, RP_NO_MEMORY, "no memory to measure");
-        status = measure_once(self, &task, reads, out, err);
+        status = reads && marks ? measure_once(self, &task, reads, marks, out, err)
+                                : err_set(err, RP_NO_MEMORY, "no memory to measure");
         whole = self->n_again == before;
+        free(marks);
         free(reads);
     }
     return status;

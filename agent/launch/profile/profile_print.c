@@ -66,38 +66,55 @@ static void print_joints(const struct plan_input *input, FILE *out)
 
 /* ---- plots ---- */
 
-/* The numbers of a curve; a plot borrows them. */
+/* The numbers of the curves of a plot, which borrows them. */
 struct points {
-    double x[PLAN_MAX_POINTS], y[PLAN_MAX_POINTS];
+    double x[PLOT_MAX_LINES][PLAN_MAX_POINTS], y[PLOT_MAX_LINES][PLAN_MAX_POINTS];
 };
 
-static struct plot plot_of(const struct plan_curve *curve, struct points *points, const char *title,
-                           const char *x_label, const char *y_label)
+static void add_line(struct plot *plot, struct points *points, const struct plan_curve *curve, const char *name)
 {
+    uint32_t line = plot->n_lines;
+    if (line == PLOT_MAX_LINES)
+        return;
     for (uint32_t i = 0; i < curve->n; i++) {
-        points->x[i] = curve->points[i].count;
-        points->y[i] = curve->points[i].rate;
+        points->x[line][i] = curve->points[i].count;
+        points->y[line][i] = curve->points[i].rate;
     }
-    struct plot plot = {.title = title, .x_label = x_label, .y_label = y_label, .n_lines = 1, .from_zero = true};
-    plot.lines[0] = (struct plot_line){.name = y_label, .x = points->x, .y = points->y, .n = curve->n, .points = true};
-    return plot;
+    plot->lines[plot->n_lines++] =
+        (struct plot_line){.name = name, .x = points->x[line], .y = points->y[line], .n = curve->n, .points = true};
 }
 
+/* With hosts, a line for each kind: what its actors do on one host. */
 static struct plot actors_plot(const struct plan_input *input, struct points *points)
 {
-    return plot_of(&input->actors, points, "actors alone, without a limiter", "actors", "inserts/s");
+    struct plot plot = {.title = "actors alone, without a limiter",
+                        .x_label = input->n_hosts > 0 ? "actors on one host" : "actors",
+                        .y_label = "inserts/s",
+                        .from_zero = true};
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        if (input->hosts[i].curve.n > 0)
+            add_line(&plot, points, &input->hosts[i].curve, input->hosts[i].name);
+    if (input->n_hosts == 0)
+        add_line(&plot, points, &input->actors, plot.y_label);
+    return plot;
 }
 
 static struct plot learners_plot(const struct plan_input *input, struct points *points)
 {
-    return plot_of(&input->learners, points, "learners alone, on a filled table", "learners", "samples/s");
+    struct plot plot = {
+        .title = "learners alone, on a filled table", .x_label = "learners", .y_label = "samples/s", .from_zero = true};
+    add_line(&plot, points, &input->learners, plot.y_label);
+    return plot;
 }
 
 /* A single point is not drawn. */
 static void print_plot(const struct plot *plot, const struct profile_style *style, FILE *out)
 {
     struct text text = {0};
-    if (plot->lines[0].n < 2)
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < plot->n_lines; i++)
+        most = plot->lines[i].n > most ? plot->lines[i].n : most;
+    if (most < 2)
         return;
     uint32_t columns = style->columns;
     columns = columns == 0 || columns > PLOT_MOST_COLUMNS ? PLOT_MOST_COLUMNS : columns;
@@ -108,13 +125,32 @@ static void print_plot(const struct plot *plot, const struct profile_style *styl
     text_fini(&text);
 }
 
+/* "Actors on cpu1, and on 3 hosts like it (32 cores):". */
+static void print_kind(const struct plan_input *input, uint32_t kind, FILE *out)
+{
+    uint32_t others = 0;
+    for (uint32_t i = kind + 1; i < input->n_hosts; i++)
+        others += input->hosts[i].kind == kind && input->hosts[i].actors;
+    fprintf(out, "Actors alone on %s", input->hosts[kind].name);
+    if (others > 0)
+        fprintf(out, ", the same on %u host%s like it", others, others == 1 ? "" : "s");
+    fprintf(out, " (%.3g cores), without a limiter:\n", input->hosts[kind].cores);
+}
+
 void profile_print(const struct plan_input *input, const struct profile_style *style, FILE *out)
 {
     static const char *const actors[] = {">actors", ">inserts", ">each", ">cores", ">broker cores", ">memory each"};
     static const char *const learners[] = {">learners", ">samples", ">each", ">cores", ">broker cores", ">memory each"};
     struct points points;
     format_buffer memory, broker;
-    fprintf(out, "Actors alone, without a limiter:\n");
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        if (input->hosts[i].curve.n > 0) {
+            print_kind(input, i, out);
+            print_curve(&input->hosts[i].curve, actors, out);
+            fputc('\n', out);
+        }
+    fprintf(out, input->n_hosts > 0 ? "Actors of all hosts, as they would be placed (computed):\n"
+                                    : "Actors alone, without a limiter:\n");
     print_curve(&input->actors, actors, out);
     struct plot plot = actors_plot(input, &points);
     print_plot(&plot, style, out);
@@ -125,6 +161,11 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
     if (input->n_joints > 0) {
         fprintf(out, "\nTogether, with the limiter:\n");
         print_joints(input, out);
+    }
+    if (input->network > 0) {
+        format_buffer network, item;
+        fprintf(out, "\nNetwork: all hosts together send %s/s to this machine; an insert takes %s.\n",
+                plan_bytes(network, input->network), plan_bytes(item, input->item_bytes));
     }
     fprintf(out, "\nBudget: %.3g cores, %s; the broker with full tables takes %s.\n", input->cores,
             plan_bytes(memory, input->memory), plan_bytes(broker, input->broker_memory));

@@ -20,15 +20,28 @@ struct profile_session_options {
     double shift;     /* added to min_diff and max_diff where the file has them; 0: unchanged */
 };
 
+#define PROFILE_NO_HOST UINT32_MAX
+
+/* A process that is measured. */
+struct profile_worker {
+    struct process process;
+    uint32_t host;   /* index in the pool of hosts; 0: this machine */
+    int64_t cpu_ns;  /* processor time at the last report */
+    int64_t seen_ns; /* when the last report came; 0: none yet */
+    uint64_t memory; /* bytes at the last report */
+};
+
 struct profile_session {
     const struct profile_options *options;
+    struct host_pool *hosts; /* NULL: one machine */
+    uint32_t lost;           /* host whose loss has ended a process; PROFILE_NO_HOST: none */
     char folder[512], endpoints_file[544];
     char *overrides[PROFILE_MAX_OVERRIDES + 1];
     uint32_t n_overrides;
     struct endpoints endpoints;
     struct command_context context;
-    struct process broker;
-    struct process *workers[ROLES]; /* all but the broker */
+    struct profile_worker broker;
+    struct profile_worker *workers[ROLES]; /* all but the broker */
     uint32_t n[ROLES];
     uint32_t n_again; /* restarts after an end without a failure */
     struct observer *observer;
@@ -60,18 +73,28 @@ void profile_session_close(struct profile_session *self);
 /* Sets the line of progress, while the share that is done goes from share towards next_share. */
 void profile_session_tell(struct profile_session *self, double share, double next_share, const char *format, ...)
     RP_PRINTF(4, 5);
-/* Makes `count` processes of a role run: keeps those that run and starts the rest. */
-rp_status profile_session_start(struct profile_session *self, enum role role, uint32_t count, rp_error *err);
+/* Makes `count` processes of a role run: keeps those that run and starts the rest on a host (0: this machine). */
+rp_status profile_session_start(struct profile_session *self, enum role role, uint32_t count, uint32_t host,
+                                rp_error *err);
+/* Starts processes of a role on several hosts: at[i] on host i of n. at NULL: `total` of them on this machine. */
+rp_status profile_session_spread(struct profile_session *self, enum role role, uint32_t total, const uint32_t *at,
+                                 uint32_t n, rp_error *err);
 /* Ends all processes of a role. */
 rp_status profile_session_stop(struct profile_session *self, enum role role, rp_error *err);
-/* Looks once at the broker, the children and the user: a child that ended, or a user who cancels, is an error. */
+/* The same, whatever has become of them. */
+void profile_session_drop(struct profile_session *self, enum role role);
+/* Looks once at the broker, the children, the hosts and the user: a child that ended, or a user who cancels, is an error. If a child
+ * ended because its host was lost, self->lost names the host. */
 rp_status profile_session_look(struct profile_session *self, rp_error *err);
+/* Notes what processes have used so far; home: also those of this machine, which is done only where it counts. */
+void profile_session_note(struct profile_session *self, bool home);
 /* Looks repeatedly for this long. */
 rp_status profile_session_wait(struct profile_session *self, int64_t ns, rp_error *err);
 /* Looks until test returns true: RP_DEADLINE_EXCEEDED after limit_ns, without a text. */
 rp_status profile_session_await(struct profile_session *self, bool (*test)(struct profile_session *, void *),
                                 void *context, int64_t limit_ns, rp_error *err);
-void profile_pause(int64_t ms);
+/* Waits, while hosts are tended. */
+void profile_session_pause(struct profile_session *self, int64_t ms);
 /* Measures for ns: half of it is enough if the rate of one side is even, and it takes longer if hardly anything
  * moves. The rate of one side is that of undisturbed moments, because a plan compares it with others; the rate of
  * both sides is the mean, because a run will get the mean. quantum: how much the counter grows at a time.

@@ -278,6 +278,23 @@ static void memory_keeps_actors_away(void **state)
     check_actors(&counts, 2, (uint32_t[]){3, 5});
 }
 
+/* A machine that came after the measurements is like the most similar one. */
+static void a_host_that_was_not_measured_is_like_another(void **state)
+{
+    (void)state;
+    struct plan_host hosts[4] = {{.kind = 0, .cores = 2},
+                                 {.kind = 1, .cores = 4, .actors = true},
+                                 {.kind = 2, .cores = 32, .actors = true},
+                                 {.kind = 3, .cores = 5, .actors = true}};
+    struct plan_input input = {.hosts = hosts, .n_hosts = 4};
+    hosts[1].curve = curves_linear(4, 100, 1, 0, 10 * MIB);
+    hosts[2].curve = curves_linear(32, 10, 1, 0, 10 * MIB);
+    struct counts counts = place(&input, 9, 0);
+    check_actors(&counts, 4, (uint32_t[]){0, 4, 1, 4});
+    plan_add_up(&input);
+    assert_int_equal(plan_last(&input.actors), 40);
+}
+
 static void an_input_without_hosts_is_one_machine(void **state)
 {
     (void)state;
@@ -303,6 +320,7 @@ int main(void)
         cmocka_unit_test(learners_go_to_their_own_host_and_home_is_the_first),
         cmocka_unit_test(an_actor_beside_a_learner_adds_what_its_cores_allow),
         cmocka_unit_test(memory_keeps_actors_away),
+        cmocka_unit_test(a_host_that_was_not_measured_is_like_another),
         cmocka_unit_test(an_input_without_hosts_is_one_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
