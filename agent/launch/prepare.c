@@ -9,11 +9,15 @@
 
 #include "agent/launch/describe.h"
 #include "agent/launch/process/command.h"
+#include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
 #include "agent/launch/profile/profile.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
+/* How long a run waits for its hosts at its start. */
+#define HOSTS_NS (60 * NS_PER_S)
 /* Share of the throughput that a better ratio or fewer processes may cost. */
 #define NEAR 0.05
 
@@ -26,6 +30,7 @@ void prepare_init(struct prepared *self)
 
 void prepare_fini(struct prepared *self)
 {
+    host_pool_destroy(&self->hosts);
     guard_stop(&self->guard);
     interrupts_fini(&self->interrupts);
     run_keys_close(&self->keys);
@@ -107,9 +112,15 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
+    if (ok && !run_config_open_broker(&self->config)) {
+        schema_report_destroy(&report);
+        return EXIT_FAILED;
+    }
     if (ok) {
-        check_program(&self->config.actors.command, "actors.command", report);
-        check_program(&self->config.learners.command, "learners.command", report);
+        if (run_config_home_takes(&self->config, "actor")) /* elsewhere there may be other programs */
+            check_program(&self->config.actors.command, "actors.command", report);
+        if (run_config_home_takes(&self->config, "learner"))
+            check_program(&self->config.learners.command, "learners.command", report);
         ok = schema_report_count(report) == 0;
     }
     if (!ok) {
@@ -183,6 +194,8 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err)
     rp_status status = run_folder_write(self->folder, FOLDER_CONFIG, text, err);
     free(text);
     run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    if (self->hosts && status == RP_OK)
+        host_pool_config_changed(self->hosts);
     return status;
 }
 
@@ -206,6 +219,72 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
     RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     RP_TRY(prepare_keys(self, err));
     return prepare_write_config(self, err);
+}
+
+/* ---- the hosts ---- */
+
+static bool is_stopped(void *context)
+{
+    struct prepared *self = context;
+    interrupts_wait(&self->interrupts, 0);
+    return self->interrupts.asked > 0;
+}
+
+/* Why there is no host for a role: all reasons, one after the other. */
+static rp_status explain_hosts(const struct prepared *self, const char *role, rp_error *err)
+{
+    char reasons[sizeof err->text];
+    size_t used = 0;
+    reasons[0] = '\0';
+    for (uint32_t i = 1; i < host_pool_count(self->hosts) && used < sizeof reasons; i++) {
+        const struct host *host = host_pool_at(self->hosts, i);
+        const char *reason = host_reason(host);
+        used +=
+            (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", i > 1 ? "; " : "",
+                             host_pool_name(self->hosts, i), reason[0] ? reason : host_state_names[host_state(host)]);
+    }
+    return err_set(err, RP_UNAVAILABLE, "no host for %ss was ready within %d s: %s", role, (int)(HOSTS_NS / NS_PER_S),
+                   reasons);
+}
+
+/* A scheduler's machines may come after hours: a run with given counts begins without them. */
+static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
+{
+    const struct run_config *config = &self->config;
+    bool forever = self->source != NULL;
+    if (forever && !prepare_is_auto(self))
+        return RP_OK;
+    if (verbose)
+        fprintf(stderr, "waiting for %s\n", forever ? "the first machine for actors" : "the hosts of the run");
+    do
+        host_pool_await(self->hosts, HOSTS_NS, is_stopped, self);
+    while (forever && self->interrupts.asked == 0 && !host_pool_has(self->hosts, ROLE_ACTOR));
+    if (self->interrupts.asked > 0)
+        return err_set(err, RP_CANCELLED, "stopped while it was waiting for hosts");
+    if (config->actors.on && !host_pool_has(self->hosts, ROLE_ACTOR))
+        return explain_hosts(self, "actor", err);
+    if (config->learners.on && !host_pool_has(self->hosts, ROLE_LEARNER))
+        return explain_hosts(self, "learner", err);
+    return RP_OK;
+}
+
+rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
+{
+    const struct host_pool_options options = {
+        .config = &self->config,
+        .folder = self->folder,
+        .config_path = self->config_path,
+        .here = self->here,
+        .programs = self->programs,
+        .cores = self->config.plan.cores > 0 ? self->config.plan.cores : machine_cores(),
+        .memory = self->config.plan.memory > 0 ? (double)self->config.plan.memory : machine_memory(),
+        .keys = &self->keys,
+        .guard = &self->guard,
+        .source = self->source};
+    self->hosts = host_pool_new(&options, err);
+    if (!self->hosts)
+        return (rp_status)err->status;
+    return run_config_is_spread(&self->config) ? await_hosts(self, verbose, err) : RP_OK;
 }
 
 /* ---- the plan ---- */

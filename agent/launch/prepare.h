@@ -21,7 +21,8 @@ struct prepared {
     struct run_keys keys;
     struct interrupts interrupts;
     struct guard guard;
-    struct host_source *source; /* of hosts that come and go; NULL: none */
+    struct host_source *source; /* where hosts come from that come and go; borrowed; NULL: none */
+    struct host_pool *hosts;    /* NULL: not opened yet */
     bool planned;               /* plan and input are valid */
     bool from_cache;
     struct plan plan;
@@ -43,6 +44,9 @@ rp_status prepare_process(struct prepared *self, rp_error *err);
 rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err);
 /* Makes the keys of the run, if its broker needs them. */
 rp_status prepare_keys(struct prepared *self, rp_error *err);
+/* Connects to the hosts of the run, which has a folder and keys by now, and waits for them: RP_UNAVAILABLE if there is none for actors
+ * or learners, RP_CANCELLED if the user asks to stop. verbose: says on standard error what it waits for. */
+rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err);
 /* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
 /* True if a count is auto. */

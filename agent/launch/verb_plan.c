@@ -101,12 +101,14 @@ static rp_status print_json(const struct prepared *self, rp_error *err)
 /* Measures, unless the cache has the curves, and writes them into a folder. */
 static rp_status obtain(struct prepared *self, const struct launch *launch, bool folder, rp_error *err)
 {
-    if (!folder && !launch->again) {
+    if (!folder && !launch->again && !run_config_is_spread(&self->config)) {
         rp_status status = prepare_plan(self, false, true, false, err);
         if (status != RP_OK || self->planned)
             return status;
     }
     rp_status status = prepare_folder(self, launch, "-profile", err);
+    if (status == RP_OK)
+        status = prepare_hosts(self, true, err);
     if (status == RP_OK)
         status = prepare_plan(self, launch->again, false, true, err);
     if (status == RP_OK)

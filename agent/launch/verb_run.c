@@ -48,6 +48,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .plan_input = self->planned ? &self->input : NULL,
                                         .keys = &self->keys,
                                         .before = before,
+                                        .hosts = self->hosts,
                                         .guard = &self->guard,
                                         .interrupts = &self->interrupts,
                                         .screen = &screen,
@@ -115,7 +116,8 @@ int launch_run(struct launch *launch)
         return finish(&self, &err);
     run_folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
-    if (size_up(&self, launch, &err) != RP_OK)
+    if (prepare_hosts(&self, !launch->quiet && !launch->json_lines, &err) != RP_OK ||
+        size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
     return go(&self, launch, launch->command, NULL, auto_actors);
 }
@@ -255,6 +257,8 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
         prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
         return finish(self, &err);
+    if (prepare_hosts(self, !launch->quiet && !launch->json_lines, &err) != RP_OK)
+        return not_sized_up(self, &err);
     /* The run was stopped while it was measured, or is to be measured again. */
     if (prepare_is_auto(self) && size_up(self, launch, &err) != RP_OK)
         return not_sized_up(self, &err);

@@ -304,7 +304,9 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .learners = run_config_learners(options->config),
         .keys = options->keys,
         .resume = true}; /* a restarted learner continues from its saved state */
-    if (open_run(&self, err) == RP_OK) {
+    if (open_run(&self, err) == RP_OK && !run_hosts_open(&self))
+        err_set(err, RP_NO_MEMORY, "no memory for the hosts of the run");
+    if (err->status == RP_OK) {
         loop(&self);
         observer_destroy(&self.observer);
         run_finish(&self, err);
@@ -316,6 +318,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         free(self.members[i]);
     free(self.members);
     free(self.shown);
+    run_hosts_fini(&self);
     free(self.value_steps);
     free(self.values);
     if (self.metrics)

@@ -5,6 +5,7 @@
 #define AGENT_LAUNCH_RUN_H
 
 #include "agent/config/config.h"
+#include "agent/launch/host/host_pool.h"
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
@@ -24,6 +25,7 @@ struct run_options {
     const struct plan_input *plan_input;
     const struct run_keys *keys;       /* of the run */
     const struct folder_state *before; /* state of the earlier legs; NULL: a new run */
+    struct host_pool *hosts;           /* may be NULL: this machine alone */
     struct guard *guard;
     struct interrupts *interrupts;
     struct screen **screen; /* destroyed before the report is printed */

@@ -19,6 +19,7 @@ static int await_measured(struct run *self, struct process *process)
         interrupts_wait(self->options->interrupts, RUN_TICK_MS);
         if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns || run_time_left(self) <= 0.0)
             process_kill(process);
+        run_hosts_tend(self, clock_now(&self->clock)); /* their connections stay open */
         run_look(self, clock_now(&self->clock));
     }
     return status;

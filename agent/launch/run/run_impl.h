@@ -2,6 +2,7 @@
 #ifndef AGENT_LAUNCH_RUN_IMPL_H
 #define AGENT_LAUNCH_RUN_IMPL_H
 
+#include "agent/launch/host/host_pool.h"
 #include "agent/launch/observe/observe.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine_load.h"
@@ -18,8 +19,12 @@ struct member {
     enum role role;
     uint32_t index;
     char name[32];
-    bool wanted;   /* should run: not retired, not done */
-    bool unjudged; /* has ended, and it is not known yet whether as it should */
+    bool wanted;                    /* should run: not retired, not done */
+    bool unjudged;                  /* has ended, and it is not known yet whether as it should */
+    bool waits;                     /* starts as soon as its host is ready */
+    uint32_t host;                  /* where it should run; RUN_NO_HOST: no host has room for it */
+    uint32_t at;                    /* where it was started last */
+    uint32_t state_at, state_times; /* learner: connection that has its state: host, and its number of connections */
     int64_t ended_ns;
     struct process process;
     struct supervised supervised;
@@ -28,6 +33,30 @@ struct member {
     double cpu;               /* cores, lately */
     uint64_t memory;
     bool flooded; /* a message said that its log was emptied */
+};
+
+#define RUN_NO_HOST UINT32_MAX
+
+/* A host of the run, as the run sees it. */
+struct run_site {
+    bool in;                   /* was ready once, and still exists: processes are placed there */
+    bool ready;                /* at the last look */
+    bool said;                 /* a message said that it is left out */
+    bool evacuated;            /* was lost for so long that its learners have moved */
+    bool reaching;             /* was asked whether it reaches the broker */
+    uint32_t times;            /* number of its connection at the last look */
+    uint32_t reach_times;      /* number of the connection that was asked */
+    int64_t lost_ns;           /* when it was lost; 0: it is not */
+    uint32_t actors, learners; /* planned there */
+};
+
+struct run_hosts {
+    struct host_pool *pool; /* NULL: this machine alone */
+    struct run_site *sites; /* the first is this machine */
+    uint32_t n;
+    bool counted;  /* the numbers of sites hold for the present hosts and actors */
+    bool stranded; /* all processes wait for hosts */
+    struct status_host *shown;
 };
 
 /* Counters at one time, from which rates are computed. */
@@ -76,6 +105,7 @@ struct run {
     struct member **members; /* the first is the broker */
     uint32_t n_members, capacity;
     uint32_t actors_wanted;
+    struct run_hosts hosts;
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;
@@ -154,6 +184,24 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
 void run_kill_all(struct run *self);
 /* Changes the number of actors. */
 void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+
+/* run_place.c */
+/* Gives a process a host if it has none. */
+void run_place(struct run *self, struct member *member);
+/* Hosts have come or gone: distributes processes again. Those that move are asked to end. */
+void run_place_again(struct run *self, int64_t now_ns);
+
+/* run_hosts.c */
+bool run_hosts_open(struct run *self);
+void run_hosts_fini(struct run *self);
+/* Looks at the hosts: those that are lost, come, or come back. */
+void run_hosts_tend(struct run *self, int64_t now_ns);
+bool run_host_ready(const struct run *self, const struct member *member);
+/* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
+struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
+void run_fill_hosts(struct run *self, struct status *out);
+/* True if nothing runs because all processes wait for hosts; then out says for which. */
+bool run_waits_for_hosts(const struct run *self, char *out, size_t size);
 
 /* run_stretch.c */
 /* Begins a stretch with this many actors. */

@@ -32,9 +32,11 @@ static struct supervisor_limits limits_of(const struct run *self)
 static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)
 {
     char log[FOLDER_SIZE + 64];
+    struct command_context context;
     self->context.actors = self->actors_wanted;
-    char **argv = command_build(&self->context, member->role, member->index, err);
-    char **environment = argv ? command_environment(&self->context, member->role, member->index) : NULL;
+    struct process_place *place = run_go_there(self, member, &context);
+    char **argv = command_build(&context, member->role, member->index, err);
+    char **environment = argv ? command_environment(&context, member->role, member->index) : NULL;
     rp_status status = argv ? RP_OK : (rp_status)err->status;
     if (argv && !environment)
         status = err_set(err, RP_NO_MEMORY, "no memory for a command line");
@@ -43,7 +45,8 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
                                             .argv = (const char *const *)argv,
                                             .environment = (const char *const *)environment,
                                             .log = log,
-                                            .guard = self->options->guard};
+                                            .guard = self->options->guard,
+                                            .place = place};
     if (status == RP_OK)
         status = process_start(&member->process, &options, now_ns, err);
     command_free(&argv);
@@ -65,8 +68,16 @@ static void start(struct run *self, struct member *member)
 {
     rp_error err = {0};
     int64_t now_ns = clock_now(&self->clock);
+    run_place(self, member);
+    member->waits = !run_host_ready(self, member);
+    if (member->waits)
+        return;
     if (start_process(self, member, now_ns, &err) == RP_OK) {
-        log_line(LEVEL_INFO, "A0402", "started", "process=%s pid=%d", member->name, (int)member->process.pid);
+        if (member->at == HOST_POOL_HOME)
+            log_line(LEVEL_INFO, "A0402", "started", "process=%s pid=%d", member->name, (int)member->process.pid);
+        else
+            log_line(LEVEL_INFO, "A0402", "started", "process=%s host=%s", member->name,
+                     host_pool_name(self->hosts.pool, member->at));
         return;
     }
     const struct supervisor_limits limits = limits_of(self);
@@ -103,6 +114,7 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
         return NULL;
     member->role = role;
     member->index = index;
+    member->host = member->at = member->state_at = RUN_NO_HOST;
     if (role == ROLE_BROKER)
         snprintf(member->name, sizeof member->name, "broker");
     else
@@ -158,7 +170,8 @@ static bool as_before(const struct member *member, const char *tail)
 static void check_last_words(struct run *self, const struct member *member, int status)
 {
     char tail[SUPERVISOR_TAIL], how[96];
-    bool by_us = member->process.killed || (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    bool by_us =
+        member->process.killed || status == PROCESS_LOST || (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
     if (status == 0 || by_us)
         return;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
@@ -208,6 +221,10 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
     member->cpu = 0.0;
     log_line(LEVEL_INFO, "A0405", "ended", "process=%s how=\"%s\" asked=%d", member->name,
              process_describe(status, how, sizeof how), asked);
+    if (status == PROCESS_LOST && self->phase < PHASE_STOPPING) { /* not its fault: it waits for its host */
+        member->waits = member->wanted;
+        return;
+    }
     if (asked)
         check_last_words(self, member, status);
     if (asked && member->wanted && self->phase < PHASE_STOPPING) /* it was retired, and is wanted again */
@@ -278,7 +295,8 @@ static void measure_others(struct run *self)
     struct machine_load load;
     int64_t ours_ns = 0;
     for (uint32_t i = 0; i < self->n_members; i++)
-        ours_ns += self->members[i]->process.running ? self->members[i]->cpu_ns : 0;
+        if (self->members[i]->process.running && self->members[i]->at == HOST_POOL_HOME)
+            ours_ns += self->members[i]->cpu_ns;
     if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
         return;
     double ns = (double)(load.at_ns - self->load.at_ns);
@@ -313,6 +331,7 @@ static void tend_guard(struct run *self)
 void run_tend(struct run *self, int64_t now_ns)
 {
     tend_guard(self);
+    run_hosts_tend(self, now_ns);
     for (uint32_t i = 0; i < self->n_members; i++) {
         struct member *member = self->members[i];
         int status;
@@ -326,7 +345,7 @@ void run_tend(struct run *self, int64_t now_ns)
         }
         tend_unjudged(self, member, now_ns);
         if (self->phase < PHASE_STOPPING && member->wanted && !member->process.running &&
-            supervisor_due(&member->supervised, now_ns))
+            ((member->waits && run_host_ready(self, member)) || supervisor_due(&member->supervised, now_ns)))
             start(self, member);
     }
     check_done(self);
@@ -356,7 +375,7 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)
         struct member *member = self->members[i];
         if (member->role != role || member->index < from)
             continue;
-        member->wanted = member->unjudged = false;
+        member->wanted = member->unjudged = member->waits = false;
         if (member->process.running)
             process_ask(&member->process, now_ns);
     }
@@ -365,7 +384,7 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)
 void run_kill_all(struct run *self)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
-        self->members[i]->wanted = false;
+        self->members[i]->wanted = self->members[i]->waits = false;
         if (self->members[i]->process.running)
             process_kill(&self->members[i]->process);
     }
@@ -375,6 +394,9 @@ void run_set_actors(struct run *self, uint32_t count, int64_t now_ns)
 {
     uint32_t before = self->actors_wanted;
     self->actors_wanted = count;
+    self->hosts.counted = false;
+    if (self->hosts.pool)
+        host_pool_want(self->hosts.pool, count);
     run_stretch_begin(self, count);
     run_ask(self, ROLE_ACTOR, count, now_ns);
     for (uint32_t i = before; i < count; i++)

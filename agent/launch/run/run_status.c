@@ -150,7 +150,7 @@ static void fill_waits(const struct run *self, struct status *out)
     const struct observation *seen = &self->seen;
     bool actors = seen->waiting_inserts > 0 && seen->inserts_wait[0];
     bool learners = seen->waiting_samplers > 0 && seen->samples_wait[0];
-    if (fill_disk(self, out))
+    if (fill_disk(self, out) || run_waits_for_hosts(self, out->waits, sizeof out->waits))
         return;
     if (!seen->broker && self->observer)
         snprintf(out->waits, sizeof out->waits, "the broker does not answer");
@@ -166,6 +166,9 @@ static const char *state_of(const struct run *self, const struct member *member,
     int64_t now_ns = clock_now(&self->clock);
     if (member->process.running)
         snprintf(out, size, "%s", member->process.asked_ns > 0 ? "stopping" : "runs");
+    else if (member->wanted && member->waits)
+        snprintf(out, size, "waits for %.13s",
+                 member->host == RUN_NO_HOST ? "a host" : host_pool_name(self->hosts.pool, member->host));
     else if (member->wanted && member->supervised.restart_ns > 0)
         snprintf(out, size, "restarts in %.1f s", fmax(0.0, (double)(member->supervised.restart_ns - now_ns) * 1e-9));
     else
@@ -185,6 +188,9 @@ static void fill_processes(struct run *self, struct status *out)
                                          .cpu = member->cpu};
         snprintf(shown->name, sizeof shown->name, "%s", member->name);
         state_of(self, member, shown->state, sizeof shown->state);
+        uint32_t host = member->process.running ? member->at : member->host;
+        if (self->hosts.n > 1 && host != RUN_NO_HOST)
+            snprintf(shown->host, sizeof shown->host, "%s", host_pool_name(self->hosts.pool, host));
         out->restarts += member->supervised.restarts;
         out->memory += member->memory;
         out->cpu += member->cpu;
@@ -242,6 +248,7 @@ void run_status(struct run *self, struct status *out)
     fill_waits(self, out);
     fill_processes(self, out);
     fill_plan(self, out);
+    run_fill_hosts(self, out);
     snprintf(out->event, sizeof out->event, "%s", self->event);
     out->event_unix_s = self->event_unix_s;
 }

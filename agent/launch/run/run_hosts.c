@@ -1,0 +1,345 @@
+/* The hosts of a run: which are there, what happens to processes of a lost one, and how the status shows them. */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/run/run_impl.h"
+#include "agent/program/worker.h"
+
+/* A learner whose host stays lost for this long moves to another one. */
+#define MOVE_NS (30 * NS_PER_S)
+
+static bool several(const struct run *self)
+{
+    return self->hosts.n > 1;
+}
+
+bool run_host_ready(const struct run *self, const struct member *member)
+{
+    return member->host != RUN_NO_HOST &&
+           (member->host == HOST_POOL_HOME || host_pool_ready(self->hosts.pool, member->host));
+}
+
+/* ---- starting there ---- */
+
+/* Sends what a learner has saved, unless this connection has seen it already: what is there then is newer. */
+static void send_state(struct run *self, struct member *member)
+{
+    struct host *host = host_pool_at(self->hosts.pool, member->host);
+    const char *folder = self->options->folder;
+    if (member->state_at == member->host && member->state_times == host_times(host))
+        return;
+    member->state_at = member->host;
+    member->state_times = host_times(host);
+    static const char first[] = "learner."; /* learner.weights, and what a learner of the user's keeps beside it */
+    DIR *list = opendir(folder);
+    for (const struct dirent *entry; list && (entry = readdir(list));) {
+        char path[FOLDER_SIZE + 300];
+        if (strncmp(entry->d_name, first, sizeof first - 1) != 0 || strstr(entry->d_name, ".tmp"))
+            continue;
+        rp_error err = {0};
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (host_send_file(host, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
+            run_say(self, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", entry->d_name, host_name(host), err.text);
+    }
+    if (list)
+        closedir(list);
+}
+
+struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out)
+{
+    member->at = member->host;
+    *out = self->context;
+    if (member->host == HOST_POOL_HOME)
+        return NULL;
+    host_pool_context(self->hosts.pool, member->host, &self->context, out);
+    if (member->role == ROLE_LEARNER)
+        send_state(self, member);
+    return host_place(host_pool_at(self->hosts.pool, member->host));
+}
+
+/* ---- news ---- */
+
+static const char *reason_of(const struct run *self, uint32_t index)
+{
+    const char *reason = host_reason(host_pool_at(self->hosts.pool, index));
+    return reason[0] ? reason : "no reason is known";
+}
+
+/* Members that are on a host or are planned there. */
+static uint32_t members_at(const struct run *self, uint32_t index)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        n += self->members[i]->wanted && self->members[i]->host == index;
+    return n;
+}
+
+static void host_came(struct run *self, uint32_t index, int64_t now_ns)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    const char *name = host_pool_name(self->hosts.pool, index);
+    bool again = site->in, moved = site->evacuated;
+    site->in = true;
+    site->evacuated = false;
+    site->lost_ns = 0;
+    if (again)
+        run_say(self, LEVEL_INFO, "A0432", "%s is back: %u process%s %s there", name, members_at(self, index),
+                members_at(self, index) == 1 ? "" : "es", members_at(self, index) == 1 ? "starts" : "start");
+    if (!again || moved)
+        run_place_again(self, now_ns);
+    if (!again)
+        run_say(self, LEVEL_INFO, "A0432", "%s is taken in: %u process%s there", name, members_at(self, index),
+                members_at(self, index) == 1 ? "" : "es");
+}
+
+static void host_went(struct run *self, uint32_t index, int64_t now_ns)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    bool absent = host_state(host_pool_at(self->hosts.pool, index)) == HOST_ABSENT;
+    site->lost_ns = now_ns;
+    if (self->phase >= PHASE_STOPPING)
+        return;
+    if (absent) {
+        run_say(self, LEVEL_WARN, "A0431", "%s is gone: its %u processes wait for another",
+                host_pool_name(self->hosts.pool, index), members_at(self, index));
+        site->in = false;
+        run_place_again(self, now_ns);
+    } else {
+        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %.300s; its %u processes wait for it",
+                host_pool_name(self->hosts.pool, index), reason_of(self, index), members_at(self, index));
+    }
+}
+
+/* Says once why a host that should be there is not. */
+static void say_left_out(struct run *self, uint32_t index)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    if (site->in || site->said || host_state(host_pool_at(self->hosts.pool, index)) != HOST_LOST)
+        return;
+    site->said = true;
+    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %.300s; it is taken in when it comes",
+            host_pool_name(self->hosts.pool, index), reason_of(self, index));
+}
+
+/* ---- learners of a lost host ---- */
+
+/* True if another host that is ready takes learners. */
+static bool other_learner_host(const struct run *self, uint32_t lost)
+{
+    for (uint32_t i = 0; i < self->hosts.n; i++)
+        if (i != lost && host_pool_takes(self->hosts.pool, i, ROLE_LEARNER) && host_pool_ready(self->hosts.pool, i))
+            return true;
+    return false;
+}
+
+static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    uint32_t learners = 0;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        learners += member->role == ROLE_LEARNER && member->wanted && member->host == index;
+    }
+    if (site->evacuated || site->ready || learners == 0 || site->lost_ns == 0 || now_ns - site->lost_ns < MOVE_NS ||
+        !other_learner_host(self, index))
+        return;
+    site->evacuated = true;
+    run_say(self, LEVEL_WARN, "A0434", "%s is lost for %.0f s: its learners move to another host",
+            host_pool_name(self->hosts.pool, index), (double)(now_ns - site->lost_ns) * 1e-9);
+    run_place_again(self, now_ns);
+}
+
+/* ---- the broker, seen from there ---- */
+
+static void check_reach(struct run *self, uint32_t index)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    struct host *host = host_pool_at(self->hosts.pool, index);
+    struct command_context there;
+    bool done = false;
+    const char *why = "";
+    if (!self->observer || !site->ready)
+        return;
+    host_pool_context(self->hosts.pool, index, &self->context, &there);
+    const char *service = there.endpoints ? there.endpoints->service : "";
+    if (site->reach_times != host_times(host) && strncmp(service, "tcp://", 6) == 0) {
+        site->reach_times = host_times(host);
+        site->reaching = host_reach_begin(host, service, NULL) == RP_OK;
+    } else if (site->reaching) {
+        bool reached = host_reach_result(host, &done, &why);
+        site->reaching = !done;
+        if (done && !reached)
+            run_say(self, LEVEL_WARN, "A0435",
+                    "%s cannot connect to the broker at %s: %.200s; write an address that it reaches in "
+                    "broker.advertise, and let it through firewalls",
+                    host_name(host), service, why);
+    }
+}
+
+/* ---- the whole ---- */
+
+/* A source may have added hosts. */
+static bool grow(struct run_hosts *self)
+{
+    uint32_t n = host_pool_count(self->pool);
+    if (n == self->n)
+        return true;
+    struct run_site *sites = realloc(self->sites, n * sizeof *sites);
+    struct status_host *shown = sites ? realloc(self->shown, n * sizeof *shown) : NULL;
+    if (sites)
+        self->sites = sites;
+    if (!shown)
+        return false;
+    self->shown = shown;
+    memset(self->sites + self->n, 0, (n - self->n) * sizeof *sites);
+    self->n = n;
+    self->counted = false;
+    return true;
+}
+
+bool run_hosts_open(struct run *self)
+{
+    struct run_hosts *hosts = &self->hosts;
+    hosts->pool = self->options->hosts;
+    if (!hosts->pool)
+        return true;
+    if (!grow(hosts))
+        return false;
+    for (uint32_t i = 0; i < hosts->n; i++) {
+        hosts->sites[i].in = hosts->sites[i].ready = host_pool_ready(hosts->pool, i);
+        hosts->sites[i].times = i == HOST_POOL_HOME ? 0 : host_times(host_pool_at(hosts->pool, i));
+    }
+    return true;
+}
+
+void run_hosts_fini(struct run *self)
+{
+    free(self->hosts.sites);
+    free(self->hosts.shown);
+}
+
+/* True if processes should run, none does, and all wait for hosts. */
+static bool is_stranded(const struct run *self)
+{
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        bool works = member->role == ROLE_ACTOR || member->role == ROLE_LEARNER;
+        if (works && member->process.running)
+            return false;
+        waiting += works && member->wanted && member->waits;
+    }
+    return waiting > 0;
+}
+
+static void tend_stranded(struct run *self)
+{
+    bool stranded = is_stranded(self);
+    if (stranded && !self->hosts.stranded && self->phase < PHASE_STOPPING)
+        run_say(self, LEVEL_WARN, "A0436", "no actor and no learner runs: all of them wait for their hosts");
+    self->hosts.stranded = stranded;
+}
+
+void run_hosts_tend(struct run *self, int64_t now_ns)
+{
+    struct run_hosts *hosts = &self->hosts;
+    if (!hosts->pool)
+        return;
+    host_pool_tend(hosts->pool, now_ns);
+    if (!grow(hosts) || !several(self))
+        return;
+    for (uint32_t i = 1; i < hosts->n; i++) {
+        struct run_site *site = &hosts->sites[i];
+        bool ready = host_pool_ready(hosts->pool, i);
+        bool replaced = ready && site->ready && site->times != host_times(host_pool_at(hosts->pool, i));
+        if (site->ready && (!ready || replaced)) {
+            site->ready = false;
+            host_went(self, i, now_ns);
+        }
+        if (ready && !site->ready) {
+            site->ready = true;
+            host_came(self, i, now_ns);
+        }
+        site->times = host_times(host_pool_at(hosts->pool, i));
+        say_left_out(self, i);
+        if (self->phase < PHASE_STOPPING) {
+            evacuate(self, i, now_ns);
+            check_reach(self, i);
+        }
+    }
+    tend_stranded(self);
+}
+
+/* ---- the status ---- */
+
+static void fill_members(const struct run *self, uint32_t index, struct status_host *out)
+{
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        bool runs = member->process.running && member->at == index;
+        bool planned = member->wanted && member->host == index;
+        out->actors += runs && member->role == ROLE_ACTOR;
+        out->learners += runs && member->role == ROLE_LEARNER;
+        out->actors_wanted += planned && member->role == ROLE_ACTOR;
+        out->learners_wanted += planned && member->role == ROLE_LEARNER;
+        out->cpu += runs ? member->cpu : 0.0;
+        out->memory += runs ? member->memory : 0;
+    }
+}
+
+static void fill_state(const struct run *self, uint32_t index, struct status_host *out)
+{
+    const struct host *host = host_pool_at(self->hosts.pool, index);
+    enum host_state state = host_state(host);
+    double seconds = (double)(clock_now(&self->clock) - host_since(host)) * 1e-9;
+    out->ready = host_pool_ready(self->hosts.pool, index);
+    out->times = host_times(host);
+    if (state == HOST_LOST)
+        snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, host_reason(host));
+    else
+        snprintf(out->state, sizeof out->state, "%s", host_state_names[state]);
+    struct host_load load = host_load(host);
+    out->machine_cpu = out->ready && load.cpu > 0 ? load.cpu : NAN;
+    out->round_trip_ms = out->ready && load.round_trip_ns > 0 ? (double)load.round_trip_ns * 1e-6 : NAN;
+    if (out->times > 0)
+        snprintf(out->model, sizeof out->model, "%.63s", host_facts(host)->model);
+}
+
+void run_fill_hosts(struct run *self, struct status *out)
+{
+    const struct run_hosts *hosts = &self->hosts;
+    if (!several(self))
+        return;
+    out->cores = 0.0;
+    for (uint32_t i = 0; i < hosts->n; i++) {
+        struct status_host *shown = &hosts->shown[i];
+        *shown = (struct status_host){.ready = true, .machine_cpu = NAN, .round_trip_ms = NAN};
+        snprintf(shown->name, sizeof shown->name, "%s", host_pool_name(hosts->pool, i));
+        snprintf(shown->state, sizeof shown->state, "ready");
+        shown->cores = host_pool_cores(hosts->pool, i);
+        if (i != HOST_POOL_HOME)
+            fill_state(self, i, shown);
+        fill_members(self, i, shown);
+        out->cores += shown->cores;
+    }
+    out->hosts = hosts->shown;
+    out->n_hosts = hosts->n;
+}
+
+bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
+{
+    if (!self->hosts.stranded)
+        return false;
+    for (uint32_t i = 1; i < self->hosts.n; i++) {
+        if (host_state(host_pool_at(self->hosts.pool, i)) != HOST_LOST)
+            continue;
+        snprintf(out, size, "all processes wait for their hosts: %s: %.150s", host_pool_name(self->hosts.pool, i),
+                 reason_of(self, i));
+        return true;
+    }
+    snprintf(out, size, "all processes wait for hosts");
+    return true;
+}

@@ -1,0 +1,188 @@
+"""Runs over hosts that are this machine, each with a node agent and a folder of its own: where processes run, what comes back into the
+run's folder, what a dead node agent, a dead launcher and a host that never answers change, and learners elsewhere."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import stat
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import CONFIG, ENDLESS, Place, check, equal, eventually, sets  # noqa: E402
+from harness import Runner  # noqa: E402
+
+test = Runner()
+
+BROKEN = ["sh", "-c", "echo no route to this machine >&2; exit 1", "sh"]
+
+
+class Hosts(Place):
+    """Hosts named left and right: a shell in place of ssh, with temporary files below a folder of their name."""
+
+    def __init__(self, **roles):
+        super().__init__(CONFIG)
+        hosts = [self.host(name, roles=list(roles.get(name, ["actor"]))) for name in ("left", "right")]
+        self.say(*hosts)
+
+    def host(self, name, **more):
+        (self.base / name).mkdir(exist_ok=True)
+        command = ["env", "-u", "XDG_RUNTIME_DIR", "TMPDIR=" + str(self.base / name), "sh", "-c"]
+        return dict({"name": name, "command": command, "programs": os.environ["RP_BUILD_DIR"]}, **more)
+
+    def say(self, *hosts):
+        self.config.write_text(CONFIG + "hosts: " + json.dumps(hosts) + "\n")
+
+    def agents(self, name):
+        """Node agents of a host: [pid]."""
+        found = []
+        for pid in self.left():
+            try:
+                words = pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
+                known = pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0")
+                parent = int(pathlib.Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[1])
+                above = pathlib.Path("/proc/%d/cmdline" % parent).read_bytes().split(b"\0")
+            except OSError:
+                continue
+            mine = ("TMPDIR=" + str(self.base / name)).encode() in known
+            if mine and words[1:2] == [b"node"] and above[1:2] != [b"node"]:
+                found.append(pid)
+        return found
+
+    def workers(self, name, program=b"replay-actor"):
+        """Processes of a program on a host: [pid]."""
+        found = []
+        for pid in self.left():
+            try:
+                words = pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
+                known = pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(program) and ("TMPDIR=" + str(self.base / name)).encode() in known:
+                found.append(pid)
+        return found
+
+    def no_folders(self):
+        eventually(lambda: not [f for name in ("left", "right") for f in (self.base / name).iterdir()], 10,
+                   "the end of the folders of the hosts")
+
+
+def host_of(status, name):
+    return next(host for host in status["hosts"] if host["name"] == name)
+
+
+def starts_at(run, process, host):
+    return run.log().count("started process=%s host=%s" % (process, host))
+
+
+@test
+def test_a_run_over_two_hosts():
+    with Hosts() as place:
+        run = place.launch("--folder", "one", *sets("actors.count=4"))
+        run.ends()
+        status = run.read("status.json")
+        equal((status["phase"], status["steps"], status["restarts"]), ("done", 3000, 0), "the end")
+        check(status["actor_idle"] is not None and status["learner_idle"] is not None, "reports did not come back", status)
+        equal([sum(starts_at(run, "actor-%d" % i, host) for i in range(4)) for host in ("left", "right")], [2, 2],
+              "actors on the left and on the right")
+        equal({p["host"] for p in status["processes"] if p["role"] == "actor"}, {"left", "right"}, "hosts of the actors")
+        for i in range(4):
+            check((run.folder / ("actor-%d.jsonl" % i)).stat().st_size > 0, "no report of actor", i)
+        keys = run.folder / "keys"
+        equal(stat.S_IMODE(keys.stat().st_mode), 0o700, "mode of the folder of keys")
+        check("0.0.0.0" in (run.folder / "config.yaml").read_text(), "the broker was not reachable from other machines")
+        place.nobody_left()
+        place.no_folders()
+
+
+@test
+def test_programs_of_the_user():
+    """Their placeholders name what is on the host, and what they print is in the run's logs."""
+    with Hosts() as place:
+        (place.base / "words.txt").write_text("sent along\n")
+        script = ("cat {here}/words.txt; test -w {folder} && echo folder of {index}; test -r {config} || echo no config; "
+                  "exec %s/replay-actor -c {config} --endpoint {service} --index {index} --set actors.count={count} "
+                  "--folder {folder}" % os.environ["RP_BUILD_DIR"])
+        run = place.launch("--folder", "one", *sets("actors.command=" + json.dumps(["sh", "-c", script]),
+                                                    "launch.send=[words.txt]"))
+        run.ends()
+        for i in range(2):
+            equal(run.log("actor-%d" % i).splitlines()[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
+        equal(run.read("status.json")["steps"], 3000, "steps")
+        place.nobody_left()
+
+
+@test
+def test_a_killed_agent_and_a_killed_launcher():
+    with Hosts() as place:
+        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
+        run.await_phase("running")
+        agent, = place.agents("left")
+        worker, = place.workers("left")
+        # A host without learners has no learner's key.
+        keys = {path.name for path in (place.base / "left").glob("*/keys/*")}
+        equal(keys, {"actor.key"}, "keys on the left")
+        os.kill(agent, signal.SIGKILL)
+        eventually(lambda: worker not in place.left(), 5, "the end of the actor of a killed node agent")
+        run.await_alive(lambda: place.workers("left"), "the actor's second start on the left")
+        run.await_alive(lambda: host_of(run.read("status.json"), "left")["actors"] == 1, "the actor in the status")
+        status = run.read("status.json")
+        equal((status["restarts"], host_of(status, "left")["times"]), (0, 2), "restarts, and connections to the left")
+        check(" A0431 " in run.log() and " A0432 " in run.log(), "the log knows nothing of the loss")
+        steps = status["steps"]
+        run.await_alive(lambda: run.read("status.json")["steps"] > steps, "more steps")
+        run.signal(signal.SIGKILL)
+        place.nobody_left()
+
+
+@test
+def test_stopping():
+    with Hosts() as place:
+        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
+        run.await_phase("running")
+        run.signal(signal.SIGINT)
+        run.ends()
+        equal(run.read("status.json")["phase"], "stopped", "phase")
+        check(" A0407 " not in run.log(), "a process had to be killed", run.log())
+        place.nobody_left()
+        place.no_folders()
+
+
+@test
+def test_a_host_that_does_not_answer():
+    with Hosts() as place:
+        gone = {"name": "gone", "command": BROKEN, "programs": os.environ["RP_BUILD_DIR"]}
+        place.say(gone, place.host("left"))
+        run = place.launch("--folder", "one", *sets("actors.count=2"))
+        run.ends()
+        status = run.read("status.json")
+        equal((status["phase"], status["steps"]), ("done", 3000), "the end")
+        check(" A0433 " in run.log() and "no route to this machine" in run.log(), "no word about the host", run.log())
+        equal({p["host"] for p in status["processes"] if p["role"] == "actor"}, {"left"}, "where the actors were")
+
+
+@test
+def test_a_learner_elsewhere():
+    with Hosts(left=["learner"], right=["actor"]) as place:
+        run = place.launch("--folder", "one", *sets("actors.count=1", *ENDLESS))
+        run.await_phase("running")
+        run.await_alive(lambda: (run.folder / "learner.weights").exists(), "the learner's state in the run's folder")
+        equal(len(place.workers("left", b"replay-learner")), 1, "learners on the left")
+        run.signal(signal.SIGINT)
+        run.ends()
+        before = run.read("status.json")["learner_steps"]
+        check(before > 0, "nothing was learned")
+        place.no_folders()
+        again = place.start("resume", "one", *sets("environment.delay=0s", "stop.learner_steps=%d" % (before + 200)))
+        again.ends()
+        text = run.log("learner-0")
+        saved = [int(step) for step in re.findall(r" A0205 .* step=(\d+)", text)]
+        check(saved and saved[-1] >= before, "the learner did not go on from", before, "\n" + text)
+        check(run.read("status.json")["learner_steps"] >= before + 200, "too few learner steps")
+        equal(starts_at(run, "learner-0", "left"), 2, "starts of the learner on the left")
+        place.nobody_left()
+
+
+sys.exit(test.main())

@@ -1,0 +1,182 @@
+/* Which host each process of a run is on: numbers for each host, and as few moves as possible when hosts come and go. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/run/run_impl.h"
+
+#define TABLES "broker: {tables: [{name: replay}]}\n"
+#define MOST 32u
+
+/* A run with hosts h1, h2, ... of a source, which never connects to any, and members without processes. */
+struct world {
+    struct run_config config;
+    struct run_options options;
+    struct host_pool *pool;
+    struct run run;
+    struct member members[MOST], *list[MOST];
+};
+
+static void open_world(struct world *self, const char *yaml, const double *cores, uint32_t n)
+{
+    static const char *const carrier[] = {"true", NULL};
+    rp_error err = {0};
+    struct schema_report *report = schema_report_new();
+    *self = (struct world){0};
+    assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
+    schema_report_destroy(&report);
+    const struct host_pool_options options = {
+        .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
+    self->pool = host_pool_new(&options, &err);
+    assert_non_null(self->pool);
+    for (uint32_t i = 0; i < n; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "h%u", i + 1);
+        assert_int_equal(host_pool_appear(self->pool, name, carrier, cores[i], 0, &err), RP_OK);
+    }
+    self->options = (struct run_options){.config = &self->config, .hosts = self->pool};
+    self->run = (struct run){.options = &self->options,
+                             .config = &self->config,
+                             .clock = clock_system(),
+                             .members = self->list,
+                             .actors_wanted = run_config_actors(&self->config)};
+    assert_true(run_hosts_open(&self->run));
+    for (uint32_t i = 1; i <= n; i++)
+        self->run.hosts.sites[i].in = true;
+}
+
+static void close_world(struct world *self)
+{
+    run_hosts_fini(&self->run);
+    host_pool_destroy(&self->pool);
+    run_config_free(&self->config);
+}
+
+static void add(struct world *self, enum role role, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct member *member = &self->members[self->run.n_members];
+        *member = (struct member){.role = role, .index = i, .wanted = true, .host = RUN_NO_HOST, .at = RUN_NO_HOST};
+        self->list[self->run.n_members++] = member;
+        run_place(&self->run, member);
+    }
+}
+
+/* Number of members of a role on a host. */
+static uint32_t count_at(const struct world *self, enum role role, uint32_t host)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->run.n_members; i++)
+        n += self->members[i].role == role && self->members[i].host == host;
+    return n;
+}
+
+static void test_alone(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, "actors: {count: 3}\n" TABLES, NULL, 0);
+    add(&world, ROLE_ACTOR, 3);
+    add(&world, ROLE_LEARNER, 1);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, HOST_POOL_HOME), 3);
+    assert_int_equal(count_at(&world, ROLE_LEARNER, HOST_POOL_HOME), 1);
+    close_world(&world);
+}
+
+/* Home does not take the actors of a cluster, and each host gets what it has cores for. */
+#define SLURM "launch: {engine: slurm}\n"
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
+    add(&world, ROLE_BROKER, 1);
+    add(&world, ROLE_LEARNER, 1);
+    add(&world, ROLE_ACTOR, 6);
+    add(&world, ROLE_EVALUATOR, 1);
+    assert_int_equal(count_at(&world, ROLE_BROKER, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(&world, ROLE_EVALUATOR, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(&world, ROLE_LEARNER, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, HOST_POOL_HOME), 0);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 2);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 2), 4);
+    close_world(&world);
+}
+
+/* Actors for which no host has a core wait, and a host that comes takes them; nobody else moves. */
+static void test_a_host_comes(void **state)
+{
+    (void)state;
+    struct world world;
+    uint32_t before[6];
+    open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
+    world.run.hosts.sites[3].in = false;
+    add(&world, ROLE_ACTOR, 6);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
+    for (uint32_t i = 0; i < 6; i++)
+        before[i] = world.members[i].host;
+    world.run.hosts.sites[3].in = true;
+    run_place_again(&world.run, 1);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 3), 2);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_true(world.members[i].host == (before[i] == RUN_NO_HOST ? 3 : before[i]));
+        assert_true(world.members[i].waits);
+    }
+    world.run.hosts.sites[1].in = false; /* and one goes */
+    run_place_again(&world.run, 1);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 0);
+    close_world(&world);
+}
+
+/* One actor more moves no other. */
+static void test_growing(void **state)
+{
+    (void)state;
+    struct world world;
+    uint32_t before[MOST];
+    open_world(&world, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
+    for (uint32_t n = 1; n <= 16; n++) {
+        world.run.actors_wanted = n;
+        world.run.hosts.counted = false;
+        for (uint32_t i = 0; i < n - 1; i++)
+            before[i] = world.members[i].host;
+        add(&world, ROLE_ACTOR, 1);
+        run_place_again(&world.run, 1);
+        for (uint32_t i = 0; i < n - 1; i++)
+            assert_int_equal(world.members[i].host, before[i]);
+        assert_int_not_equal(world.members[n - 1].host, RUN_NO_HOST);
+    }
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 8);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 2), 3);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, 3), 5);
+    close_world(&world);
+}
+
+/* Without a host that takes actors, none is placed anywhere. */
+static void test_nowhere(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
+    world.run.hosts.sites[1].in = false;
+    add(&world, ROLE_ACTOR, 2);
+    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),   cmocka_unit_test(test_numbers), cmocka_unit_test(test_a_host_comes),
+        cmocka_unit_test(test_growing), cmocka_unit_test(test_nowhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
