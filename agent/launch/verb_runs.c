@@ -123,8 +123,7 @@ static int prune(uint64_t keep)
     struct run_summary *runs = runs_list(RUNS, &n);
     for (uint64_t i = keep; i < n; i++) {
         rp_error err = {0};
-        struct watch_alive life = {0};
-        if (runs[i].active || watch_alive(&life, runs[i].folder))
+        if (runs[i].active || submit_is_free(runs[i].folder, &err) != RP_OK)
             continue;
         if (runs_remove(runs[i].folder, &err) != RP_OK) {
             status = launch_fail(&err);

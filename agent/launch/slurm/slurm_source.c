@@ -269,6 +269,8 @@ static void give_back(struct slurm_source *self, uint32_t surplus, int64_t now_n
         self->jobs[i].state = SLURM_ENDING; /* until the next look */
         surplus--;
     }
+    say(self, false, "the run needs %u task%s of the actor array: %s %s back", self->wanted,
+        self->wanted == 1 ? "" : "s", list, strchr(list, ',') ? "go" : "goes");
     const char *const argv[] = {"scontrol", "requeue", list, NULL};
     begin(self, ORDER_REQUEUE, argv, now_ns);
 }
