@@ -103,10 +103,16 @@ static uint32_t free_host(const struct run *self, enum role role)
     return fallback;
 }
 
+/* Everything is here. Not so if other machines are still to come: actors wait for them. */
+static bool all_at_home(const struct run *self)
+{
+    return !self->hosts.pool || !run_config_is_spread(self->config);
+}
+
 void run_place(struct run *self, struct member *member)
 {
     bool fixed = member->role == ROLE_BROKER || member->role == ROLE_EVALUATOR;
-    if (fixed || count_of(&self->hosts) <= 1) {
+    if (fixed || all_at_home(self)) {
         member->host = HOST_POOL_HOME;
         return;
     }
@@ -145,7 +151,7 @@ static void unplace(struct run *self, enum role role)
 void run_place_again(struct run *self, int64_t now_ns)
 {
     static const enum role roles[] = {ROLE_LEARNER, ROLE_ACTOR};
-    if (count_of(&self->hosts) <= 1)
+    if (all_at_home(self))
         return;
     count_up(self);
     for (uint32_t r = 0; r < 2; r++) {
