@@ -30,9 +30,9 @@ const char *const host_state_names[HOST_STATES] = {
 
 /* Files of the launcher: no host writes them. */
 static const char *const reserved[] = {
-    "config.yaml", "keys",          "logs",      "broker",       "here",        "launch.json", "launch.lock",
-    "status.json", "metrics.jsonl", "plan.json", "profile.json", "profile.svg", "report.json", "report.html",
-    "return.svg",  "learning.svg",  "rates.svg", "ratio.svg",    NULL};
+    "config.yaml", "keys",          "logs",      "broker",       "here",        "launch.json",  "launch.lock",
+    "status.json", "metrics.jsonl", "plan.json", "profile.json", "profile.svg", "report.json",  "report.html",
+    "return.svg",  "learning.svg",  "rates.svg", "ratio.svg",    "endpoints",   "best.weights", NULL};
 
 static int64_t now(void)
 {
