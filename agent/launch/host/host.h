@@ -76,7 +76,7 @@ uint32_t host_times(const struct host *self);
 int64_t host_sent(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
-/* Cores and bytes in use there by all programs, and the round trip in ns; lately, 0: not known. */
+/* Cores and bytes in use there by all programs, lately, and the round trip in ns that host_reach_begin measured; 0: not known. */
 struct host_load {
     double cpu;
     uint64_t memory;

@@ -113,7 +113,7 @@ static void on_again(void *context, struct json_object *line)
     struct node *self = context;
     const char *name = host_line_text(line, "name");
     if (name)
-        node_mirror_again(&self->mirror, name);
+        node_mirror_again(&self->mirror, name, now());
 }
 
 static void on_reach(void *context, struct json_object *line)
@@ -151,22 +151,34 @@ static void listen_to_launcher(struct node *self)
 
 /* ---- the loop ---- */
 
-static void report_usage(struct node *self, int64_t now_ns)
+/* Cores in use by all programs since the last call; 0: not known. */
+static double busy_cores(struct node *self)
 {
     struct machine_load load;
-    if (!self->greeted || now_ns - self->usage_ns < USAGE_NS)
+    double busy = 0.0;
+    if (!machine_load_read(&load))
+        return 0.0;
+    int64_t ns = load.at_ns - self->load.at_ns;
+    if (self->load.at_ns > 0 && ns > 0 && load.busy_ns >= self->load.busy_ns)
+        busy = (double)(load.busy_ns - self->load.busy_ns) / (double)ns;
+    self->load = load;
+    return busy;
+}
+
+static void report_usage(struct node *self, int64_t now_ns)
+{
+    if (now_ns - self->usage_ns < USAGE_NS)
         return;
     self->usage_ns = now_ns;
-    struct json_object *line = host_line_new("usage");
-    node_children_usage(self, line);
-    if (machine_load_read(&load)) {
-        int64_t ns = load.at_ns - self->load.at_ns;
-        if (self->load.at_ns > 0 && ns > 0 && load.busy_ns >= self->load.busy_ns)
-            host_line_add_real(line, "cpu", (double)(load.busy_ns - self->load.busy_ns) / (double)ns);
-        self->load = load;
-    }
-    host_line_add_number(line, "memory", (int64_t)machine_memory_used());
-    host_writer_put(&self->writer, line);
+    double busy = busy_cores(self), memory = machine_memory_used();
+    uint32_t at = 0;
+    do {
+        struct json_object *line = host_line_new("usage");
+        at = node_children_usage(self, at, line);
+        host_line_add_real(line, "cpu", busy);
+        host_line_add_number(line, "memory", (int64_t)memory);
+        host_writer_put(&self->writer, line);
+    } while (at < self->n);
 }
 
 static void poll_all(struct node *self)
@@ -235,7 +247,8 @@ static void raise_files(void)
 
 static rp_status begin(struct node *self, int in, int out, rp_error *err)
 {
-    *self = (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = now(), .answers = {-1, -1}};
+    *self =
+        (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = now(), .answers = {-1, -1}, .lock = -1};
     self->guard.pipe = -1;
     self->interrupts.fd = -1;
     node_mirror_init(&self->mirror);

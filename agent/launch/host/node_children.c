@@ -13,7 +13,8 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
-#define END_TURNS 2000 /* of a millisecond: how long killed processes may take to be gone */
+#define USAGE_ROWS 512u /* that fit on a line */
+#define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
 
 struct node_child *node_children_find(struct node *self, uint32_t id)
 {
@@ -191,26 +192,35 @@ void node_children_tend(struct node *self)
     }
 }
 
-void node_children_usage(struct node *self, struct json_object *line)
+static struct json_object *usage_row(const struct node_child *child)
+{
+    struct process_usage usage;
+    if (child->ended || !process_usage(&child->process, &usage))
+        return NULL;
+    struct json_object *row = json_object_new_array();
+    if (!row)
+        return NULL;
+    json_object_array_add(row, json_object_new_int64(child->id));
+    json_object_array_add(row, json_object_new_int64(usage.cpu_ns));
+    json_object_array_add(row, json_object_new_int64((int64_t)usage.memory));
+    json_object_array_add(row, json_object_new_boolean(usage.stopped));
+    return row;
+}
+
+uint32_t node_children_usage(struct node *self, uint32_t from, struct json_object *line)
 {
     struct json_object *list = json_object_new_array();
-    for (uint32_t i = 0; list && i < self->n; i++) {
-        const struct node_child *child = self->children[i];
-        struct process_usage usage;
-        struct json_object *row =
-            !child->ended && process_usage(&child->process, &usage) ? json_object_new_array() : NULL;
-        if (!row)
-            continue;
-        json_object_array_add(row, json_object_new_int64(child->id));
-        json_object_array_add(row, json_object_new_int64(usage.cpu_ns));
-        json_object_array_add(row, json_object_new_int64((int64_t)usage.memory));
-        json_object_array_add(row, json_object_new_boolean(usage.stopped));
-        json_object_array_add(list, row);
+    uint32_t at = from;
+    for (; list && at < self->n && at - from < USAGE_ROWS; at++) {
+        struct json_object *row = usage_row(self->children[at]);
+        if (row)
+            json_object_array_add(list, row);
     }
     if (line && list)
         json_object_object_add(line, "list", list);
     else
         json_object_put(list);
+    return list ? at : self->n;
 }
 
 void node_children_end(struct node *self)

@@ -1,9 +1,12 @@
 /* The machine of a node agent: its work folder, and what the launcher wants to know about it. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,25 +14,10 @@
 #include "agent/launch/process/machine.h"
 #include "proto/base/error.h"
 
-/* ---- work folder ---- */
+#define PREFIX "replay-node-"
+#define LOCK ".lock"
 
-rp_status node_work_make(struct node *self, rp_error *err)
-{
-    const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
-    self->work[0] = '\0';
-    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
-        char path[sizeof self->work - 64]; /* names of files follow */
-        if (!parents[i] || parents[i][0] != '/' ||
-            (size_t)snprintf(path, sizeof path, "%s/replay-node-XXXXXX", parents[i]) >= sizeof path)
-            continue;
-        if (mkdtemp(path)) {
-            snprintf(self->work, sizeof self->work, "%s", path);
-            return RP_OK;
-        }
-    }
-    return err_set(err, RP_IO, "no folder for the run's files could be made in XDG_RUNTIME_DIR, TMPDIR or /tmp: %s",
-                   strerror(errno));
-}
+/* ---- work folder ---- */
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
 {
@@ -40,11 +28,74 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return 0;
 }
 
+static void remove_tree(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+/* Locks the folder as long as this process lives. -1: it is in use, or not ours to look at. */
+static int lock_folder(const char *folder, int flags)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/" LOCK, folder);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Removes folders of node agents that were killed: keys and weights lie in them. A folder without a lock may be one that is being
+ * made. */
+static void sweep(const char *parent)
+{
+    DIR *folder = opendir(parent);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[600];
+        struct stat info;
+        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) != 0 ||
+            fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode) ||
+            info.st_uid != geteuid())
+            continue;
+        snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
+        int lock = lock_folder(path, 0);
+        if (lock < 0)
+            continue;
+        remove_tree(path);
+        close(lock);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+rp_status node_work_make(struct node *self, rp_error *err)
+{
+    const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
+        char path[sizeof self->work - 64]; /* names of files follow */
+        if (!parents[i] || parents[i][0] != '/' ||
+            (size_t)snprintf(path, sizeof path, "%s/" PREFIX "XXXXXX", parents[i]) >= sizeof path)
+            continue;
+        sweep(parents[i]);
+        if (mkdtemp(path)) {
+            snprintf(self->work, sizeof self->work, "%s", path);
+            self->lock = lock_folder(path, O_CREAT | O_EXCL);
+            return RP_OK;
+        }
+    }
+    return err_set(err, RP_IO, "no folder for the run's files could be made in XDG_RUNTIME_DIR, TMPDIR or /tmp: %s",
+                   strerror(errno));
+}
+
 void node_work_remove(struct node *self)
 {
     if (self->work[0])
-        nftw(self->work, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+        remove_tree(self->work);
+    if (self->lock >= 0)
+        close(self->lock);
     self->work[0] = '\0';
+    self->lock = -1;
 }
 
 /* ---- facts ---- */

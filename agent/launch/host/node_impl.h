@@ -35,6 +35,7 @@ struct node_file {
     struct timespec changed; /* when the file was last seen */
     bool whole;              /* to be sent from its beginning */
     uint64_t seen;           /* the last pass in which the file was there */
+    int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
 };
 
 /* Passes over the work folder: each finds the files that have changed, and sends what is new in them. */
@@ -60,6 +61,7 @@ struct node {
     struct guard guard;
     struct interrupts interrupts;
     char work[512], here[512];
+    int lock; /* shows that the work folder is in use */
     struct host_folder folder;
     bool greeted, over;
     int64_t lease_ns, heard_ns, usage_ns;
@@ -77,7 +79,8 @@ void node_children_start(struct node *self, struct json_object *line);
 struct node_child *node_children_find(struct node *self, uint32_t id);
 /* Forwards output as long as the queue has room, and reports ends. */
 void node_children_tend(struct node *self);
-void node_children_usage(struct node *self, struct json_object *line);
+/* Adds the usage of as many children as fit on a line, from the index on. Returns the index of the next one. */
+uint32_t node_children_usage(struct node *self, uint32_t from, struct json_object *line);
 /* Kills all, and waits for their ends. */
 void node_children_end(struct node *self);
 
@@ -90,7 +93,9 @@ void node_mirror_tend(struct node *self, int64_t now_ns, bool wanted);
 bool node_mirror_busy(const struct node_mirror *self);
 /* The launcher has just sent this file. */
 void node_mirror_received(struct node_mirror *self, const char *name, const struct stat *info);
-void node_mirror_again(struct node_mirror *self, const char *name);
+/* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
+ * one name. */
+void node_mirror_again(struct node_mirror *self, const char *name, int64_t now_ns);
 
 /* node_facts.c */
 /* Makes the work folder. */

@@ -12,6 +12,7 @@
 #include "proto/base/clock.h"
 
 #define EVERY_NS (400 * NS_PER_MS)
+#define AGAIN_NS (5 * NS_PER_S)
 #define PIECES_MOST 4 /* in one turn, so that output of processes gets through as well */
 #define DEPTH_MOST 6
 
@@ -118,11 +119,13 @@ void node_mirror_received(struct node_mirror *self, const char *name, const stru
         note(file, info, info->st_size);
 }
 
-void node_mirror_again(struct node_mirror *self, const char *name)
+void node_mirror_again(struct node_mirror *self, const char *name, int64_t now_ns)
 {
     struct node_file *file = find(self, name);
-    if (file)
-        file->whole = true;
+    if (!file || (file->again_ns != 0 && now_ns - file->again_ns < AGAIN_NS))
+        return;
+    file->again_ns = now_ns;
+    file->whole = true;
 }
 
 static bool same_inode(const struct node_file *self, const struct stat *info)

@@ -597,16 +597,21 @@ static void test_node_killed(void **state)
     connect_node(f, 0);
     shell(f, &a, "a", "sleep 1000 & echo ready; while :; do sleep 0.1; done");
     await(f, log_of(f, "a")[0]);
+    char old[HOST_PATH];
+    snprintf(old, sizeof old, "%s", host_facts(f->host)->work);
     assert_int_equal(kill(node_of(f), SIGKILL), 0);
     assert_int_equal(await_end(f, &a), PROCESS_LOST);
     assert_int_equal(host_state(f->host), HOST_LOST);
     assert_true(host_reason(f->host)[0]);
     await_nobody(f);
+    assert_true(exists(old));
     host_open(f->host, now());
     await(f, host_state(f->host) == HOST_READY);
     shell(f, &a, "a", "exit 0");
     assert_int_equal(await_end(f, &a), 0);
     assert_int_equal(host_times(f->host), 2);
+    assert_false(exists(old)); /* the next agent cleans up */
+    assert_true(exists(host_facts(f->host)->work));
 }
 
 static void test_closed(void **state)

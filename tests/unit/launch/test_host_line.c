@@ -1,0 +1,346 @@
+/* Lines between launcher and node agent: whatever is sent arrives, and whatever else arrives does no harm. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/host/host_base64.h"
+#include "agent/launch/host/host_line.h"
+#include "proto/base/rng.h"
+#include "proto/base/utf8.h"
+
+/* Both ends of a pipe, with a reader and a writer. */
+struct world {
+    int ends[2];
+    struct host_noise noise;
+    struct host_reader reader;
+    struct host_writer writer;
+};
+
+static int set_up(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+    assert_int_equal(pipe2(w->ends, O_CLOEXEC | O_NONBLOCK), 0);
+    assert_true(host_reader_init(&w->reader, w->ends[0], &w->noise));
+    host_writer_init(&w->writer, w->ends[1]);
+    *state = w;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct world *w = *state;
+    host_reader_fini(&w->reader);
+    host_writer_fini(&w->writer);
+    close(w->ends[0]);
+    if (w->ends[1] >= 0)
+        close(w->ends[1]);
+    free(w);
+    return 0;
+}
+
+/* Writes raw bytes and reads all lines; returns how many there were. */
+static int feed(struct world *w, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    int lines = 0;
+    while (size > 0) {
+        ssize_t n = write(w->ends[1], at, size < 4096 ? size : 4096);
+        assert_true(n > 0);
+        at += n;
+        size -= (size_t)n;
+        while (host_reader_fill(&w->reader) > 0) {
+            for (struct json_object *line; (line = host_reader_next(&w->reader)); lines++)
+                json_object_put(line);
+        }
+    }
+    return lines;
+}
+
+static int feed_text(struct world *w, const char *text)
+{
+    return feed(w, text, strlen(text));
+}
+
+/* ---- base64 ---- */
+
+static void test_base64(void **state)
+{
+    static const char *const known[][2] = {{"", ""},
+                                           {"f", "Zg=="},
+                                           {"fo", "Zm8="},
+                                           {"foo", "Zm9v"},
+                                           {"foob", "Zm9vYg=="},
+                                           {"fooba", "Zm9vYmE="},
+                                           {"foobar", "Zm9vYmFy"}};
+    static const char *const bad[] = {
+        "Z", "Zg=", "Zg==Zg==", "=Zg=", "Z===", "====", "Zm9\n", "Zm9-", "Zm 9", "\xff\xff\xff\xff"};
+    char text[64];
+    uint8_t bytes[64];
+    size_t size;
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        host_base64_encode((const uint8_t *)known[i][0], strlen(known[i][0]), text);
+        assert_string_equal(text, known[i][1]);
+        assert_true(host_base64_decode(text, strlen(text), bytes, &size));
+        assert_int_equal(size, strlen(known[i][0]));
+        assert_memory_equal(bytes, known[i][0], size);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_false(host_base64_decode(bad[i], strlen(bad[i]), bytes, &size));
+}
+
+/* ---- members ---- */
+
+static void test_members(void **state)
+{
+    (void)state;
+    struct json_object *line =
+        json_tokener_parse("{\"text\":\"t\",\"nul\":\"a\\u0000b\",\"big\":1e300,\"n\":-5,\"huge\":99999999999999999999,"
+                           "\"nan\":NaN,\"list\":[\"a\",\"b\"],\"mixed\":[\"a\",1],\"yes\":true,\"data\":\"%%\"}");
+    size_t size;
+    assert_non_null(line);
+    assert_string_equal(host_line_text(line, "text"), "t");
+    assert_null(host_line_text(line, "nul"));
+    assert_null(host_line_text(line, "n"));
+    assert_null(host_line_text(line, "missing"));
+    assert_int_equal(host_line_number(line, "n", -10, 10), -5);
+    assert_int_equal(host_line_number(line, "n", 0, 10), 0);
+    assert_int_equal(host_line_number(line, "huge", 0, 10), 10);
+    assert_int_equal(host_line_number(line, "text", 3, 10), 3);
+    assert_true(host_line_real(line, "nan", 1, 10) == 1);
+    assert_true(host_line_real(line, "big", 1, 10) == 10);
+    assert_true(host_line_flag(line, "yes"));
+    assert_false(host_line_flag(line, "n"));
+    assert_null(host_line_list(line, "mixed"));
+    assert_null(host_line_list(line, "text"));
+    const char **list = host_line_list(line, "list");
+    assert_true(list && strcmp(list[0], "a") == 0 && strcmp(list[1], "b") == 0 && !list[2]);
+    free(list);
+    assert_null(host_line_data(line, &size));
+    json_object_put(line);
+}
+
+/* ---- whatever is sent arrives ---- */
+
+static struct json_object *await_line(struct world *w)
+{
+    for (int turn = 0; turn < 1000; turn++) {
+        struct json_object *line = host_reader_next(&w->reader);
+        if (line)
+            return line;
+        host_writer_flush(&w->writer);
+        host_reader_fill(&w->reader);
+    }
+    fail_msg("no line arrives");
+    return NULL;
+}
+
+static void put_noise(struct world *w, struct rng *rng)
+{
+    char noise[3000];
+    size_t size = rng_below(rng, sizeof noise);
+    for (size_t i = 0; i < size; i++)
+        noise[i] = (char)rng_next(rng);
+    if (size > 0 && rng_below(rng, 4) > 0)
+        noise[size - 1] = '\n'; /* otherwise the line goes on with the mark of ours */
+    for (size_t i = 0; i + 4 < size; i++)
+        if (memcmp(noise + i, "@rp ", 4) == 0)
+            noise[i] = 'x';
+    host_writer_flush(&w->writer);
+    if (host_writer_empty(&w->writer))
+        assert_int_equal(write(w->ends[1], noise, size), size);
+}
+
+static void test_random_lines(void **state)
+{
+    struct world *w = *state;
+    struct rng rng;
+    uint64_t seed = 20240611;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    rng_seed(&rng, seed);
+    for (int round = 0; round < 400; round++) {
+        static uint8_t bytes[HOST_DATA_MOST];
+        size_t size = rng_below(&rng, 3) == 0 ? rng_below(&rng, sizeof bytes + 1) : rng_below(&rng, 40);
+        char text[64];
+        size_t length = rng_below(&rng, sizeof text);
+        for (size_t i = 0; i < size; i++)
+            bytes[i] = (uint8_t)rng_next(&rng);
+        for (size_t i = 0; i < length; i++)
+            text[i] = (char)(1 + rng_below(&rng, 255));
+        text[length] = '\0';
+        if (rng_below(&rng, 2) == 0)
+            put_noise(w, &rng);
+        struct json_object *line = host_line_new("output");
+        host_line_add_number(line, "id", round);
+        host_line_add_text(line, "text", text);
+        host_line_add_data(line, bytes, size);
+        assert_true(host_writer_put(&w->writer, line));
+        line = await_line(w);
+        assert_string_equal(host_line_text(line, "type"), "output");
+        assert_int_equal(host_line_number(line, "id", 0, 1000), round);
+        assert_string_equal(host_line_text(line, "text"), text);
+        size_t got;
+        uint8_t *data = host_line_data(line, &got);
+        assert_non_null(data);
+        assert_int_equal(got, size);
+        assert_memory_equal(data, bytes, size);
+        free(data);
+        json_object_put(line);
+    }
+    char out[2000];
+    assert_true(utf8_valid(host_noise_text(&w->noise, out, sizeof out), strlen(out)));
+}
+
+/* ---- whatever else arrives does no harm ---- */
+
+static void test_hostile_lines(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(feed_text(w, "@rp {}\n"), 1);
+    assert_int_equal(feed_text(w, "@rp {\"a\":1}\r\n"), 1);
+    assert_int_equal(feed_text(w, "login: @rp {\"a\":1}\n"), 1);
+    static const char *const bad[] = {"\n",
+                                      "@rp\n",
+                                      "@rp \n",
+                                      "@rp {\n",
+                                      "@rp }\n",
+                                      "@rp []\n",
+                                      "@rp null\n",
+                                      "@rp {} {}\n",
+                                      "@rp {}x\n",
+                                      "@rp {a:1}\n",
+                                      "@RP {}\n",
+                                      "@rp {\"a\"}\n",
+                                      "@rp {\"a\":}\n",
+                                      "@rp {\"a\":\"\n",
+                                      "@rp {\"a\":\"\\ud800\n",
+                                      "@rp {\"a\":tru}\n",
+                                      "@rp {\"a\":01}x\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(feed_text(w, bad[i]), 0);
+    char deep[4096];
+    int used = snprintf(deep, sizeof deep, "@rp {\"a\":");
+    memset(deep + used, '[', 4000);
+    deep[used + 4000] = '\n';
+    assert_int_equal(feed(w, deep, (size_t)used + 4001), 0);
+    assert_int_equal(feed(w, "@rp {\"a\":\"\0\"}\n", 15), 0);
+    assert_int_equal(feed_text(w, "@rp {}\n"), 1);
+    for (uint32_t i = 0; i < w->noise.n; i++)
+        assert_true(utf8_valid(w->noise.lines[i], strlen(w->noise.lines[i])));
+}
+
+/* A line that is too long is left out whole; the longest one that is allowed gets through. */
+static void test_long_lines(void **state)
+{
+    struct world *w = *state;
+    static char line[4 * HOST_LINE_MOST];
+    static const size_t sizes[] = {HOST_LINE_MOST - 1, HOST_LINE_MOST, HOST_LINE_MOST + 1, 2 * HOST_LINE_MOST,
+                                   3 * HOST_LINE_MOST + 17};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        memset(line, 'x', sizeof line);
+        memcpy(line, "@rp {\"a\":\"", 10);
+        memcpy(line + sizes[i] - 3, "\"}\n", 3);
+        assert_int_equal(feed(w, line, sizes[i]), sizes[i] <= HOST_LINE_MOST);
+        assert_int_equal(feed_text(w, "@rp {}\n"), 1);
+    }
+    /* The middle of a long line is not taken for a line of ours. */
+    memset(line, 'x', sizeof line);
+    memcpy(line + 2 * HOST_LINE_MOST, "@rp {}", 6);
+    line[3 * HOST_LINE_MOST] = '\n';
+    assert_int_equal(feed(w, line, 3 * HOST_LINE_MOST + 1), 0);
+    struct json_object *object = host_line_new("x");
+    memset(line, 'y', HOST_LINE_MOST);
+    line[HOST_LINE_MOST] = '\0';
+    host_line_add_text(object, "text", line);
+    assert_false(host_writer_put(&w->writer, object));
+    assert_false(w->writer.broken);
+}
+
+static void test_random_bytes(void **state)
+{
+    struct world *w = *state;
+    struct rng rng;
+    rng_seed(&rng, 77);
+    static const char pieces[] = "@rp {}[]\":,\\u0\n\n";
+    for (int round = 0; round < 300; round++) {
+        char bytes[2048];
+        for (size_t i = 0; i < sizeof bytes; i++)
+            bytes[i] = rng_below(&rng, 3) ? pieces[rng_below(&rng, sizeof pieces - 1)] : (char)rng_next(&rng);
+        feed(w, bytes, sizeof bytes);
+    }
+    assert_int_equal(feed_text(w, "\n@rp {}\n"), 1);
+}
+
+/* The last line may end with the stream; then nothing more comes. */
+static void test_end(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(feed_text(w, "@rp {\"a\":1}"), 0);
+    close(w->ends[1]);
+    w->ends[1] = -1;
+    assert_int_equal(host_reader_fill(&w->reader), 0);
+    assert_true(w->reader.ended);
+    struct json_object *line = host_reader_next(&w->reader);
+    assert_non_null(line);
+    json_object_put(line);
+    assert_null(host_reader_next(&w->reader));
+}
+
+static void test_noise(void **state)
+{
+    struct world *w = *state;
+    char out[1000];
+    feed_text(w, "one\ntwo\n\n   \nthree \x1b[31m\nfour\n");
+    assert_int_equal(w->noise.n, HOST_NOISE_LINES);
+    assert_string_equal(host_noise_text(&w->noise, out, sizeof out), "two; three [31m; four");
+}
+
+/* A reader that does not read holds the writer back; one that never reads breaks the connection, and memory is bounded. */
+static void test_bounds(void **state)
+{
+    struct world *w = *state;
+    static uint8_t bytes[HOST_DATA_MOST];
+    int put = 0;
+    for (; host_writer_room(&w->writer); put++) {
+        struct json_object *line = host_line_new("output");
+        host_line_add_data(line, bytes, sizeof bytes);
+        assert_true(host_writer_put(&w->writer, line));
+        host_writer_flush(&w->writer);
+    }
+    assert_true(put < 16);
+    assert_false(w->writer.broken);
+    for (; !w->writer.broken && put < 10000; put++) {
+        struct json_object *line = host_line_new("output");
+        host_line_add_data(line, bytes, sizeof bytes);
+        host_writer_put(&w->writer, line);
+    }
+    assert_true(w->writer.broken);
+    assert_true(w->writer.end - w->writer.start <= HOST_QUEUE_HARD);
+    assert_false(host_writer_room(&w->writer));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_members),
+        TEST(test_random_lines),
+        TEST(test_hostile_lines),
+        TEST(test_long_lines),
+        TEST(test_random_bytes),
+        TEST(test_end),
+        TEST(test_noise),
+        TEST(test_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
