@@ -6,7 +6,8 @@
 static const struct launch_verb verbs[] = {
     {"", "CONFIG.yaml", "check, measure if a count is auto, start everything, keep it running, report",
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_VIEW | LAUNCH_PLAN | LAUNCH_RESIZE, launch_run},
-    {"check", "CONFIG.yaml", "report every mistake with line and column; start nothing", LAUNCH_SET, launch_check},
+    {"check", "CONFIG.yaml", "report every mistake with line and column, and try every host; start no run", LAUNCH_SET,
+     launch_check},
     {"profile", "CONFIG.yaml", "measure what actors and learners can do at several counts",
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_profile},
     {"plan", "CONFIG.yaml", "say how many of each to run, and why; measures if nothing is cached",

@@ -278,6 +278,7 @@ static void on_eof(struct host *self, int64_t now_ns)
         self->eof_ns = now_ns;
     if (!gone && now_ns - self->eof_ns < STATUS_NS)
         return;
+    host_in_errors(self); /* the carrier's last words may have come between the last look and its end */
     host_noise_text(&self->noise, noise, sizeof noise);
     carrier_advice(noise, self->name, advice, sizeof advice);
     snprintf(reason, sizeof reason, "%s%s%s", noise[0] ? noise : "the connection has ended", advice[0] ? ": " : "",

@@ -84,6 +84,8 @@ void host_say_hello(struct host *self);
 /* host_in.c */
 /* Reads and handles lines. False: the output of the agent has ended. */
 bool host_in_read(struct host *self);
+/* Reads what the carrier has written to its standard error. */
+void host_in_errors(struct host *self);
 /* host_out.c */
 /* Queues a line behind the files and lines before it, and takes the object. False: it is too long, or there is no memory. */
 bool host_out_line(struct host *self, struct json_object *line);

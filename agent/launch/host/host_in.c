@@ -237,17 +237,19 @@ static const struct host_line_handler handlers[] = {
     {"measured", on_measured}, {"need", on_need},       {"got", on_got},
 };
 
-static void read_errors(struct host *self)
+void host_in_errors(struct host *self)
 {
-    for (size_t total = 0, n; total < READ_MOST && (n = host_reader_fill(&self->errors)) > 0; total += n)
+    for (size_t total = 0, n = 1; total < READ_MOST && n > 0; total += n) {
+        n = host_reader_fill(&self->errors); /* 0 at the end, too, where a last line may have no end */
         for (struct json_object *line; (line = host_reader_next(&self->errors));)
             json_object_put(line);
+    }
 }
 
 bool host_in_read(struct host *self)
 {
     struct clock clock = clock_system();
-    read_errors(self);
+    host_in_errors(self);
     for (size_t total = 0, n = 1; total < READ_MOST && n > 0; total += n) {
         n = host_reader_fill(&self->reader);
         for (struct json_object *line; self->in >= 0 && (line = host_reader_next(&self->reader));) {

@@ -17,8 +17,10 @@
 
 #include "agent/launch/host/bundle.h"
 #include "agent/launch/host/carrier.h"
+#include "agent/launch/host/host.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
+#include "proto/base/clock.h"
 
 static char dir[64];
 
@@ -357,6 +359,81 @@ static void test_tools_are_missing(void **state)
     assert_int_equal(end(&there), 1);
 }
 
+/* ---- the launcher's side ---- */
+
+/* Connects to a script that plays a host, and waits until it is ready or lost. */
+static struct host *connect_to(const char *script, const struct bundle *bundle)
+{
+    struct clock clock = clock_system();
+    rp_error err = {0};
+    const char *carrier[] = {"sh", "-c", script, "sh", dir, NULL};
+    struct host *host = host_new(
+        &(struct host_options){.name = "cpu1", .carrier = carrier, .folder = dir, .here = dir, .bundle = bundle}, &err);
+    assert_non_null(host);
+    host_open(host, clock_now(&clock));
+    for (int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S; host_state(host) == HOST_CONNECTING;) {
+        assert_true(clock_now(&clock) < end_ns);
+        host_tend(host, clock_now(&clock));
+    }
+    return host;
+}
+
+static void test_launcher_sends_the_bundle(void **state)
+{
+    (void)state;
+    struct bundle bundle = make();
+    char script[1024];
+    snprintf(
+        script, sizeof script,
+        "read -r hello; echo '@rp {\"type\":\"need\"}'; echo '@rp {\"type\":\"need\"}'; read -r line; echo \"$line\" "
+        ">$1/line; "
+        "head -c %lld >$1/got; sleep 0.1; echo '@rp {\"type\":\"got\"}'; read -r again; [ \"$again\" = \"$hello\" ] && "
+        "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\"}'; echo '@rp {\"type\":\"need\"}'; cat "
+        ">/dev/null",
+        (long long)bundle.size, rp_version());
+    struct host *host = connect_to(script, &bundle);
+    assert_string_equal(host_reason(host), "");
+    assert_int_equal(host_state(host), HOST_READY);
+    assert_int_equal(host_sent(host), bundle.size);
+    shell("cmp %s $dir/got; grep -q bundle $dir/line", bundle.path);
+    host_destroy(&host);
+}
+
+static void test_launcher_has_no_bundle(void **state)
+{
+    (void)state;
+    static const char script[] = "echo '@rp {\"type\":\"need\"}'; cat >/dev/null";
+    struct host *host = connect_to(script, NULL);
+    assert_int_equal(host_state(host), HOST_LOST);
+    assert_int_equal(host_sent(host), 0);
+    host_destroy(&host);
+    struct bundle gone = make();
+    unlink(gone.path);
+    host = connect_to(script, &gone);
+    assert_int_equal(host_state(host), HOST_LOST);
+    assert_non_null(strstr(host_reason(host), gone.path));
+    host_destroy(&host);
+    struct bundle shorter = make();
+    shorter.size++;
+    host = connect_to(script, &shorter);
+    assert_int_equal(host_state(host), HOST_LOST);
+    host_destroy(&host);
+}
+
+/* A host that ends in the middle of the bundle is lost with what it said. */
+static void test_host_stops_reading(void **state)
+{
+    (void)state;
+    struct bundle bundle = make();
+    struct host *host = connect_to(
+        "echo '@rp {\"type\":\"need\"}'; head -c 1000 >/dev/null; printf 'No space left on device' >&2; exit 1",
+        &bundle);
+    assert_int_equal(host_state(host), HOST_LOST);
+    if (!strstr(host_reason(host), "make room on cpu1"))
+        fail_msg("%s", host_reason(host));
+    host_destroy(&host);
+}
+
 /* ---- ssh ---- */
 
 static void test_ssh_command(void **state)
@@ -405,6 +482,9 @@ int main(void)
         EACH(test_damaged_bundle),
         EACH(test_other_machine),
         EACH(test_tools_are_missing),
+        EACH(test_launcher_sends_the_bundle),
+        EACH(test_launcher_has_no_bundle),
+        EACH(test_host_stops_reading),
         EACH(test_ssh_command),
         EACH(test_advice),
     };
