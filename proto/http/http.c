@@ -1,0 +1,372 @@
+#include "proto/http/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/base/error.h"
+#include "proto/base/json.h"
+
+/* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
+#define CONNECTIONS 64u
+#define TIMEOUT_S 10u
+#define BODY_MOST 65536u
+#define MEMORY_PER_CONNECTION (32u * 1024u)
+
+struct http {
+    struct http_options options;
+    struct MHD_Daemon *daemon;
+    char *token;
+    char address[HTTP_ADDRESS];
+    bool loopback;
+};
+
+/* What a connection has sent so far. */
+struct upload {
+    const struct http_route *route;
+    char *body;
+    size_t size;
+    bool too_large;
+};
+
+/* ---- requests ---- */
+
+const char *http_query(const struct http_request *request, const char *name)
+{
+    return MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const char *http_header(const struct http_request *request, const char *name)
+{
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+void http_fail(struct http_reply *reply, uint32_t status, const char *format, ...)
+{
+    char text[600];
+    struct json out = {0};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    text_fini(&reply->text);
+    *reply = (struct http_reply){.status = status};
+    json_open(&out, '{');
+    json_text(&out, "error", text);
+    json_close(&out, '}');
+    char *whole = json_take(&out);
+    text_add(&reply->text, "%s\n", whole ? whole : "{}");
+    free(whole);
+}
+
+/* ---- checks ---- */
+
+/* Takes the same time wherever two texts differ. */
+static bool same_secret(const char *a, const char *b)
+{
+    size_t n = strlen(b), other = strlen(a);
+    unsigned difference = (unsigned)(n ^ other);
+    for (size_t i = 0; i < n; i++)
+        difference |= (unsigned)(unsigned char)b[i] ^ (unsigned)(unsigned char)(other ? a[i % other] : 0);
+    return difference == 0;
+}
+
+static bool has_token(const struct http *self, const struct http_request *request)
+{
+    static const char bearer[] = "Bearer ";
+    const char *header = http_header(request, "Authorization"), *query = http_query(request, "token");
+    if (header && strncmp(header, bearer, sizeof bearer - 1) == 0)
+        return same_secret(header + sizeof bearer - 1, self->token);
+    return query && same_secret(query, self->token);
+}
+
+/* The Host header names this machine: "localhost:8080", "127.0.0.1", "[::1]:8080". */
+static bool names_loopback(const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; host && i < sizeof names / sizeof names[0]; i++) {
+        size_t length = strlen(names[i]);
+        if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
+            return true;
+    }
+    return false;
+}
+
+/* A request that changes something must come from a page of this server: browsers say where a request comes from. */
+static bool is_foreign(const struct http_request *request)
+{
+    const char *site = http_header(request, "Sec-Fetch-Site"), *origin = http_header(request, "Origin");
+    const char *host = http_header(request, "Host");
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+        return true;
+    const char *slashes = origin ? strstr(origin, "://") : NULL;
+    return origin && !(slashes && host && strcmp(slashes + 3, host) == 0);
+}
+
+static bool allow(const struct http *self, const struct http_request *request, const struct http_route *route,
+                  struct http_reply *reply)
+{
+    bool changes = strcmp(route->method, "GET") != 0;
+    bool free_to_all = !self->token[0] || route->open || (self->options.open && !changes);
+    if (!free_to_all && !request->trusted)
+        http_fail(reply, 401,
+                  "a token is needed: open the address that was printed at the start, or send the header "
+                  "'Authorization: Bearer TOKEN'");
+    else if (!request->trusted && self->loopback && !names_loopback(http_header(request, "Host")))
+        http_fail(reply, 403, "this server answers only to localhost and 127.0.0.1");
+    else if (changes && is_foreign(request))
+        http_fail(reply, 403, "changes are accepted only from this server's own page");
+    else
+        return true;
+    return false;
+}
+
+/* ---- routes ---- */
+
+/* Returns the route, and sets the rest of its path. NULL: *found says whether another method has the path. */
+static const struct http_route *find(const struct http *self, const char *method, const char *url, const char **rest,
+                                     bool *found)
+{
+    *found = false;
+    const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    for (uint32_t i = 0; i < self->options.n_routes; i++) {
+        const struct http_route *route = &self->options.routes[i];
+        size_t length = strcspn(route->path, ".");
+        bool open_end = strcmp(route->path + length, "...") == 0;
+        if (open_end ? strncmp(url, route->path, length) != 0 : strcmp(url, route->path) != 0)
+            continue;
+        *found = true;
+        *rest = open_end ? url + length : url;
+        if (strcmp(route->method, wanted) == 0)
+            return route;
+    }
+    return NULL;
+}
+
+/* ---- libmicrohttpd ---- */
+
+static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply)
+{
+    const char *body = reply->data ? reply->data : text_get(&reply->text);
+    size_t size = reply->data ? reply->size : strlen(body);
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        size, (void *)(uintptr_t)body, reply->data ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_COPY);
+    text_fini(&reply->text);
+    if (!response)
+        return MHD_NO;
+    static const struct {
+        const char *name, *value;
+    } always[] = {{"Cache-Control", "no-store"},
+                  {"X-Content-Type-Options", "nosniff"},
+                  {"Referrer-Policy", "no-referrer"},
+                  {"Cross-Origin-Resource-Policy", "same-origin"},
+                  {"X-Frame-Options", "DENY"},
+                  {"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; base-uri 'none'; "
+                                              "form-action 'self'; frame-ancestors 'none'"}};
+    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
+        MHD_add_response_header(response, always[i].name, always[i].value);
+    MHD_add_response_header(response, "Content-Type", reply->type ? reply->type : "application/json; charset=utf-8");
+    enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text)
+{
+    struct http_reply reply = {0};
+    http_fail(&reply, status, "%s", text);
+    return send_reply(connection, &reply);
+}
+
+static bool take_body(struct upload *upload, const char *data, size_t size)
+{
+    if (upload->too_large || upload->size + size > BODY_MOST) {
+        upload->too_large = true;
+        return true;
+    }
+    char *body = realloc(upload->body, upload->size + size + 1);
+    if (!body)
+        return false;
+    memcpy(body + upload->size, data, size);
+    upload->body = body;
+    upload->size += size;
+    upload->body[upload->size] = '\0';
+    return true;
+}
+
+static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, const char *url, const char *method,
+                              const char *version, const char *data, size_t *size, void **state)
+{
+    const struct http *self = ctx;
+    (void)version;
+    if (!*state) /* the headers are there, the body is not */
+        return (*state = calloc(1, sizeof(struct upload))) ? MHD_YES : MHD_NO;
+    struct upload *upload = *state;
+    if (*size > 0) {
+        bool ok = take_body(upload, data, *size);
+        *size = 0;
+        return ok ? MHD_YES : MHD_NO;
+    }
+    if (upload->too_large)
+        return refuse(connection, 413, "the request is too large");
+    bool found;
+    const char *rest = url;
+    const struct http_route *route = find(self, method, url, &rest, &found);
+    if (!route)
+        return refuse(connection, found ? 405 : 404,
+                      found ? "this method is not for this path" : "there is nothing here");
+    struct http_request request = {
+        .connection = connection, .path = rest, .body = upload->body ? upload->body : "", .body_size = upload->size};
+    struct http_reply reply = {0};
+    request.trusted = self->token[0] && has_token(self, &request);
+    if (allow(self, &request, route, &reply))
+        route->handle(self->options.ctx, &request, &reply);
+    return send_reply(connection, &reply);
+}
+
+static void forget(void *ctx, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
+{
+    (void)ctx;
+    (void)connection;
+    (void)code;
+    struct upload *upload = *state;
+    if (upload)
+        free(upload->body);
+    free(upload);
+    *state = NULL;
+}
+
+/* ---- the address ---- */
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+/* "127.0.0.1:80", "[::1]:80", "localhost:80". */
+static bool parse_address(const char *text, union address *out, socklen_t *size)
+{
+    char host[HTTP_ADDRESS];
+    const char *colon = strrchr(text, ':');
+    char *end;
+    if (!colon || (size_t)(colon - text) >= sizeof host)
+        return false;
+    unsigned long port = strtoul(colon + 1, &end, 10);
+    if (colon[1] < '0' || colon[1] > '9' || *end || port > 65535)
+        return false;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
+    *out = (union address){0};
+    size_t length = strlen(host);
+    if (length > 1 && host[0] == '[' && host[length - 1] == ']') {
+        host[length - 1] = '\0';
+        out->v6.sin6_family = AF_INET6;
+        out->v6.sin6_port = htons((uint16_t)port);
+        *size = sizeof out->v6;
+        return inet_pton(AF_INET6, host + 1, &out->v6.sin6_addr) == 1;
+    }
+    out->v4.sin_family = AF_INET;
+    out->v4.sin_port = htons((uint16_t)port);
+    *size = sizeof out->v4;
+    const char *name = strcmp(host, "localhost") == 0 ? "127.0.0.1" : strcmp(host, "*") == 0 ? "0.0.0.0" : host;
+    return inet_pton(AF_INET, name, &out->v4.sin_addr) == 1;
+}
+
+bool http_is_loopback(const char *address)
+{
+    union address parsed;
+    socklen_t size;
+    if (!parse_address(address, &parsed, &size))
+        return false;
+    return parsed.any.sa_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&parsed.v6.sin6_addr)
+                                            : (ntohl(parsed.v4.sin_addr.s_addr) >> 24) == 127;
+}
+
+static void write_address(char *out, size_t size, const union address *address)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    bool v6 = address->any.sa_family == AF_INET6;
+    inet_ntop(address->any.sa_family, v6 ? (const void *)&address->v6.sin6_addr : &address->v4.sin_addr, host,
+              sizeof host);
+    snprintf(out, size, "%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
+             ntohs(v6 ? address->v6.sin6_port : address->v4.sin_port));
+}
+
+/* Returns a listening socket; -1 with err set. */
+static int listen_at(struct http *self, rp_error *err)
+{
+    union address address;
+    socklen_t size;
+    const char *text = self->options.address;
+    if (!parse_address(text, &address, &size)) {
+        err_set(err, RP_INVALID_ARGUMENT, "'%.100s' is no address for HTTP: write one like 127.0.0.1:8080", text);
+        return -1;
+    }
+    int one = 1, fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (fd < 0 || bind(fd, &address.any, size) != 0 || listen(fd, 128) != 0 ||
+        getsockname(fd, &address.any, &size) != 0) {
+        err_set(err, RP_IO, "%s cannot be bound for HTTP: %s", text, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    write_address(self->address, sizeof self->address, &address);
+    self->loopback = http_is_loopback(self->address);
+    return fd;
+}
+
+/* ---- the whole ---- */
+
+struct http *http_start(const struct http_options *options, rp_error *err)
+{
+    struct http *self = calloc(1, sizeof *self);
+    if (self)
+        self->token = strdup(options->token ? options->token : "");
+    if (!self || !self->token) {
+        free(self);
+        err_set(err, RP_NO_MEMORY, "no memory for an HTTP server");
+        return NULL;
+    }
+    self->options = *options;
+    int fd = listen_at(self, err);
+    if (fd < 0) {
+        http_stop(&self);
+        return NULL;
+    }
+    uint32_t threads = options->threads > 1 ? options->threads : 0;
+    self->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED,
+                         forget, self, threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
+    if (!self->daemon) {
+        close(fd);
+        err_set(err, RP_RESOURCE_EXHAUSTED, "the HTTP server could not be started at %s", self->address);
+        http_stop(&self);
+    }
+    return self;
+}
+
+void http_stop(struct http **self)
+{
+    if (!*self)
+        return;
+    if ((*self)->daemon)
+        MHD_stop_daemon((*self)->daemon);
+    free((*self)->token);
+    free(*self);
+    *self = NULL;
+}
+
+const char *http_address(const struct http *self)
+{
+    return self->address;
+}

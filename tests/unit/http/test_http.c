@@ -1,0 +1,250 @@
+/* The HTTP server: who is let in, what is refused, and that bad input disturbs nobody. */
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/http/http.h"
+
+static void get_hello(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const char *name = http_query(request, "name");
+    text_add(&reply->text, "{\"hello\": \"%s\", \"trusted\": %d, \"calls\": %d}", name ? name : "", request->trusted,
+             ++*(int *)ctx);
+}
+
+static void get_rest(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx;
+    reply->type = "text/plain";
+    text_add(&reply->text, "<%s>", request->path);
+}
+
+static void post_size(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx;
+    text_add(&reply->text, "%zu %.8s", request->body_size, request->body);
+}
+
+static const struct http_route routes[] = {{"GET", "/hello", get_hello, false},
+                                           {"GET", "/open", get_rest, true},
+                                           {"POST", "/size", post_size, false},
+                                           {"GET", "/files/...", get_rest, false}};
+
+static int calls;
+
+static struct http *start(const char *token, bool open)
+{
+    const struct http_options options = {.address = "127.0.0.1:0",
+                                         .routes = routes,
+                                         .n_routes = 4,
+                                         .ctx = &calls,
+                                         .token = token,
+                                         .open = open,
+                                         .threads = 2};
+    rp_error err = {0};
+    struct http *http = http_start(&options, &err);
+    assert_non_null(http);
+    return http;
+}
+
+static int dial(const struct http *http)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strchr(http_address(http), ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 20}, sizeof(struct timeval));
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void send_all(int fd, const char *data, size_t size)
+{
+    for (ssize_t n; size > 0 && (n = send(fd, data, size, MSG_NOSIGNAL)) > 0; data += n)
+        size -= (size_t)n;
+}
+
+/* Sends a request and returns the status; the whole reply is in `out`. 0: the connection was closed without one. */
+static int ask(const struct http *http, const char *text, char out[8192])
+{
+    int fd = dial(http), status = 0;
+    size_t used = 0;
+    send_all(fd, text, strlen(text));
+    for (ssize_t n; used < 8191 && (n = recv(fd, out + used, 8191 - used, 0)) > 0;)
+        used += (size_t)n;
+    out[used] = '\0';
+    close(fd);
+    sscanf(out, "HTTP/1.1 %d", &status);
+    return status;
+}
+
+static int get(const struct http *http, const char *path, const char *headers, char out[8192])
+{
+    char text[1024];
+    snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n", path, headers);
+    return ask(http, text, out);
+}
+
+#define LOCAL "Host: 127.0.0.1:80\r\n"
+
+static void test_routes(void **state)
+{
+    (void)state;
+    char out[8192];
+    struct http *http = start("", false);
+    assert_int_equal(get(http, "/hello?name=a%20b", LOCAL, out), 200);
+    assert_non_null(strstr(out, "{\"hello\": \"a b\", \"trusted\": 0"));
+    assert_non_null(strstr(out, "application/json"));
+    assert_non_null(strstr(out, "no-store"));
+    assert_null(strstr(out, "Access-Control"));
+    assert_int_equal(get(http, "/nothing", LOCAL, out), 404);
+    assert_int_equal(get(http, "/hello/", LOCAL, out), 404);
+    assert_int_equal(get(http, "/size", LOCAL, out), 405);
+    assert_int_equal(get(http, "/files/a/b.js", LOCAL, out), 200);
+    assert_non_null(strstr(out, "<a/b.js>"));
+    assert_int_equal(ask(http, "HEAD /hello HTTP/1.1\r\n" LOCAL "Connection: close\r\n\r\n", out), 200);
+    assert_null(strstr(out, "hello\":"));
+    assert_int_equal(ask(http, "DELETE /hello HTTP/1.1\r\n" LOCAL "Connection: close\r\n\r\n", out), 405);
+    assert_int_equal(
+        ask(http, "POST /size HTTP/1.1\r\n" LOCAL "Content-Length: 5\r\nConnection: close\r\n\r\nabcde", out), 200);
+    assert_non_null(strstr(out, "5 abcde"));
+    http_stop(&http);
+    assert_null(http);
+}
+
+static void test_token(void **state)
+{
+    (void)state;
+    char out[8192];
+    struct http *http = start("secret", false);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 401);
+    assert_int_equal(get(http, "/hello?token=secre", LOCAL, out), 401);
+    assert_int_equal(get(http, "/hello?token=secrets", LOCAL, out), 401);
+    assert_int_equal(get(http, "/hello?token=", LOCAL, out), 401);
+    assert_int_equal(get(http, "/hello?token=secret", LOCAL, out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL "Authorization: Bearer secret\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL "Authorization: Bearer wrong\r\n", out), 401);
+    assert_int_equal(get(http, "/hello", LOCAL "Authorization: Basic secret\r\n", out), 401);
+    assert_int_equal(get(http, "/open", LOCAL, out), 200);
+    http_stop(&http);
+    http = start("secret", true); /* reading is free, changing is not */
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    assert_int_equal(ask(http, "POST /size HTTP/1.1\r\n" LOCAL "Content-Length: 1\r\nConnection: close\r\n\r\na", out),
+                     401);
+    assert_int_equal(
+        ask(http, "POST /size?token=secret HTTP/1.1\r\n" LOCAL "Content-Length: 1\r\nConnection: close\r\n\r\na", out),
+        200);
+    http_stop(&http);
+}
+
+/* A page of another site must neither read through a name of its own nor change anything. */
+static void test_other_sites(void **state)
+{
+    (void)state;
+    char out[8192];
+    struct http *http = start("secret", true);
+    assert_int_equal(get(http, "/hello", "Host: evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.1.evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", "Host: localhost:99\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", "Host: [::1]:99\r\n", out), 200);
+    static const char post[] =
+        "POST /size?token=secret HTTP/1.1\r\n" LOCAL "%sContent-Length: 1\r\nConnection: close\r\n\r\na";
+    char text[512];
+    snprintf(text, sizeof text, post, "Origin: http://evil.example\r\n");
+    assert_int_equal(ask(http, text, out), 403);
+    snprintf(text, sizeof text, post, "Sec-Fetch-Site: cross-site\r\n");
+    assert_int_equal(ask(http, text, out), 403);
+    snprintf(text, sizeof text, post, "Origin: http://127.0.0.1:80\r\nSec-Fetch-Site: same-origin\r\n");
+    assert_int_equal(ask(http, text, out), 200);
+    http_stop(&http);
+}
+
+static void test_bad_input(void **state)
+{
+    (void)state;
+    char out[8192], *huge = malloc(300000);
+    struct http *http = start("", false);
+    static const char *const texts[] = {"\r\n\r\n",
+                                        "GET\r\n\r\n",
+                                        "GET /hello\r\n\r\n",
+                                        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+                                        "GET /../../etc/passwd HTTP/1.1\r\n" LOCAL "Connection: close\r\n\r\n",
+                                        "GET /files/%2e%2e/%00x HTTP/1.1\r\n" LOCAL "Connection: close\r\n\r\n",
+                                        "POST /size HTTP/1.1\r\n" LOCAL
+                                        "Content-Length: -5\r\nConnection: close\r\n\r\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        int fd = dial(http); /* whatever comes back, the server stays */
+        send_all(fd, texts[i], strlen(texts[i]));
+        close(fd);
+    }
+    memset(huge, 'a', 300000);
+    memcpy(huge, "GET /hello HTTP/1.1\r\n" LOCAL "X: ", strlen("GET /hello HTTP/1.1\r\n" LOCAL "X: "));
+    memcpy(huge + 299995, "\r\n\r\n", 5);
+    int status = ask(http, huge, out);
+    assert_true(status == 0 || status == 431 || status == 400 || status == 414);
+    int length =
+        snprintf(huge, 300000, "POST /size HTTP/1.1\r\n" LOCAL "Content-Length: 200000\r\nConnection: close\r\n\r\n");
+    memset(huge + length, 'b', 200000);
+    huge[length + 200000] = '\0';
+    assert_int_equal(ask(http, huge, out), 413);
+    free(huge);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    http_stop(&http);
+}
+
+/* More connections than the server takes: those that wait are served when others end. */
+static void test_many_connections(void **state)
+{
+    (void)state;
+    char out[8192];
+    int idle[200];
+    struct http *http = start("", false);
+    for (int i = 0; i < 200; i++)
+        idle[i] = dial(http);
+    for (int i = 0; i < 200; i++)
+        close(idle[i]);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    http_stop(&http);
+}
+
+static void test_addresses(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",           "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000",
+                                      "nowhere:80", "[::1:80",   ":80"};
+    rp_error err;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const struct http_options options = {.address = bad[i], .routes = routes, .n_routes = 4};
+        assert_null(http_start(&options, &err));
+        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    }
+    struct http *http = start("", false);
+    const struct http_options taken = {.address = http_address(http), .routes = routes, .n_routes = 4};
+    assert_null(http_start(&taken, &err));
+    assert_int_equal(err.status, RP_IO);
+    http_stop(&http);
+    assert_true(http_is_loopback("127.0.0.1:0"));
+    assert_true(http_is_loopback("localhost:0"));
+    assert_true(http_is_loopback("[::1]:0"));
+    assert_false(http_is_loopback("0.0.0.0:0"));
+    assert_false(http_is_loopback("*:80"));
+    assert_false(http_is_loopback("10.0.0.1:80"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),           cmocka_unit_test(test_token),
+        cmocka_unit_test(test_other_sites),      cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_many_connections), cmocka_unit_test(test_addresses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
