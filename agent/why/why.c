@@ -1,0 +1,374 @@
+/* One rule for each cause, in the order of enum why_cause; the first that applies speaks. */
+#include "agent/why/why.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/base/format.h"
+
+/* A side that waits for less than this share of its time does not limit anything. */
+#define IDLE_SHARE 0.15
+/* Without shares of a run: a wait of this length counts. */
+#define LONG_NS UINT64_C(1000000000)
+/* Parameters and reduce are polled all the time: only a long wait says something. */
+#define POLL_NS UINT64_C(5000000000)
+#define OTHERS_CORES 0.25
+#define NETWORK_SHARE 0.85
+#define BUSY_SHARE 0.95
+
+const char *const why_cause_names[WHY_CAUSES] = {
+    [WHY_BROKER] = "broker",   [WHY_DISK] = "disk",     [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
+    [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others", [WHY_NETWORK] = "network",
+    [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",   [WHY_LEARNERS] = "learners",
+    [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
+};
+const char *const why_side_names[] = {
+    [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
+
+static void say(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
+static void say(struct why *out, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out->text, sizeof out->text, format, args);
+    va_end(args);
+}
+
+static void advise(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
+static void advise(struct why *out, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out->advice, sizeof out->advice, format, args);
+    va_end(args);
+}
+
+/* ---- what the facts say ---- */
+
+/* Returns the longest wait of a kind that lasts at least this long; table NULL: of any table. */
+static const rp_wait *longest(const struct why_facts *facts, const char *kind, const char *table, uint64_t least_ns)
+{
+    const rp_wait *found = NULL;
+    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
+        const rp_wait *wait = &facts->waits->waits[i];
+        if (strcmp(wait->kind, kind) != 0 || wait->waited_ns < least_ns || (table && strcmp(wait->table, table) != 0))
+            continue;
+        if (!found || wait->waited_ns > found->waited_ns)
+            found = wait;
+    }
+    return found;
+}
+
+static uint32_t count_waits(const struct why_facts *facts, const char *kind, const char *table)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
+        const rp_wait *wait = &facts->waits->waits[i];
+        n += strcmp(wait->kind, kind) == 0 && strcmp(wait->table, table) == 0;
+    }
+    return n;
+}
+
+static const rp_table_info *table_of(const struct why_facts *facts, const char *name)
+{
+    for (uint32_t i = 0; i < facts->info->n_tables; i++)
+        if (strcmp(facts->info->tables[i].name, name) == 0)
+            return &facts->info->tables[i];
+    return NULL;
+}
+
+/* With a run, its share of waiting counts; without, the length of the present wait. */
+static bool waits_long(double idle, const rp_wait *wait)
+{
+    return wait && (isfinite(idle) ? idle >= IDLE_SHARE : wait->waited_ns >= LONG_NS);
+}
+
+static double idle_of(const struct why_facts *facts, bool actors)
+{
+    return !facts->run ? NAN : actors ? facts->run->actor_idle : facts->run->learner_idle;
+}
+
+/* "learners wait 34% of the time", "3 requests wait": who waits, and how much. */
+static const char *how_much(const struct why_facts *facts, bool actors, const char *table, char *out, size_t size)
+{
+    double idle = idle_of(facts, actors);
+    uint32_t n = count_waits(facts, actors ? "insert" : "sample", table);
+    if (isfinite(idle))
+        snprintf(out, size, "%s wait %.0f%% of the time", actors ? "actors" : "learners", 100 * idle);
+    else if (actors)
+        snprintf(out, size, "%u writer%s", n, n == 1 ? " waits" : "s wait");
+    else
+        snprintf(out, size, "%u sampler%s", n, n == 1 ? " waits" : "s wait");
+    out[0] = (char)(out[0] >= 'a' && out[0] <= 'z' ? out[0] - 32 : out[0]);
+    return out;
+}
+
+/* ---- one rule for each cause: true if it applies ---- */
+
+static bool silent_broker(const struct why_facts *facts, struct why *out)
+{
+    if (facts->info)
+        return false;
+    out->bad = true;
+    say(out, "The broker does not answer%s%s.", facts->silence && facts->silence[0] ? ": " : "",
+        facts->silence ? facts->silence : "");
+    advise(out,
+           "Nothing is lost that it has confirmed if it keeps a journal; everybody connects again when it is back.");
+    return true;
+}
+
+static bool slow_disk(const struct why_facts *facts, struct why *out)
+{
+    const rp_wait *wait = longest(facts, "journal", NULL, LONG_NS / 2);
+    if (!wait)
+        return false;
+    out->bad = true;
+    out->blocked = WHY_SIDE_ACTORS;
+    say(out, "Inserts wait for the broker's disk: %s.", wait->text);
+    advise(out, "Free space there or use a faster disk; journal.sync: interval asks less of it.");
+    return true;
+}
+
+static bool lost_learner(const struct why_facts *facts, struct why *out)
+{
+    const rp_wait *wait = longest(facts, "reduce", NULL, POLL_NS);
+    if (!wait)
+        return false;
+    out->bad = true;
+    out->blocked = WHY_SIDE_LEARNERS;
+    say(out, "Learners wait for another learner: %s.", wait->text);
+    advise(out, "A learner has died or hangs: its log says why. The others go on without it when its time is over "
+                "(learners.round).");
+    return true;
+}
+
+static bool no_parameters(const struct why_facts *facts, struct why *out)
+{
+    const rp_wait *wait = longest(facts, "params", NULL, POLL_NS);
+    for (uint32_t i = 0; wait && i < facts->info->n_slots; i++)
+        if (facts->info->slots[i].version > 0)
+            return false; /* somebody publishes: a poll for the next version is no trouble */
+    if (!wait)
+        return false;
+    out->bad = true;
+    out->blocked = WHY_SIDE_ACTORS;
+    say(out, "Actors wait for their first parameters: %s.", wait->text);
+    advise(out, "No learner has published anything: does one run, and does it use the same slot?");
+    return true;
+}
+
+/* The first samples wait for min_size items. True also sets the table. */
+static const rp_table_info *short_of_items(const struct why_facts *facts)
+{
+    for (uint32_t i = 0; i < facts->info->n_tables; i++) {
+        const rp_table_info *table = &facts->info->tables[i];
+        if ((double)table->size < table->limiter.min_size && longest(facts, "sample", table->name, 0))
+            return table;
+    }
+    return NULL;
+}
+
+static bool too_small(const struct why_facts *facts, struct why *out)
+{
+    const rp_table_info *table = short_of_items(facts);
+    if (!table)
+        return false;
+    bool bound = table->limiter.min_size > (double)table->max_size;
+    bool evicts = table->evicted > 0 && table->size > 0;
+    bool quiet = table->insert_rate <= 0 && facts->info->server.session_count == 0 &&
+                 longest(facts, "sample", table->name, POLL_NS);
+    if (!bound && !evicts && !quiet)
+        return false;
+    format_buffer size, least;
+    out->bad = true;
+    out->blocked = WHY_SIDE_LEARNERS;
+    snprintf(out->table, sizeof out->table, "%s", table->name);
+    say(out, "Samples from table '%s' wait for its first %s items (limiter.min_size), and it %s %s.", table->name,
+        format_count(least, (uint64_t)table->limiter.min_size),
+        quiet && !bound && !evicts ? "stays at" : "cannot have more than",
+        format_count(size, bound ? table->max_size : table->size));
+    if (bound)
+        advise(out, "Lower limiter.min_size, or raise max_size.");
+    else if (evicts)
+        advise(
+            out,
+            "Items are evicted before there are enough: lower limiter.min_size, or raise memory_limit or max_bytes.");
+    else
+        advise(out, "Nobody inserts: start actors, or lower limiter.min_size.");
+    return true;
+}
+
+/* The broker's sentence says it (broker/table/room.c): the table's figures are of another moment. */
+static bool is_for_room(const rp_wait *wait)
+{
+    return strstr(wait->text, "needs memory") || strstr(wait->text, "needs room");
+}
+
+static bool no_memory(const struct why_facts *facts, struct why *out)
+{
+    for (uint32_t i = 0; i < facts->info->n_tables; i++) {
+        const rp_table_info *table = &facts->info->tables[i];
+        const rp_wait *wait = longest(facts, "insert", table->name, 0);
+        if (!waits_long(idle_of(facts, true), wait) || !is_for_room(wait))
+            continue; /* the limiter holds them, and no memory would help */
+        out->blocked = WHY_SIDE_ACTORS;
+        snprintf(out->table, sizeof out->table, "%s", table->name);
+        say(out, "Inserts wait for memory: %s.", wait->text);
+        advise(out, "Raise memory_limit, lower max_size, or let learners sample faster.");
+        return true;
+    }
+    return false;
+}
+
+/* The side that waits more, whatever the cause is. */
+static enum why_side who_waits(const struct why_facts *facts)
+{
+    const rp_wait *inserts = longest(facts, "insert", NULL, 0), *samples = longest(facts, "sample", NULL, 0);
+    double actors = idle_of(facts, true), learners = idle_of(facts, false);
+    if (waits_long(actors, inserts) && !(waits_long(learners, samples) && learners > actors))
+        return WHY_SIDE_ACTORS;
+    return waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
+}
+
+static bool taken_by_others(const struct why_facts *facts, struct why *out)
+{
+    const struct why_run *run = facts->run;
+    if (!run || !(run->others >= OTHERS_CORES))
+        return false;
+    out->blocked = who_waits(facts);
+    say(out, "Other programs take %.2g of the %.3g processors of this machine, and none is free.", run->others,
+        run->cores);
+    advise(out, "The run gets faster when they end; plan.cores makes the plan count with fewer.");
+    return true;
+}
+
+static bool full_network(const struct why_facts *facts, struct why *out)
+{
+    if (!facts->run || !(facts->run->network >= NETWORK_SHARE))
+        return false;
+    out->blocked = who_waits(facts);
+    say(out, "The network is the bottleneck: hosts send %.0f%% of what it was measured to carry.",
+        100 * facts->run->network);
+    advise(out, "Fewer or smaller items help: compression, larger adder.chunk_length, actors beside the broker.");
+    return true;
+}
+
+static bool filling(const struct why_facts *facts, struct why *out)
+{
+    const rp_table_info *table = short_of_items(facts);
+    if (!table)
+        return false;
+    format_buffer size, least;
+    out->blocked = WHY_SIDE_LEARNERS;
+    snprintf(out->table, sizeof out->table, "%s", table->name);
+    say(out, "Table '%s' fills: learners begin when it has %s items, and it has %s.", table->name,
+        format_count(least, (uint64_t)table->limiter.min_size), format_count(size, table->size));
+    if (table->insert_rate > 0)
+        advise(out, "That takes about %.0f s more.",
+               (table->limiter.min_size - (double)table->size) / table->insert_rate);
+    return true;
+}
+
+/* The longest wait of a side, over all tables. */
+static const rp_wait *side_waits(const struct why_facts *facts, bool actors)
+{
+    const rp_wait *wait = longest(facts, actors ? "insert" : "sample", NULL, 0);
+    return waits_long(idle_of(facts, actors), wait) ? wait : NULL;
+}
+
+static bool side_limits(const struct why_facts *facts, struct why *out, bool actors)
+{
+    const rp_wait *wait = side_waits(facts, actors), *other = side_waits(facts, !actors);
+    double idle = idle_of(facts, actors), others_idle = idle_of(facts, !actors);
+    if (!wait ||
+        (other && (isfinite(idle) && isfinite(others_idle) ? others_idle > idle : other->waited_ns > wait->waited_ns)))
+        return false;
+    char how[96];
+    const rp_table_info *table = table_of(facts, wait->table);
+    out->blocked = actors ? WHY_SIDE_ACTORS : WHY_SIDE_LEARNERS;
+    snprintf(out->table, sizeof out->table, "%s", wait->table);
+    say(out, "%s for %s: %s.", how_much(facts, actors, wait->table, how, sizeof how), actors ? "samples" : "inserts",
+        wait->text);
+    bool busy = facts->run && facts->run->cores > 0 && facts->run->cpu >= BUSY_SHARE * facts->run->cores;
+    double spi = table ? table->limiter.samples_per_insert : 0;
+    const char *more = actors ? "learner" : "actor";
+    if (busy && spi > 0)
+        advise(out, "All processors are busy: more of them, or %s samples per insert than %.4g, would change that.",
+               actors ? "fewer" : "more", spi);
+    else if (spi > 0)
+        advise(out, "The ratio of %.4g samples per insert holds them back: one more %s, or a %s ratio, would help.",
+               spi, more, actors ? "lower" : "higher");
+    else
+        advise(out, "One more %s would help.", more);
+    return true;
+}
+
+static bool actors_limit(const struct why_facts *facts, struct why *out)
+{
+    return side_limits(facts, out, false);
+}
+
+static bool learners_limit(const struct why_facts *facts, struct why *out)
+{
+    return side_limits(facts, out, true);
+}
+
+static bool full_cores(const struct why_facts *facts, struct why *out)
+{
+    const struct why_run *run = facts->run;
+    if (!run || !(run->cores > 0) || run->cpu < BUSY_SHARE * run->cores)
+        return false;
+    say(out, "Nobody waits long: all %.3g processors are busy.", run->cores);
+    advise(out, "More processors would make the run faster.");
+    return true;
+}
+
+static bool moves(const struct why_facts *facts)
+{
+    for (uint32_t i = 0; i < facts->info->n_tables; i++)
+        if (facts->info->tables[i].insert_rate > 0 || facts->info->tables[i].sample_rate > 0)
+            return true;
+    return false;
+}
+
+static bool nothing(const struct why_facts *facts, struct why *out)
+{
+    if (!moves(facts))
+        return false;
+    const struct why_run *run = facts->run;
+    if (run && isfinite(run->actor_idle) && isfinite(run->learner_idle))
+        say(out, "Nobody waits long: actors wait %.0f%% and learners %.0f%% of the time.", 100 * run->actor_idle,
+            100 * run->learner_idle);
+    else
+        say(out, "Nobody waits long.");
+    return true;
+}
+
+static bool idle(const struct why_facts *facts, struct why *out)
+{
+    const rp_server_info *server = &facts->info->server;
+    say(out, "Nothing is inserted or sampled, and nobody waits: %llu writer%s connected.",
+        (unsigned long long)server->session_count, server->session_count == 1 ? " is" : "s are");
+    return true;
+}
+
+static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why *out) = {
+    [WHY_BROKER] = silent_broker,    [WHY_DISK] = slow_disk,
+    [WHY_REDUCE] = lost_learner,     [WHY_PARAMETERS] = no_parameters,
+    [WHY_TOO_SMALL] = too_small,     [WHY_MEMORY] = no_memory,
+    [WHY_OTHERS] = taken_by_others,  [WHY_NETWORK] = full_network,
+    [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
+    [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
+    [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
+};
+
+void why_explain(const struct why_facts *facts, struct why *out)
+{
+    for (int cause = 0; cause < WHY_CAUSES; cause++) {
+        *out = (struct why){.cause = (enum why_cause)cause};
+        if (rules[cause](facts, out))
+            return;
+    }
+}

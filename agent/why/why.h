@@ -1,0 +1,62 @@
+/* The why room: one sentence about what limits a run or a broker now, and one about what would help. replay-ctl, the launcher's
+ * view and the page show the same two sentences. A pure function of what a broker says (include/replay/admin.h) and, for a run, of
+ * what its launcher sees. */
+#ifndef AGENT_WHY_WHY_H
+#define AGENT_WHY_WHY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "replay/admin.h"
+
+/* What limits. In the order in which they are looked for: a cause hides those below it. */
+enum why_cause {
+    WHY_BROKER,     /* the broker does not answer */
+    WHY_DISK,       /* the journal's disk is full or slow */
+    WHY_REDUCE,     /* learners wait for a learner that does not come */
+    WHY_PARAMETERS, /* actors wait for parameters that nobody publishes */
+    WHY_TOO_SMALL,  /* a sampler waits for more items than the table can have */
+    WHY_MEMORY,     /* inserts wait for memory, or items are evicted for it */
+    WHY_OTHERS,     /* other programs take the processors */
+    WHY_NETWORK,    /* the network is full */
+    WHY_FILLING,    /* samples wait for the first min_size items */
+    WHY_ACTORS,     /* learners wait for inserts */
+    WHY_LEARNERS,   /* actors wait for samples */
+    WHY_CORES,      /* nobody waits long, and all processors are busy */
+    WHY_NOTHING,    /* nobody waits long */
+    WHY_IDLE,       /* nothing moves, and nobody waits */
+    WHY_CAUSES
+};
+extern const char *const why_cause_names[WHY_CAUSES]; /* "broker", "disk", ... */
+
+enum why_side { WHY_NOBODY, WHY_SIDE_ACTORS, WHY_SIDE_LEARNERS };
+extern const char *const why_side_names[]; /* "", "actors", "learners" */
+
+/* What a launcher knows beyond the broker. Shares are 0 to 1; NAN: not known. */
+struct why_run {
+    uint32_t actors, learners;
+    double actor_idle, learner_idle; /* share of the time for which processes wait */
+    double cpu, cores;               /* processors that the run uses and may use; 0: not known */
+    double others;                   /* processors that other programs take while none is free */
+    double network;                  /* share of the measured speed of the network that is used; NAN: no other host */
+};
+
+struct why_facts {
+    const rp_info *info;       /* NULL: the broker does not answer */
+    const rp_waits *waits;     /* may be NULL */
+    const struct why_run *run; /* may be NULL */
+    const char *silence;       /* why the broker does not answer; may be NULL */
+};
+
+struct why {
+    enum why_cause cause;
+    enum why_side blocked; /* whose arrow stands still */
+    bool bad;              /* nothing gets better by itself */
+    char table[256];       /* that it concerns; "" */
+    char text[640];        /* "Actors wait for learners: ..." */
+    char advice[320];      /* "" */
+};
+
+void why_explain(const struct why_facts *facts, struct why *out);
+
+#endif

@@ -1,0 +1,194 @@
+/* One sentence for each cause: which cause speaks, who is blocked, and which cause hides another. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/why/why.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* A broker with one table in good order: a ratio, 5,000 items, both sides move. */
+struct world {
+    rp_table_info table;
+    rp_slot_info slot;
+    rp_info info;
+    rp_wait list[4];
+    rp_waits waits;
+    struct why_run run;
+    struct why_facts facts;
+};
+
+static void world_init(struct world *self)
+{
+    *self = (struct world){
+        .table = {.name = "replay",
+                  .sampler = "uniform",
+                  .remover = "fifo",
+                  .limiter = {.kind = "sample_to_insert_ratio",
+                              .samples_per_insert = 8,
+                              .min_size = 1000,
+                              .inserts_wait = "",
+                              .samples_wait = ""},
+                  .size = 5000,
+                  .max_size = 100000,
+                  .insert_rate = 100,
+                  .sample_rate = 800},
+        .slot = {.name = "policy", .version = 7},
+        .run = {.actors = 2,
+                .learners = 1,
+                .actor_idle = 0.02,
+                .learner_idle = 0.03,
+                .cpu = 1.0,
+                .cores = 4,
+                .network = NAN},
+    };
+    self->info.tables = &self->table;
+    self->info.n_tables = 1;
+    self->info.slots = &self->slot;
+    self->info.n_slots = 1;
+    self->info.server.session_count = 2;
+    self->waits.waits = self->list;
+    self->facts = (struct why_facts){.info = &self->info, .waits = &self->waits, .run = &self->run};
+}
+
+static void add_wait(struct world *self, const char *kind, const char *table, const char *text, uint64_t ns)
+{
+    self->list[self->waits.n++] =
+        (rp_wait){.who = "actor-0", .kind = kind, .table = table, .text = text, .count = 4, .waited_ns = ns};
+}
+
+static void expect(const struct world *self, enum why_cause cause, enum why_side blocked, bool bad)
+{
+    struct why why;
+    why_explain(&self->facts, &why);
+    if (why.cause != cause)
+        print_message("%s: %s\n", why_cause_names[why.cause], why.text);
+    assert_int_equal(why.cause, cause);
+    assert_int_equal(why.blocked, blocked);
+    assert_int_equal(why.bad, bad);
+    assert_true(strlen(why.text) > 10);
+    assert_int_equal(why.text[strlen(why.text) - 1], '.');
+    assert_null(strstr(why.text, ".."));
+}
+
+static void test_nobody_waits(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    world.facts.run = NULL;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    world.facts.waits = NULL;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    world.table.insert_rate = world.table.sample_rate = 0;
+    expect(&world, WHY_IDLE, WHY_NOBODY, false);
+    world.info.n_tables = 0;
+    expect(&world, WHY_IDLE, WHY_NOBODY, false);
+}
+
+static void test_each_side(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    add_wait(&world, "insert", "replay", "table 'replay': needs 8 more samples", SECOND / 100);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* a short wait is how both sides keep pace */
+    world.run.actor_idle = 0.9;
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    add_wait(&world, "sample", "replay", "needs 3 more inserts", SECOND / 100);
+    world.run.learner_idle = 0.4;
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* actors wait more */
+    world.run.learner_idle = 0.95;
+    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+}
+
+/* Without a run the length of the present wait decides. */
+static void test_without_a_run(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    world.facts.run = NULL;
+    add_wait(&world, "sample", "replay", "needs 3 more inserts", SECOND / 10);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    world.list[0].waited_ns = 3 * SECOND;
+    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    add_wait(&world, "insert", "replay", "table 'replay': needs 8 more samples", 9 * SECOND);
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+}
+
+static void test_trouble(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    add_wait(&world, "params", "policy", "nothing was published yet", 20 * SECOND);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* somebody publishes: this is a poll for the next version */
+    world.slot.version = 0;
+    expect(&world, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
+    add_wait(&world, "reduce", "learners", "1 of 2 members have added their vector", SECOND);
+    expect(&world, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
+    world.list[1].waited_ns = 20 * SECOND;
+    expect(&world, WHY_REDUCE, WHY_SIDE_LEARNERS, true);
+    add_wait(&world, "journal", "", "/data: 12 messages to clients wait; the disk is full", 2 * SECOND);
+    expect(&world, WHY_DISK, WHY_SIDE_ACTORS, true);
+    world.facts.info = NULL;
+    expect(&world, WHY_BROKER, WHY_NOBODY, true);
+    world.facts.silence = "Connection refused";
+    expect(&world, WHY_BROKER, WHY_NOBODY, true);
+}
+
+static void test_too_few_items(void **state)
+{
+    struct world world;
+    struct why why;
+    (void)state;
+    world_init(&world);
+    world.table.size = 400;
+    add_wait(&world, "sample", "replay", "needs 600 more items (min_size 1000)", 8 * SECOND);
+    expect(&world, WHY_FILLING, WHY_SIDE_LEARNERS, false);
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.advice, "6 s")); /* 600 items at 100 a second */
+    world.table.max_size = 500;
+    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+    world.table.max_size = 100000;
+    world.table.evicted = 3;
+    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+    world.table.evicted = 0;
+    world.table.insert_rate = 0;
+    expect(&world, WHY_FILLING, WHY_SIDE_LEARNERS, false); /* writers are there, and may be slow */
+    world.info.server.session_count = 0;
+    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+}
+
+static void test_machine(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    world.run.cpu = 3.9;
+    expect(&world, WHY_CORES, WHY_NOBODY, false);
+    world.run.network = 0.9;
+    expect(&world, WHY_NETWORK, WHY_NOBODY, false);
+    world.run.others = 1.5;
+    expect(&world, WHY_OTHERS, WHY_NOBODY, false);
+    world.run.actor_idle = 0.5;
+    add_wait(&world, "insert", "replay", "table 'replay': needs memory: 9 MiB", SECOND);
+    expect(&world, WHY_MEMORY, WHY_SIDE_ACTORS, false);
+    world.list[0].text = "table 'replay': needs 8 more samples";
+    expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),     cmocka_unit_test(test_without_a_run),
+        cmocka_unit_test(test_trouble),      cmocka_unit_test(test_too_few_items), cmocka_unit_test(test_machine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
