@@ -5,22 +5,36 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
+static pid_t waiting_thread;
+
+/* A library may have started threads before main (OpenBLAS does), and they block no signal. Such a thread passes a signal on to
+ * the thread that waits for it. */
+static void pass_on(int number)
+{
+    int error = errno;
+    syscall(SYS_tgkill, getpid(), waiting_thread, number);
+    errno = error;
+}
+
 rp_status interrupts_init(struct interrupts *self, rp_error *err)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
+    struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     sigset_t set;
     *self = (struct interrupts){.fd = -1};
     signal(SIGPIPE, SIG_IGN); /* a reader of the output that goes away does not end the run */
+    waiting_thread = (pid_t)syscall(SYS_gettid);
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGCHLD);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        sigaddset(&set, numbers[i]);
+        sigaction(numbers[i], &action, NULL);
+    }
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
         self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return self->fd >= 0 ? RP_OK : err_set(err, RP_INTERNAL, "signals cannot be caught: %s", strerror(errno));
