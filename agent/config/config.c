@@ -239,6 +239,8 @@ static const struct schema_row own_rows[] = {
 
     {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
      "folder in which each run gets a folder NAME-TIME; 'folder' names a run's folder directly"},
+    {"launch.http", SCHEMA_STRING, ROOT(launch.http), "127.0.0.1:0", 0, 60, NULL, 0,
+     "address of the page that shows the run in a browser; port 0: any free port; empty: no page"},
     {"launch.backoff", SCHEMA_TIME, ROOT(launch.backoff_ns), "500ms", 1e6, MAX_TIME, NULL, 0,
      "pause before a failed process is started again; doubled each time"},
     {"launch.backoff_most", SCHEMA_TIME, ROOT(launch.backoff_most_ns), "30s", 1e6, MAX_TIME, NULL, 0, "maximum pause"},

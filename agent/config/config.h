@@ -99,6 +99,7 @@ struct launch_section {
     int32_t engine; /* enum launch_engine */
     struct slurm_section slurm;
     struct schema_list send; /* char *: files that hosts need, relative to the run's file */
+    char *http;              /* address of the page; empty: none */
     char *runs;              /* folder of the run folders */
     int64_t backoff_ns, backoff_most_ns;
     int64_t failures;        /* number of equal failures in a row after which the run stops */

@@ -27,6 +27,7 @@ enum launch_option {
     LAUNCH_FORCE = 512,
     LAUNCH_EVAL = 1024, /* --weights, --episodes, --show */
     LAUNCH_RUNS = 2048, /* --svg, --prune */
+    LAUNCH_OPEN = 4096, /* --http, --key-file */
 };
 
 struct launch {
@@ -37,7 +38,7 @@ struct launch {
     char *const *arguments; /* all arguments, for a verb that takes several */
     uint32_t n_arguments;
     struct cli_overrides overrides;
-    const char *folder, *run, *weights, *episodes, *svg;
+    const char *folder, *run, *weights, *episodes, *svg, *http, *key_file;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
     int64_t lines;
     int64_t keep;       /* number of the newest runs to keep, with --prune */
@@ -81,5 +82,7 @@ int launch_node(struct launch *launch);
 /* verb_slurm.c */
 int launch_core(struct launch *launch);
 int launch_script(struct launch *launch);
+/* verb_open.c */
+int launch_open(struct launch *launch);
 
 #endif

@@ -25,6 +25,8 @@ static const struct launch_verb verbs[] = {
      LAUNCH_SET, launch_script},
     {"core", "RUN ...", "the run itself, inside the job that a script of Slurm describes", LAUNCH_SET | LAUNCH_VIEW,
      launch_core},
+    {"open", "[RUN]", "show a run in a browser: live, or a finished one; tcp://... shows a broker that runs by itself",
+     LAUNCH_RUN | LAUNCH_OPEN, launch_open},
     {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
     {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, launch_node},
 };

@@ -2,6 +2,7 @@
 
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,9 @@ void prepare_init(struct prepared *self)
 void prepare_fini(struct prepared *self)
 {
     host_pool_destroy(&self->hosts);
+    page_stop(&self->page);
+    if (self->folder[0])
+        run_folder_remove(self->folder, FOLDER_PAGE);
     guard_stop(&self->guard);
     interrupts_fini(&self->interrupts);
     run_keys_close(&self->keys);
@@ -285,6 +289,32 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
     if (!self->hosts)
         return (rp_status)err->status;
     return run_config_is_spread(&self->config) ? await_hosts(self, verbose, err) : RP_OK;
+}
+
+/* ---- the page ---- */
+
+/* The same as a signal from the terminal: the run's loop notices. */
+static void stop_run(void *ctx)
+{
+    (void)ctx;
+    kill(getpid(), SIGTERM);
+}
+
+void prepare_page(struct prepared *self, bool quiet)
+{
+    const struct page_options options = {.address = self->config.launch.http,
+                                         .folder = self->folder,
+                                         .runs = self->config.launch.runs,
+                                         .stop = stop_run};
+    rp_error err = {0};
+    if (!options.address[0])
+        return;
+    self->page = page_start(&options, &err);
+    if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, page_url(self->page), &err) != RP_OK)
+        fprintf(stderr, "replay-launch: there is no page: %s\n", err.text);
+    else if (!quiet)
+        printf("page: %s\n", page_url(self->page));
+    fflush(stdout);
 }
 
 /* ---- the plan ---- */

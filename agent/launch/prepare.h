@@ -5,6 +5,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
+#include "agent/launch/page/page.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
@@ -23,6 +24,7 @@ struct prepared {
     struct guard guard;
     struct host_source *source; /* where hosts come from that come and go; borrowed; NULL: none */
     struct host_pool *hosts;    /* NULL: not opened yet */
+    struct page *page;          /* NULL: there is none */
     bool planned;               /* plan and input are valid */
     bool from_cache;
     struct plan plan;
@@ -47,6 +49,9 @@ rp_status prepare_keys(struct prepared *self, rp_error *err);
 /* Connects to the hosts of the run, which has a folder and keys by now, and waits for them: RP_UNAVAILABLE if there is none for actors
  * or learners, RP_CANCELLED if the user asks to stop. verbose: says on standard error what it waits for. */
 rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err);
+/* Begins to show the run in a browser, if the file wants that; prints the address unless the run is quiet. A page that cannot be
+ * shown is a warning. */
+void prepare_page(struct prepared *self, bool quiet);
 /* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
 /* True if a count is auto. */

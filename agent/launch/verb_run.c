@@ -116,6 +116,7 @@ int launch_run(struct launch *launch)
         return finish(&self, &err);
     run_folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
+    prepare_page(&self, launch->quiet || launch->json_lines);
     if (prepare_hosts(&self, !launch->quiet && !launch->json_lines, &err) != RP_OK ||
         size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
@@ -257,6 +258,7 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
         prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
         return finish(self, &err);
+    prepare_page(self, launch->quiet || launch->json_lines);
     if (prepare_hosts(self, !launch->quiet && !launch->json_lines, &err) != RP_OK)
         return not_sized_up(self, &err);
     /* The run was stopped while it was measured, or is to be measured again. */

@@ -192,12 +192,14 @@ bool run_folder_locked(const char *folder)
 
 /* ---- files ---- */
 
-rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err)
+static rp_status write_whole(const char *folder, const char *file, const char *text, mode_t mode, rp_error *err)
 {
     char path[FOLDER_SIZE + 64], fresh[FOLDER_SIZE + 80];
     run_folder_path(path, sizeof path, folder, file);
     snprintf(fresh, sizeof fresh, "%s.new", path);
-    FILE *out = fopen(fresh, "we");
+    unlink(fresh); /* a file that is left from before keeps its mode */
+    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
     bool ok = out && fputs(text, out) >= 0;
     if (out && fclose(out) != 0)
         ok = false;
@@ -207,6 +209,22 @@ rp_status run_folder_write(const char *folder, const char *file, const char *tex
     if (out)
         unlink(fresh);
     return err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(error));
+}
+
+rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err)
+{
+    return write_whole(folder, file, text, 0666, err);
+}
+
+rp_status run_folder_write_secret(const char *folder, const char *file, const char *text, rp_error *err)
+{
+    return write_whole(folder, file, text, 0600, err);
+}
+
+void run_folder_remove(const char *folder, const char *file)
+{
+    char path[FOLDER_SIZE + 64];
+    unlink(run_folder_path(path, sizeof path, folder, file));
 }
 
 char *run_folder_read(const char *folder, const char *file)

@@ -24,6 +24,7 @@
 #define FOLDER_LOCK "launch.lock"
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
+#define FOLDER_PAGE "page" /* address of the page, with its token */
 #define FOLDER_LATEST "latest"
 /* The most actors and learners that a run may have: a damaged file cannot ask for more. */
 #define FOLDER_MAX_COUNT 4096u
@@ -62,6 +63,9 @@ rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp
 
 /* Writes a file whole or not at all. */
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);
+/* The same for a file that only its owner may read. */
+rp_status run_folder_write_secret(const char *folder, const char *file, const char *text, rp_error *err);
+void run_folder_remove(const char *folder, const char *file);
 /* Returns the contents of a file: free(). NULL: there is none, or it is too large. */
 char *run_folder_read(const char *folder, const char *file);
 /* Writes folder/file to out, cut to size. Gives out. */

@@ -1,0 +1,199 @@
+// The page: which view is shown, the sentence on top, keys, themes, and questions before anything changes.
+import {Refused, ask, duration, h, show} from "./util.js";
+import {Store} from "./store.js";
+import * as views from "./views.js";
+import {Items} from "./items.js";
+import {Runs} from "./runs.js";
+
+const store = new Store();
+const items = new Items(), runs = new Runs();
+const TABS = [
+  ["now", "Now", views.now], ["tables", "Tables", views.tables], ["learning", "Learning", views.learning, views.loadCurve],
+  ["processes", "Processes", views.processes, views.loadLog], ["broker", "Broker", views.broker, views.loadSessions],
+  ["items", "Items", (s) => items.render(s)], ["runs", "Runs", () => runs.render()],
+];
+const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400]];
+const get = (id) => document.getElementById(id);
+const page = {log: "", logText: "", sessions: [], openLog, change, limiter};
+let paused = false;
+store.span = 300;
+
+function current() {
+  return TABS.find(([id]) => id === location.hash.slice(1)) || TABS[0];
+}
+
+function drawTabs() {
+  const [id] = current();
+  show(get("tabs"), TABS.map(([key, name], i) => h("li", {}, h("a", {href: `#${key}`, "aria-current": key === id ? "page" : null, title: `${name} (${i + 1})`}, name))));
+}
+
+function spans() {
+  return h("div", {class: "row small spans", role: "group", "aria-label": "Time that charts show"}, SPANS.map(([name, seconds]) =>
+    h("button", {type: "button", "aria-pressed": String(store.span === seconds), onclick: () => { store.span = seconds; draw(); }}, name)));
+}
+
+// Redrawing must not take the keyboard away from where a person is.
+function draw() {
+  if (!store.state) return;
+  const [id, , view] = current(), main = get("main");
+  const focus = document.activeElement, where = focus && main.contains(focus) ? pathOf(main, focus) : null;
+  const open = [...main.querySelectorAll("details")].map((one) => one.open);
+  const scrolls = [...main.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
+  const content = view(store, page);
+  if (main.dataset.view === id && main.lastChild === content) return;
+  show(main, id === "items" || id === "runs" || id === "processes" ? null : spans(), content);
+  if (main.dataset.view === id) {
+    main.querySelectorAll("details").forEach((one, i) => { if (open[i]) one.open = true; });
+    main.querySelectorAll(".scroll, pre").forEach((one, i) => { if (scrolls[i]) [one.scrollLeft, one.scrollTop] = scrolls[i]; });
+    if (where) elementAt(main, where)?.focus({preventScroll: true});
+  }
+  main.dataset.view = id;
+}
+
+function pathOf(root, element) {
+  const path = [];
+  for (; element !== root; element = element.parentElement) path.unshift([...element.parentElement.children].indexOf(element));
+  return path;
+}
+function elementAt(root, path) {
+  return path.reduce((element, i) => element?.children[i], root);
+}
+
+function drawHead() {
+  const state = store.state, run = state?.run;
+  get("title").textContent = run?.name || "replay broker";
+  document.title = `${run ? `${run.name}: ${run.phase}` : "replay broker"}`;
+  get("phase").textContent = run?.phase || "";
+  get("phase").className = `badge ${run?.phase === "failed" ? "bad" : run?.phase === "running" ? "good" : ""}`;
+  const link = get("link"), since = duration((Date.now() - store.lostSince) / 1000);
+  if (store.lost) set(link, "badge bad", `✕ no answer for ${since}; trying again`);
+  else if (state && !state.broker && state.run_alive !== false) set(link, "badge warn", "✕ the broker does not answer; trying again");
+  else set(link, "badge good", state ? (state.run && !state.run_alive ? "finished" : "✓ live") : "…");
+  drawVerdict(state, since);
+}
+
+function set(element, kind, text) {
+  if (element.className !== kind) element.className = kind;
+  if (element.textContent !== text) element.textContent = text; // a screen reader speaks only of changes
+}
+
+function drawVerdict(state, since) {
+  const box = get("verdict");
+  if (store.lost) {
+    const refused = store.lost instanceof Refused && store.lost.status === 401;
+    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed at its start."
+      : `The program that serves this page does not answer (for ${since}). What is shown is old. The page tries again every second.`);
+    return;
+  }
+  const verdict = state?.verdict;
+  if (!verdict) return;
+  const kind = verdict.level === "bad" ? "bad" : verdict.level === "warn" ? "warn" : "";
+  const text = verdict.text + (verdict.advice || "");
+  if (box.dataset.text === text && box.className === kind) return;
+  box.dataset.text = text;
+  box.className = kind;
+  show(box, verdict.text, verdict.advice ? h("span", {class: "advice"}, verdict.advice) : null);
+}
+
+async function openLog(name) {
+  page.log = name;
+  await views.loadLog(page);
+  draw();
+}
+
+// ---- changes: never without a question ----
+
+function question(text, ...fields) {
+  const dialog = get("dialog");
+  return new Promise((done) => {
+    const form = h("form", {method: "dialog"}, h("p", {}, text), fields,
+      h("div", {class: "row"}, h("button", {value: "yes", class: "danger"}, "Yes"), h("button", {value: "no", autofocus: true}, "No")));
+    show(dialog, form);
+    dialog.onclose = () => done(dialog.returnValue === "yes" ? new FormData(form) : null);
+    dialog.returnValue = "";
+    dialog.showModal();
+  });
+}
+
+async function change(what, text) {
+  if (!(await question(text))) return;
+  await send(what);
+}
+
+async function limiter(name) {
+  const table = store.state.broker.tables.find((one) => one.name === name), old = table.limiter;
+  const field = (key, label, value) => h("p", {}, h("label", {}, `${label} `, h("input", {name: key, type: "number", step: "any", value: String(value), required: true})));
+  const answer = await question(`Change the limiter of ${name}? Processes that wait may go on, and others may wait.`,
+    field("min_size", "at least this many items", old.min_size),
+    old.samples_per_insert > 0 ? [field("samples_per_insert", "samples per insert", old.samples_per_insert),
+      field("error_buffer", "room around the ratio, in samples", (old.max_diff - old.min_diff) / 2)] : []);
+  if (answer) await send({action: "limiter", table: name, ...Object.fromEntries([...answer].map(([key, value]) => [key, Number(value)]))});
+}
+
+async function send(what) {
+  try {
+    const reply = await ask("api/do", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(what)});
+    tell(reply?.text || "Done.");
+  } catch (error) {
+    tell(`That did not work: ${error.message}`);
+  }
+}
+
+function tell(text) {
+  const dialog = get("dialog");
+  show(dialog, h("form", {method: "dialog"}, h("p", {}, text), h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
+  dialog.onclose = null;
+  dialog.showModal();
+}
+
+// ---- keys and themes ----
+
+function setTheme(theme) {
+  if (theme === "auto") document.documentElement.removeAttribute("data-theme");
+  else document.documentElement.setAttribute("data-theme", theme);
+  localStorage.setItem("theme", theme);
+  get("theme").textContent = `Theme: ${theme}`;
+}
+function nextTheme() {
+  const list = ["auto", "light", "dark"];
+  setTheme(list[(list.indexOf(localStorage.getItem("theme") || "auto") + 1) % 3]);
+}
+function setPaused(value) {
+  paused = value;
+  get("pause").setAttribute("aria-pressed", String(paused));
+  get("pause").textContent = paused ? "Paused" : "Pause";
+  if (!paused) draw();
+}
+function showKeys() {
+  const keys = [["1 – 7", "the views"], ["p", "pause the pictures"], ["t", "theme"], ["?", "this list"], ["Esc", "close"]];
+  const dialog = get("dialog");
+  show(dialog, h("form", {method: "dialog"}, h("h2", {}, "Keys"), h("table", {}, h("tbody", {}, keys.map(([key, text]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, text))))),
+    h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
+  dialog.onclose = null;
+  dialog.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || get("dialog").open) return;
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (/^[1-9]$/.test(event.key) && TABS[event.key - 1]) location.hash = TABS[event.key - 1][0];
+  else if (event.key === "p") setPaused(!paused);
+  else if (event.key === "t") nextTheme();
+  else if (event.key === "?") showKeys();
+  else return;
+  event.preventDefault();
+});
+get("pause").addEventListener("click", () => setPaused(!paused));
+get("theme").addEventListener("click", nextTheme);
+get("help").addEventListener("click", showKeys);
+window.addEventListener("hashchange", async () => { drawTabs(); await current()[3]?.(page); draw(); get("main").focus({preventScroll: true}); });
+
+setTheme(localStorage.getItem("theme") || "auto");
+drawTabs();
+store.listen(async () => {
+  drawHead();
+  if (paused) return;
+  if (!store.lost) await current()[3]?.(page);
+  draw();
+});
+store.start();

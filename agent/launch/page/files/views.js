@@ -1,0 +1,232 @@
+// The views of a live or finished run. Each is a function (store, page) -> elements; it is called after every look.
+import {h, ask, bytes, duration, exact, known, number, percent, show} from "./util.js";
+import {bars, lines, meter} from "./chart.js";
+import {flow} from "./flow.js";
+
+export function card(title, ...children) {
+  return h("section", {class: "card"}, h("h2", {}, title), children);
+}
+function wide(title, ...children) {
+  return h("section", {class: "card wide"}, h("h2", {}, title), children);
+}
+export function facts(rows) {
+  return h("dl", {class: "facts"}, rows.filter((row) => row && row[1] !== "" && row[1] != null)
+    .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+// columns: [{name, of: row -> text, n: number?, narrow: hidden on narrow screens}]
+export function grid(columns, rows, caption, mark) {
+  if (!rows.length) return h("p", {class: "empty"}, caption);
+  const kind = (column) => [column.n ? "n" : "", column.narrow ? "hide-narrow" : ""].join(" ").trim() || null;
+  return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+    h("table", {}, h("thead", {}, h("tr", {}, columns.map((one) => h("th", {class: kind(one), scope: "col"}, one.name)))),
+      h("tbody", {}, rows.map((row) => h("tr", mark ? mark(row) : {}, columns.map((one) => h("td", {class: kind(one)}, one.of(row))))))));
+}
+
+function span(store) {
+  return store.state.unix_s - store.span;
+}
+function over(store, field) {
+  return store.history.since(span(store)).map((point) => [point.t, field(point)]);
+}
+function mainTable(state) {
+  const list = state.broker?.tables || [];
+  return list.reduce((best, one) => (!best || one.limiter.inserts > best.limiter.inserts ? one : best), null);
+}
+function ratesOf(store, name) {
+  const last = store.history.since(store.state.unix_s - 6).filter((point) => point.tables?.[name]);
+  const mean = (field) => {
+    const list = last.map((point) => point.tables[name][field]).filter(known);
+    return list.length ? list.reduce((a, b) => a + b, 0) / list.length : NaN;
+  };
+  return {inserts: mean("inserts"), samples: mean("samples"), updates: mean("updates")};
+}
+function ratio(store, name) {
+  return over(store, (point) => {
+    const one = point.tables?.[name];
+    return one && one.inserts > 0 ? one.samples / one.inserts : NaN;
+  });
+}
+function cursorMeter(table) {
+  const limiter = table.limiter;
+  if (!known(limiter.min_diff) || !known(limiter.max_diff) || limiter.kind === "min_size" || limiter.max_diff - limiter.min_diff > 1e15)
+    return h("p", {class: "soft small"}, `limiter ${limiter.kind}, at least ${number(limiter.min_size)} items`);
+  return meter(limiter.cursor, limiter.min_diff, limiter.max_diff,
+    `The cursor is ${number(limiter.cursor)}; samples wait below ${number(limiter.min_diff)}, inserts above ${number(limiter.max_diff)}`);
+}
+
+export function now(store) {
+  const state = store.state, table = mainTable(state), run = state.run;
+  const rates = table ? ratesOf(store, table.name) : {inserts: run?.inserts_rate, samples: run?.samples_rate, updates: NaN};
+  return h("div", {class: "cards"},
+    h("section", {class: "card wide"}, flow(state, table, rates)),
+    card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts)}],
+      {title: "Throughput", xTime: true, zero: true})),
+    table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
+      table.limiter.samples_per_insert > 0 ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
+      cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
+        {title: "Samples per insert", xTime: true, lines: [{name: "target", y: table.limiter.samples_per_insert || NaN}]})) : null,
+    run ? card("Who waits", lines([{name: "actors", points: over(store, (p) => p.actorIdle)}, {name: "learners", points: over(store, (p) => p.learnerIdle)}],
+      {title: "Share of the time for which processes wait", xTime: true, zero: true, format: percent}),
+      facts([["actors wait", causes(run, "actor")], ["learners wait", causes(run, "learner")], ["now", run.waits || "nobody waits"]])) : null,
+    run ? progress(state) : null,
+    waitsCard(state));
+}
+
+function causes(run, side) {
+  const list = ["credit", "sample", "parameters", "reduce", "updates", "counters"].map((cause) => [cause, run[`${side}_idle_${cause}`]])
+    .filter(([, share]) => known(share) && share >= 0.005).map(([cause, share]) => `${cause} ${percent(share)}`);
+  return `${percent(run[`${side}_idle`])}${list.length ? ` (${list.join(", ")})` : ""}`;
+}
+
+function progress(state) {
+  const run = state.run;
+  return card("Progress", facts([
+    ["phase", run.phase + (run.reason ? `: ${run.reason}` : "")],
+    ["time", duration(run.elapsed_s)],
+    ["left", known(run.eta_s) ? `about ${duration(run.eta_s)} (${percent(run.progress)} done)` : ""],
+    ["environment steps", `${exact(run.steps)}${run.stop_steps ? ` of ${exact(run.stop_steps)}` : ""} (${number(run.steps_rate)}/s)`],
+    ["learner steps", `${exact(run.learner_steps)} (${number(run.updates_rate)}/s)`],
+    ["return", known(run.value) ? `${number(run.value)}, best ${number(run.best)}${known(run.stop_value) ? `, target ${number(run.stop_value)}` : ""}` : "no evaluation yet"],
+    ["processors", `${number(run.cpu)} of ${number(run.cores)}${run.others > 0 ? `; other programs take ${number(run.others)}` : ""}`],
+    ["memory", `${bytes(run.memory)}${run.memory_limit ? ` of ${bytes(run.memory_limit)}` : ""}`],
+    ["last event", run.event ? `${run.event} (${duration(state.unix_s - run.event_unix_s)} ago)` : ""],
+  ]));
+}
+
+function waitsCard(state) {
+  const waits = state.waits || [];
+  if (!waits.length) return null;
+  return wide(`Waiting now (${waits.length})`, grid([
+    {name: "who", of: (wait) => wait.who}, {name: "for", of: (wait) => wait.kind}, {name: "table", of: (wait) => wait.table, narrow: true},
+    {name: "since", of: (wait) => duration((wait.waited_ns ?? 0) / 1e9), n: true}, {name: "why", of: (wait) => wait.text},
+  ], waits.slice(0, 50), "Requests and writers that wait"));
+}
+
+export function tables(store) {
+  const state = store.state;
+  if (!state.broker) return h("p", {class: "empty"}, "The broker does not answer: there are no tables to show.");
+  return h("div", {class: "cards"}, state.broker.tables.map((table) => {
+    const rates = ratesOf(store, table.name), detail = state.histograms?.[table.name];
+    const limiter = table.limiter, bounded = Math.abs(limiter.max_diff) < 1e15;
+    return h("section", {class: "card wide"}, h("h2", {}, table.name), h("div", {class: "two"},
+      h("div", {}, facts([["items", `${exact(table.size)} of ${exact(table.max_size)}`], ["bytes", bytes(table.bytes) + (table.max_bytes ? ` of ${bytes(table.max_bytes)}` : "")],
+        ["sampler, remover", `${table.sampler}, ${table.remover}`],
+        ["inserts", `${exact(limiter.inserts)} (${number(rates.inserts)}/s)`], ["samples", `${exact(limiter.samples)} (${number(rates.samples)}/s)`],
+        ["updates", table.updates ? `${exact(table.updates)} (${number(rates.updates)}/s)` : ""],
+        ["evicted", exact(table.evicted)], ["rejected", table.rejected ? exact(table.rejected) : ""],
+        ["age of samples", known(table.mean_age_s) && limiter.samples ? duration(table.mean_age_s) : ""],
+        ["staleness of samples", table.mean_staleness > 1e-6 ? `${number(table.mean_staleness)} versions` : ""],
+        ["waiting", `${table.waiting_inserts} inserts, ${table.waiting_samplers} samplers`],
+        ["inserts wait", limiter.inserts_wait], ["samples wait", limiter.samples_wait]]), cursorMeter(table)),
+      h("div", {}, h("h3", {}, "Rates"), lines([{name: "samples/s", points: over(store, (p) => p.tables?.[table.name]?.samples)},
+        {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts)}], {title: `Rates of ${table.name}`, xTime: true, zero: true})),
+      h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
+        {title: `Cursor of ${table.name}`, xTime: true, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
+      detail ? [h("div", {}, h("h3", {}, `Priorities (of ${exact(detail.items)} items)`), bars(detail.priorities, {title: `Priorities in ${table.name}`})),
+        h("div", {}, h("h3", {}, "Ages"), bars(detail.ages, {title: `Ages of items in ${table.name}`}))] : null));
+  }));
+}
+
+export function learning(store, page) {
+  const run = store.state.run;
+  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so nobody evaluates here.");
+  const values = run.values || [], steps = run.value_steps || [];
+  const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
+  const times = (page.curve?.values || []).map((value, i) => [page.curve.seconds[i], value]);
+  return h("div", {class: "cards"},
+    card("Return against steps", lines([{name: "return", points: values.map((value, i) => [steps[i], value])}],
+      {title: "Return against environment steps", lines: target, dots: values.length < 80, xName: "steps"})),
+    card("Return against time", lines([{name: "return", points: times}],
+      {title: "Return against seconds", lines: target, dots: times.length < 80, xName: "seconds"})),
+    card("Evaluations", facts([["newest", number(run.value)], ["best", number(run.best)], ["target", known(run.stop_value) ? number(run.stop_value) : "none"],
+      ["evaluations", exact(run.n_values)], ["return of the actors, with exploration", number(run.actor_value)]])),
+    planCard(store.state));
+}
+
+function planCard(state) {
+  const run = state.run;
+  if (!known(run.planned_inserts)) return card("Plan", h("p", {class: "soft"}, "The file gives the counts; nothing was predicted."));
+  const row = (name, plan, seen, format) => ({name, plan: format(plan), seen: format(seen)});
+  return card("Predicted and achieved", grid([{name: "", of: (one) => one.name}, {name: "predicted", of: (one) => one.plan, n: true}, {name: "now", of: (one) => one.seen, n: true}], [
+    row("inserts/s", run.planned_inserts, run.inserts_rate, number), row("samples/s", run.planned_samples, run.samples_rate, number),
+    row("actors wait", run.planned_actor_idle, run.actor_idle, percent), row("learners wait", run.planned_learner_idle, run.learner_idle, percent),
+    row("samples per insert", run.spi_target, run.spi, number)], "Plan"));
+}
+
+export function processes(store, page) {
+  const run = store.state.run;
+  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so its processes are not known.");
+  const hosts = run.hosts || [];
+  const badge = (text, good) => h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
+  const running = (one) => one.state === "runs";
+  return h("div", {class: "cards"},
+    hosts.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "state", of: (one) => badge(one.state, one.ready)},
+      {name: "actors", of: (one) => `${one.actors} of ${one.actors_wanted}`, n: true}, {name: "learners", of: (one) => `${one.learners} of ${one.learners_wanted}`, n: true},
+      {name: "processors", of: (one) => `${number(one.cpu)} of ${number(one.cores)}`, n: true}, {name: "memory", of: (one) => bytes(one.memory), n: true, narrow: true},
+      {name: "round trip", of: (one) => (known(one.round_trip_ms) ? `${number(one.round_trip_ms)} ms` : "–"), n: true, narrow: true},
+      {name: "processor", of: (one) => one.model, narrow: true}], hosts, "Hosts")) : null,
+    wide("Processes", grid([{name: "process", of: (one) => h("button", {type: "button", onclick: () => page.openLog(one.name)}, one.name)},
+      {name: "state", of: (one) => badge(one.state, running(one))}, {name: "host", of: (one) => one.host || "here", narrow: true},
+      {name: "restarts", of: (one) => exact(one.restarts), n: true}, {name: "processors", of: (one) => number(one.cpu), n: true},
+      {name: "memory", of: (one) => bytes(one.memory), n: true}, {name: "pid", of: (one) => String(one.pid || "–"), n: true, narrow: true}],
+    run.processes || [], "Processes")),
+    h("section", {class: "card wide", id: "log"}, h("h2", {}, page.log ? `Last lines of ${page.log}` : "Log"),
+      page.log ? h("pre", {tabindex: "0"}, page.logText || "") : h("p", {class: "soft"}, "Choose a process to read what it printed last.")));
+}
+
+export function broker(store, page) {
+  const state = store.state;
+  if (!state.broker) return h("p", {class: "empty"}, "The broker does not answer.");
+  const server = state.broker.server;
+  const calls = (server.commands || []).filter((one) => one.calls > 0);
+  return h("div", {class: "cards"},
+    card("Broker", facts([["release", server.release], ["since", duration(server.uptime_ns / 1e9)], ["service", server.service], ["ingest", server.ingest],
+      ["memory", `${bytes(server.memory_bytes)} of ${bytes(server.memory_limit)}`], ["chunks", `${exact(server.chunk_count)}, ${bytes(server.chunk_bytes)} (${bytes(server.raw_bytes)} unpacked)`],
+      ["granted to writers", bytes(server.granted_bytes)], ["messages", `${exact(server.messages_in)}, ${exact(server.messages_bad)} bad`],
+      ["longest stretch", duration(server.longest_stretch_ns / 1e9)]]),
+      lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", xTime: true, zero: true, format: bytes}),
+      changes(state, page)),
+    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls), n: true}, {name: "errors", of: (one) => exact(one.errors), n: true},
+      {name: "mean", of: (one) => duration(one.total_ns / one.calls / 1e9), n: true}, {name: "longest", of: (one) => duration(one.max_ns / 1e9), n: true}], calls, "Requests")),
+    card("Parameters", grid([{name: "slot", of: (one) => one.name}, {name: "version", of: (one) => exact(one.version), n: true}, {name: "size", of: (one) => bytes(one.bytes), n: true},
+      {name: "age", of: (one) => duration(one.age_ns / 1e9), n: true}], state.broker.slots, "Nobody has published parameters yet.")),
+    card("Counters", grid([{name: "counter", of: (one) => one.name}, {name: "value", of: (one) => exact(one.value), n: true}], state.broker.counters, "No counters yet.")),
+    wide("Sessions", sessionsTable(page)));
+}
+
+function sessionsTable(page) {
+  const list = page.sessions || [];
+  return [grid([{name: "writer", of: (one) => one.name}, {name: "state", of: (one) => (one.expired ? "expired" : "open")},
+    {name: "items", of: (one) => exact(one.resolved), n: true}, {name: "waiting", of: (one) => exact(one.waiting), n: true},
+    {name: "rejected", of: (one) => exact(one.rejected), n: true, narrow: true}, {name: "silent", of: (one) => duration(one.silent_ns / 1e9), n: true},
+    {name: "bytes in flight", of: (one) => bytes(one.chunk_bytes), n: true, narrow: true}], list, "No writer has a session."),
+  page.moreSessions ? h("p", {class: "soft small"}, `${list.length} are shown; there are more.`) : null];
+}
+
+function changes(state, page) {
+  if (!state.can?.change) return null;
+  const names = state.broker.tables.map((table) => table.name);
+  return h("div", {}, h("h3", {}, "Change something"), h("div", {class: "row"},
+    h("button", {type: "button", onclick: () => page.change({action: "checkpoint"}, "Write a checkpoint now?")}, "Checkpoint"),
+    names.map((name) => h("button", {type: "button", class: "danger", onclick: () => page.change({action: "reset", table: name}, `Remove all items of ${name}? They are gone then.`)}, `Reset ${name}`)),
+    names.map((name) => h("button", {type: "button", onclick: () => page.limiter(name)}, `Limiter of ${name}`)),
+    state.run_alive ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, "End the run in order?")}, "Stop the run") : null));
+}
+
+export async function loadCurve(page) {
+  page.curve = await ask("api/run").catch(() => page.curve);
+}
+
+export async function loadSessions(page) {
+  const reply = await ask("api/sessions").catch(() => null);
+  page.sessions = reply?.sessions || [];
+  page.moreSessions = !!reply?.session_cursor;
+}
+
+export async function loadLog(page) {
+  if (!page.log) return;
+  const reply = await ask(`api/log?process=${encodeURIComponent(page.log)}&lines=60`).catch((error) => ({text: String(error.message)}));
+  page.logText = reply.text;
+}
+
+export {show};

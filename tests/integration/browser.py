@@ -1,0 +1,141 @@
+"""A real browser, without a screen: Debian's chromium, driven by chromedriver over the W3C WebDriver protocol."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+def available():
+    """Returns why there is no browser, or an empty text."""
+    for program in ("chromedriver", "chromium"):
+        if not shutil.which(program):
+            return f"there is no {program}: ./dev install browser"
+    return ""
+
+
+class BrowserError(Exception):
+    """The driver or the page says that something is wrong."""
+
+
+class Browser:
+    """One window. Use it with `with`."""
+
+    def __init__(self, width=1280, height=1000, dark=False):
+        self.folder = tempfile.mkdtemp(prefix="replay-browser-")
+        self.driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={self.folder}/driver.log"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        self.base = f"http://127.0.0.1:{self._port()}"
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                     f"--user-data-dir={self.folder}/profile", f"--window-size={width},{height}",
+                     # no service of the browser's own may ask the network: the tests count requests
+                     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
+                     "--disable-default-apps", "--disable-features=OptimizationHints,MediaRouter,Translate"]
+        if dark:
+            arguments.append("--force-prefers-color-scheme=dark")
+        wanted = {"capabilities": {"alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": {"args": arguments, "binary": shutil.which("chromium")},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}
+        self.session = self._call("POST", "/session", wanted)["sessionId"]
+
+    def _port(self):
+        for line in self.driver.stdout:
+            if "successfully on port" in line:
+                return int(line.rstrip().rstrip(".").split()[-1])
+        raise BrowserError("chromedriver did not start")
+
+    def _call(self, method, path, body=None):
+        data = None if method == "GET" or method == "DELETE" else json.dumps(body or {}).encode()
+        request = urllib.request.Request(self.base + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return json.load(reply)["value"]
+        except urllib.error.HTTPError as error:
+            raise BrowserError(json.load(error)["value"]["message"].split("\n")[0]) from None
+
+    def call(self, method, path, body=None):
+        return self._call(method, f"/session/{self.session}{path}", body)
+
+    def open(self, url):
+        self.call("POST", "/url", {"url": url})
+
+    def run(self, script, *arguments):
+        """Runs a function's body in the page and returns its value."""
+        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def text(self, selector):
+        return self.run("const e = document.querySelector(arguments[0]); return e ? e.textContent : null;", selector)
+
+    def wait(self, what, script, *arguments, seconds=20):
+        """Waits until the script returns something true, and returns it."""
+        end = time.monotonic() + seconds
+        while True:
+            value = self.run(script, *arguments)
+            if value:
+                return value
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds} s: {what}; the page says: {self.text('#verdict')!r} "
+                                     f"{(self.text('main') or '')[:300]!r}")
+            time.sleep(0.05)
+
+    def keys(self, text):
+        """Types into whatever has the focus."""
+        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        self.call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
+    def size(self, width, height):
+        """Sets the size of the page itself, down to widths that no window has."""
+        self.call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": {
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}})
+
+    def dark(self, on):
+        self.call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {
+            "features": [{"name": "prefers-color-scheme", "value": "dark" if on else "light"}]}})
+
+    def memory(self):
+        """Bytes of the page's JavaScript after a collection."""
+        self.call("POST", "/goog/cdp/execute", {"cmd": "HeapProfiler.collectGarbage", "params": {}})
+        return self.run("return performance.memory.usedJSHeapSize;")
+
+    def screenshot(self, path):
+        with open(path, "wb") as out:
+            out.write(base64.b64decode(self.call("GET", "/screenshot")))
+
+    def log(self, kind):
+        return self.call("POST", "/se/log", {"type": kind})
+
+    def requests(self):
+        """Addresses that the page has asked for since the last call."""
+        found = []
+        for entry in self.log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                found.append(message["params"]["request"]["url"])
+        return [url for url in found if not url.startswith(("chrome:", "data:"))]
+
+    def problems(self):
+        """What the console has said as an error or a warning since the last call."""
+        return [entry["message"] for entry in self.log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def close(self):
+        try:
+            self._call("DELETE", f"/session/{self.session}")
+        except (BrowserError, OSError, AttributeError):
+            pass
+        os.killpg(self.driver.pid, 15)
+        self.driver.wait(10)
+        self.driver.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()

@@ -1,0 +1,291 @@
+"""The page of a run in a real browser: what people see, and what they do with it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+sys.dont_write_bytecode = True
+
+from browser import Browser, available  # noqa: E402
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
+from harness import Runner  # noqa: E402
+
+PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
+if available():
+    print("skipped:", available())
+    sys.exit(77)
+
+VIEWS = ["now", "tables", "learning", "processes", "broker", "items", "runs"]
+SHOTS = pathlib.Path(os.environ.get("RP_SCREENSHOTS", "screenshots"))
+SHOTS.mkdir(parents=True, exist_ok=True)
+test = Runner()
+
+
+def page_of(launcher):
+    launcher.await_alive(lambda: "page: http" in launcher.text(), "the address of the page")
+    return re.search(r"page: (\S+)", launcher.text()).group(1)
+
+
+def look(browser, url, view="now"):
+    """Opens a view and waits until it is drawn from a live state."""
+    browser.open(url + "#" + view)
+    browser.wait("view " + view, "return document.querySelector('main').dataset.view === arguments[0]", view)
+
+
+def go(browser, view):
+    browser.run("location.hash = arguments[0]", view)
+    browser.wait("view " + view, "return document.querySelector('main').dataset.view === arguments[0]", view)
+
+
+def fits(browser):
+    """Nothing is wider than the window."""
+    return browser.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def quiet(browser, url):
+    """No error in the console, and no request to anywhere else."""
+    problems = browser.problems()
+    check(not problems, "the console says", problems)
+    origin = url.split("?")[0]
+    elsewhere = [one for one in browser.requests() if not one.startswith(origin)]
+    check(not elsewhere, "requests to", elsewhere)
+
+
+def post(url, body, headers=None):
+    """Status and text of a POST to /api/do."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@test
+def a_live_run():
+    """Numbers move, a blocked table is explained, every view is drawn at every size, in dark and in light, without an error."""
+    with Place(CONFIG) as place, Browser() as browser:
+        # Each learner step takes long, so actors wait for samples.
+        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))
+        launcher.await_phase("running")
+        url = page_of(launcher)
+        look(browser, url)
+        browser.wait("the blocked arrow", "return !!document.querySelector('.flow .blocked')", seconds=3 * PATIENCE)
+        check("wait" in browser.text("#verdict"), "the sentence is", browser.text("#verdict"))
+        equal(browser.text("#link"), "✓ live", "the link")
+        first = browser.run("return performance.getEntriesByType('paint').map((one) => one.startTime)")
+        print("first paint after %.0f ms" % min(first))
+        before = browser.run("return fetch('api/state').then((r) => r.json())")["run"]["steps"]
+        browser.wait("more steps", "return fetch('api/state').then((r) => r.json()).then((s) => s.run.steps > arguments[0])".replace(
+            "arguments[0]", str(before)))
+        for view in VIEWS:
+            go(browser, view)
+            for width, height in ((360, 800), (768, 1000), (1920, 1080)):
+                browser.size(width, height)
+                check(fits(browser), view, "is wider than", width)
+                if width != 768:
+                    browser.screenshot(str(SHOTS / ("%s-%d.png" % (view, width))))
+        browser.size(1280, 1000)
+        go(browser, "now")
+        colours = set()
+        for dark in (True, False):
+            browser.dark(dark)
+            colours.add(browser.run("return getComputedStyle(document.documentElement).backgroundColor"))
+            browser.screenshot(str(SHOTS / ("now-%s.png" % ("dark" if dark else "light"))))
+        equal(len(colours), 2, "colours of the page")
+        quiet(browser, url)
+
+
+@test
+def by_keyboard():
+    """Every view, the help and the log of a process without a mouse; the focus stays where it is when figures change."""
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.launch(*sets(*ENDLESS))
+        launcher.await_phase("running")
+        look(browser, page_of(launcher))
+        for number, view in enumerate(VIEWS, 1):
+            browser.keys(str(number))
+            browser.wait("view " + view, "return document.querySelector('main').dataset.view === arguments[0]", view)
+            equal(browser.run("return document.querySelectorAll('nav a[aria-current=page]').length"), 1, "marked views")
+        browser.keys("?")
+        browser.wait("the help", "return document.querySelector('dialog').open")
+        browser.keys("\ue00c")  # Esc
+        browser.wait("the end of the help", "return !document.querySelector('dialog').open")
+        browser.keys("4")
+        browser.wait("processes", "return document.querySelectorAll('main td button').length > 2")
+        for _ in range(40):  # Tab
+            browser.keys("\ue004")
+            if browser.run("return document.activeElement.textContent") == "learner-0":
+                break
+        equal(browser.run("return document.activeElement.textContent"), "learner-0", "the focus")
+        browser.keys("\ue007")  # Enter
+        browser.wait("the log", "return document.querySelector('#log h2').textContent.includes('learner-0')")
+        drawn = browser.run("window.old = document.querySelector('main table'); return true")
+        check(drawn)
+        browser.wait("a later picture", "return document.querySelector('main table') !== window.old")
+        equal(browser.run("return document.activeElement.textContent"), "learner-0", "the focus after a new picture")
+        # Everything that can be clicked has a name, and every picture a description.
+        unnamed = browser.run("""return [...document.querySelectorAll('button, a, input, select, svg[role=img], canvas')]
+            .filter((one) => !(one.textContent.trim() || one.getAttribute('aria-label') || one.id && document.querySelector(`label[for=${one.id}]`)))
+            .map((one) => one.outerHTML.slice(0, 80))""")
+        equal(unnamed, [], "elements without a name")
+
+
+@test
+def a_killed_broker():
+    """The page says that the broker is gone, and that it is back."""
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.launch(*sets(*ENDLESS, "launch.backoff=4s"))
+        launcher.await_phase("running")
+        url = page_of(launcher)
+        look(browser, url)
+        browser.wait("life", "return document.querySelector('#link').textContent.includes('live')")
+        os.kill(launcher.pid("broker"), signal.SIGKILL)
+        browser.wait("the loss", "return document.querySelector('#link').textContent.includes('broker does not answer')")
+        equal(browser.run("return document.querySelector('#verdict').className"), "bad", "the sentence's kind")
+        browser.screenshot(str(SHOTS / "broker-gone.png"))
+        browser.wait("the return", "return document.querySelector('#link').textContent.includes('live')", seconds=3 * PATIENCE)
+        # The launcher itself goes, and with it the page.
+        launcher.popen.kill()
+        launcher.popen.wait()
+        browser.wait("the end", "return document.querySelector('#verdict').className === 'bad' && !!document.querySelector('#link.bad')")
+        place.nobody_left()
+
+
+@test
+def changes_need_a_token_and_a_yes():
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.launch(*sets(*ENDLESS))
+        launcher.await_phase("running")
+        url = page_of(launcher)
+        base = url.split("?")[0]
+        equal(post(base + "api/do", {"action": "stop"})[0], 401, "status without a token")
+        token = {"Authorization": "Bearer " + url.split("token=")[1]}
+        equal(post(base + "api/do", {"action": "stop"}, {**token, "Origin": "http://evil.example"})[0], 403, "from another site")
+        equal(post(base + "api/do", {"action": "fly"}, token)[0], 400, "an unknown action")
+        equal((launcher.folder / "page").stat().st_mode & 0o777, 0o600, "mode of the file with the address")
+        equal(place.call("open")[0].strip(), url, "the address that open prints")
+        look(browser, base, "broker")  # without the token there is nothing to press
+        browser.wait("figures", "return document.querySelectorAll('main td').length > 5")
+        equal(browser.run("return document.querySelectorAll('button.danger').length"), 0, "buttons without a token")
+        look(browser, url, "broker")
+        press = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
+        browser.wait("the buttons", "return !!%s" % press, "Limiter of replay")
+        browser.run("%s.click()" % press, "Limiter of replay")
+        browser.wait("the question", "return document.querySelector('dialog').open")
+        browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
+        browser.run("%s.click()" % press, "Yes")
+        browser.wait("the change", "return fetch('api/state').then((r) => r.json()).then((s) => s.broker.tables[0].limiter.samples_per_insert === 2)")
+        browser.wait("the answer", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
+        browser.run("%s.click()" % press, "Close")
+        browser.run("%s.click()" % press, "Stop the run")
+        browser.wait("the question", "return document.querySelector('dialog').open")
+        browser.run("%s.click()" % press, "No")
+        check(launcher.alive(), "No has ended the run")
+        browser.run("%s.click()" % press, "Stop the run")
+        browser.wait("the question", "return document.querySelector('dialog').open")
+        browser.run("%s.click()" % press, "Yes")
+        launcher.ends()
+        check(not (launcher.folder / "page").exists(), "the address is still there")
+
+
+@test
+def a_finished_run_and_others():
+    """The same page from a run's folder, and two runs in one chart."""
+    with Place(CONFIG) as place, Browser() as browser:
+        for seed in (1, 2):
+            place.call(str(place.config), "--quiet", "--seed", str(seed), "--set", "launch.http=", status=0)
+        viewer = place.start("open")
+        eventually(lambda: "http://" in viewer.text(), PATIENCE, "the address")
+        url = viewer.text().split()[0]
+        look(browser, url, "learning")
+        browser.wait("the curve", "return document.querySelectorAll('main svg path').length >= 2")
+        equal(browser.text("#link"), "finished", "the link")
+        check("ended" in browser.text("#verdict"), browser.text("#verdict"))
+        browser.screenshot(str(SHOTS / "finished.png"))
+        go(browser, "runs")
+        browser.wait("two runs", "return document.querySelectorAll('main input[type=checkbox]').length === 2")
+        for index in (0, 1):
+            browser.run("document.querySelectorAll('main input[type=checkbox]')[arguments[0]].click()", index)
+            browser.wait("the choice", "return document.querySelectorAll('main input[type=checkbox]:checked').length === arguments[0]", index + 1)
+        browser.wait("both curves", "return document.querySelectorAll('main .legend li').length >= 4")
+        browser.screenshot(str(SHOTS / "runs-compared.png"))
+        quiet(browser, url)
+        viewer.signal()
+        viewer.ends()
+
+
+@test
+def an_items_image():
+    """A broker without a run: an item's image is shown with the right pixels, keys of 64 bits are kept, a curve is drawn."""
+    if not PACKAGE.exists():
+        print("      an_items_image is left out: this build has no Python package")
+        return
+    script = """
+import sys, numpy as np, replaybus
+server = replaybus.Server([replaybus.Table("frames", max_size=100)])
+client = server.client()
+spec = {"image": replaybus.Field("uint8", (24, 32)), "speed": replaybus.Field("float32")}
+writer = client.writer(spec, keep_alive=8)
+for t in range(6):
+    image = np.zeros((24, 32), "uint8"); image[5, 7] = 200; image[t, 0] = 90
+    writer.append({"image": image, "speed": float(t)})
+writer.item("frames", priority=3.0, slices=4)
+writer.end_episode()
+print(server.endpoint, flush=True)
+sys.stdin.read()
+"""
+    with Place(CONFIG) as place, Browser() as browser:
+        environment = dict(place.environment, PYTHONPATH=str(PACKAGE))
+        holder = subprocess.Popen(["/usr/bin/python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  env=environment)
+        viewer = place.start("open", holder.stdout.readline().strip())
+        eventually(lambda: "http://" in viewer.text(), PATIENCE, "the address")
+        url = viewer.text().split()[0]
+        look(browser, url, "items")
+        browser.wait("an item", "return document.querySelectorAll('main td button').length === 1")
+        browser.run("document.querySelector('main td button').click()")
+        browser.wait("four images", "return document.querySelectorAll('canvas.image').length === 4")
+        pixel = browser.run("""const c = document.querySelectorAll('canvas.image')[3];
+            return [c.width, c.height, ...c.getContext('2d').getImageData(7, 5, 1, 1).data]""")
+        equal(pixel, [32, 24, 200, 200, 200, 255], "the pixel")
+        browser.wait("the curve", "return !!document.querySelector('.field svg path')")
+        browser.screenshot(str(SHOTS / "item.png"))
+        quiet(browser, url)
+        viewer.signal()
+        viewer.ends()
+        holder.stdin.close()
+        holder.wait(PATIENCE)
+        holder.stdout.close()
+
+
+@test
+def a_day():
+    """The history of 24 hours costs little memory: the page keeps fewer points of what is long ago."""
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.launch(*sets(*ENDLESS))
+        launcher.await_phase("running")
+        look(browser, page_of(launcher))
+        browser.run("""return import('./store.js').then(({Store}) => fetch('api/state').then((r) => r.json()).then((state) => {
+            const store = new Store();
+            for (let second = 0; second < 86400; second++) {
+                state = JSON.parse(JSON.stringify(state));
+                state.unix_s += 1; state.broker.tables[0].limiter.inserts += 1000;
+                store.take(state);
+            }
+            window.day = store;
+        }))""")
+        points = browser.run("return window.day.history.points")
+        megabytes = browser.memory() / 1e6
+        print("24 hours: %d points, %.1f MB of JavaScript" % (points, megabytes))
+        check(points < 10000, "points", points)
+        check(megabytes < 50, "MB of memory", megabytes)
+
+
+sys.exit(test.main())
