@@ -97,20 +97,25 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
-    struct run_site *site = &self->hosts.sites[index];
     bool absent = host_state(host_pool_at(self->hosts.pool, index)) == HOST_ABSENT;
-    site->lost_ns = now_ns;
-    if (self->phase >= PHASE_STOPPING)
-        return;
-    if (absent) {
-        run_say(self, LEVEL_WARN, "A0431", "%s is gone: its %u processes wait for another",
-                host_pool_name(self->hosts.pool, index), members_at(self, index));
-        site->in = false;
-        run_place_again(self, now_ns);
-    } else {
+    self->hosts.sites[index].lost_ns = now_ns;
+    if (self->phase < PHASE_STOPPING && !absent)
         run_say(self, LEVEL_WARN, "A0431", "%s is lost: %.300s; its %u processes wait for it",
                 host_pool_name(self->hosts.pool, index), reason_of(self, index), members_at(self, index));
-    }
+}
+
+/* A source has taken the host away, perhaps some time after its connection broke: others may take over its processes. */
+static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    if (!site->in || host_state(host_pool_at(self->hosts.pool, index)) != HOST_ABSENT)
+        return;
+    site->in = false;
+    if (self->phase >= PHASE_STOPPING)
+        return;
+    run_say(self, LEVEL_WARN, "A0431", "%s is gone: its %u processes wait for another host",
+            host_pool_name(self->hosts.pool, index), members_at(self, index));
+    run_place_again(self, now_ns);
 }
 
 /* Says once why a host that should be there is not. */
@@ -259,6 +264,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             site->ready = false;
             host_went(self, i, now_ns);
         }
+        host_is_gone(self, i, now_ns);
         if (ready && !site->ready) {
             site->ready = true;
             host_came(self, i, now_ns);
