@@ -319,9 +319,12 @@ void run_fill_hosts(struct run *self, struct status *out)
     const struct run_hosts *hosts = &self->hosts;
     if (!several(self))
         return;
+    uint32_t n = 0;
     out->cores = 0.0;
     for (uint32_t i = 0; i < hosts->n; i++) {
-        struct status_host *shown = &hosts->shown[i];
+        if (i != HOST_POOL_HOME && host_state(host_pool_at(hosts->pool, i)) == HOST_ABSENT)
+            continue; /* a scheduler has given it to somebody else */
+        struct status_host *shown = &hosts->shown[n++];
         *shown = (struct status_host){.ready = true, .machine_cpu = NAN, .round_trip_ms = NAN};
         snprintf(shown->name, sizeof shown->name, "%s", host_pool_name(hosts->pool, i));
         snprintf(shown->state, sizeof shown->state, "ready");
@@ -332,7 +335,7 @@ void run_fill_hosts(struct run *self, struct status *out)
         out->cores += shown->cores;
     }
     out->hosts = hosts->shown;
-    out->n_hosts = hosts->n;
+    out->n_hosts = n;
 }
 
 bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
