@@ -346,6 +346,7 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
                                             .here = self->here,
                                             .folder = self->folder,
                                             .guard = &self->guard,
+                                            .hosts = self->hosts,
                                             .keys = &self->keys,
                                             .fresh = again,
                                             .cached = cached,

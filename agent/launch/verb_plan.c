@@ -156,7 +156,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
         launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
             printf("\nCurves and plan are in %s.\n", self.folder);
-        else
+        if (self.from_cache)
             puts("\nFrom cached measurements; --again measures again.");
     }
     prepare_fini(&self);

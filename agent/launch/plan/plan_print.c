@@ -101,7 +101,7 @@ static void print_choice(const struct plan_choice *choice, const struct plan_inp
         fprintf(out,
                 "  disturbed   other programs took %.2g of %.3g cores while this was measured: plan again (--again) "
                 "when they are done\n",
-                joint->others, input->cores);
+                joint->others, input->n_hosts > 1 ? input->hosts[0].cores : input->cores);
 }
 
 static void print_others(const struct plan *self, FILE *out)
