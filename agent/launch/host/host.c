@@ -100,19 +100,16 @@ static bool reap(struct host *self, int *status)
     return true;
 }
 
-/* Kills a carrier that does not end, and waits for its end until `by`. */
-static bool await_carrier(struct host *self, int64_t by)
+/* Waits for the carrier's end, and kills the carrier after a while. */
+static void await_carrier(struct host *self)
 {
     int status;
-    while (self->pid != 0 && !reap(self, &status)) {
-        int64_t at = now();
-        if (at >= by + KILL_NS)
-            return false;
-        if (at >= by)
+    int64_t start = now();
+    while (self->pid != 0 && !reap(self, &status) && now() - start < DESTROY_NS + KILL_NS) {
+        if (now() - start >= DESTROY_NS)
             kill(-self->pid, SIGKILL);
         nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
     }
-    return true;
 }
 
 void host_destroy(struct host **self)
@@ -122,7 +119,7 @@ void host_destroy(struct host **self)
     if (!host)
         return;
     host_close(host);
-    await_carrier(host, now() + DESTROY_NS);
+    await_carrier(host);
     host_folder_fini(&host->folder);
     free_list(host->carrier);
     free(host->processes);
@@ -176,6 +173,7 @@ void host_lose(struct host *self, int64_t now_ns, const char *reason)
 
 void host_close(struct host *self)
 {
+    self->reopen = false;
     if (self->in >= 0) {
         host_writer_put(&self->writer, host_line_new("bye"));
         host_writer_flush(&self->writer);
@@ -238,16 +236,11 @@ void host_say_hello(struct host *self)
     host_writer_flush(&self->writer);
 }
 
-void host_open(struct host *self, int64_t now_ns)
+static void connect_now(struct host *self, int64_t now_ns)
 {
     int error = 0;
     char reason[256];
-    if (self->in >= 0)
-        return;
-    if (self->pid != 0 && !await_carrier(self, now())) {
-        host_lose(self, now_ns, "the last connection's command cannot be killed");
-        return;
-    }
+    self->reopen = false;
     if (!start_carrier(self, &error)) {
         snprintf(reason, sizeof reason, "could not start %.100s: %s", self->carrier[0], strerror(error));
         host_lose(self, now_ns, reason);
@@ -263,8 +256,18 @@ void host_open(struct host *self, int64_t now_ns)
         host_lose(self, now_ns, "no memory for the connection");
         return;
     }
-    host_set_state(self, HOST_CONNECTING, now_ns);
     host_say_hello(self);
+}
+
+void host_open(struct host *self, int64_t now_ns)
+{
+    if (self->in >= 0 || self->reopen)
+        return;
+    host_set_state(self, HOST_CONNECTING, now_ns);
+    if (self->pid != 0)
+        self->reopen = true; /* the carrier of the last connection still ends */
+    else
+        connect_now(self, now_ns);
 }
 
 /* ---- tend ---- */
@@ -316,6 +319,8 @@ void host_tend(struct host *self, int64_t now_ns)
 {
     if (self->in < 0) {
         leave(self, now_ns);
+        if (self->reopen && self->pid == 0)
+            connect_now(self, now_ns);
         return;
     }
     bool more = host_in_read(self);

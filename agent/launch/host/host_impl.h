@@ -60,6 +60,7 @@ struct host {
     struct host_load load;
 
     pid_t pid;           /* of the carrier; 0: none */
+    bool reopen;         /* the next connection begins when this carrier has ended */
     int64_t leave_by_ns; /* a carrier whose connection is closed is killed then; 0: the connection is in use */
     int carrier_status;  /* valid if the carrier has ended while the connection was in use */
     int64_t eof_ns;      /* when the node agent's output ended; 0: not yet */

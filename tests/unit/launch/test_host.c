@@ -193,6 +193,7 @@ static int set_up(void **state)
     setenv(MARK, f->dir, 1);
     setenv("TMPDIR", f->dir, 1);
     unsetenv("XDG_RUNTIME_DIR");
+    setenv("SSH_CONNECTION", "10.1.2.3 4567 10.1.2.4 22", 1);
     assert_int_equal(guard_start(&f->guard, &err), RP_OK);
     *state = f;
     return 0;
@@ -277,7 +278,7 @@ static void test_facts(void **state)
     assert_true(strchr(facts->model, '(') != NULL);
     assert_string_equal(facts->here, f->dir);
     assert_string_equal(facts->work, find_work(f));
-    assert_string_equal(facts->address, "");
+    assert_string_equal(facts->address, "10.1.2.3");
     assert_int_equal(host_times(f->host), 1);
     struct stat info;
     assert_int_equal(stat(facts->work, &info), 0);
