@@ -52,8 +52,11 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     self.began_ns = clock_now(&clock);
     if (known == KNOWN_NOTHING)
         RP_TRY(measure_curves(&self, err));
-    if (profile_is_spread(options))
+    if (profile_is_spread(options)) {
+        bool same;
+        profile_hosts_adopt(options->hosts, out, &same); /* with those that have come, or come back, meanwhile */
         RP_TRY(profile_measure_network(&self, err));
+    }
     profile_fill(options->config, out);
     return profile_measure_joints(&self, err);
 }

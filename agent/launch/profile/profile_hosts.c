@@ -79,7 +79,7 @@ bool profile_hosts_leave_out(struct profile *self, uint32_t host)
     self->session.lost = PROFILE_NO_HOST;
     bool left = any_takes(out, true) && any_takes(out, false);
     if (left)
-        profile_say(self, "%s was lost and is left out: %s", out->hosts[host].name,
+        profile_say(self, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
                     host_reason(host_pool_at(self->options->hosts, host)));
     return left;
 }

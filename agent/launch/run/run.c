@@ -175,23 +175,39 @@ static void stop_more(struct run *self, int64_t now_ns)
 
 /* ---- the loop ---- */
 
+/* What the machines of the plan take; under a scheduler, as many as it may give machines for. */
+static void find_bounds(const struct run *self, const struct plan *plan, uint32_t *least, uint32_t *most)
+{
+    uint32_t fewest = 1, given = 1;
+    *least = 1;
+    *most = plan->most_actors;
+    if (self->config->launch.engine != ENGINE_SLURM || !run_config_slurm_actors(self->config, &fewest, &given))
+        return;
+    *least = fewest;
+    *most = given > *most ? given : *most;
+}
+
 static void resize(struct run *self, const struct status *status, int64_t now_ns)
 {
     const struct plan *plan = self->options->plan;
     const struct launch_section *launch = &self->config->launch;
     if (!launch->resize || !self->options->auto_actors || !plan || self->phase >= PHASE_STOPPING)
         return;
-    const struct resize_limits limits = {.least = 1,
-                                         .most = plan->most_actors,
+    double cpu = status->cpu, cores = status->cores;
+    uint32_t least, most;
+    run_actor_machines(self, &cpu, &cores);
+    find_bounds(self, plan, &least, &most);
+    const struct resize_limits limits = {.least = least,
+                                         .most = most,
                                          .after_ns = launch->resize_after_ns,
                                          .margin = RESIZE_MARGIN,
                                          .predicted_actor_idle = status->planned_actor_idle,
                                          .predicted_learner_idle = status->planned_learner_idle,
-                                         .cores = status->cores};
+                                         .cores = cores};
     const struct resize_seen seen = {.actors = self->actors_wanted,
                                      .actor_idle = status->actor_idle,
                                      .learner_idle = status->learner_idle,
-                                     .cpu = status->cpu,
+                                     .cpu = cpu,
                                      .steady = self->phase == PHASE_RUNNING &&
                                                status->actors == status->actors_wanted &&
                                                status->learners == status->learners_wanted && self->seen.broker};

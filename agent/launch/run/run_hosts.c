@@ -338,6 +338,24 @@ void run_fill_hosts(struct run *self, struct status *out)
     out->n_hosts = n;
 }
 
+void run_actor_machines(const struct run *self, double *cpu, double *cores)
+{
+    const struct run_hosts *hosts = &self->hosts;
+    if (!several(self))
+        return;
+    *cpu = *cores = 0.0;
+    for (uint32_t i = 0; i < hosts->n; i++) {
+        struct status_host there = {0};
+        if (!host_pool_takes(hosts->pool, i, ROLE_ACTOR) || !host_pool_ready(hosts->pool, i))
+            continue;
+        fill_members(self, i, &there);
+        *cpu += there.cpu;
+        *cores += host_pool_cores(hosts->pool, i);
+    }
+    if (self->config->launch.engine == ENGINE_SLURM)
+        *cores = 0.0;
+}
+
 bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
 {
     if (!self->hosts.stranded)

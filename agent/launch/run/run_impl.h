@@ -200,6 +200,9 @@ bool run_host_ready(const struct run *self, const struct member *member);
 /* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
 void run_fill_hosts(struct run *self, struct status *out);
+/* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and
+ * *cores stay. *cores is 0 (no bound) where a scheduler gives more machines to more actors. */
+void run_actor_machines(const struct run *self, double *cpu, double *cores);
 /* True if nothing runs because all processes wait for hosts; then out says for which. */
 bool run_waits_for_hosts(const struct run *self, char *out, size_t size);
 
