@@ -24,6 +24,8 @@
 #define SETTLE_EMPTY_NS (250 * NS_PER_MS)
 /* After a look at the files, the next is at least this many times as far away as the look took. */
 #define LOOK_PAUSE 20
+/* An endpoint that cannot be bound for this long is in the log. */
+#define BIND_PATIENCE_NS (5 * NS_PER_S)
 
 /* ---- files ---- */
 
@@ -108,11 +110,12 @@ static bool is_same(const struct seen_file *a, const struct seen_file *b)
 }
 
 /* True if a file of the folder has changed since this function last said so. A file that is being written in its place counts
- * when its writer has paused; a file that was renamed into its place counts at once. */
+ * when its writer has paused; a file that was renamed into its place counts at once, unless somebody has emptied it since. */
 static bool file_has_changed(const struct broker_config *config, const char *name, struct seen_file *seen)
 {
     struct seen_file found = look_at(config, name);
-    if (is_same(&found, seen) || (found.node == seen->node && is_fresh(&found)))
+    bool in_place = found.node == seen->node || found.size == 0;
+    if (is_same(&found, seen) || (in_place && is_fresh(&found)))
         return false;
     *seen = found;
     return true;
@@ -265,12 +268,29 @@ rp_status identities_open(struct peers *peers, rp_error *err)
     return read_list(self, config, err);
 }
 
+/* Binds the endpoints with the new key: tried at every look until another program has left them. */
+static void bind_rest(struct peers *peers)
+{
+    struct identities *self = &peers->identities;
+    char text[KEY_TEXT], quoted[600];
+    rp_error err = {0};
+    int64_t now_ns = clock_now(&peers->loop->clock);
+    if (sockets_bind_rest(peers, &err) == RP_OK) {
+        key_text(self->key.public_key, text);
+        log_line(LEVEL_INFO, "B0607", "broker key changed", "public=%s", text);
+    } else if (now_ns - self->bind_ns > BIND_PATIENCE_NS) {
+        log_line(LEVEL_ERROR, "B0608", "an endpoint cannot be bound with the new key: it is tried again", "why=%s",
+                 log_quote(quoted, sizeof quoted, err.text));
+        self->bind_ns = now_ns;
+    }
+}
+
 /* The broker's key was replaced: connections end, and clients come back with the new key. */
 static void change_key(struct peers *peers)
 {
     struct identities *self = &peers->identities;
     struct key key = {0};
-    char path[PATH_BYTES], text[KEY_TEXT], quoted[600];
+    char path[PATH_BYTES], quoted[600];
     rp_error err = {0};
     rp_status status = path_in(peers->config, ALLOW_BROKER_KEY, path, &err);
     if (status == RP_OK)
@@ -279,13 +299,11 @@ static void change_key(struct peers *peers)
         return key_wipe(&key); /* the file was only touched */
     if (status == RP_OK) {
         self->key = key;
-        status = sockets_bind_again(peers, &err);
+        self->bind_ns = clock_now(&peers->loop->clock);
+        status = sockets_unbind(peers, &err);
     }
     key_wipe(&key);
-    key_text(self->key.public_key, text);
-    if (status == RP_OK)
-        log_line(LEVEL_INFO, "B0607", "broker key changed", "public=%s", text);
-    else
+    if (status != RP_OK)
         log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s",
                  log_quote(quoted, sizeof quoted, err.text));
 }
@@ -310,12 +328,16 @@ void identities_look(struct peers *peers)
     const struct broker_config *config = peers->config;
     const struct clock *clock = &peers->loop->clock;
     int64_t start = clock_now(clock);
+    if (peers->unbound)
+        bind_rest(peers);
     if (!self->on || start < self->look_ns)
         return;
     if (file_has_changed(config, ALLOW_NEXT_KEY, &self->next_file))
         read_next_key(self, config);
     if (file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file) && self->key_file.node)
         change_key(peers);
+    if (peers->unbound)
+        bind_rest(peers);
     if (file_has_changed(config, ALLOW_FILE, &self->list_file))
         change_list(peers);
     /* One long look may be this thread waiting for a processor. Two in a row are a slow disk. */

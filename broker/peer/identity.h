@@ -64,6 +64,7 @@ struct identities {
     struct seen_file list_file, key_file, next_file;
     int64_t look_ns;  /* no look at the files before this time */
     int64_t took_ns;  /* time that the last look took */
+    int64_t bind_ns;  /* since when endpoints could not be bound, or when that was logged */
     uint64_t refused; /* handshakes */
     struct log_limit log, list_log;
 };

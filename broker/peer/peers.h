@@ -33,6 +33,7 @@ struct peers {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
+    uint32_t unbound; /* bit i: socket i of these three is to be bound again */
     char service_endpoint[256], ingest_endpoint[256], events_endpoint[256]; /* as bound */
     struct {
         char service[256], ingest[256], events[256];

@@ -170,22 +170,56 @@ rp_status sockets_rebind(struct peers *peers, rp_error *err)
     return monitor_open(&peers->monitor, peers->context, peers->service, err);
 }
 
-rp_status sockets_bind_again(struct peers *peers, rp_error *err)
+#define SOCKETS 3u
+
+/* Fills in the sockets and the endpoints that they are bound to. */
+static void list_sockets(const struct peers *peers, void *sockets[SOCKETS], const char *bound[SOCKETS])
 {
-    void *const sockets[] = {peers->service, peers->ingest, peers->events};
-    const char *const bound[] = {peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint};
-    for (uint32_t i = 0; i < 3; i++) {
+    sockets[0] = peers->service;
+    sockets[1] = peers->ingest;
+    sockets[2] = peers->events;
+    bound[0] = peers->service_endpoint;
+    bound[1] = peers->ingest_endpoint;
+    bound[2] = peers->events_endpoint;
+}
+
+rp_status sockets_unbind(struct peers *peers, rp_error *err)
+{
+    void *sockets[SOCKETS];
+    const char *bound[SOCKETS];
+    list_sockets(peers, sockets, bound);
+    for (uint32_t i = 0; i < SOCKETS; i++) {
         char endpoint[256];
         size_t size = sizeof endpoint;
         /* As libzmq names it, with a wildcard's address. */
         if (zmq_getsockopt(sockets[i], ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
             snprintf(endpoint, sizeof endpoint, "%s", bound[i]);
-        zmq_unbind(sockets[i], endpoint);
+        if (!(peers->unbound >> i & 1))
+            zmq_unbind(sockets[i], endpoint);
+        peers->unbound |= 1u << i;
         if (!socket_secure(peers, sockets[i]))
             return err_set(err, RP_UNSUPPORTED, "cannot use CURVE: %s", zmq_strerror(errno));
-        RP_TRY(bind_patiently(peers, sockets[i], bound[i], err));
     }
     return RP_OK;
+}
+
+rp_status sockets_bind_rest(struct peers *peers, rp_error *err)
+{
+    void *sockets[SOCKETS];
+    const char *endpoints[SOCKETS];
+    rp_status status = RP_OK;
+    list_sockets(peers, sockets, endpoints);
+    for (uint32_t i = 0; i < SOCKETS; i++) {
+        char bound[256];
+        if (!(peers->unbound >> i & 1))
+            continue;
+        rp_status own = socket_bind(sockets[i], endpoints[i], bound, sizeof bound, err);
+        if (own == RP_OK)
+            peers->unbound &= ~(1u << i);
+        else
+            status = own;
+    }
+    return status;
 }
 
 void sockets_close(struct peers *peers)

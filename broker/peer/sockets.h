@@ -11,8 +11,11 @@ struct peers;
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err);
 /* For tests of reconnection: closes the ingest and service sockets and binds the same endpoints again. */
 rp_status sockets_rebind(struct peers *peers, rp_error *err);
-/* Binds each socket anew with the present key. Connections end. */
-rp_status sockets_bind_again(struct peers *peers, rp_error *err);
+/* Gives up all endpoints and takes the present key for later connections. Connections end. An endpoint is free only when an I/O
+ * thread has closed its listener, so sockets_bind_rest is to be called until it returns RP_OK. */
+rp_status sockets_unbind(struct peers *peers, rp_error *err);
+/* Tries to bind the endpoints that were given up, without waiting. RP_OK: all are bound. */
+rp_status sockets_bind_rest(struct peers *peers, rp_error *err);
 void sockets_close(struct peers *peers);
 /* Publishes a one-frame hint on `events`. */
 void sockets_announce(struct peers *peers, const char *format, ...) RP_PRINTF(2, 3);
