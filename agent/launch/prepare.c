@@ -235,7 +235,7 @@ static bool is_stopped(void *context)
 }
 
 /* Why there is no host for a role: all reasons, one after the other. */
-static rp_status explain_hosts(const struct prepared *self, const char *role, rp_error *err)
+static rp_status explain_hosts(const struct prepared *self, enum role role, rp_error *err)
 {
     char reasons[sizeof err->text];
     size_t used = 0;
@@ -243,12 +243,14 @@ static rp_status explain_hosts(const struct prepared *self, const char *role, rp
     for (uint32_t i = 1; i < host_pool_count(self->hosts) && used < sizeof reasons; i++) {
         const struct host *host = host_pool_at(self->hosts, i);
         const char *reason = host_reason(host);
+        if (!host_pool_takes(self->hosts, i, role))
+            continue;
         used +=
-            (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", i > 1 ? "; " : "",
+            (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
                              host_pool_name(self->hosts, i), reason[0] ? reason : host_state_names[host_state(host)]);
     }
-    return err_set(err, RP_UNAVAILABLE, "no host for %ss was ready within %d s: %s", role, (int)(HOSTS_NS / NS_PER_S),
-                   reasons);
+    return err_set(err, RP_UNAVAILABLE, "no host for %ss was ready within %d s: %s", role_names[role],
+                   (int)(HOSTS_NS / NS_PER_S), reasons);
 }
 
 /* A scheduler's machines may come after hours: a run with given counts begins without them. */
@@ -266,9 +268,9 @@ static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
     if (self->interrupts.asked > 0)
         return err_set(err, RP_CANCELLED, "stopped while it was waiting for hosts");
     if (config->actors.on && !host_pool_has(self->hosts, ROLE_ACTOR))
-        return explain_hosts(self, "actor", err);
+        return explain_hosts(self, ROLE_ACTOR, err);
     if (config->learners.on && !host_pool_has(self->hosts, ROLE_LEARNER))
-        return explain_hosts(self, "learner", err);
+        return explain_hosts(self, ROLE_LEARNER, err);
     return RP_OK;
 }
 

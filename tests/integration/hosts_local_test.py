@@ -16,8 +16,6 @@ from harness import Runner  # noqa: E402
 
 test = Runner()
 
-BROKEN = ["sh", "-c", "echo no route to this machine >&2; exit 1", "sh"]
-
 
 class Hosts(Place):
     """Hosts named left and right: a shell in place of ssh, with temporary files below a folder of their name."""
@@ -151,16 +149,39 @@ def test_stopping():
 
 
 @test
-def test_a_host_that_does_not_answer():
+def test_hosts_that_come_and_go():
+    """A run begins without a host that does not answer and takes it in later; without any host it waits."""
     with Hosts() as place:
-        gone = {"name": "gone", "command": BROKEN, "programs": os.environ["RP_BUILD_DIR"]}
-        place.say(gone, place.host("left"))
-        run = place.launch("--folder", "one", *sets("actors.count=2"))
+        away, there = place.base / "away", place.base / "there"
+        away.touch()
+        hosts = [place.host(name) for name in ("left", "right")]
+        for host, flag in zip(hosts, (away, there)):
+            host["command"] = ["sh", "-c", "test ! -e %s || { echo no route to it >&2; exit 1; }; exec %s \"$1\"" % (
+                flag, " ".join(host["command"])), "sh"]
+        place.say(*hosts)
+        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
+        status = run.await_phase("running")
+        equal([host_of(status, name)["actors"] for name in ("left", "right")], [0, 2], "actors at the beginning")
+        check(" A0433 " in run.log() and "no route to it" in run.log(), "no word about the host", run.log())
+        away.unlink()
+        run.await_alive(lambda: [host_of(run.read("status.json"), name)["actors"] for name in ("left", "right")] == [1, 1],
+                        "an actor on each host")
+        equal(run.read("status.json")["restarts"], 0, "restarts")
+        run.await_alive(lambda: run.read("status.json")["learners"] == 1, "the learner")
+        away.touch()
+        there.touch()
+        for name in ("left", "right"):
+            for agent in place.agents(name):
+                os.kill(agent, signal.SIGKILL)
+        run.await_alive(lambda: run.read("status.json")["actors"] == 0, "the end of all actors")
+        states = {p["state"] for p in run.read("status.json")["processes"] if p["role"] == "actor"}
+        equal(states, {"waits for left", "waits for right"}, "what the actors do")
+        there.unlink()
+        steps = run.read("status.json")["steps"]
+        run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "steps on the host that is back")
+        run.signal(signal.SIGINT)
         run.ends()
-        status = run.read("status.json")
-        equal((status["phase"], status["steps"]), ("done", 3000), "the end")
-        check(" A0433 " in run.log() and "no route to this machine" in run.log(), "no word about the host", run.log())
-        equal({p["host"] for p in status["processes"] if p["role"] == "actor"}, {"left"}, "where the actors were")
+        place.nobody_left()
 
 
 @test

@@ -243,7 +243,8 @@ static void read_rest(struct observe_files *self, struct observe_file *file, int
     }
 }
 
-static void read_file(struct observe_files *self, struct observe_file *file, struct json_tokener *tokener, char *block)
+static void read_file(struct observe_files *self, struct observe_file *file, double now_s, struct json_tokener *tokener,
+                      char *block)
 {
     char path[600];
     struct stat status;
@@ -251,15 +252,19 @@ static void read_file(struct observe_files *self, struct observe_file *file, str
     /* O_NONBLOCK: a named pipe must not block the launcher. */
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode))
         return;
-    if (file->inode != status.st_ino || status.st_size < file->offset)
+    bool watched = file->inode == status.st_ino && status.st_size >= file->offset;
+    if (!watched)
         begin(self, file, &status);
     if (status.st_size == file->offset)
         return;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return;
+    int64_t before = file->offset;
     read_rest(self, file, fd, tokener, block);
     close(fd);
+    if (watched && file->offset > before && file->time_s > 0)
+        file->time_s = now_s;
 }
 
 void observe_files_read(struct observe_files *self, double now_s)
@@ -273,7 +278,7 @@ void observe_files_read(struct observe_files *self, double now_s)
     char *block = malloc(MOST_LINE);
     if (tokener && block)
         for (uint32_t i = 0; i < self->n; i++)
-            read_file(self, &self->files[i], tokener, block);
+            read_file(self, &self->files[i], now_s, tokener, block);
     free(block);
     if (tokener)
         json_tokener_free(tokener);

@@ -14,11 +14,12 @@ enum observe_kind { OBSERVE_ACTOR, OBSERVE_LEARNER, OBSERVE_EVALUATOR, OBSERVE_K
 struct observe_file {
     char name[32]; /* of the process: "actor-3" */
     enum observe_kind kind;
-    ino_t inode;            /* 0: never read */
-    int64_t offset;         /* end of the last whole line that was read */
-    bool skip;              /* the line at offset has lost its beginning, or is longer than any report */
-    double time_s;          /* time of the newest report, seconds since 1970; 0: none */
-    double idle;            /* blocked_share or wait_share of the newest report; NAN: none */
+    ino_t inode;    /* 0: never read */
+    int64_t offset; /* end of the last whole line that was read */
+    bool skip;      /* the line at offset has lost its beginning, or is longer than any report */
+    double time_s; /* time of the newest report, seconds since 1970; 0: none. By our clock as soon as the file has grown
+                             * under our eyes: other machines may have other clocks */
+    double idle;   /* blocked_share or wait_share of the newest report; NAN: none */
     double by[IDLE_CAUSES]; /* the same by cause */
     double value;           /* the newest return; NAN: none */
 };

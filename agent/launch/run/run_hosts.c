@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/launch/process/machine.h"
 #include "agent/launch/run/run_impl.h"
 #include "agent/program/worker.h"
 
@@ -62,10 +63,19 @@ struct process_place *run_go_there(struct run *self, struct member *member, stru
 
 /* ---- news ---- */
 
-static const char *reason_of(const struct run *self, uint32_t index)
+/* Keeps the newest reason of a loss: while the host is tried again, it has none. */
+static void keep_reason(struct run *self, uint32_t index)
 {
     const char *reason = host_reason(host_pool_at(self->hosts.pool, index));
-    return reason[0] ? reason : "no reason is known";
+    struct run_site *site = &self->hosts.sites[index];
+    if (reason[0])
+        snprintf(site->reason, sizeof site->reason, "%s", reason);
+}
+
+static const char *processes(uint32_t n, char *out, size_t size)
+{
+    snprintf(out, size, n == 1 ? "%u process" : "%u processes", n);
+    return out;
 }
 
 /* Members that are on a host or are planned there. */
@@ -81,40 +91,42 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     const char *name = host_pool_name(self->hosts.pool, index);
+    char text[32];
     bool again = site->in, moved = site->evacuated;
     site->in = true;
     site->evacuated = false;
+    site->lost_s += site->lost_ns > 0 ? (double)(now_ns - site->lost_ns) * 1e-9 : 0.0;
     site->lost_ns = 0;
-    if (again)
-        run_say(self, LEVEL_INFO, "A0432", "%s is back: %u process%s %s there", name, members_at(self, index),
-                members_at(self, index) == 1 ? "" : "es", members_at(self, index) == 1 ? "starts" : "start");
     if (!again || moved)
         run_place_again(self, now_ns);
-    if (!again)
-        run_say(self, LEVEL_INFO, "A0432", "%s is taken in: %u process%s there", name, members_at(self, index),
-                members_at(self, index) == 1 ? "" : "es");
+    run_say(self, LEVEL_INFO, "A0432", "%s is %s: it gets %s", name, again ? "back" : "taken in",
+            processes(members_at(self, index), text, sizeof text));
 }
 
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
+    struct run_site *site = &self->hosts.sites[index];
     bool absent = host_state(host_pool_at(self->hosts.pool, index)) == HOST_ABSENT;
-    self->hosts.sites[index].lost_ns = now_ns;
+    char text[32];
+    site->lost_ns = now_ns;
+    site->losses++;
     if (self->phase < PHASE_STOPPING && !absent)
-        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %.300s; its %u processes wait for it",
-                host_pool_name(self->hosts.pool, index), reason_of(self, index), members_at(self, index));
+        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %s; %s of it wait", host_pool_name(self->hosts.pool, index),
+                site->reason, processes(members_at(self, index), text, sizeof text));
 }
 
 /* A source has taken the host away, perhaps some time after its connection broke: others may take over its processes. */
 static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
+    char text[32];
     if (!site->in || host_state(host_pool_at(self->hosts.pool, index)) != HOST_ABSENT)
         return;
     site->in = false;
     if (self->phase >= PHASE_STOPPING)
         return;
-    run_say(self, LEVEL_WARN, "A0431", "%s is gone: its %u processes wait for another host",
-            host_pool_name(self->hosts.pool, index), members_at(self, index));
+    run_say(self, LEVEL_WARN, "A0431", "%s is gone, and %s with it", host_pool_name(self->hosts.pool, index),
+            processes(members_at(self, index), text, sizeof text));
     run_place_again(self, now_ns);
 }
 
@@ -125,8 +137,8 @@ static void say_left_out(struct run *self, uint32_t index)
     if (site->in || site->said || host_state(host_pool_at(self->hosts.pool, index)) != HOST_LOST)
         return;
     site->said = true;
-    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %.300s; it is taken in when it comes",
-            host_pool_name(self->hosts.pool, index), reason_of(self, index));
+    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes",
+            host_pool_name(self->hosts.pool, index), site->reason);
 }
 
 /* ---- learners of a lost host ---- */
@@ -259,6 +271,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
     for (uint32_t i = 1; i < hosts->n; i++) {
         struct run_site *site = &hosts->sites[i];
         bool ready = host_pool_ready(hosts->pool, i);
+        keep_reason(self, i);
         bool replaced = ready && site->ready && site->times != host_times(host_pool_at(hosts->pool, i));
         if (site->ready && (!ready || replaced)) {
             site->ready = false;
@@ -281,12 +294,35 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
 
 /* ---- the status ---- */
 
+void run_hosts_measure(struct run *self, int64_t now_ns)
+{
+    struct run_hosts *hosts = &self->hosts;
+    double seconds = hosts->measured_ns > 0 ? (double)(now_ns - hosts->measured_ns) * 1e-9 : 0.0;
+    hosts->measured_ns = now_ns;
+    if (!several(self) || self->phase >= PHASE_STOPPING)
+        return;
+    for (uint32_t i = 0; i < hosts->n; i++)
+        hosts->sites[i].ready_s += hosts->sites[i].ready ? seconds : 0.0;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        if (member->process.running)
+            hosts->sites[member->at].cpu_s += seconds * member->cpu;
+    }
+}
+
+/* True if the process has its place on the host; after the end of the run: had it. */
+static bool is_planned(const struct run *self, const struct member *member, uint32_t index)
+{
+    bool kept = self->phase >= PHASE_STOPPING && (member->role != ROLE_ACTOR || member->index < self->actors_wanted);
+    return member->host == index && (member->wanted || kept);
+}
+
 static void fill_members(const struct run *self, uint32_t index, struct status_host *out)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
         const struct member *member = self->members[i];
         bool runs = member->process.running && member->at == index;
-        bool planned = member->wanted && member->host == index;
+        bool planned = is_planned(self, member, index);
         out->actors += runs && member->role == ROLE_ACTOR;
         out->learners += runs && member->role == ROLE_LEARNER;
         out->actors_wanted += planned && member->role == ROLE_ACTOR;
@@ -299,12 +335,14 @@ static void fill_members(const struct run *self, uint32_t index, struct status_h
 static void fill_state(const struct run *self, uint32_t index, struct status_host *out)
 {
     const struct host *host = host_pool_at(self->hosts.pool, index);
+    const struct run_site *site = &self->hosts.sites[index];
     enum host_state state = host_state(host);
-    double seconds = (double)(clock_now(&self->clock) - host_since(host)) * 1e-9;
+    int64_t since_ns = site->lost_ns > 0 ? site->lost_ns : self->start_ns;
+    double seconds = (double)(clock_now(&self->clock) - since_ns) * 1e-9;
     out->ready = host_pool_ready(self->hosts.pool, index);
     out->times = host_times(host);
-    if (state == HOST_LOST)
-        snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, host_reason(host));
+    if (state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
+        snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, site->reason);
     else
         snprintf(out->state, sizeof out->state, "%s", host_state_names[state]);
     struct host_load load = host_load(host);
@@ -325,12 +363,23 @@ void run_fill_hosts(struct run *self, struct status *out)
         if (i != HOST_POOL_HOME && host_state(host_pool_at(hosts->pool, i)) == HOST_ABSENT)
             continue; /* a scheduler has given it to somebody else */
         struct status_host *shown = &hosts->shown[n++];
-        *shown = (struct status_host){.ready = true, .machine_cpu = NAN, .round_trip_ms = NAN};
+        const struct run_site *site = &hosts->sites[i];
+        double away_s = site->lost_ns > 0 ? (double)(clock_now(&self->clock) - site->lost_ns) * 1e-9 : 0.0;
+        *shown = (struct status_host){.ready = true,
+                                      .losses = site->losses,
+                                      .lost_s = site->lost_s + away_s,
+                                      .mean_cpu = site->ready_s > 0 ? site->cpu_s / site->ready_s
+                                                  : site->in        ? 0.0
+                                                                    : NAN,
+                                      .machine_cpu = NAN,
+                                      .round_trip_ms = NAN};
         snprintf(shown->name, sizeof shown->name, "%s", host_pool_name(hosts->pool, i));
         snprintf(shown->state, sizeof shown->state, "ready");
         shown->cores = host_pool_cores(hosts->pool, i);
         if (i != HOST_POOL_HOME)
             fill_state(self, i, shown);
+        else
+            machine_model(shown->model, sizeof shown->model);
         fill_members(self, i, shown);
         out->cores += shown->cores;
     }
@@ -361,10 +410,10 @@ bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
     if (!self->hosts.stranded)
         return false;
     for (uint32_t i = 1; i < self->hosts.n; i++) {
-        if (host_state(host_pool_at(self->hosts.pool, i)) != HOST_LOST)
+        if (self->hosts.sites[i].ready || !self->hosts.sites[i].reason[0])
             continue;
-        snprintf(out, size, "all processes wait for their hosts: %s: %.150s", host_pool_name(self->hosts.pool, i),
-                 reason_of(self, i));
+        snprintf(out, size, "all processes wait for their hosts: %s: %s", host_pool_name(self->hosts.pool, i),
+                 self->hosts.sites[i].reason);
         return true;
     }
     snprintf(out, size, "all processes wait for hosts");

@@ -39,14 +39,18 @@ struct member {
 
 /* A host of the run, as the run sees it. */
 struct run_site {
-    bool in;                   /* was ready once, and still exists: processes are placed there */
-    bool ready;                /* at the last look */
-    bool said;                 /* a message said that it is left out */
-    bool evacuated;            /* was lost for so long that its learners have moved */
-    bool reaching;             /* was asked whether it reaches the broker */
-    uint32_t times;            /* number of its connection at the last look */
-    uint32_t reach_times;      /* number of the connection that was asked */
-    int64_t lost_ns;           /* when it was lost; 0: it is not */
+    bool in;              /* was ready once, and still exists: processes are placed there */
+    bool ready;           /* at the last look */
+    bool said;            /* a message said that it is left out */
+    bool evacuated;       /* was lost for so long that its learners have moved */
+    bool reaching;        /* was asked whether it reaches the broker */
+    uint32_t times;       /* number of its connection at the last look */
+    uint32_t reach_times; /* number of the connection that was asked */
+    int64_t lost_ns;      /* when it was lost; 0: it is not */
+    char reason[192];     /* of its latest loss; "": none */
+    uint32_t losses;
+    double lost_s;             /* in all, without the present loss */
+    double ready_s, cpu_s;     /* seconds in which it was ready, and processor seconds of our processes in them */
     uint32_t actors, learners; /* planned there */
 };
 
@@ -54,8 +58,9 @@ struct run_hosts {
     struct host_pool *pool; /* NULL: this machine alone */
     struct run_site *sites; /* the first is this machine */
     uint32_t n;
-    bool counted;  /* the numbers of sites hold for the present hosts and actors */
-    bool stranded; /* all processes wait for hosts */
+    bool counted;        /* the numbers of sites hold for the present hosts and actors */
+    bool stranded;       /* all processes wait for hosts */
+    int64_t measured_ns; /* when use was added up last */
     struct status_host *shown;
 };
 
@@ -196,6 +201,8 @@ bool run_hosts_open(struct run *self);
 void run_hosts_fini(struct run *self);
 /* Looks at the hosts: those that are lost, come, or come back. */
 void run_hosts_tend(struct run *self, int64_t now_ns);
+/* Adds up what processes use on each host. */
+void run_hosts_measure(struct run *self, int64_t now_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
 /* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);

@@ -316,6 +316,7 @@ void run_measure_usage(struct run *self, int64_t now_ns)
         tend_log(self, self->members[i]);
     }
     measure_others(self);
+    run_hosts_measure(self, now_ns);
 }
 
 static void tend_guard(struct run *self)

@@ -123,6 +123,24 @@ static void causes_are_kept(void **state)
     is(seen->idle_by.actor[IDLE_COUNTERS], 0.05);
 }
 
+/* A report of another machine counts from its arrival on, whatever that machine's clock says. */
+static void other_clocks(void **state)
+{
+    struct fixture *f = *state;
+    for (int skew = -1; skew <= 1; skew += 2) {
+        const char *name = skew < 0 ? "learner-0.jsonl" : "actor-0.jsonl";
+        add(f, name, START + skew * 1000, "\"wait_share\": 1, \"blocked_share\": 1");
+        look(f, START, NULL);
+        add(f, name, START + 2 + skew * 1000, "\"wait_share\": 0.5, \"blocked_share\": 0.5");
+    }
+    look(f, START + 1.5, NULL);
+    add(f, "learner-0.jsonl", START - 998, "\"wait_share\": 0.25");
+    const struct observation *seen = look(f, START + 2, NULL);
+    is(seen->learner_idle, 0.25);
+    is(seen->actor_idle, 0.5);
+    is(look(f, START + 100, NULL)->learner_idle, NAN);
+}
+
 static void files_come_later(void **state)
 {
     struct fixture *f = *state;
@@ -262,6 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(newest_reports_count, set_up, tear_down),
         cmocka_unit_test_setup_teardown(causes_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(files_come_later, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(other_clocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(half_a_line_waits, set_up, tear_down),
         cmocka_unit_test_setup_teardown(garbage_is_passed_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_files_are_left_alone, set_up, tear_down),
