@@ -32,9 +32,9 @@ void prepare_init(struct prepared *self)
 void prepare_fini(struct prepared *self)
 {
     host_pool_destroy(&self->hosts);
-    page_stop(&self->page);
-    if (self->folder[0])
+    if (self->page) /* otherwise the address may be that of another launcher */
         run_folder_remove(self->folder, FOLDER_PAGE);
+    page_stop(&self->page);
     guard_stop(&self->guard);
     interrupts_fini(&self->interrupts);
     run_keys_close(&self->keys);

@@ -191,7 +191,7 @@ def changes_need_a_token_and_a_yes():
         browser.run("%s.click()" % press, "Stop the run")
         browser.wait("the question", "return document.querySelector('dialog').open")
         browser.run("%s.click()" % press, "Yes")
-        launcher.ends()
+        launcher.ends(seconds=3 * PATIENCE)
         check(not (launcher.folder / "page").exists(), "the address is still there")
 
 
@@ -275,8 +275,8 @@ def a_day():
         browser.run("""return import('./store.js').then(({Store}) => fetch('api/state').then((r) => r.json()).then((state) => {
             const store = new Store();
             for (let second = 0; second < 86400; second++) {
-                state = JSON.parse(JSON.stringify(state));
-                state.unix_s += 1; state.broker.tables[0].limiter.inserts += 1000;
+                const tables = state.broker.tables.map((one) => ({...one, limiter: {...one.limiter, inserts: one.limiter.inserts + 1000}}));
+                state = {...state, unix_s: state.unix_s + 1, run: {...state.run}, broker: {...state.broker, tables}};
                 store.take(state);
             }
             window.day = store;

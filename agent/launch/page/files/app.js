@@ -106,11 +106,13 @@ async function openLog(name) {
 function question(text, ...fields) {
   const dialog = get("dialog");
   return new Promise((done) => {
-    const form = h("form", {method: "dialog"}, h("p", {}, text), fields,
-      h("div", {class: "row"}, h("button", {value: "yes", class: "danger"}, "Yes"), h("button", {value: "no", autofocus: true}, "No")));
+    // Not the event "close": it comes later, perhaps when the next question is already open.
+    const finish = (answer) => { dialog.close(); done(answer); };
+    const form = h("form", {onsubmit: (event) => { event.preventDefault(); finish(event.submitter?.value === "yes" ? new FormData(form) : null); }},
+      h("p", {}, text), fields, h("div", {class: "row"}, h("button", {value: "yes", class: "danger"}, "Yes"),
+        h("button", {value: "no", formnovalidate: true, autofocus: true}, "No")));
+    dialog.oncancel = () => done(null);
     show(dialog, form);
-    dialog.onclose = () => done(dialog.returnValue === "yes" ? new FormData(form) : null);
-    dialog.returnValue = "";
     dialog.showModal();
   });
 }
@@ -142,7 +144,7 @@ async function send(what) {
 function tell(text) {
   const dialog = get("dialog");
   show(dialog, h("form", {method: "dialog"}, h("p", {}, text), h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
-  dialog.onclose = null;
+  dialog.oncancel = null;
   dialog.showModal();
 }
 
@@ -169,7 +171,7 @@ function showKeys() {
   const dialog = get("dialog");
   show(dialog, h("form", {method: "dialog"}, h("h2", {}, "Keys"), h("table", {}, h("tbody", {}, keys.map(([key, text]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, text))))),
     h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
-  dialog.onclose = null;
+  dialog.oncancel = null;
   dialog.showModal();
 }
 
