@@ -19,6 +19,8 @@
 
 #define LEASE_NS (15 * NS_PER_S)
 #define CONNECT_NS (120 * NS_PER_S) /* from the carrier's start to the agent's answer: programs may be sent first */
+/* Bytes that wait between two calls of host_tend, if the kernel allows it: this bounds the rate of files and output. */
+#define PIPE_BYTES (512 * 1024)
 #define PING_NS NS_PER_S
 #define LEAVE_NS (2 * NS_PER_S)       /* for a carrier to end after its connection was closed */
 #define STATUS_NS (500 * NS_PER_MS)   /* for its exit status and last words to arrive after its output ended */
@@ -206,6 +208,8 @@ static bool start_carrier(struct host *self, int *error)
     bool ok =
         make_pipe(&in, &self->in, false) && make_pipe(&self->out, &out, true) && make_pipe(&self->err, &err, true);
     *error = errno;
+    fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
+    fcntl(self->out, F_SETPIPE_SZ, PIPE_BYTES);
     const struct spawn spawn = {.argv = (const char *const *)self->carrier,
                                 .in = in,
                                 .out = out,
@@ -342,10 +346,8 @@ void host_tend(struct host *self, int64_t now_ns)
     }
     if (self->in >= 0)
         host_send_feed(self, now_ns);
-    if (self->in >= 0) {
+    if (self->in >= 0)
         host_out_feed(self);
-        host_writer_flush(&self->writer);
-    }
     if (self->in >= 0 && self->writer.broken && self->eof_ns == 0)
         self->eof_ns = now_ns;
     if (self->in >= 0 && self->eof_ns != 0)

@@ -91,7 +91,7 @@ void host_in_errors(struct host *self);
 /* Queues a line behind the files and lines before it, and takes the object. False: it is too long, or there is no memory. */
 bool host_out_line(struct host *self, struct json_object *line);
 rp_status host_out_file(struct host *self, const char *path, const char *name, rp_error *err);
-/* Moves parcels to the writer as long as it has room. */
+/* Writes parcels as long as the carrier takes them. */
 void host_out_feed(struct host *self);
 void host_out_fini(struct host *self);
 /* host_send.c */

@@ -10,6 +10,9 @@
 #include "agent/launch/host/host_impl.h"
 #include "proto/base/error.h"
 
+/* Fillings of the writer's queue in one call: the launcher has more to do. */
+#define ROUNDS_MOST 8
+
 static void parcel_free(struct host_parcel *parcel)
 {
     if (parcel->fd >= 0)
@@ -77,20 +80,30 @@ static bool feed_file(struct host *self, struct host_parcel *parcel)
     return last;
 }
 
+/* Moves the first parcel, or the next piece of it, to the writer. */
+static void feed_first(struct host *self)
+{
+    struct host_parcel *parcel = self->first;
+    if (parcel->line) {
+        host_writer_put(&self->writer, parcel->line);
+        parcel->line = NULL;
+    } else if (!feed_file(self, parcel)) {
+        return;
+    }
+    self->first = parcel->next;
+    if (!self->first)
+        self->last = &self->first;
+    parcel_free(parcel);
+}
+
 void host_out_feed(struct host *self)
 {
-    while (self->first && host_writer_room(&self->writer)) {
-        struct host_parcel *parcel = self->first;
-        if (parcel->line) {
-            host_writer_put(&self->writer, parcel->line);
-            parcel->line = NULL;
-        } else if (!feed_file(self, parcel)) {
-            continue;
-        }
-        self->first = parcel->next;
-        if (!self->first)
-            self->last = &self->first;
-        parcel_free(parcel);
+    for (int round = 0; round < ROUNDS_MOST; round++) {
+        while (self->first && host_writer_room(&self->writer))
+            feed_first(self);
+        host_writer_flush(&self->writer);
+        if (!self->first || !host_writer_empty(&self->writer))
+            return;
     }
 }
 

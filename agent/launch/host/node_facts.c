@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "agent/launch/host/node_impl.h"
@@ -69,23 +70,35 @@ static void sweep(const char *parent)
         closedir(folder);
 }
 
+static uint64_t free_bytes(const char *folder)
+{
+    struct statvfs info;
+    return folder && folder[0] == '/' && statvfs(folder, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
+}
+
+/* Where the work folder is made: where the user says, or where there is more room. A learner's snapshots can fill the small file
+ * system of XDG_RUNTIME_DIR, which is memory. */
+static const char *choose_parent(void)
+{
+    const char *chosen = getenv("TMPDIR"), *runtime = getenv("XDG_RUNTIME_DIR");
+    if (chosen && chosen[0] == '/' && access(chosen, W_OK | X_OK) == 0)
+        return chosen;
+    return free_bytes(runtime) > free_bytes("/tmp") ? runtime : "/tmp";
+}
+
 rp_status node_work_make(struct node *self, rp_error *err)
 {
-    const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
-    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
-        char path[sizeof self->work - 64]; /* names of files follow */
-        if (!parents[i] || parents[i][0] != '/' ||
-            (size_t)snprintf(path, sizeof path, "%s/" PREFIX "XXXXXX", parents[i]) >= sizeof path)
-            continue;
-        sweep(parents[i]);
-        if (mkdtemp(path)) {
-            snprintf(self->work, sizeof self->work, "%s", path);
-            self->lock = lock_folder(path, O_CREAT | O_EXCL);
-            return RP_OK;
-        }
-    }
-    return err_set(err, RP_IO, "no folder for the run's files could be made in XDG_RUNTIME_DIR, TMPDIR or /tmp: %s",
-                   strerror(errno));
+    const char *parent = choose_parent();
+    char path[sizeof self->work - 64]; /* names of files follow */
+    if ((size_t)snprintf(path, sizeof path, "%s/" PREFIX "XXXXXX", parent) >= sizeof path)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
+    sweep(parent);
+    if (!mkdtemp(path))
+        return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
+                       strerror(errno));
+    snprintf(self->work, sizeof self->work, "%s", path);
+    self->lock = lock_folder(path, O_CREAT | O_EXCL);
+    return RP_OK;
 }
 
 void node_work_remove(struct node *self)
