@@ -101,7 +101,7 @@ class Launcher:
         return int(lines[-1].rsplit("=", 1)[1]) if lines else 0
 
     def starts(self, process):
-        return self.log().count("started process=%s pid=" % process)
+        return self.log().count("started process=%s " % process)
 
     def await_start(self, process, times=1):
         self.await_alive(lambda: self.starts(process) >= times, "start %d of %s" % (times, process))

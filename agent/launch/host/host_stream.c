@@ -99,8 +99,8 @@ static struct json_object *take_line(struct host_reader *self, const char *line,
     const char *mark = memmem(line, size, MARK "{", MARK_SIZE + 1);
     size_t before = mark ? (size_t)(mark - line) : size;
     struct json_object *object = mark ? parse(mark + MARK_SIZE, size - before - MARK_SIZE) : NULL;
-    if (!object || before > 0)
-        host_noise_add(self->noise, line, object ? before : size);
+    if (before > 0) /* a damaged object says nothing to people: the connection broke in the middle of it */
+        host_noise_add(self->noise, line, before);
     return object;
 }
 

@@ -1,0 +1,143 @@
+"""Runs over several machines: real sshd instances with addresses, homes and process ids of their own (machines.py). The machines see
+our programs under the same path as home."""
+
+import pathlib
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+
+import machines  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+from launches import ENDLESS, GRACE, PATIENCE, check, equal, eventually, sets  # noqa: E402
+from machines import place_in  # noqa: E402
+
+test = Runner()
+GOAL = 475  # of CartPole, whose episodes have 500 steps
+DEMO = (pathlib.Path(__file__).resolve().parent.parent.parent / "configs" / "cartpole-dqn.yaml").read_text()
+COUNTS = ("actors.count=2", "learners.count=1", "learners.save_every=200ms", "launch.backoff=50ms")
+
+
+def hosts_of(launcher):
+    return {row["name"]: row for row in (launcher.read("status.json") or {}).get("hosts") or []}
+
+
+def host_of(launcher, name):
+    return hosts_of(launcher).get(name) or {"ready": False, "losses": 0, "times": 0}
+
+
+def processes_of(launcher):
+    """Where each process runs that does."""
+    rows = (launcher.read("status.json") or {}).get("processes") or []
+    return {row["name"]: row["host"] for row in rows if row.get("pid")}
+
+
+def steps_of(launcher):
+    return (launcher.read("status.json") or {}).get("steps") or 0
+
+
+def await_steps(launcher, more=200):
+    """Until actors have taken more steps than now."""
+    goal = steps_of(launcher) + more
+    launcher.await_alive(lambda: steps_of(launcher) >= goal, "%d steps" % goal)
+
+
+def await_spread(launcher):
+    """Until everybody runs, each where its role belongs, and actors take steps."""
+    wanted = {"broker": "home", "evaluator-0": "home", "learner-0": "gpu1", "actor-0": "cpu1", "actor-1": "cpu2"}
+    launcher.await_alive(lambda: processes_of(launcher) == wanted, "processes on their hosts", 2 * PATIENCE)
+    await_steps(launcher)
+
+
+@test
+def test_run_reaches_its_goal(lab):
+    with place_in(lab, config=DEMO) as place:
+        launcher = place.launch(*sets(*COUNTS))
+        await_spread(launcher)
+        launcher.ends(seconds=3 * PATIENCE)
+        lab.nothing_left()
+        place.nobody_left()
+        report = launcher.read("report.json")
+        check(report["exit"] == "done" and report["best"] >= GOAL, report)
+        for name in ("learner.weights", "best.weights", "learner-0.jsonl", "actor-0.jsonl", "actor-1.jsonl"):
+            check((launcher.folder / name).stat().st_size > 0, name, "is empty")
+        check(not lab["cpu1"].cache().exists(), "programs were sent though they were there")
+
+
+@test
+def test_hosts_go_down_and_come_back(lab):
+    """One host after the other loses its power. Meanwhile the cable of another one is pulled, and neither side hears of the other's
+    end: each gives the other up after its lease."""
+    with place_in(lab) as place:
+        launcher = place.launch(*sets(*ENDLESS))
+        await_spread(launcher)
+        lab["cpu1"].cut_off()
+        for name, member in (("cpu2", "actor-1"), ("gpu1", "learner-0")):
+            lab[name].stop()
+            launcher.await_alive(lambda: not host_of(launcher, name)["ready"], "the loss of " + name)
+            check(member not in processes_of(launcher), member, "runs on a lost host")
+            lab[name].start()
+            launcher.await_alive(lambda: host_of(launcher, name)["times"] == 2, "the return of " + name)
+            launcher.await_start(member, 2)
+            await_steps(launcher)
+        eventually(lambda: not lab["cpu1"].left(), 2 * PATIENCE, "the end of all processes on cpu1")
+        launcher.await_alive(lambda: not host_of(launcher, "cpu1")["ready"], "the loss of cpu1")
+        lab["cpu1"].join()
+        await_spread(launcher)
+        equal({name: host["times"] for name, host in hosts_of(launcher).items() if name != "home"},
+              {"cpu1": 2, "cpu2": 2, "gpu1": 2}, "how often hosts were taken in")
+        launcher.signal()
+        launcher.ends()
+        lab.nothing_left()
+        place.nobody_left()
+
+
+@test
+def test_killed_launcher_leaves_nothing(lab):
+    with place_in(lab) as place:
+        launcher = place.launch(*sets(*ENDLESS))
+        await_spread(launcher)
+        for name, program in (("cpu1", "replay-actor"), ("gpu1", "replay-learner")):
+            contains(" ".join(lab[name].commands().values()), program, "replay-launch node")
+        launcher.signal(signal.SIGKILL)
+        lab.nothing_left(GRACE)
+        place.nobody_left(GRACE)
+
+
+FAR = """
+hosts:
+  - {ssh: "far[1-2]", cores: 2}
+  - {ssh: far3, cores: 2, roles: [learner]}
+"""
+
+
+@test
+def test_latency_and_broken_connections(lab):
+    """All connections take 20 ms in each direction, and break: those of processes to the broker, and those of ssh."""
+    names, ports = ("cpu1", "cpu2", "gpu1"), (7600, 7601, 7602)
+    to_broker = machines.Forwarder(lab, "wan1", {port: (lab.home.address, port) for port in ports}, 20)
+    to_hosts = machines.Forwarder(lab, "wan2", {2201 + i: (lab[name].address, 22) for i, name in enumerate(names)}, 20)
+    for i, name in enumerate(names):
+        lab.know("far%d" % (i + 1), lab[name], to_hosts.address, 2201 + i)
+    broker = ["broker.advertise=" + to_broker.address]
+    broker += ["broker.%s=tcp://0.0.0.0:%d" % way for way in zip(("service", "ingest", "events"), ports)]
+    with place_in(lab, FAR) as place:
+        launcher = place.launch(*sets("stop.steps=1500", *broker))
+        for forwarder in (to_broker, to_hosts, to_broker):
+            await_steps(launcher)
+            check(forwarder.cut() > 0, "no connection was broken")
+        launcher.ends(seconds=3 * PATIENCE)
+        lab.nothing_left()
+        report = launcher.read("report.json")
+        check(report["exit"] == "done" and report["steps"] >= 1500, report)
+        equal(report["restarts"], 0, "failures of processes")
+
+
+def main():
+    machines.skip_unless_possible()
+    with machines.Lab(("cpu1", "cpu2", "gpu1")) as lab:
+        return test.main(lab)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
