@@ -340,7 +340,8 @@ void host_tend(struct host *self, int64_t now_ns)
     }
     check_silence(self, now_ns);
     self->tended_ns = now_ns;
-    if (self->state == HOST_READY && now_ns - self->pinged_ns >= PING_NS) {
+    int64_t every = self->lease_ns / 4 < PING_NS ? self->lease_ns / 4 : PING_NS;
+    if (self->state == HOST_READY && now_ns - self->pinged_ns >= every) {
         self->pinged_ns = now_ns;
         host_writer_put(&self->writer, host_line_new("ping"));
     }

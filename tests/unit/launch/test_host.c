@@ -653,14 +653,14 @@ static void test_stopped(void **state)
     struct fixture *f = *state;
     struct process a;
     pid_t one = 0;
-    connect_node(f, NS_PER_S);
+    connect_node(f, 2 * NS_PER_S);
     shell(f, &a, "a", "echo ready; while :; do sleep 0.1; done");
     await(f, log_of(f, "a")[0]);
     pid_t node = node_of(f);
     assert_int_equal(kill(node, SIGSTOP), 0);
     int64_t start_ns = now();
     assert_int_equal(await_end(f, &a), PROCESS_LOST);
-    assert_true(now() - start_ns > NS_PER_S / 2 && now() - start_ns < 5 * NS_PER_S);
+    assert_true(now() - start_ns > NS_PER_S);
     assert_int_equal(host_state(f->host), HOST_LOST);
     assert_true(count_marked(f, &one) > 0);
     assert_int_equal(kill(node, SIGCONT), 0);
@@ -672,7 +672,7 @@ static void test_lease_there(void **state)
 {
     struct fixture *f = *state;
     int64_t end_ns = now() + 20 * NS_PER_S;
-    connect_node(f, NS_PER_S);
+    connect_node(f, 2 * NS_PER_S);
     pid_t node = node_of(f);
     while (now() < end_ns && find_work(f)[0])
         pause_ms(10); /* nobody tends the host */
