@@ -276,10 +276,27 @@ static void check_reach(const struct run_config *config, struct schema_report *r
                        config->broker.service);
 }
 
+/* Files are sent into a folder of the hosts, so their names stay below the folder of the run's file. */
+static void check_send(const struct run_config *config, struct schema_report *report)
+{
+    char *const *list = config->launch.send.data;
+    for (uint32_t i = 0; i < config->launch.send.count; i++) {
+        char path[48];
+        size_t length = strlen(list[i]);
+        bool up = strncmp(list[i], "..", 2) == 0 || strstr(list[i], "/../") != NULL ||
+                  (length >= 3 && strcmp(list[i] + length - 3, "/..") == 0);
+        snprintf(path, sizeof path, "launch.send[%u]", i);
+        if (list[i][0] == '/' || list[i][0] == '\0' || up)
+            schema_problem(report, path, "'%s' is not below the folder of this file: write a path such as my_env.py",
+                           list[i]);
+    }
+}
+
 void run_config_check_hosts(const struct run_config *self, struct schema_report *report)
 {
     const struct host_config *hosts = self->hosts.data;
     uint32_t n = 0, homes = 0;
+    check_send(self, report);
     if (self->hosts.count == 0)
         return;
     if (self->launch.engine == ENGINE_SLURM) {

@@ -6,16 +6,21 @@
 
 #include "proto/base/error.h"
 
+bool endpoint_is_any(const char *endpoint)
+{
+    static const char *const any[] = {"tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"};
+    for (size_t i = 0; i < sizeof any / sizeof any[0]; i++)
+        if (strncmp(endpoint, any[i], strlen(any[i])) == 0)
+            return true;
+    return false;
+}
+
 char *endpoint_local(const char *endpoint)
 {
-    static const char *const any[] = {"tcp://*:", "tcp://0.0.0.0:"};
-    for (size_t i = 0; i < 2; i++) {
-        size_t size = strlen(any[i]);
-        char *local = NULL;
-        if (strncmp(endpoint, any[i], size) == 0)
-            return asprintf(&local, "tcp://127.0.0.1:%s", endpoint + size) < 0 ? NULL : local;
-    }
-    return strdup(endpoint);
+    char *local = NULL;
+    if (!endpoint_is_any(endpoint))
+        return strdup(endpoint);
+    return asprintf(&local, "tcp://127.0.0.1%s", strrchr(endpoint, ':')) < 0 ? NULL : local;
 }
 
 bool endpoint_is_loopback(const char *endpoint)

@@ -15,6 +15,8 @@
 char *endpoint_local(const char *endpoint);
 /* True if no other machine can connect to the endpoint: inproc, ipc, or tcp on the loopback interface. */
 bool endpoint_is_loopback(const char *endpoint);
+/* True if the endpoint listens on all interfaces. */
+bool endpoint_is_any(const char *endpoint);
 /* Writes the endpoint as other machines reach it: with `host` ("10.0.0.5", "[fe80::1]", a name) in place of its address. An endpoint
  * that no other machine can reach, or an empty host, leaves it as it is. False: it does not fit, and out is "". */
 bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_t size);

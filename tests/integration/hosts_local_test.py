@@ -100,14 +100,16 @@ def test_programs_of_the_user():
     """Their placeholders name what is on the host, and what they print is in the run's logs."""
     with Hosts() as place:
         (place.base / "words.txt").write_text("sent along\n")
-        script = ("cat {here}/words.txt; test -w {folder} && echo folder of {index}; test -r {config} || echo no config; "
+        script = ("cat {here}/words.txt; test -w {folder} && echo folder of {index}; echo {service}; test -r {config} || echo no config; "
                   "exec %s/replay-actor -c {config} --endpoint {service} --index {index} --set actors.count={count} "
                   "--folder {folder}" % os.environ["RP_BUILD_DIR"])
         run = place.launch("--folder", "one", *sets("actors.command=" + json.dumps(["sh", "-c", script]),
-                                                    "launch.send=[words.txt]"))
+                                                    "launch.send=[words.txt]", "broker.advertise=localhost"))
         run.ends()
         for i in range(2):
-            equal(run.log("actor-%d" % i).splitlines()[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
+            lines = run.log("actor-%d" % i).splitlines()
+            equal(lines[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
+            check(lines[2].startswith("tcp://localhost:"), "not the advertised address", lines[2])
         equal(run.read("status.json")["steps"], 3000, "steps")
         place.nobody_left()
 

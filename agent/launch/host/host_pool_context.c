@@ -1,5 +1,6 @@
 /* What processes need on a host: files that are sent there, and how command lines name them. */
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,10 +162,8 @@ static void map_endpoint(const struct host_pool *self, const struct pool_host *o
                          const char *bound, char *out, size_t size)
 {
     char open[300];
-    bool any = strncmp(configured, "tcp://*:", 8) == 0 || strncmp(configured, "tcp://0.0.0.0:", 14) == 0 ||
-               strncmp(configured, "tcp://[::]:", 11) == 0;
     const char *port = strrchr(bound, ':');
-    if (any && port) {
+    if (endpoint_is_any(configured) && port) {
         snprintf(open, sizeof open, "tcp://*%s", port);
         endpoint_with_host(open, address_of(self, one), out, size);
     } else {
@@ -208,9 +207,8 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
 {
     const struct run_config *config = base->config;
     const char *plugin = config->environment.plugin ? config->environment.plugin : "";
-    const char *rest = below(plugin, self->options.here);
     uint32_t n = 0, own = 0;
-    char path[2 * POOL_PATH];
+    char path[PATH_MAX + POOL_PATH], real[PATH_MAX];
     while (base->overrides && base->overrides[n])
         n++;
     const char **list = realloc(one->overrides, (n + POOL_OVERRIDES + 1) * sizeof *list);
@@ -224,8 +222,9 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
         write_override(one->own_overrides[own], sizeof one->own_overrides[own], "actors.weights=", path);
         list[n++] = one->own_overrides[own++];
     }
-    if (plugin[0] && rest && strcmp(one->here, self->options.here) != 0) {
-        snprintf(path, sizeof path, "%s%s", one->here, rest);
+    if (plugin[0] && realpath(plugin, real)) { /* beside the run's file, or at the same path there */
+        const char *rest = below(real, self->options.here);
+        snprintf(path, sizeof path, "%s%s", rest ? one->here : "", rest ? rest : real);
         write_override(one->own_overrides[own], sizeof one->own_overrides[own], "environment.plugin=", path);
         list[n++] = one->own_overrides[own++];
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "agent/config/placeholder.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/keys/keys.h"
@@ -282,6 +283,11 @@ static void add_broker(struct words *words, const struct command_context *contex
     if (context->keys && context->keys->on) {
         words_add(words, "--set");
         add_path(words, "broker.security.keys=", context->keys->list);
+    }
+    /* Hosts are told the address by the launcher. Processes of this machine need not reach it. */
+    if (broker->advertise && broker->advertise[0] && endpoint_is_any(broker->service)) {
+        words_add(words, "--set");
+        words_add(words, "broker.advertise=''");
     }
     add_overrides(words, context);
 }

@@ -1,13 +1,10 @@
-/* The hosts of a run: which are there, what happens to processes of a lost one, and how the status shows them. */
+/* The hosts of a run: which are there, and what happens to the processes of a lost one. */
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/process/machine.h"
 #include "agent/launch/run/run_impl.h"
-#include "agent/program/worker.h"
 
 /* A learner whose host stays lost for this long moves to another one. */
 #define MOVE_NS (30 * NS_PER_S)
@@ -171,29 +168,36 @@ static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
 
 /* ---- the broker, seen from there ---- */
 
+/* Asks once for each connection. */
+static void ask_reach(struct run *self, struct run_site *site, uint32_t index, struct host *host)
+{
+    struct command_context there;
+    host_pool_context(self->hosts.pool, index, &self->context, &there);
+    site->reach_times = host_times(host);
+    site->reaching = there.endpoints && strncmp(there.endpoints->service, "tcp://", 6) == 0 &&
+                     host_reach_begin(host, there.endpoints->service, NULL) == RP_OK;
+}
+
 static void check_reach(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
     struct host *host = host_pool_at(self->hosts.pool, index);
-    struct command_context there;
     bool done = false;
     const char *why = "";
     if (!self->observer || !site->ready)
         return;
-    host_pool_context(self->hosts.pool, index, &self->context, &there);
-    const char *service = there.endpoints ? there.endpoints->service : "";
-    if (site->reach_times != host_times(host) && strncmp(service, "tcp://", 6) == 0) {
-        site->reach_times = host_times(host);
-        site->reaching = host_reach_begin(host, service, NULL) == RP_OK;
-    } else if (site->reaching) {
-        bool reached = host_reach_result(host, &done, &why);
-        site->reaching = !done;
-        if (done && !reached)
-            run_say(self, LEVEL_WARN, "A0435",
-                    "%s cannot connect to the broker at %s: %.200s; write an address that it reaches in "
-                    "broker.advertise, and let it through firewalls",
-                    host_name(host), service, why);
-    }
+    if (site->reach_times != host_times(host))
+        ask_reach(self, site, index, host);
+    bool reached = site->reaching && host_reach_result(host, &done, &why);
+    if (!site->reaching || !done)
+        return;
+    site->reaching = false;
+    if (!reached)
+        run_say(
+            self, LEVEL_WARN, "A0435",
+            "%s cannot connect to the broker: %.200s; write an address that it reaches in broker.advertise, and let "
+            "its ports through firewalls",
+            host_name(host), why);
 }
 
 /* ---- the whole ---- */
@@ -238,23 +242,11 @@ void run_hosts_fini(struct run *self)
     free(self->hosts.shown);
 }
 
-/* True if processes should run, none does, and all wait for hosts. */
-static bool is_stranded(const struct run *self)
-{
-    uint32_t waiting = 0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        bool works = member->role == ROLE_ACTOR || member->role == ROLE_LEARNER;
-        if (works && member->process.running)
-            return false;
-        waiting += works && member->wanted && member->waits;
-    }
-    return waiting > 0;
-}
-
 static void tend_stranded(struct run *self)
 {
-    bool stranded = is_stranded(self);
+    char text[8];
+    bool running = run_running(self, ROLE_ACTOR) + run_running(self, ROLE_LEARNER) > 0;
+    bool stranded = !running && run_waits_for_hosts(self, text, sizeof text);
     if (stranded && !self->hosts.stranded && self->phase < PHASE_STOPPING)
         run_say(self, LEVEL_WARN, "A0436", "no actor and no learner runs: all of them wait for their hosts");
     self->hosts.stranded = stranded;
@@ -290,132 +282,4 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
         }
     }
     tend_stranded(self);
-}
-
-/* ---- the status ---- */
-
-void run_hosts_measure(struct run *self, int64_t now_ns)
-{
-    struct run_hosts *hosts = &self->hosts;
-    double seconds = hosts->measured_ns > 0 ? (double)(now_ns - hosts->measured_ns) * 1e-9 : 0.0;
-    hosts->measured_ns = now_ns;
-    if (!several(self) || self->phase >= PHASE_STOPPING)
-        return;
-    for (uint32_t i = 0; i < hosts->n; i++)
-        hosts->sites[i].ready_s += hosts->sites[i].ready ? seconds : 0.0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        if (member->process.running)
-            hosts->sites[member->at].cpu_s += seconds * member->cpu;
-    }
-}
-
-/* True if the process has its place on the host; after the end of the run: had it. */
-static bool is_planned(const struct run *self, const struct member *member, uint32_t index)
-{
-    bool kept = self->phase >= PHASE_STOPPING && (member->role != ROLE_ACTOR || member->index < self->actors_wanted);
-    return member->host == index && (member->wanted || kept);
-}
-
-static void fill_members(const struct run *self, uint32_t index, struct status_host *out)
-{
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        bool runs = member->process.running && member->at == index;
-        bool planned = is_planned(self, member, index);
-        out->actors += runs && member->role == ROLE_ACTOR;
-        out->learners += runs && member->role == ROLE_LEARNER;
-        out->actors_wanted += planned && member->role == ROLE_ACTOR;
-        out->learners_wanted += planned && member->role == ROLE_LEARNER;
-        out->cpu += runs ? member->cpu : 0.0;
-        out->memory += runs ? member->memory : 0;
-    }
-}
-
-static void fill_state(const struct run *self, uint32_t index, struct status_host *out)
-{
-    const struct host *host = host_pool_at(self->hosts.pool, index);
-    const struct run_site *site = &self->hosts.sites[index];
-    enum host_state state = host_state(host);
-    int64_t since_ns = site->lost_ns > 0 ? site->lost_ns : self->start_ns;
-    double seconds = (double)(clock_now(&self->clock) - since_ns) * 1e-9;
-    out->ready = host_pool_ready(self->hosts.pool, index);
-    out->times = host_times(host);
-    if (state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
-        snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, site->reason);
-    else
-        snprintf(out->state, sizeof out->state, "%s", host_state_names[state]);
-    struct host_load load = host_load(host);
-    out->machine_cpu = out->ready && load.cpu > 0 ? load.cpu : NAN;
-    out->round_trip_ms = out->ready && load.round_trip_ns > 0 ? (double)load.round_trip_ns * 1e-6 : NAN;
-    if (out->times > 0)
-        snprintf(out->model, sizeof out->model, "%.63s", host_facts(host)->model);
-}
-
-void run_fill_hosts(struct run *self, struct status *out)
-{
-    const struct run_hosts *hosts = &self->hosts;
-    if (!several(self))
-        return;
-    uint32_t n = 0;
-    out->cores = 0.0;
-    for (uint32_t i = 0; i < hosts->n; i++) {
-        if (i != HOST_POOL_HOME && host_state(host_pool_at(hosts->pool, i)) == HOST_ABSENT)
-            continue; /* a scheduler has given it to somebody else */
-        struct status_host *shown = &hosts->shown[n++];
-        const struct run_site *site = &hosts->sites[i];
-        double away_s = site->lost_ns > 0 ? (double)(clock_now(&self->clock) - site->lost_ns) * 1e-9 : 0.0;
-        *shown = (struct status_host){.ready = true,
-                                      .losses = site->losses,
-                                      .lost_s = site->lost_s + away_s,
-                                      .mean_cpu = site->ready_s > 0 ? site->cpu_s / site->ready_s
-                                                  : site->in        ? 0.0
-                                                                    : NAN,
-                                      .machine_cpu = NAN,
-                                      .round_trip_ms = NAN};
-        snprintf(shown->name, sizeof shown->name, "%s", host_pool_name(hosts->pool, i));
-        snprintf(shown->state, sizeof shown->state, "ready");
-        shown->cores = host_pool_cores(hosts->pool, i);
-        if (i != HOST_POOL_HOME)
-            fill_state(self, i, shown);
-        else
-            machine_model(shown->model, sizeof shown->model);
-        fill_members(self, i, shown);
-        out->cores += shown->cores;
-    }
-    out->hosts = hosts->shown;
-    out->n_hosts = n;
-}
-
-void run_actor_machines(const struct run *self, double *cpu, double *cores)
-{
-    const struct run_hosts *hosts = &self->hosts;
-    if (!several(self))
-        return;
-    *cpu = *cores = 0.0;
-    for (uint32_t i = 0; i < hosts->n; i++) {
-        struct status_host there = {0};
-        if (!host_pool_takes(hosts->pool, i, ROLE_ACTOR) || !host_pool_ready(hosts->pool, i))
-            continue;
-        fill_members(self, i, &there);
-        *cpu += there.cpu;
-        *cores += host_pool_cores(hosts->pool, i);
-    }
-    if (self->config->launch.engine == ENGINE_SLURM)
-        *cores = 0.0;
-}
-
-bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
-{
-    if (!self->hosts.stranded)
-        return false;
-    for (uint32_t i = 1; i < self->hosts.n; i++) {
-        if (self->hosts.sites[i].ready || !self->hosts.sites[i].reason[0])
-            continue;
-        snprintf(out, size, "all processes wait for their hosts: %s: %s", host_pool_name(self->hosts.pool, i),
-                 self->hosts.sites[i].reason);
-        return true;
-    }
-    snprintf(out, size, "all processes wait for hosts");
-    return true;
 }

@@ -201,16 +201,18 @@ bool run_hosts_open(struct run *self);
 void run_hosts_fini(struct run *self);
 /* Looks at the hosts: those that are lost, come, or come back. */
 void run_hosts_tend(struct run *self, int64_t now_ns);
-/* Adds up what processes use on each host. */
-void run_hosts_measure(struct run *self, int64_t now_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
 /* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
+
+/* run_hosts_status.c */
+/* Adds up what processes use on each host. */
+void run_hosts_measure(struct run *self, int64_t now_ns);
 void run_fill_hosts(struct run *self, struct status *out);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and
  * *cores stay. *cores is 0 (no bound) where a scheduler gives more machines to more actors. */
 void run_actor_machines(const struct run *self, double *cpu, double *cores);
-/* True if nothing runs because all processes wait for hosts; then out says for which. */
+/* True if no actor or no learner runs because all of them wait for hosts; then out says for which. */
 bool run_waits_for_hosts(const struct run *self, char *out, size_t size);
 
 /* run_stretch.c */

@@ -111,6 +111,18 @@ static void test_mistakes(void **state)
         "tcp://*:7600\n");
 }
 
+static void test_files_to_send(void **state)
+{
+    (void)state;
+    expect("launch: {send: [my_env.py, data/, ./a/b, ..c/d.py]}\n" TABLES,
+           "run.yaml:1:42: launch.send[3]: '..c/d.py' is not below the folder of this file: write a path such as "
+           "my_env.py\n");
+    expect("launch: {send: [/etc/passwd]}\n" TABLES, "run.yaml:1:17: launch.send[0]: '/etc/passwd' is not below the "
+                                                     "folder of this file: write a path such as my_env.py\n");
+    expect("launch: {send: [a/../../b]}\n" TABLES, "run.yaml:1:17: launch.send[0]: 'a/../../b' is not below the folder "
+                                                   "of this file: write a path such as my_env.py\n");
+}
+
 /* ---- what it means ---- */
 
 static void read_config(const char *text, struct run_config *out)
@@ -167,8 +179,8 @@ static void test_open_broker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns), cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_home),     cmocka_unit_test(test_open_broker),
+        cmocka_unit_test(test_patterns),      cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_files_to_send), cmocka_unit_test(test_home),           cmocka_unit_test(test_open_broker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
