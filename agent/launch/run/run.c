@@ -302,6 +302,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .config = options->config,
         .clock = clock_system(),
         .best = NAN,
+        .home_load = NAN,
         .final = {.value = NAN},
         .actors_wanted = run_config_actors(options->config),
         .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};

@@ -69,6 +69,12 @@ static void fill_state(const struct run *self, uint32_t index, struct status_hos
         snprintf(out->model, sizeof out->model, "%.63s", host_facts(host)->model);
 }
 
+static void fill_home(const struct run *self, struct status_host *out)
+{
+    machine_model(out->model, sizeof out->model);
+    out->machine_cpu = self->home_load;
+}
+
 void run_fill_hosts(struct run *self, struct status *out)
 {
     const struct run_hosts *hosts = &self->hosts;
@@ -96,7 +102,7 @@ void run_fill_hosts(struct run *self, struct status *out)
         if (i != HOST_POOL_HOME)
             fill_state(self, i, shown);
         else
-            machine_model(shown->model, sizeof shown->model);
+            fill_home(self, shown);
         fill_members(self, i, shown);
         out->cores += shown->cores;
     }

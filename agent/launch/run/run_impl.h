@@ -127,6 +127,7 @@ struct run {
     struct machine_load load; /* load of the machine when it was last read */
     int64_t load_ours_ns;     /* processor time of our processes at that time */
     double others;            /* cores that other programs take */
+    double home_load;         /* cores that all programs take on this machine; NAN: not known */
     int64_t moved_ns;         /* when something was last inserted, sampled or learned */
     bool stall_said;
     struct status_process *shown;

@@ -1,4 +1,5 @@
 /* The processes of a run: starts, awaits, restarts and retires them. */
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,6 +304,7 @@ static void measure_others(struct run *self)
     self->others = self->load.cores > 0 && ours_ns >= self->load_ours_ns
                        ? machine_load_others(&self->load, &load, (double)(ours_ns - self->load_ours_ns) / ns)
                        : 0.0;
+    self->home_load = self->load.cores > 0 ? (double)(load.busy_ns - self->load.busy_ns) / ns : NAN;
     self->load = load;
     self->load_ours_ns = ours_ns;
 }
