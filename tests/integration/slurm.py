@@ -20,7 +20,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={base}/run/munge.sock,cred_expire=3
+AuthInfo=socket={base}/run/munge.sock,cred_expire=5
 CryptoType=crypto/munge
 SlurmctldPort={port}
 StateSaveLocation={base}/state

@@ -1,0 +1,171 @@
+"""Runs on a real Slurm with four virtual nodes: one command reaches its goal although all its actors are preempted; a second run
+beside it meets the time limit of its job and goes on, loses a node, and is cancelled without a trace."""
+
+import json
+import subprocess
+import sys
+import time
+
+from launches import GRACE, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
+from slurm import Cluster, skip_without_slurm
+
+# Actors stay off the first node, where the core jobs are: it must not go down.
+SLURM = """
+launch:
+  engine: slurm
+  backoff: 100ms
+  slurm:
+    partition: main
+    cores: 1
+    warning: 45s
+    actors: {partition: spare, count: %s, per_task: 1, options: [--exclude=n1]}
+report: {every: 250ms, tensorboard: false, csv: false}
+"""
+GOAL = SLURM % "2-4" + """
+name: goal
+environment: {name: CartPole-v1, delay: 1ms}
+agent: {algorithm: dqn, hidden: [64, 64], activation: tanh, batch: 64, discount: 0.99, learning_rate: 1e-3, tau: 0.01, double: true,
+        huber: 0, importance_exponent: 0}
+adder: {kind: transition, table: replay, n_step: 10, batch_items: 5, buffer_items: 20}
+actors: {count: 2, random_steps: 1000, epsilon: 0.2, epsilon_steps: 10000, epsilon_alpha: 0, pull_every: 5}
+learners: {count: 1, publish_every: 2}
+evaluator: {every: 6000, episodes: 10}
+stop: {value: 475, steps: 100000}
+broker:
+  tables:
+    - name: replay
+      max_size: 200000
+      sampler: {kind: uniform}
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 32, min_size: 500, error_buffer: 1280}
+"""
+LIMIT = SLURM % "1" + """
+name: limit
+environment: {name: CartPole-v1, delay: 20ms}
+agent: {algorithm: dqn, hidden: [8], batch: 8}
+adder: {table: replay, batch_items: 2, buffer_items: 10}
+actors: {count: 1}
+learners: {count: 1, save_every: 500ms}
+evaluator: {on: false}
+broker:
+  tables: [{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 20,
+                                                      error_buffer: 40}}]
+"""
+BACK = 15  # seconds in which the plan is met again
+
+
+class Run:
+    """A run that replay-launch submits from here, as from a login node."""
+
+    def __init__(self, place, cluster, name, text, *words):
+        self.place, self.cluster = place, cluster
+        config = place.base / (name + ".yaml")
+        config.write_text(text)
+        self.login = place.launch("--folder", name, *words, config=config)
+        self.job, self.array = self.record("core"), self.record("array")
+
+    def record(self, key):
+        return self.login.await_alive(lambda: (self.login.read("slurm.json") or {}).get(key), key + " of slurm.json")
+
+    def status(self, key, default=0):
+        return (self.login.read("status.json") or {}).get(key, default)
+
+    def actor_starts(self):
+        return self.login.log().count("started process=actor-")
+
+    def await_steps(self, steps, seconds=PATIENCE):
+        self.login.await_alive(lambda: self.status("steps") >= steps, "%d steps" % steps, seconds)
+
+    def await_actors(self, count, seconds=PATIENCE):
+        """Gives the seconds that it took."""
+        start = time.monotonic()
+        self.login.await_alive(lambda: self.status("actors", -1) == count, "%d actors" % count, seconds)
+        return time.monotonic() - start
+
+
+def preempt_all(run, cluster):
+    """Another job takes every processor of the actors; they are back once it has ended."""
+    taker = cluster.preempt(5)
+    run.await_actors(0)
+    equal(cluster.running(run.array), [], "tasks that run while another job has their processors")
+    eventually(lambda: not cluster.known(taker), PATIENCE, "the end of the other job")
+    return run.await_actors(2, BACK * SLOW)
+
+
+def lose_a_node(run, cluster):
+    """A node goes down and comes back: its actor starts again, there or elsewhere."""
+    node = next(task[1] for task in cluster.tasks(run.array).values() if task[0] == "RUNNING")
+    check(node != "n1", "the core jobs are on the same node as actors")
+    starts, begin = run.actor_starts(), time.monotonic()
+    cluster.call("scontrol", "update", "nodename=" + node, "state=down", "reason=test")
+    run.login.await_alive(lambda: "Node failure on " + node in run.login.log(), "a message about " + node)
+    cluster.call("scontrol", "update", "nodename=" + node, "state=idle")
+    run.login.await_alive(lambda: run.actor_starts() > starts, "another start of an actor", BACK * SLOW)
+    run.await_actors(1, BACK * SLOW)
+    return time.monotonic() - begin
+
+
+def meet_time_limit(run, cluster):
+    """The job is queued again before its limit, and goes on with steps and tables of the first leg."""
+    run.login.await_alive(lambda: (run.login.read("launch.json") or {}).get("legs") == 2, "a second leg", 90 * SLOW)
+    cluster.call("scontrol", "update", "jobid=%d" % run.job, "timelimit=30")
+    run.array = run.record("array")
+    run.await_actors(1)
+    check("restored checkpoint" in run.login.log("broker"), "the second leg did not begin with the tables of the first")
+
+
+def cancel(run, cluster):
+    run.place.call("stop", "--run", run.login.given, "--force")
+    run.login.popen.wait(GRACE)
+    check(not cluster.known(run.job) and not cluster.known(run.array), "jobs are left")
+    run.place.nobody_left(GRACE)
+
+
+def check_ledger(run):
+    """Every session's items are in the table without a gap and once: what the broker accepted, also from actors that were
+    killed, is there, and nothing is there twice."""
+    folder, items = run.login.folder / "checkpoint", run.place.base / "items.jsonl"
+    ctl = [program("ctl"), "checkpoint"]
+    table = json.loads(subprocess.check_output(ctl + ["show", str(folder), "--json"]))["tables"][0]
+    subprocess.check_output(ctl + ["export", str(folder), "--table", "replay", "--save", str(items)])
+    sessions, total = {}, 0
+    with open(items) as lines:
+        for line in lines:
+            item = json.loads(line)
+            sessions.setdefault(item["session"], []).append(item["key"])
+            total += 1
+    equal(total, table["size"], "items in the table")
+    equal(total, table["inserts"], "inserts, of which none was removed")
+    for session, keys in sessions.items():
+        keys.sort()
+        equal(keys, list(range(keys[0], keys[0] + len(keys))), "keys of session %d" % session)
+    check(len(sessions) >= 4, "only", len(sessions), "sessions: no actor was started again")
+    return total
+
+
+def main():
+    skip_without_slurm()
+    start = time.monotonic()
+    figures = {}
+    with Cluster(nodes=4, cpus=4) as cluster, Place() as place:
+        place.environment.update(SLURM_CONF=str(cluster.conf), PATH=cluster.environment["PATH"])
+        limit = Run(place, cluster, "limit", LIMIT, *sets("launch.slurm.time=1min"))
+        goal = Run(place, cluster, "goal", GOAL)
+        goal.await_steps(1000)
+        figures["back after preemption"] = preempt_all(goal, cluster)
+        out = goal.login.ends(0, 60 * SLOW)
+        check("report: " in out, "no report:\n" + out)
+        equal(goal.login.read("status.json")["phase"], "done", "phase")
+        check(goal.login.read("report.json")["final_value"] >= 475, "the goal was not reached:\n" + out)
+        eventually(lambda: not cluster.known(goal.array), GRACE, "the end of the array")
+        figures["items"] = check_ledger(goal)
+        figures["goal reached"] = time.monotonic() - start
+        meet_time_limit(limit, cluster)
+        figures["back after a node"] = lose_a_node(limit, cluster)
+        cancel(limit, cluster)
+    figures["all"] = time.monotonic() - start
+    print(", ".join("%s: %.4g" % item for item in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
