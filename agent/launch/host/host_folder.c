@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,6 +26,16 @@ void host_folder_fini(struct host_folder *self)
     host_folder_drop(self);
 }
 
+static bool is_reserved(const struct host_folder *self, const char *name)
+{
+    char first[HOST_FILE_NAME];
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(name, "/"), name);
+    for (size_t i = 0; self->reserved && self->reserved[i]; i++)
+        if (fnmatch(self->reserved[i], first, 0) == 0)
+            return true;
+    return false;
+}
+
 bool host_folder_allows(const struct host_folder *self, const char *name)
 {
     int depth = 0;
@@ -33,10 +44,8 @@ bool host_folder_allows(const struct host_folder *self, const char *name)
     for (const char *c = name; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             return false;
-    size_t first = strcspn(name, "/");
-    for (size_t i = 0; self->reserved && self->reserved[i]; i++)
-        if (strlen(self->reserved[i]) == first && memcmp(self->reserved[i], name, first) == 0)
-            return false;
+    if (is_reserved(self, name))
+        return false;
     for (const char *part = name;; part++) {
         size_t length = strcspn(part, "/");
         if (length == 0 || length > 255 || part[0] == '.' || ++depth > DEPTH_MOST)

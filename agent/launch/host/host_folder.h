@@ -14,8 +14,9 @@
 
 struct host_folder {
     char path[512];
-    char temporary[128];         /* name of the file under way, in the folder of the final one */
-    const char *const *reserved; /* names at the top that the other side may not write; NULL-terminated; may be NULL */
+    char temporary[128]; /* name of the file under way, in the folder of the final one */
+    const char *const
+        *reserved; /* patterns of names at the top that the other side may not write; NULL-terminated; may be NULL */
     /* The file that is being replaced. */
     int fd, parent; /* -1: none */
     char name[HOST_FILE_NAME];

@@ -774,6 +774,11 @@ static void test_hostile(void **state)
                                         "./config.yaml",
                                         "a//../config.yaml",
                                         "metrics.jsonl",
+                                        "core.sbatch",
+                                        "evaluator-0.jsonl",
+                                        "best.weights",
+                                        "report.txt",
+                                        "return.svg",
                                         "plan.json",
                                         "report.html",
                                         "x/\\u0000/y",
@@ -833,8 +838,19 @@ static void test_hostile(void **state)
     assert_false(exists(path_in(f->dir, "outside")));
     assert_false(exists(path_in(f->dir, "other/outside")));
     assert_false(exists("/tmp/test-host-outside"));
-    static const char *const absent[] = {"logs",        "launch.lock", ".hidden", "metrics.jsonl",
-                                         "report.html", "sparse",      "middle",  "x"};
+    static const char *const absent[] = {"core.sbatch",
+                                         "logs",
+                                         "launch.lock",
+                                         ".hidden",
+                                         "metrics.jsonl",
+                                         "report.html",
+                                         "evaluator-0.jsonl",
+                                         "best.weights",
+                                         "report.txt",
+                                         "return.svg",
+                                         "sparse",
+                                         "middle",
+                                         "x"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(exists(path_in(f->folder, absent[i])));
     assert_true(a.running);
