@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import stat
 import sys
@@ -111,6 +112,24 @@ def test_programs_of_the_user():
             equal(lines[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
             check(lines[2].startswith("tcp://localhost:"), "not the advertised address", lines[2])
         equal(run.read("status.json")["steps"], 3000, "steps")
+        place.nobody_left()
+
+
+@test
+def test_files_of_the_run():
+    """A plug-in beside the run's file, and weights with which actors act, are found on a host that has neither."""
+    with Hosts() as place:
+        shutil.copy(os.path.join(os.environ["RP_PLUGIN_DIR"], "env_example.so"), place.base / "own.so")
+        plugin = ("environment={name: Corridor, plugin: own.so}", "launch.send=[own.so]", "actors.count=2", "stop.steps=600")
+        run = place.launch("--folder", "one", *sets(*plugin))
+        run.ends()
+        again = place.launch("--folder", "two", *sets(
+            *plugin, "learners.on=false", "evaluator.on=false", "actors.weights=one/learner.weights",
+            "broker.tables[0].limiter={kind: min_size, min_size: 1}"))
+        again.ends()
+        for one in (run, again):
+            equal((one.read("status.json")["steps"], one.read("status.json")["restarts"]), (600, 0), "steps and restarts")
+            equal([starts_at(one, "actor-%d" % i, host) for i, host in ((0, "left"), (1, "right"))], [1, 1], "starts")
         place.nobody_left()
 
 

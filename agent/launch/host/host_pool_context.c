@@ -219,13 +219,13 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
         list[i] = base->overrides[i];
     if (weights_of(config)[0]) {
         snprintf(path, sizeof path, "%s/" WEIGHTS_NAME, work);
-        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "actors.weights=", path);
+        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "actors.weights", path);
         list[n++] = one->own_overrides[own++];
     }
     if (plugin[0] && realpath(plugin, real)) { /* beside the run's file, or at the same path there */
         const char *rest = below(real, self->options.here);
         snprintf(path, sizeof path, "%s%s", rest ? one->here : "", rest ? rest : real);
-        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "environment.plugin=", path);
+        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "environment.plugin", path);
         list[n++] = one->own_overrides[own++];
     }
     list[n] = NULL;
