@@ -16,7 +16,7 @@ test = Runner()
 # Actors and learner sleep most of the time, so that this machine's speed hardly matters.
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
-    + "plan: {measure: 200ms, max_actors: 4, max_learners: 1}\n"
+    + "plan: {measure: 200ms, max_actors: 2, max_learners: 1}\n"
 
 
 class Hosts(Place):
@@ -80,6 +80,14 @@ def test_a_plan_over_two_hosts_and_its_cache():
         check("%" not in progress, "it was measured again:", progress)
         again = place.plan("second")
         equal((again["hosts"], again["chosen"]), (plan["hosts"], plan["chosen"]), "the plan from the cache")
+        place.nobody_left()
+        place.say("other")  # of the same kind: its curve is known, and one joint run shows what it does alone
+        text, progress = place.call("plan", "run.yaml", "--folder", "third", *sets("actors.count=1", "learners.count=1"))
+        check("1 actor on" not in progress, "the curve was measured again:", progress)
+        contains(progress, "1 actor and 1 learner together")
+        third = place.plan("third")
+        equal(third["input"]["hosts"][1]["curve"], known["hosts"][1]["curve"], "the curve of the other host")
+        equal([joint["runs"] for joint in third["input"]["joints"]], [1], "joint runs")
         place.nobody_left()
 
 

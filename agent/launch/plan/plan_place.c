@@ -259,15 +259,18 @@ void plan_input_free(struct plan_input *input)
 
 /* ---- the sum ---- */
 
-/* The counts of the hosts' curves, all together, as far as a plan goes. */
+/* The counts of the hosts' curves, all together, as far as a plan goes: plan.max_actors is for all hosts. */
 static uint32_t most_actors(const struct plan_placer *self)
 {
+    uint32_t bound = self->input->max_actors ? self->input->max_actors : PLAN_MAX_COUNT;
+    bound = bound > self->input->fixed_actors ? bound : self->input->fixed_actors;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < self->input->n_hosts; i++) {
         const struct plan_curve *curve = plan_placer_curve(self, i);
         sum += curve && self->input->hosts[i].actors ? plan_last(curve) : 0;
     }
-    return sum < PLAN_MAX_COUNT ? (uint32_t)sum : PLAN_MAX_COUNT;
+    bound = bound < PLAN_MAX_COUNT ? bound : PLAN_MAX_COUNT;
+    return sum < bound ? (uint32_t)sum : bound;
 }
 
 static struct plan_point sum_of(const struct plan_placer *self)

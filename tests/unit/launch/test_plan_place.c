@@ -16,7 +16,7 @@
 #include "tests/support/naive.h"
 
 #define MOST_HOSTS 8u
-#define ROUNDS 300
+#define ROUNDS 100
 
 struct counts {
     uint32_t actors[MOST_HOSTS], learners[MOST_HOSTS];
