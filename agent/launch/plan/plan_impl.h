@@ -125,6 +125,8 @@ struct plan_use {
 };
 /* use: n_hosts. False: no memory, or the pair is outside of the curves. */
 bool plan_hosts_use(const struct plan_input *input, const struct plan_choice *choice, struct plan_use *use);
+/* Prints which hosts have no free cores: "the cores of cpu1 and 3 others (...)". (plan_where.c) */
+void plan_print_full(const struct plan_choice *choice, const struct plan_input *input, FILE *out);
 /* Prints which host does what, and why. (plan_where.c) */
 void plan_print_where(const struct plan_choice *choice, const struct plan_input *input, FILE *out);
 

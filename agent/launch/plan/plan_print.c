@@ -44,7 +44,7 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
         return;
     case PLAN_CORES:
         if (input->n_hosts > 1)
-            fprintf(out, "the cores of the hosts below (more processes would change nothing)\n");
+            plan_print_full(choice, input, out);
         else
             fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", input->cores);
         return;

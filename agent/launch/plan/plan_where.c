@@ -68,7 +68,7 @@ static const char *reason(const struct plan_input *input, const struct row *row)
     const struct plan_host *host = &input->hosts[row->first];
     bool full = host->cores > 0 && row->cpu >= NEARLY_ALL * host->cores;
     if (!host->actors && !host->learners && row->least == 0 && row->learners == 0)
-        return row->first == 0 ? "broker and evaluator" : "left out: not reachable";
+        return row->first == 0 ? "broker and evaluator" : "left out: it was lost or did not answer";
     if (!host->actors)
         return row->learners == 0 ? "its learners are not needed"
                : row->first == 0  ? "broker, evaluator and learners"
@@ -129,6 +129,27 @@ static void print_row(const struct plan_input *input, const struct row *row, str
     else
         grid_addf(grid, "%.3g", row->cpu);
     grid_add(grid, reason(input, row));
+}
+
+void plan_print_full(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    struct plan_use *use = calloc(input->n_hosts, sizeof *use);
+    uint32_t fullest = 0, full = 0;
+    double most = -1;
+    bool known = use && plan_hosts_use(input, choice, use);
+    for (uint32_t i = 0; known && i < input->n_hosts; i++) {
+        double cores = input->hosts[i].cores, share = cores > 0 ? use[i].cpu / cores : 0;
+        full += share >= NEARLY_ALL;
+        if (share > most) {
+            most = share;
+            fullest = i;
+        }
+    }
+    fprintf(out, "the cores of %s", input->hosts[fullest].name);
+    if (full > 1)
+        fprintf(out, " and %u other%s", full - 1, full == 2 ? "" : "s");
+    fprintf(out, " (more processes would change nothing)\n");
+    free(use);
 }
 
 void plan_print_where(const struct plan_choice *choice, const struct plan_input *input, FILE *out)

@@ -123,11 +123,20 @@ static void add_pair(struct text *text, const struct plan_choice *choice)
              choice->learners == 1 ? "" : "s");
 }
 
+/* Home, and the hosts that take processes. */
+static uint32_t machines(const struct plan_input *input)
+{
+    uint32_t n = 1;
+    for (uint32_t i = 1; i < input->n_hosts; i++)
+        n += input->hosts[i].actors || input->hosts[i].learners;
+    return n;
+}
+
 static void add_budget(struct text *text, const struct plan_input *input)
 {
     text_add(text, " within %.3g core%s", input->cores, input->cores == 1 ? "" : "s");
     if (input->n_hosts > 1)
-        text_add(text, " of %u hosts", input->n_hosts);
+        text_add(text, " of %u machines", machines(input));
     else if (input->memory > 0) {
         format_buffer have;
         text_add(text, " and %s", plan_bytes(have, input->memory));

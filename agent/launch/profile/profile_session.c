@@ -497,5 +497,5 @@ void profile_session_close(struct profile_session *self)
         snprintf(path, sizeof path, "%s/%s", self->folder, weights[i]);
         unlink(path);
     }
-    *self = (struct profile_session){.lost = self->lost};
+    *self = (struct profile_session){.lost = self->lost, .share = self->share};
 }
