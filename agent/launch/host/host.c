@@ -31,10 +31,10 @@ const char *const host_state_names[HOST_STATES] = {
     [HOST_ABSENT] = "absent", [HOST_CONNECTING] = "connecting", [HOST_READY] = "ready", [HOST_LOST] = "lost"};
 
 /* Files of the launcher and of the processes that run at home: no host writes them. */
-static const char *const reserved[] = {"config.yaml", "keys",        "logs",          "here",      "broker*",
-                                       "launch.*",    "status.json", "metrics.jsonl", "plan.json", "profile.*",
-                                       "profile-*",   "report.*",    "evaluator-*",   "endpoints", "best.weights",
-                                       "*.svg",       "slurm*",      "*.sbatch",      NULL};
+static const char *const reserved[] = {"config.yaml",  "keys",      "logs",        "here",          "broker*",
+                                       "page",         "launch.*",  "status.json", "metrics.jsonl", "plan.json",
+                                       "profile.*",    "profile-*", "report.*",    "evaluator-*",   "endpoints",
+                                       "best.weights", "*.svg",     "slurm*",      "*.sbatch",      NULL};
 
 static int64_t now(void)
 {

@@ -775,6 +775,7 @@ static void test_hostile(void **state)
                                         "a//../config.yaml",
                                         "metrics.jsonl",
                                         "core.sbatch",
+                                        "page",
                                         "evaluator-0.jsonl",
                                         "best.weights",
                                         "report.txt",
