@@ -1,5 +1,5 @@
 /* Inside one connection: shared by host.c (its life), host_in.c (what the node agent says), host_out.c (what it is told),
- * host_send.c (our programs) and host_place.c (processes there). */
+ * host_send.c (our programs), host_ask.c (questions) and host_place.c (processes there). */
 #ifndef AGENT_LAUNCH_HOST_IMPL_H
 #define AGENT_LAUNCH_HOST_IMPL_H
 

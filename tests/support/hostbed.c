@@ -1,0 +1,229 @@
+#include "tests/support/hostbed.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+int64_t hostbed_now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+void hostbed_pause(int ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+void hostbed_tend(struct hostbed *f)
+{
+    host_tend(f->host, hostbed_now());
+    hostbed_pause(2);
+}
+
+/* ---- files ---- */
+
+const char *hostbed_path(const char *folder, const char *name)
+{
+    static char paths[8][700];
+    static unsigned next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+void hostbed_write(const char *path, const void *bytes, size_t size, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, size), size);
+    close(fd);
+}
+
+void hostbed_write_text(const char *path, const char *text)
+{
+    hostbed_write(path, text, strlen(text), 0666);
+}
+
+const char *hostbed_text(const char *path)
+{
+    static char texts[4][65536];
+    static unsigned next;
+    char *text = texts[next++ % 4];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof texts[0] - 1) : 0;
+    text[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+bool hostbed_exists(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+int64_t hostbed_size(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_size : -1;
+}
+
+/* ---- processes ---- */
+
+int hostbed_processes(const struct hostbed *f, pid_t *one)
+{
+    DIR *proc = opendir("/proc");
+    int count = 0;
+    for (const struct dirent *entry; (entry = readdir(proc));) {
+        char path[300], *text = NULL;
+        size_t capacity = 0;
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        snprintf(path, sizeof path, "/proc/%s/environ", entry->d_name);
+        FILE *file = pid > 0 && pid != getpid() ? fopen(path, "re") : NULL;
+        while (file && getdelim(&text, &capacity, '\0', file) > 0) {
+            if (strcmp(text, f->mark) != 0)
+                continue;
+            count++;
+            *one = pid;
+            break;
+        }
+        free(text);
+        if (file)
+            fclose(file);
+    }
+    closedir(proc);
+    return count;
+}
+
+void hostbed_await_nobody(struct hostbed *f)
+{
+    pid_t one = 0;
+    hostbed_await(f, hostbed_processes(f, &one) == 0);
+}
+
+void hostbed_start(struct hostbed *f, struct process *process, const char *name, const char *const *argv)
+{
+    char log[128];
+    snprintf(log, sizeof log, "%s/%s.log", f->dir, name);
+    const struct process_options options = {
+        .name = name, .argv = argv, .log = log, .guard = &f->guard, .place = host_place(f->host)};
+    rp_error err = {0};
+    if (process_start(process, &options, hostbed_now(), &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+void hostbed_shell(struct hostbed *f, struct process *process, const char *name, const char *script)
+{
+    const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+    hostbed_start(f, process, name, argv);
+}
+
+int hostbed_await_end(struct hostbed *f, struct process *process)
+{
+    int status = -1;
+    hostbed_await(f, process_ended(process, &status));
+    return status;
+}
+
+const char *hostbed_log(const struct hostbed *f, const char *name)
+{
+    char log[64];
+    snprintf(log, sizeof log, "%s.log", name);
+    return hostbed_text(hostbed_path(f->dir, log));
+}
+
+/* ---- fixture ---- */
+
+int hostbed_set_up(void **state)
+{
+    struct hostbed *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    snprintf(f->dir, sizeof f->dir, "/tmp/test-host-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    snprintf(f->folder, sizeof f->folder, "%s/run", f->dir);
+    mkdir(f->folder, 0777);
+    snprintf(f->mark, sizeof f->mark, HOSTBED_MARK "=%s", f->dir);
+    setenv(HOSTBED_MARK, f->dir, 1);
+    setenv("TMPDIR", f->dir, 1);
+    unsetenv("XDG_RUNTIME_DIR");
+    setenv("SSH_CONNECTION", "10.1.2.3 4567 10.1.2.4 22", 1);
+    assert_int_equal(guard_start(&f->guard, &err), RP_OK);
+    *state = f;
+    return 0;
+}
+
+static bool is_work(const char *name)
+{
+    return strncmp(name, "replay-node-", 12) == 0;
+}
+
+const char *hostbed_work(const struct hostbed *f)
+{
+    static char path[400];
+    DIR *folder = opendir(f->dir);
+    path[0] = '\0';
+    for (const struct dirent *entry; (entry = readdir(folder));)
+        if (is_work(entry->d_name))
+            snprintf(path, sizeof path, "%s/%s", f->dir, entry->d_name);
+    closedir(folder);
+    return path;
+}
+
+int hostbed_tear_down(void **state)
+{
+    struct hostbed *f = *state;
+    char command[128];
+    host_destroy(&f->host);
+    guard_stop(&f->guard);
+    hostbed_await_nobody(f);
+    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
+    int rc = system(command);
+    free(f);
+    return rc;
+}
+
+void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_ns)
+{
+    rp_error err = {0};
+    const struct host_options options = {.name = "cpu3",
+                                         .carrier = carrier,
+                                         .folder = f->folder,
+                                         .here = f->dir,
+                                         .guard = &f->guard,
+                                         .lease_ns = lease_ns};
+    f->host = host_new(&options, &err);
+    assert_non_null(f->host);
+    assert_int_equal(host_state(f->host), HOST_ABSENT);
+    host_open(f->host, hostbed_now());
+}
+
+/* A carrier that writes its number, which is the node agent's, into a file. */
+void hostbed_connect(struct hostbed *f, int64_t lease_ns)
+{
+    const char *const carrier[] = {"/bin/sh", "-c", "echo $$ > \"$" HOSTBED_MARK "/pid\"; exec \"$RP_LAUNCH\" node",
+                                   NULL};
+    hostbed_make(f, carrier, lease_ns);
+    hostbed_await(f, host_state(f->host) == HOST_READY);
+}
+
+void hostbed_connect_script(struct hostbed *f, const char *script)
+{
+    const char *const carrier[] = {"/bin/sh", "-c", script, NULL};
+    hostbed_make(f, carrier, 0);
+}
+
+pid_t hostbed_node(const struct hostbed *f)
+{
+    return (pid_t)atoi(hostbed_text(hostbed_path(f->dir, "pid")));
+}

@@ -1,0 +1,77 @@
+/* A run's folder, a host and its node agent for tests. The carrier is a shell script, so there is nothing between both sides but pipes;
+ * every process that a test starts carries a mark in its environment, and the end of a test waits until none is left. */
+#ifndef TESTS_SUPPORT_HOSTBED_H
+#define TESTS_SUPPORT_HOSTBED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "agent/launch/host/host.h"
+#include "proto/base/clock.h"
+
+#define HOSTBED_MARK "REPLAY_TEST_HOST"
+
+struct hostbed {
+    char dir[64];    /* of the test */
+    char folder[80]; /* of the run */
+    char mark[64];   /* in the environment of all descendants */
+    struct guard guard;
+    struct host *host;
+};
+
+int64_t hostbed_now(void);
+void hostbed_pause(int ms);
+/* Tends the host once, with a short pause. */
+void hostbed_tend(struct hostbed *f);
+/* Tends the host until the condition holds, for up to 20 s. */
+#define hostbed_await(f, condition)                                                                                    \
+    do {                                                                                                               \
+        int64_t end_ = hostbed_now() + 20 * NS_PER_S;                                                                  \
+        while (!(condition)) {                                                                                         \
+            if (hostbed_now() > end_)                                                                                  \
+                fail_msg("waited in vain for: %s (host %s: %s)", #condition,                                           \
+                         (f)->host ? host_state_names[host_state((f)->host)] : "-",                                    \
+                         (f)->host ? host_reason((f)->host) : "");                                                     \
+            if ((f)->host)                                                                                             \
+                hostbed_tend(f);                                                                                       \
+            else                                                                                                       \
+                hostbed_pause(2);                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+/* Files. The texts that are returned are valid for a few calls. */
+const char *hostbed_path(const char *folder, const char *name);
+void hostbed_write(const char *path, const void *bytes, size_t size, mode_t mode);
+void hostbed_write_text(const char *path, const char *text);
+/* The contents of a small file; "": there is none. */
+const char *hostbed_text(const char *path);
+bool hostbed_exists(const char *path);
+int64_t hostbed_size(const char *path);
+
+/* Counts the processes of the test; of these, *one is any. Zombies do not count. */
+int hostbed_processes(const struct hostbed *f, pid_t *one);
+void hostbed_await_nobody(struct hostbed *f);
+/* Starts a process on the host; its log is NAME.log in the test's folder. */
+void hostbed_start(struct hostbed *f, struct process *process, const char *name, const char *const *argv);
+void hostbed_shell(struct hostbed *f, struct process *process, const char *name, const char *script);
+/* Returns its status. */
+int hostbed_await_end(struct hostbed *f, struct process *process);
+const char *hostbed_log(const struct hostbed *f, const char *name);
+
+int hostbed_set_up(void **state);
+int hostbed_tear_down(void **state);
+/* The work folder of a node agent that has not ended; "": none. */
+const char *hostbed_work(const struct hostbed *f);
+/* Makes the host and opens it. */
+void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_ns);
+/* The same with $RP_LAUNCH node, until the host is ready. */
+void hostbed_connect(struct hostbed *f, int64_t lease_ns);
+void hostbed_connect_script(struct hostbed *f, const char *script);
+/* Process id of the node agent. */
+pid_t hostbed_node(const struct hostbed *f);
+
+#define HOSTBED_TEST(name) cmocka_unit_test_setup_teardown(name, hostbed_set_up, hostbed_tear_down)
+
+#endif

@@ -1,0 +1,265 @@
+/* Files between a host and home, with the real node agent, and what a node agent that means harm can do with them. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/hostbed.h"
+
+static void test_mirror(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    char script[2048];
+    hostbed_connect(f, 0);
+    const char *work = host_facts(f->host)->work;
+    snprintf(script, sizeof script,
+             "cd '%s' && echo 1 > a.jsonl && mkdir -p deep/er && echo x > deep/er/file && echo secret > config.yaml && "
+             "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > w.tmp && echo old > w && "
+             "ln -s /etc/passwd link && "
+             "read x < go1; echo 2 >> a.jsonl; echo newer > w.tmp; mv w.tmp w; read x < go2; echo 3 > a.jsonl; exit 4",
+             work);
+    assert_int_equal(mkfifo(hostbed_path(work, "go1"), 0600), 0);
+    assert_int_equal(mkfifo(hostbed_path(work, "go2"), 0600), 0);
+    hostbed_shell(f, &a, "a", script);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "deep/er/file")), "x\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "w")), "old\n") == 0);
+    struct stat before, after;
+    assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &before), 0);
+    hostbed_write_text(hostbed_path(work, "go1"), "\n");
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n2\n") == 0);
+    assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino); /* appended */
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "w")), "newer\n") == 0);
+    hostbed_write_text(hostbed_path(work, "go2"), "\n");
+    assert_int_equal(hostbed_await_end(f, &a), 4 << 8);
+    assert_string_equal(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "3\n"); /* at the latest with the end */
+    static const char *const absent[] = {"config.yaml", "keys", ".hidden", "w.tmp", "link", "go1"};
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
+}
+
+/* The end of a process comes after the last byte of what it has written and printed. */
+static void test_end_after_files(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    char script[1024];
+    hostbed_connect(f, 0);
+    snprintf(script, sizeof script,
+             "head -c 5000000 /dev/urandom > '%s/big'; head -c 3000000 /dev/zero; cksum < '%s/big' > '%s/sum'",
+             host_facts(f->host)->work, host_facts(f->host)->work, f->dir);
+    hostbed_shell(f, &a, "a", script);
+    assert_int_equal(hostbed_await_end(f, &a), 0);
+    assert_int_equal(hostbed_size(hostbed_path(f->dir, "a.log")), 3000000);
+    char command[512];
+    snprintf(command, sizeof command, "cksum < '%s/big' | cmp - '%s/sum'", f->folder, f->dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* A process goes on with its own files after its host was lost, and files that are gone at home are gone there. */
+static void test_own_files(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    char script[1024];
+    hostbed_connect(f, 0);
+    for (int round = 1; round <= 3; round++) {
+        snprintf(script, sizeof script, "echo %d >> '%s/actor-0.jsonl'", round, host_facts(f->host)->work);
+        hostbed_shell(f, &a, "actor-0", script);
+        assert_int_equal(hostbed_await_end(f, &a), 0);
+        if (round == 2)
+            break;
+        host_close(f->host);
+        assert_int_equal(host_state(f->host), HOST_ABSENT);
+        host_open(f->host, hostbed_now());
+        hostbed_await(f, host_state(f->host) == HOST_READY);
+    }
+    assert_int_equal(host_times(f->host), 2);
+    assert_string_equal(hostbed_text(hostbed_path(f->folder, "actor-0.jsonl")), "1\n2\n");
+    unlink(hostbed_path(f->folder, "actor-0.jsonl"));
+    hostbed_shell(f, &a, "actor-0", script);
+    assert_int_equal(hostbed_await_end(f, &a), 0);
+    assert_string_equal(hostbed_text(hostbed_path(f->folder, "actor-0.jsonl")), "2\n");
+}
+
+/* A copy at home that somebody has cut is made whole again. */
+static void test_copy_cut(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    char script[1024];
+    hostbed_connect(f, 0);
+    snprintf(script, sizeof script, "cd '%s'; echo one > x; read y < go; echo two >> x", host_facts(f->host)->work);
+    assert_int_equal(mkfifo(hostbed_path(host_facts(f->host)->work, "go"), 0600), 0);
+    hostbed_shell(f, &a, "a", script);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "x")), "one\n") == 0);
+    hostbed_write_text(hostbed_path(f->folder, "x"), "on");
+    hostbed_write_text(hostbed_path(host_facts(f->host)->work, "go"), "\n");
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "x")), "one\ntwo\n") == 0);
+    assert_int_equal(hostbed_await_end(f, &a), 0);
+}
+
+static void test_send_files(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    struct stat info;
+    rp_error err = {0};
+    size_t size = 3000001;
+    uint8_t *bytes = malloc(size);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    hostbed_write(hostbed_path(f->dir, "key"), "secret\n", 7, 0600);
+    hostbed_write(hostbed_path(f->dir, "empty"), "", 0, 0644);
+    hostbed_write(hostbed_path(f->dir, "big"), bytes, size, 0755);
+    assert_int_equal(chmod(hostbed_path(f->dir, "big"), 0755), 0);
+    free(bytes);
+    hostbed_connect(f, 0);
+    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), "keys/actor.key", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "empty"), "empty", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "big"), "here/deep/big", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "missing"), "x", &err), RP_NOT_FOUND);
+    static const char *const bad[] = {"../x", "/x", "a/../../x", "", "a//b", ".x", "a/.."};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), bad[i], &err), RP_INVALID_ARGUMENT);
+    /* A process that is started later finds them. */
+    char script[1024];
+    const char *work = host_facts(f->host)->work;
+    snprintf(script, sizeof script, "cmp '%s/big' '%s/here/deep/big' && cat '%s/keys/actor.key'", f->dir, work, work);
+    hostbed_shell(f, &a, "a", script);
+    assert_int_equal(hostbed_await_end(f, &a), 0);
+    assert_string_equal(hostbed_log(f, "a"), "secret\n");
+    assert_int_equal(stat(hostbed_path(work, "keys/actor.key"), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(stat(hostbed_path(work, "here/deep/big"), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0755);
+    assert_int_equal(hostbed_size(hostbed_path(work, "empty")), 0);
+    assert_false(hostbed_exists(hostbed_path(f->folder, "empty"))); /* what was sent there does not come back */
+    host_close(f->host);
+    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), "x", &err), RP_UNAVAILABLE);
+}
+
+/* A node agent that means harm: nothing is written outside of the folder, and the launcher's files stay. */
+static void test_hostile(void **state)
+{
+    struct hostbed *f = *state;
+    struct process a;
+    static const char *const names[] = {"../outside",
+                                        "/tmp/test-host-outside",
+                                        "a/../../outside",
+                                        "config.yaml",
+                                        "keys/actor.key",
+                                        "launch.json",
+                                        "status.json",
+                                        "logs/x.log",
+                                        "launch.lock",
+                                        "trap/outside",
+                                        "trapped",
+                                        ".hidden",
+                                        "keys",
+                                        "keys/../config.yaml",
+                                        "./config.yaml",
+                                        "a//../config.yaml",
+                                        "metrics.jsonl",
+                                        "core.sbatch",
+                                        "page",
+                                        "evaluator-0.jsonl",
+                                        "best.weights",
+                                        "report.txt",
+                                        "return.svg",
+                                        "plan.json",
+                                        "report.html",
+                                        "x/\\u0000/y",
+                                        "x\\u0000",
+                                        "a/b/c/d/e/f/g/h/i/j/k"};
+    mkdir(hostbed_path(f->folder, "keys"), 0700);
+    mkdir(hostbed_path(f->dir, "other"), 0700);
+    hostbed_write_text(hostbed_path(f->dir, "other/trapped"), "mine");
+    assert_int_equal(symlink(hostbed_path(f->dir, "other"), hostbed_path(f->folder, "trap")), 0);
+    assert_int_equal(symlink(hostbed_path(f->dir, "other/trapped"), hostbed_path(f->folder, "trapped")), 0);
+    hostbed_write_text(hostbed_path(f->folder, "config.yaml"), "mine");
+    hostbed_write_text(hostbed_path(f->folder, "keys/actor.key"), "mine");
+    hostbed_write_text(hostbed_path(f->folder, "launch.json"), "mine");
+    hostbed_write_text(hostbed_path(f->folder, "status.json"), "mine");
+    hostbed_write_text(hostbed_path(f->folder, "good"), "mine");
+    FILE *lines = fopen(hostbed_path(f->dir, "lines"), "we");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        for (int way = 0; way < 4; way++)
+            fprintf(lines,
+                    "@rp "
+                    "{\"type\":\"file\",\"name\":\"%s\",\"data\":\"aGFybQ==\",\"offset\":%d,\"replace\":%s,\"last\":"
+                    "true}\n",
+                    names[i], way & 1 ? 4 : 0, way & 2 ? "true" : "false");
+    static const char *const others[] = {
+        "{\"type\":\"output\",\"id\":99,\"data\":\"aGFybQ==\"}",
+        "{\"type\":\"output\",\"id\":1,\"data\":\"%%%%\"}",
+        "{\"type\":\"output\",\"id\":-1,\"data\":7}",
+        "{\"type\":\"ended\",\"id\":77,\"status\":1}",
+        "{\"type\":\"started\",\"id\":1e99,\"pid\":-5}",
+        "{\"type\":\"usage\",\"list\":[[1],[1,2,3,4],7,[[],{},[],{}]],\"cpu\":NaN,\"memory\":-1}",
+        "{\"type\":\"ready\"}",
+        "{\"type\":7}",
+        "{}",
+        "{\"type\":\"measured\",\"rate\":Infinity,\"ok\":true}",
+        "{\"type\":\"file\",\"name\":\"sparse\",\"data\":\"\",\"offset\":9223372036854775807,\"replace\":false,"
+        "\"last\":true}",
+        "{\"type\":\"file\",\"name\":\"middle\",\"data\":\"aGFybQ==\",\"offset\":5,\"replace\":true,\"last\":true}",
+        "{\"type\":\"file\",\"name\":\"good\",\"data\":\"bmV3\",\"offset\":0,\"replace\":true,\"last\":true}"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        fprintf(lines, "@rp %s\n", others[i]);
+    fclose(lines);
+    char script[512], ready[128];
+    snprintf(ready, sizeof ready,
+             "{\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\",\"cores\":NaN,\"work\":\"relative\"}",
+             rp_version());
+    snprintf(script, sizeof script, "echo '@rp %s'; cat '%s/lines'; exec cat >/dev/null", ready, f->dir);
+    hostbed_connect_script(f, script);
+    hostbed_await(f, host_state(f->host) == HOST_READY);
+    assert_true(host_facts(f->host)->cores > 0);
+    assert_string_equal(host_facts(f->host)->work, "");
+    hostbed_shell(f, &a, "a", "never starts");
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "good")), "new") == 0);
+    static const char *const kept[] = {"config.yaml", "keys/actor.key", "launch.json", "status.json"};
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+        assert_string_equal(hostbed_text(hostbed_path(f->folder, kept[i])), "mine");
+    assert_string_equal(hostbed_text(hostbed_path(f->dir, "other/trapped")), "mine");
+    assert_false(hostbed_exists(hostbed_path(f->dir, "outside")));
+    assert_false(hostbed_exists(hostbed_path(f->dir, "other/outside")));
+    assert_false(hostbed_exists("/tmp/test-host-outside"));
+    static const char *const absent[] = {"core.sbatch",
+                                         "logs",
+                                         "launch.lock",
+                                         ".hidden",
+                                         "metrics.jsonl",
+                                         "report.html",
+                                         "evaluator-0.jsonl",
+                                         "best.weights",
+                                         "report.txt",
+                                         "return.svg",
+                                         "sparse",
+                                         "middle",
+                                         "x"};
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
+    assert_true(a.running);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        HOSTBED_TEST(test_mirror),   HOSTBED_TEST(test_end_after_files), HOSTBED_TEST(test_own_files),
+        HOSTBED_TEST(test_copy_cut), HOSTBED_TEST(test_send_files),      HOSTBED_TEST(test_hostile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
