@@ -71,6 +71,15 @@ struct points {
     double x[PLOT_MAX_LINES][PLAN_MAX_POINTS], y[PLOT_MAX_LINES][PLAN_MAX_POINTS];
 };
 
+/* A host of the kind on which actors are measured; the curve is kept with the first host of the kind, which may take learners only. */
+static const struct plan_host *example_of(const struct plan_input *input, uint32_t kind)
+{
+    for (uint32_t i = kind; i < input->n_hosts; i++)
+        if (input->hosts[i].kind == kind && input->hosts[i].actors)
+            return &input->hosts[i];
+    return &input->hosts[kind];
+}
+
 static void add_line(struct plot *plot, struct points *points, const struct plan_curve *curve, const char *name)
 {
     uint32_t line = plot->n_lines;
@@ -93,7 +102,7 @@ static struct plot actors_plot(const struct plan_input *input, struct points *po
                         .from_zero = true};
     for (uint32_t i = 0; i < input->n_hosts; i++)
         if (input->hosts[i].curve.n > 0)
-            add_line(&plot, points, &input->hosts[i].curve, input->hosts[i].name);
+            add_line(&plot, points, &input->hosts[i].curve, example_of(input, i)->name);
     if (input->n_hosts == 0)
         add_line(&plot, points, &input->actors, plot.y_label);
     return plot;
@@ -128,12 +137,12 @@ static void print_plot(const struct plot *plot, const struct profile_style *styl
 /* "Actors on cpu1, and on 3 hosts like it (32 cores):". */
 static void print_kind(const struct plan_input *input, uint32_t kind, FILE *out)
 {
-    uint32_t others = 0;
-    for (uint32_t i = kind + 1; i < input->n_hosts; i++)
-        others += input->hosts[i].kind == kind && input->hosts[i].actors;
-    fprintf(out, "Actors alone on %s", input->hosts[kind].name);
-    if (others > 0)
-        fprintf(out, ", the same on %u host%s like it", others, others == 1 ? "" : "s");
+    uint32_t hosts = 0;
+    for (uint32_t i = kind; i < input->n_hosts; i++)
+        hosts += input->hosts[i].kind == kind && input->hosts[i].actors;
+    fprintf(out, "Actors alone on %s", example_of(input, kind)->name);
+    if (hosts > 1)
+        fprintf(out, ", the same on %u host%s like it", hosts - 1, hosts == 2 ? "" : "s");
     fprintf(out, " (%.3g cores), without a limiter:\n", input->hosts[kind].cores);
 }
 
