@@ -46,6 +46,7 @@ static rp_status make_folder(struct prepared *self, const struct launch *launch,
     RP_TRY(prepare_weights(self, err));
     RP_TRY(prepare_programs(self, err));
     RP_TRY(prepare_folder(self, launch, "", err));
+    self->keys.on = false; /* the launcher in the job takes them away at the end */
     run_folder_point_latest(self->config.launch.runs, self->folder);
     snprintf(state.here, sizeof state.here, "%s", self->here);
     snprintf(state.cwd, sizeof state.cwd, "%s", self->cwd);
@@ -108,11 +109,9 @@ static int make_run(struct launch *launch, const char *folder, const char *confi
     launch->folder = folder;
     prepare_init(&self);
     int status = prepare_config(&self, launch, config);
-    if (status < 0 && make_folder(&self, launch, &err) == RP_OK) {
-        snprintf(record.script, sizeof record.script, "%s", script);
-        slurm_record_write(self.folder, &record, &err);
-    }
-    if (status < 0 && err.status != RP_OK)
+    snprintf(record.script, sizeof record.script, "%s", script);
+    if (status < 0 &&
+        (make_folder(&self, launch, &err) != RP_OK || slurm_record_write(self.folder, &record, &err) != RP_OK))
         status = launch_fail(&err);
     prepare_fini(&self);
     return status;

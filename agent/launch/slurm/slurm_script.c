@@ -140,7 +140,8 @@ static const char hold[] =
     "    *) missed=$((missed + 1)) ;;\n"
     "    esac\n"
     "done\n"
-    "echo \"job $core does not run: task $SLURM_ARRAY_TASK_ID gives its processors back\"\n";
+    "echo \"job $core does not run: task $SLURM_ARRAY_TASK_ID gives the array up\"\n"
+    "scancel \"$SLURM_ARRAY_JOB_ID\"\n";
 
 char *slurm_script_actors(const struct slurm_script *self)
 {
