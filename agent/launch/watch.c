@@ -63,6 +63,7 @@ struct watch {
     struct slurm_job job;
     struct screen *screen;
     struct stat shown; /* the status file that was shown last */
+    long log_at;       /* byte of the core job's output up to which it was shown; -1: the status shows the rest */
     int64_t look_ns;
     uint32_t heard;    /* signals so far */
     bool ended, leave; /* the job is gone; the user leaves the run to itself */
@@ -110,6 +111,41 @@ static bool read_status(const char *folder, struct status_copy *out)
     return ok;
 }
 
+/* Until there is a status, what the job prints is all that there is to see: the measurements and the plan. */
+static void show_log(struct watch *self)
+{
+    char path[FOLDER_SIZE + 32], line[1024];
+    FILE *in = self->log_at >= 0
+                   ? fopen(run_folder_path(path, sizeof path, self->options->folder, SLURM_CORE_LOG), "re")
+                   : NULL;
+    if (!in)
+        return;
+    for (bool ok = fseek(in, self->log_at, SEEK_SET) == 0; ok && fgets(line, sizeof line, in);) {
+        size_t length = strlen(line);
+        ok = line[length - 1] == '\n' || length == sizeof line - 1; /* the rest of a line may come later */
+        if (!ok)
+            break;
+        self->log_at = ftell(in);
+        line[strcspn(line, "\n")] = '\0';
+        screen_say(self->screen, false, "%s", line);
+    }
+    fclose(in);
+}
+
+/* Leaves out what earlier jobs of the run have written. */
+static void skip_old(struct watch *self)
+{
+    char path[FOLDER_SIZE + 32];
+    struct stat st;
+    struct folder_state state;
+    if (run_folder_read_state(self->options->folder, &state, NULL) != RP_OK || state.legs == 0)
+        return;
+    if (stat(run_folder_path(path, sizeof path, self->options->folder, SLURM_CORE_LOG), &st) == 0)
+        self->log_at = (long)st.st_size;
+    if (stat(run_folder_path(path, sizeof path, self->options->folder, FOLDER_STATUS), &st) == 0)
+        self->shown = st;
+}
+
 /* A status that was not written again is not shown again: it may be that of an earlier leg. */
 static void show_status(struct watch *self)
 {
@@ -125,6 +161,7 @@ static void show_status(struct watch *self)
     self->shown = st;
     if (!read_status(self->options->folder, &copy))
         return;
+    self->log_at = -1;
     if (copy.status.phase >= PHASE_DONE)
         self->look_ns = 0; /* the job is about to end */
     screen_show(self->screen, &copy.status);
@@ -248,10 +285,12 @@ int watch_run(const struct watch_options *options)
         err_set(&err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", options->folder);
         return launch_fail(&err);
     }
+    skip_old(&self);
     screen_say(self.screen, false, "job %" PRIu64 " is submitted; the run's folder is %s", self.record.core,
                options->folder);
     while (!self.ended && !self.leave && !ferror(stdout)) {
         look_at_job(&self);
+        show_log(&self);
         show_status(&self);
         if (self.ended)
             break;
