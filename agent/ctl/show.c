@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
+#include "agent/why/why.h"
 #include "proto/base/format.h"
 
 #define ITEMS_PAGE 1000u
@@ -204,39 +205,58 @@ int ctl_info(struct ctl *ctl)
 
 /* ---- why ---- */
 
-int ctl_why(struct ctl *ctl)
+static void print_waits(const Replay__WhyReply *why)
 {
     static const char *const titles[] = {"who", "kind", "where", ">items", ">for", "what is missing"};
-    Replay__Reply *reply = NULL;
+    struct grid grid;
+    grid_init(&grid, titles, 6);
+    for (size_t i = 0; i < why->n_waits; i++) {
+        const Replay__Wait *wait = why->waits[i];
+        format_buffer b;
+        grid_add(&grid, wait->who);
+        grid_add(&grid, wait->kind);
+        grid_add(&grid, wait->table[0] ? wait->table : "-");
+        if (wait->got)
+            grid_addf(&grid, "%llu of %llu", (unsigned long long)wait->got, (unsigned long long)wait->count);
+        else
+            grid_addf(&grid, "%llu", (unsigned long long)wait->count);
+        grid_add(&grid, format_time(b, wait->waited_ns));
+        grid_add(&grid, wait->text);
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+/* The sentence about the whole, which the launcher's view and the page show, too. Frees both replies. */
+static void print_verdict(Replay__Reply *info_reply, Replay__Reply *why_reply)
+{
+    rp_info *info = admin_take_info(info_reply);
+    rp_waits *waits = admin_take_waits(why_reply);
+    struct why why;
+    why_explain(&(struct why_facts){.info = info, .waits = waits}, &why);
+    if (info && waits)
+        printf("%s%s%s\n", why.text, why.advice[0] ? " " : "", why.advice);
+    rp_info_free(&info);
+    rp_waits_free(&waits);
+}
+
+int ctl_why(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL, *info = NULL;
     rp_error err = {0};
     if (admin_why(ctl->conn, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    int rc = CTL_OK;
-    if (ctl->json) {
-        rc = ctl_print_json(&reply->why->base);
-    } else if (reply->why->n_waits == 0) {
-        printf("nothing waits\n");
-    } else {
-        struct grid grid;
-        grid_init(&grid, titles, 6);
-        for (size_t i = 0; i < reply->why->n_waits; i++) {
-            const Replay__Wait *wait = reply->why->waits[i];
-            format_buffer b;
-            grid_add(&grid, wait->who);
-            grid_add(&grid, wait->kind);
-            grid_add(&grid, wait->table[0] ? wait->table : "-");
-            if (wait->got)
-                grid_addf(&grid, "%llu of %llu", (unsigned long long)wait->got, (unsigned long long)wait->count);
-            else
-                grid_addf(&grid, "%llu", (unsigned long long)wait->count);
-            grid_add(&grid, format_time(b, wait->waited_ns));
-            grid_add(&grid, wait->text);
-        }
-        grid_print(&grid, stdout);
-        grid_fini(&grid);
+    if (ctl->json || admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &info, &err) != RP_OK) {
+        int rc = ctl->json ? ctl_print_json(&reply->why->base) : ctl_fail(ctl, &err);
+        replay__reply__free_unpacked(reply, NULL);
+        return rc;
     }
-    replay__reply__free_unpacked(reply, NULL);
-    return rc;
+    if (reply->why->n_waits > 0)
+        print_waits(reply->why);
+    else
+        puts("nothing waits");
+    print_verdict(info, reply);
+    return CTL_OK;
 }
 
 /* ---- items ---- */

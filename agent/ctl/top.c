@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
+#include "agent/why/why.h"
 #include "proto/base/clock.h"
+#include "proto/base/error.h"
 #include "proto/base/terminal.h"
 
 static volatile sig_atomic_t stop_signal;
@@ -117,7 +119,11 @@ static bool terminal_wait(struct terminal *self, int64_t until_ns)
 /* ---- what is drawn ---- */
 
 struct sample {
-    Replay__Reply *info, *why;
+    rp_info *box; /* own the two replies */
+    rp_waits *waits;
+    const Replay__InfoReply *info;
+    const Replay__WhyReply *why;
+    struct why verdict;
     rp_error err;
     uint64_t messages;
     int64_t time_ns;
@@ -126,11 +132,10 @@ struct sample {
 
 static void sample_fini(struct sample *self)
 {
-    if (self->info)
-        replay__reply__free_unpacked(self->info, NULL);
-    if (self->why)
-        replay__reply__free_unpacked(self->why, NULL);
-    self->info = self->why = NULL;
+    rp_info_free(&self->box);
+    rp_waits_free(&self->waits);
+    self->info = NULL;
+    self->why = NULL;
 }
 
 static bool sample_take(struct ctl *ctl, struct sample *self)
@@ -145,10 +150,18 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     }
     bool first = !self->info;
     sample_fini(self);
-    self->info = info;
-    self->why = why;
+    self->info = info->info;
+    self->why = why->why;
+    self->box = admin_take_info(info);
+    self->waits = admin_take_waits(why);
+    if (!self->box || !self->waits) {
+        sample_fini(self);
+        err_set(&self->err, RP_NO_MEMORY, "no memory for the broker's answer");
+        return false;
+    }
+    why_explain(&(struct why_facts){.info = self->box, .waits = self->waits}, &self->verdict);
     int64_t now = clock_now(&clock);
-    uint64_t messages = info->info->server->messages_in;
+    uint64_t messages = self->info->server->messages_in;
     self->rate = first || messages < self->messages
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);
@@ -162,9 +175,9 @@ static int show_json(const struct sample *sample)
     struct json json = {0};
     json_open(&json, '{');
     json_key(&json, "info");
-    json_message(&json, &sample->info->info->base);
+    json_message(&json, &sample->info->base);
     json_key(&json, "why");
-    json_message(&json, &sample->why->why->base);
+    json_message(&json, &sample->why->base);
     json_close(&json, '}');
     return ctl_print_text(&json);
 }
@@ -178,8 +191,10 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
     struct tm local;
     localtime_r(&now, &local);
     strftime(clock, sizeof clock, "%H:%M:%S", &local);
-    struct top_frame frame = {.info = sample->info ? sample->info->info : NULL,
-                              .why = sample->why ? sample->why->why : NULL,
+    struct top_frame frame = {.info = sample->info,
+                              .why = sample->why,
+                              .verdict = sample->verdict.text,
+                              .advice = sample->verdict.advice,
                               .endpoint = conn_endpoint(ctl->conn),
                               .problem = fresh ? NULL : sample->err.text,
                               .messages_rate = sample->rate,

@@ -9,6 +9,7 @@
 struct top_frame {
     const Replay__InfoReply *info;
     const Replay__WhyReply *why;
+    const char *verdict, *advice; /* what limits, and what would help; NULL: not known */
     const char *endpoint;
     const char *problem;
     double messages_rate; /* messages/s since the last frame; negative: not known */

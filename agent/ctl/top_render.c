@@ -116,6 +116,8 @@ void top_render(struct text *out, const struct top_frame *frame, uint32_t column
         return;
     }
     put_server(&lines, frame);
+    if (frame->verdict && !frame->problem)
+        put_line(&lines, "%s %s", frame->verdict, frame->advice ? frame->advice : "");
     for (size_t i = 0; i < frame->info->n_tables; i++) {
         /* A table takes four lines; keep room for what waits. */
         if (lines.left < 4 + WAITS_LEAST) {

@@ -47,7 +47,10 @@ void stream_update_full(struct stream *self)
     uint64_t waiting = self->backlog + self->used;
     self->space.free = self->free == SPACE_UNKNOWN ? SPACE_UNKNOWN : below(waiting, self->free);
     self->hold = why_hold(self);
+    bool before = self->full;
     self->full = self->hold != HOLD_NOTHING;
+    if (self->full && !before)
+        self->full_ns = self->state.loop->now_ns;
     /* The next check is due when so many bytes have been recorded. */
     uint64_t room = below(self->journal_bytes + self->used, space_limit(&self->space));
     uint64_t rest = below(space_reserve(&self->space), self->space.free);

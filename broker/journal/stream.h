@@ -75,6 +75,7 @@ struct stream {
     bool starved;          /* there was no memory for next_job at the start of this turn */
     bool leave;            /* the segment should have ended, but there was no memory for the next one */
     bool full;             /* see stream_is_full */
+    int64_t full_ns;       /* since when */
     enum stream_hold hold; /* why */
     uint64_t free;         /* bytes free on the disk when the news was written; or SPACE_UNKNOWN */
     uint64_t look_at;      /* given + used at which the stream may become full */

@@ -117,6 +117,8 @@ static void add_journal(struct why *self)
     int64_t since_ns = service->loop->now_ns;
     if (stream->trouble[0])
         since_ns = stream->trouble_ns;
+    else if (stream->full)
+        since_ns = stream->full_ns;
     else if (commit->first)
         since_ns = commit->oldest_ns;
     add_line(self, &(struct why_line){"broker", "journal", "", text, commit->count, since_ns});

@@ -218,7 +218,7 @@ def test_full_disk():
             os.environ["RP_LAUNCH"] = before
         ledger = Ledger(run)
         run.await_alive(lambda: "error B0501" in run.log("broker") or "warn  B0505" in run.log("broker"), "a loud line")
-        run.await_alive(lambda: "the broker's disk: B050" in (run.read("status.json") or {}).get("waits", ""), "the reason")
+        run.await_alive(lambda: (run.read("status.json") or {}).get("cause") == "disk", "the reason")
         stands = steps_of(run)[-1]
         time.sleep(1.0)
         check(steps_of(run)[-1] < stands + 100 and stands < 4000, "goes on:", steps_of(run)[-1], "after", stands)

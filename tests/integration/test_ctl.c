@@ -245,7 +245,7 @@ static void test_why(void **state)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "why"), 0);
-    assert_string_equal(f->out, "nothing waits\n");
+    assert_ptr_equal(strstr(f->out, "nothing waits\n"), f->out);
     rp_sampler_options with = {.struct_size = sizeof with};
     rp_error err = {0};
     rp_sampler_defaults(&with);

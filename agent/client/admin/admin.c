@@ -335,23 +335,28 @@ void rp_info_free(rp_info **info)
     free(box);
 }
 
+rp_info *admin_take_info(Replay__Reply *reply)
+{
+    struct info_box *box = calloc(1, sizeof *box);
+    if (!box) {
+        conn_reply_unpacked_free(reply);
+        return NULL;
+    }
+    box->wire = reply;
+    rp_info *out = &box->info;
+    if (!info_from(reply->info, &box->info, &box->fields))
+        rp_info_free(&out);
+    return out;
+}
+
 rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms, rp_info **out,
                         rp_error *err)
 {
     Replay__Reply *wire = NULL;
     *out = NULL;
     RP_TRY(admin_info(client_conn(client), table, sessions != 0, timeout_ms, &wire, err));
-    struct info_box *box = calloc(1, sizeof *box);
-    if (!box) {
-        conn_reply_unpacked_free(wire);
-        return err_set(err, RP_NO_MEMORY, "no memory for the broker's information");
-    }
-    box->wire = wire;
-    *out = &box->info;
-    if (info_from(wire->info, &box->info, &box->fields))
-        return RP_OK;
-    rp_info_free(out);
-    return err_set(err, RP_NO_MEMORY, "no memory for the broker's information");
+    *out = admin_take_info(wire);
+    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the broker's information");
 }
 
 /* ---- why, list, fetch, reset, limiter ---- */
@@ -362,20 +367,17 @@ struct waits_box {
     rp_wait waits[];
 };
 
-rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err)
+rp_waits *admin_take_waits(Replay__Reply *reply)
 {
-    Replay__Reply *wire = NULL;
-    *out = NULL;
-    RP_TRY(admin_why(client_conn(client), timeout_ms, &wire, err));
-    struct waits_box *box = calloc(1, sizeof *box + wire->why->n_waits * sizeof *box->waits);
+    struct waits_box *box = calloc(1, sizeof *box + reply->why->n_waits * sizeof *box->waits);
     if (!box) {
-        conn_reply_unpacked_free(wire);
-        return err_set(err, RP_NO_MEMORY, "no memory for the list of waiters");
+        conn_reply_unpacked_free(reply);
+        return NULL;
     }
-    box->wire = wire;
-    box->pub = (rp_waits){box->waits, (uint32_t)wire->why->n_waits};
+    box->wire = reply;
+    box->pub = (rp_waits){box->waits, (uint32_t)reply->why->n_waits};
     for (uint32_t i = 0; i < box->pub.n; i++) {
-        const Replay__Wait *wait = wire->why->waits[i];
+        const Replay__Wait *wait = reply->why->waits[i];
         box->waits[i] = (rp_wait){.who = wait->who,
                                   .kind = wait->kind,
                                   .table = wait->table,
@@ -384,8 +386,16 @@ rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp
                                   .got = wait->got,
                                   .waited_ns = wait->waited_ns};
     }
-    *out = &box->pub;
-    return RP_OK;
+    return &box->pub;
+}
+
+rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err)
+{
+    Replay__Reply *wire = NULL;
+    *out = NULL;
+    RP_TRY(admin_why(client_conn(client), timeout_ms, &wire, err));
+    *out = admin_take_waits(wire);
+    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the list of waiters");
 }
 
 void rp_waits_free(rp_waits **waits)

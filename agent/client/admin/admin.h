@@ -17,6 +17,9 @@
 rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err);
 rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
+/* Give a reply of admin_info or admin_why as the public structs, which own it from here on. NULL: no memory; the reply is freed. */
+rp_info *admin_take_info(Replay__Reply *reply);
+rp_waits *admin_take_waits(Replay__Reply *reply);
 /* A page of a table's items. */
 struct admin_page {
     const char *table;

@@ -22,6 +22,8 @@ struct observer {
     char *table;
     rp_client *client;
     struct observation last;
+    rp_info *info; /* of the last look; NULL: the broker did not answer */
+    rp_waits *waits;
     struct observe_files files;
     struct clock clock;
 };
@@ -54,6 +56,8 @@ void observer_destroy(struct observer **self)
         return;
     if ((*self)->client)
         rp_client_destroy(&(*self)->client);
+    rp_info_free(&(*self)->info);
+    rp_waits_free(&(*self)->waits);
     observe_files_fini(&(*self)->files);
     free((*self)->table);
     free(*self);
@@ -156,23 +160,26 @@ void observer_rescan(struct observer *self)
 
 void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out)
 {
-    rp_info *info = NULL;
-    rp_waits *waits = NULL;
     struct names names = {calloc(MOST_NAMES, sizeof *names.list), 0};
     int64_t end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
-    self->last.broker = rp_admin_info(self->client, self->table, 0, timeout_ms, &info, NULL) == RP_OK;
+    rp_info_free(&self->info);
+    rp_waits_free(&self->waits);
+    self->last.broker = rp_admin_info(self->client, NULL, 0, timeout_ms, &self->info, NULL) == RP_OK;
     self->last.at_ns = clock_now(&self->clock);
     if (self->last.broker) {
-        take_info(self, info);
+        take_info(self, self->info);
         int64_t left_ms = (end_ns - self->last.at_ns) / NS_PER_MS;
-        if (rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &waits, NULL) == RP_OK)
-            take_waits(self, waits, &names);
+        if (rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &self->waits, NULL) == RP_OK)
+            take_waits(self, self->waits, &names);
     }
     double now_s = unix_now();
     observe_files_read(&self->files, now_s);
     observe_files_sum(&self->files, names.list, names.n, now_s, &self->last);
-    rp_waits_free(&waits);
-    rp_info_free(&info);
     free(names.list);
     *out = self->last;
+}
+
+void observer_why(const struct observer *self, const struct why_run *run, struct why *out)
+{
+    why_explain(&(struct why_facts){.info = self->info, .waits = self->waits, .run = run}, out);
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "agent/run/idle.h"
+#include "agent/why/why.h"
 #include "replay/client.h"
 #include "replay/error.h"
 
@@ -60,6 +61,8 @@ struct observe_value {
     double seconds; /* duration; NAN: not known */
 };
 const struct observe_value *observer_values(const struct observer *self, uint32_t *n);
+/* Explains what limits the run, from the last look; run: what its launcher sees. */
+void observer_why(const struct observer *self, const struct why_run *run, struct why *out);
 /* The client, for counters. */
 rp_client *observer_client(struct observer *self);
 

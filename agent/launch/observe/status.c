@@ -65,6 +65,8 @@ static const struct json_row status_rows[] = {
     NUMBER(planned_actor_idle, NAN),
     NUMBER(planned_learner_idle, NAN),
     TEXT(waits),
+    TEXT(advice),
+    TEXT(cause),
     COUNT(size),
     COUNT(max_size),
     NUMBER(min_size, 0),

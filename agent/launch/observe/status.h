@@ -71,7 +71,9 @@ struct status {
     double actor_idle, learner_idle; /* NAN: not known */
     struct idle_shares idle_by;      /* the same by cause */
     double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
-    char waits[256];         /* which side waits for which, and why; "": none waits */
+    char waits[640];         /* what limits the run, in a sentence; "": nothing does */
+    char advice[320];        /* what would help; "" */
+    char cause[16];          /* the same as a word: why_cause_names; "" */
     uint64_t size, max_size; /* of the table */
     double min_size;
     /* ---- returns */

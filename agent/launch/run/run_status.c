@@ -131,34 +131,30 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* A full disk holds all processes back, and only the broker's log says so. False: the log does not mention it. */
-static bool fill_disk(const struct run *self, struct status *out)
-{
-    char tail[512] = "";
-    if (self->n_members == 0 || !config_folder(&self->config->broker))
-        return false;
-    process_tail(&self->members[0]->process, tail, sizeof tail, 1);
-    const char *trouble = strstr(tail, " B0501 ");
-    trouble = trouble ? trouble : strstr(tail, " B0505 ");
-    if (trouble)
-        snprintf(out->waits, sizeof out->waits, "the broker's disk:%.200s", trouble);
-    return trouble != NULL;
-}
-
+/* The sentence of agent/why, unless nothing limits the run; without a host for a process, that is what limits. */
 static void fill_waits(const struct run *self, struct status *out)
 {
-    const struct observation *seen = &self->seen;
-    bool actors = seen->waiting_inserts > 0 && seen->inserts_wait[0];
-    bool learners = seen->waiting_samplers > 0 && seen->samples_wait[0];
-    if (fill_disk(self, out) || run_waits_for_hosts(self, out->waits, sizeof out->waits))
+    const struct why_run run = {.actors = out->actors,
+                                .learners = out->learners,
+                                .actor_idle = out->actor_idle,
+                                .learner_idle = out->learner_idle,
+                                .cpu = out->cpu,
+                                .cores = out->cores,
+                                .others = out->others,
+                                .network = NAN};
+    struct why why;
+    if (run_waits_for_hosts(self, out->waits, sizeof out->waits)) {
+        snprintf(out->cause, sizeof out->cause, "hosts");
         return;
-    if (!seen->broker && self->observer)
-        snprintf(out->waits, sizeof out->waits, "the broker does not answer");
-    else if (actors && !(learners && seen->learner_idle > seen->actor_idle))
-        snprintf(out->waits, sizeof out->waits, "actors wait for learners: %.200s", seen->inserts_wait);
-    else if (learners)
-        snprintf(out->waits, sizeof out->waits, "learners wait%s: %.200s", self->config->actors.on ? " for actors" : "",
-                 seen->samples_wait);
+    }
+    if (!self->observer || self->phase >= PHASE_DONE)
+        return;
+    observer_why(self->observer, &run, &why);
+    if (why.cause >= WHY_CORES)
+        return;
+    snprintf(out->waits, sizeof out->waits, "%s", why.text);
+    snprintf(out->advice, sizeof out->advice, "%s", why.advice);
+    snprintf(out->cause, sizeof out->cause, "%s", why_cause_names[why.cause]);
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
@@ -245,10 +241,10 @@ void run_status(struct run *self, struct status *out)
     out->values = self->values;
     out->n_values = self->n_values;
     fill_progress(self, out);
-    fill_waits(self, out);
     fill_processes(self, out);
     fill_plan(self, out);
     run_fill_hosts(self, out);
+    fill_waits(self, out);
     snprintf(out->event, sizeof out->event, "%s", self->event);
     out->event_unix_s = self->event_unix_s;
 }

@@ -112,6 +112,9 @@ void view_add_waits(struct frame *self)
     struct line *line = view_over(self) ? NULL : frame_row(self, RANK_WAITS, "waits");
     if (line)
         line_put(line, s->waits[0] ? TINT_NONE : TINT_DIM, "%s", s->waits[0] ? s->waits : "nobody");
+    line = view_over(self) || !s->advice[0] ? NULL : frame_row(self, RANK_IDLE, "advice");
+    if (line)
+        line_put(line, TINT_DIM, "%s", s->advice);
 }
 
 void view_add_table(struct frame *self)
