@@ -387,6 +387,24 @@ const struct host_facts *host_facts(const struct host *self)
     return &self->facts;
 }
 
+const char *host_home_address(const struct host *self, const char *advertise, char *out, size_t size)
+{
+    static const char mapped[] = "::ffff:";
+    char hostname[HOST_NAME] = "";
+    const char *seen = self->facts.address;
+    gethostname(hostname, sizeof hostname - 1);
+    if (strncmp(seen, mapped, sizeof mapped - 1) == 0)
+        seen += sizeof mapped - 1;
+    bool same = strcmp(seen, "::1") == 0 || strcmp(hostname, self->facts.hostname) == 0;
+    if (advertise[0])
+        snprintf(out, size, "%s", advertise);
+    else if (seen[0] && !strchr(seen, ':'))
+        snprintf(out, size, "%s", seen);
+    else
+        snprintf(out, size, "%s", same ? "127.0.0.1" : hostname);
+    return out;
+}
+
 struct host_load host_load(const struct host *self)
 {
     return self->load;

@@ -76,6 +76,9 @@ uint32_t host_times(const struct host *self);
 int64_t host_sent(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
+/* The address under which processes there reach this machine: `advertise`, if it is not ""; the address that the connection comes
+ * from; or this machine's name. Only IPv4, like the broker's wildcard. Gives out. */
+const char *host_home_address(const struct host *self, const char *advertise, char *out, size_t size);
 /* Cores and bytes in use there by all programs, lately, and the round trip in ns that host_reach_begin measured; 0: not known. */
 struct host_load {
     double cpu;

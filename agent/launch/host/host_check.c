@@ -154,20 +154,22 @@ static void end_trial(struct trial *self, const char *reason)
     snprintf(self->reason, sizeof self->reason, "%s", reason ? reason : "");
 }
 
-/* Asks the host to connect to this machine under the address that its processes will use for the broker. */
+/* The endpoint that the host's processes will use for the broker, or one like it. False: it has no address. */
+static bool find_endpoint(const struct check *self, struct trial *trial)
+{
+    const struct broker_config *broker = &self->options->config->broker;
+    char bound[64], address[HOST_NAME];
+    if (!endpoint_is_any(broker->service))
+        return endpoint_with_host(broker->service, broker->advertise, trial->endpoint, sizeof trial->endpoint);
+    snprintf(bound, sizeof bound, "tcp://*:%u", self->port);
+    host_home_address(trial->host, broker->advertise, address, sizeof address);
+    return endpoint_with_host(bound, address, trial->endpoint, sizeof trial->endpoint);
+}
+
 static void ask_reach(struct check *self, struct trial *trial)
 {
-    const char *advertise = self->options->config->broker.advertise, *seen = host_facts(trial->host)->address;
-    char hostname[HOST_NAME] = "", bound[64];
     rp_error err = {0};
-    gethostname(hostname, sizeof hostname - 1);
-    snprintf(bound, sizeof bound, "tcp://0.0.0.0:%u", self->port);
-    if (!endpoint_with_host(bound,
-                            advertise[0] ? advertise
-                            : seen[0]    ? seen
-                                         : hostname,
-                            trial->endpoint, sizeof trial->endpoint) ||
-        host_reach_begin(trial->host, trial->endpoint, &err) != RP_OK)
+    if (!find_endpoint(self, trial) || host_reach_begin(trial->host, trial->endpoint, &err) != RP_OK)
         end_trial(trial, err.text[0] ? err.text : "this machine has no address that others could use");
     trial->asked = true;
 }

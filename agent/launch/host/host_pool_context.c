@@ -139,35 +139,19 @@ void host_pool_config_changed(struct host_pool *self)
 
 /* ---- endpoints ---- */
 
-/* The address of this machine as the host sees it. The broker's wildcard is one of IPv4. */
-static const char *address_of(const struct host_pool *self, const struct pool_host *one)
-{
-    static const char mapped[] = "::ffff:", local[] = "127.0.0.1";
-    const struct host_facts *facts = host_facts(one->host);
-    const char *seen = facts->address;
-    if (self->options.config->broker.advertise[0])
-        return self->options.config->broker.advertise;
-    if (strncmp(seen, mapped, sizeof mapped - 1) == 0)
-        seen += sizeof mapped - 1;
-    if (strcmp(seen, "::1") == 0)
-        return local;
-    if (seen[0] && !strchr(seen, ':'))
-        return seen;
-    return strcmp(facts->hostname, self->hostname) == 0 ? local : self->hostname;
-}
-
 /* bound: as processes of this machine reach it. A broker that is bound to one address is reached there, unless the file
  * advertises another. */
 static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
                          const char *bound, char *out, size_t size)
 {
-    char open[300];
-    const char *port = strrchr(bound, ':');
+    const char *advertise = self->options.config->broker.advertise, *port = strrchr(bound, ':');
+    char open[300], address[HOST_NAME];
     if (endpoint_is_any(configured) && port) {
         snprintf(open, sizeof open, "tcp://*%s", port);
-        endpoint_with_host(open, address_of(self, one), out, size);
+        host_home_address(one->host, advertise, address, sizeof address);
+        endpoint_with_host(open, address, out, size);
     } else {
-        endpoint_with_host(bound, self->options.config->broker.advertise, out, size);
+        endpoint_with_host(bound, advertise, out, size);
     }
 }
 
