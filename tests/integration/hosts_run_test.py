@@ -4,6 +4,7 @@ our programs under the same path as home."""
 import pathlib
 import signal
 import sys
+import threading
 
 sys.dont_write_bytecode = True
 
@@ -65,34 +66,6 @@ def test_run_reaches_its_goal(lab):
 
 
 @test
-def test_hosts_go_down_and_come_back(lab):
-    """One host after the other loses its power. Meanwhile the cable of another one is pulled, and neither side hears of the other's
-    end: each gives the other up after its lease."""
-    with place_in(lab) as place:
-        launcher = place.launch(*sets(*ENDLESS))
-        await_spread(launcher)
-        lab["cpu1"].cut_off()
-        for name, member in (("cpu2", "actor-1"), ("gpu1", "learner-0")):
-            lab[name].stop()
-            launcher.await_alive(lambda: not host_of(launcher, name)["ready"], "the loss of " + name)
-            check(member not in processes_of(launcher), member, "runs on a lost host")
-            lab[name].start()
-            launcher.await_alive(lambda: host_of(launcher, name)["times"] == 2, "the return of " + name)
-            launcher.await_start(member, 2)
-            await_steps(launcher)
-        eventually(lambda: not lab["cpu1"].left(), 2 * PATIENCE, "the end of all processes on cpu1")
-        launcher.await_alive(lambda: not host_of(launcher, "cpu1")["ready"], "the loss of cpu1")
-        lab["cpu1"].join()
-        await_spread(launcher)
-        equal({name: host["times"] for name, host in hosts_of(launcher).items() if name != "home"},
-              {"cpu1": 2, "cpu2": 2, "gpu1": 2}, "how often hosts were taken in")
-        launcher.signal()
-        launcher.ends()
-        lab.nothing_left()
-        place.nobody_left()
-
-
-@test
 def test_killed_launcher_leaves_nothing(lab):
     with place_in(lab) as place:
         launcher = place.launch(*sets(*ENDLESS))
@@ -133,10 +106,68 @@ def test_latency_and_broken_connections(lab):
         equal(report["restarts"], 0, "failures of processes")
 
 
+# ---- beside the others, on machines of its own: this one waits most of the time
+
+def go_down_and_come_back(lab):
+    """One host after the other loses its power. Meanwhile the cable of another one is pulled, and neither side hears of the other's
+    end: each gives the other up after its lease."""
+    with place_in(lab) as place:
+        launcher = place.launch(*sets(*ENDLESS))
+        await_spread(launcher)
+        lab["cpu1"].cut_off()
+        for name, member in (("cpu2", "actor-1"), ("gpu1", "learner-0")):
+            lab[name].stop()
+            launcher.await_alive(lambda: not host_of(launcher, name)["ready"], "the loss of " + name)
+            check(member not in processes_of(launcher), member, "runs on a lost host")
+            lab[name].start()
+            launcher.await_alive(lambda: host_of(launcher, name)["times"] == 2, "the return of " + name)
+            launcher.await_start(member, 2)
+            await_steps(launcher)
+        eventually(lambda: not lab["cpu1"].left(), 2 * PATIENCE, "the end of all processes on cpu1")
+        launcher.await_alive(lambda: not host_of(launcher, "cpu1")["ready"], "the loss of cpu1")
+        lab["cpu1"].join()
+        await_spread(launcher)
+        equal({name: host["times"] for name, host in hosts_of(launcher).items() if name != "home"},
+              {"cpu1": 2, "cpu2": 2, "gpu1": 2}, "how often hosts were taken in")
+        launcher.signal()
+        launcher.ends()
+        lab.nothing_left()
+        place.nobody_left()
+
+
+class Beside(threading.Thread):
+    """A test in a thread."""
+
+    def __init__(self, function, *args):
+        super().__init__()
+        self.function, self.args, self.error = function, args, None
+        self.start()
+
+    def run(self):
+        try:
+            self.function(*self.args)
+        except Exception as error:
+            self.error = error
+
+    def result(self):
+        self.join()
+        if self.error:
+            raise self.error
+
+
 def main():
     machines.skip_unless_possible()
-    with machines.Lab(("cpu1", "cpu2", "gpu1")) as lab:
-        return test.main(lab)
+    with machines.Lab(("cpu1", "cpu2", "gpu1")) as lab, machines.Lab(("cpu1", "cpu2", "gpu1")) as other:
+        beside = Beside(go_down_and_come_back, other)
+
+        @test
+        def test_hosts_go_down_and_come_back(_lab):
+            beside.result()
+
+        try:
+            return test.main(lab)
+        finally:
+            beside.join()
 
 
 if __name__ == "__main__":

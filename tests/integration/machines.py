@@ -3,8 +3,10 @@ ids, a home folder and a /tmp of its own. The first machine, home, has no sshd: 
 
 A test that cannot have machines here (not root, no namespaces, no sshd) ends with status 77, "skipped"."""
 
+import itertools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,9 @@ from launches import CONFIG, PATIENCE, SLOW, Place, check, eventually
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 NETWORK = "10.231.0."
 SKIPPED = 77
+LABS = itertools.count()
+# A test that is killed takes its machines along.
+DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 FORWARDER = pathlib.Path(__file__).resolve().parent / "forwarder.py"
 
 SSHD_CONFIG = """
@@ -77,7 +82,7 @@ def why_not():
             return "there is no program " + tool
     if not SSHD:
         return "there is no program sshd"
-    name = "rp%d-try" % os.getpid()
+    name = "rp%d.try" % os.getpid()
     tries = (["ip", "netns", "add", name], ["ip", "-n", name, "link", "add", "bridge", "type", "bridge"],
              ["ip", "-n", name, "link", "add", "name", "one", "type", "veth", "peer", "name", "two"],
              ["unshare", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "true"])
@@ -91,11 +96,21 @@ def why_not():
     return why
 
 
+def remove_old():
+    """Namespaces of tests that were killed."""
+    for line in run("ip", "netns", "list").splitlines():
+        name = line.split()[0]
+        owner = re.match(r"rp(\d+)\.", name)
+        if owner and not os.path.exists("/proc/" + owner[1]):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
 def skip_unless_possible():
     why = why_not()
     if why:
         print("skipped:", why)
         sys.exit(SKIPPED)
+    remove_old()
 
 
 class Machine:
@@ -135,7 +150,7 @@ class Machine:
     def start(self):
         log = open(self.base / "sshd.log", "ab")
         self.popen = subprocess.Popen(
-            ["ip", "netns", "exec", self.space, "unshare", "--pid", "--mount", "--uts", "--fork", "--kill-child",
+            [*DIES_WITH_US, "ip", "netns", "exec", self.space, "unshare", "--pid", "--mount", "--uts", "--fork", "--kill-child",
              "--mount-proc", "sh", "-c", BOOT, "sh", str(self.base), self.name, *self.hide], stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, env=dict(os.environ, SSHD=SSHD, LC_ALL="C.UTF-8"))
         log.close()
@@ -231,8 +246,8 @@ class Forwarder:
         words = ["%s:%d:%s:%d" % (self.address, port, *to) for port, to in ports.items()]
         self.log = lab.base / (name + ".log")
         with open(self.log, "wb") as log:
-            self.popen = subprocess.Popen(["ip", "netns", "exec", self.machine.space, "/usr/bin/python3", str(FORWARDER),
-                                           "--delay-ms", str(delay_ms), *words], stdout=log, stderr=log)
+            self.popen = subprocess.Popen([*DIES_WITH_US, "ip", "netns", "exec", self.machine.space, "/usr/bin/python3",
+                                           str(FORWARDER), "--delay-ms", str(delay_ms), *words], stdout=log, stderr=log)
         lab.others.append(self.popen)
         eventually(lambda: "ready" in self.text(), PATIENCE, "the forwarder")
 
@@ -251,7 +266,7 @@ class Lab:
     """Home and other machines; nothing of it is left when it is closed."""
 
     def __init__(self, names=(), hide=()):
-        self.tag = "rp%d" % os.getpid()
+        self.tag = "rp%d.%d" % (os.getpid(), next(LABS))
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-lab-"))
         self.machines, self.others, self.next, self.hide = {}, [], 1, hide
         self.switch = self.tag + "-switch"
