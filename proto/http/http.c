@@ -12,6 +12,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/http/http_links.h"
 
 /* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
 #define CONNECTIONS 64u
@@ -25,6 +26,7 @@ struct http {
     char *token;
     char address[HTTP_ADDRESS];
     bool loopback;
+    struct http_links links;
 };
 
 /* What a connection has sent so far. */
@@ -129,11 +131,11 @@ static bool allow(const struct http *self, const struct http_request *request, c
 
 /* ---- routes ---- */
 
-/* Returns the route, and sets the rest of its path. NULL: *found says whether another method has the path. */
+/* Returns the route, and sets the rest of its path. NULL: *allow says which other methods have the path; NULL: none has. */
 static const struct http_route *find(const struct http *self, const char *method, const char *url, const char **rest,
-                                     bool *found)
+                                     const char **allow)
 {
-    *found = false;
+    *allow = NULL;
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
     for (uint32_t i = 0; i < self->options.n_routes; i++) {
         const struct http_route *route = &self->options.routes[i];
@@ -141,7 +143,7 @@ static const struct http_route *find(const struct http *self, const char *method
         bool open_end = strcmp(route->path + length, "...") == 0;
         if (open_end ? strncmp(url, route->path, length) != 0 : strcmp(url, route->path) != 0)
             continue;
-        *found = true;
+        *allow = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
         *rest = open_end ? url + length : url;
         if (strcmp(route->method, wanted) == 0)
             return route;
@@ -151,7 +153,24 @@ static const struct http_route *find(const struct http *self, const char *method
 
 /* ---- libmicrohttpd ---- */
 
-static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply)
+/* Decodes %XX in place. "%00" stays as it is, or it would hide what follows. */
+static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text)
+{
+    (void)ctx;
+    (void)connection;
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        char digits[3] = {from[0] == '%' ? from[1] : '\0', from[0] == '%' && from[1] ? from[2] : '\0', '\0'};
+        bool coded = strspn(digits, "0123456789abcdefABCDEF") == 2 && strcmp(digits, "00") != 0;
+        *to++ = coded ? (char)strtol(digits, NULL, 16) : *from;
+        from += coded ? 2 : 0;
+    }
+    *to = '\0';
+    return (size_t)(to - text);
+}
+
+/* allow: the methods that a reply with status 405 names, otherwise NULL. */
+static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply, const char *allow)
 {
     const char *body = reply->data ? reply->data : text_get(&reply->text);
     size_t size = reply->data ? reply->size : strlen(body);
@@ -172,16 +191,20 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http
     for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
         MHD_add_response_header(response, always[i].name, always[i].value);
     MHD_add_response_header(response, "Content-Type", reply->type ? reply->type : "application/json; charset=utf-8");
+    if (reply->status == 401)
+        MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
+    if (allow)
+        MHD_add_response_header(response, "Allow", allow);
     enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text)
+static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text, const char *allow)
 {
     struct http_reply reply = {0};
     http_fail(&reply, status, "%s", text);
-    return send_reply(connection, &reply);
+    return send_reply(connection, &reply, allow);
 }
 
 static bool take_body(struct upload *upload, const char *data, size_t size)
@@ -203,7 +226,7 @@ static bool take_body(struct upload *upload, const char *data, size_t size)
 static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *data, size_t *size, void **state)
 {
-    const struct http *self = ctx;
+    struct http *self = ctx;
     (void)version;
     if (!*state) /* the headers are there, the body is not */
         return (*state = calloc(1, sizeof(struct upload))) ? MHD_YES : MHD_NO;
@@ -213,29 +236,30 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
         *size = 0;
         return ok ? MHD_YES : MHD_NO;
     }
+    http_links_answers(&self->links, connection, true);
     if (upload->too_large)
-        return refuse(connection, 413, "the request is too large");
-    bool found;
+        return refuse(connection, 413, "the request is too large", NULL);
+    const char *allow_methods;
     const char *rest = url;
-    const struct http_route *route = find(self, method, url, &rest, &found);
+    const struct http_route *route = find(self, method, url, &rest, &allow_methods);
     if (!route)
-        return refuse(connection, found ? 405 : 404,
-                      found ? "this method is not for this path" : "there is nothing here");
+        return refuse(connection, allow_methods ? 405 : 404,
+                      allow_methods ? "this method is not for this path" : "there is nothing here", allow_methods);
     struct http_request request = {
         .connection = connection, .path = rest, .body = upload->body ? upload->body : "", .body_size = upload->size};
     struct http_reply reply = {0};
     request.trusted = self->token[0] && has_token(self, &request);
     if (allow(self, &request, route, &reply))
         route->handle(self->options.ctx, &request, &reply);
-    return send_reply(connection, &reply);
+    return send_reply(connection, &reply, NULL);
 }
 
 static void forget(void *ctx, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
 {
-    (void)ctx;
-    (void)connection;
+    struct http *self = ctx;
     (void)code;
     struct upload *upload = *state;
+    http_links_answers(&self->links, connection, false);
     if (upload)
         free(upload->body);
     free(upload);
@@ -342,11 +366,13 @@ struct http *http_start(const struct http_options *options, rp_error *err)
         return NULL;
     }
     uint32_t threads = options->threads > 1 ? options->threads : 0;
-    self->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
-                         MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
-                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED,
-                         forget, self, threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
+    if (http_links_start(&self->links))
+        self->daemon = MHD_start_daemon(
+            MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
+            MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
+            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED, forget,
+            self, MHD_OPTION_NOTIFY_CONNECTION, http_links_notify, &self->links, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
+            NULL, threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     if (!self->daemon) {
         close(fd);
         err_set(err, RP_RESOURCE_EXHAUSTED, "the HTTP server could not be started at %s", self->address);
@@ -361,6 +387,7 @@ void http_stop(struct http **self)
         return;
     if ((*self)->daemon)
         MHD_stop_daemon((*self)->daemon);
+    http_links_stop(&(*self)->links);
     free((*self)->token);
     free(*self);
     *self = NULL;

@@ -1,0 +1,126 @@
+#include "proto/http/http_links.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "proto/base/clock.h"
+
+/* Most time for a request to arrive, and for its answer to be made and read. */
+#define REQUEST_NS (10 * NS_PER_S)
+#define ANSWER_NS (30 * NS_PER_S)
+#define LOOK_NS (NS_PER_S / 2)
+
+struct http_link {
+    struct http_link *next, **prev;
+    int fd;
+    int64_t deadline_ns;
+    bool cut;
+};
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* A connection leaves the list before libmicrohttpd closes its descriptor, so a descriptor in the list is open. */
+static void cut_late(struct http_links *self)
+{
+    int64_t now_ns = now();
+    for (struct http_link *link = self->first; link; link = link->next)
+        if (now_ns >= link->deadline_ns && !link->cut) {
+            link->cut = true;
+            shutdown(link->fd, SHUT_RDWR);
+        }
+}
+
+static void *links_thread(void *arg)
+{
+    struct http_links *self = arg;
+    pthread_setname_np(pthread_self(), "http");
+    pthread_mutex_lock(&self->mutex);
+    while (!self->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t at = until.tv_sec * NS_PER_S + until.tv_nsec + LOOK_NS;
+        until = (struct timespec){at / NS_PER_S, at % NS_PER_S};
+        if (self->first)
+            pthread_cond_timedwait(&self->changed, &self->mutex, &until);
+        else
+            pthread_cond_wait(&self->changed, &self->mutex);
+        cut_late(self);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return NULL;
+}
+
+bool http_links_start(struct http_links *self)
+{
+    pthread_mutex_init(&self->mutex, NULL);
+    pthread_cond_init(&self->changed, NULL);
+    self->started = pthread_create(&self->thread, NULL, links_thread, self) == 0;
+    return self->started;
+}
+
+void http_links_stop(struct http_links *self)
+{
+    if (!self->started)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    self->stop = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+    pthread_join(self->thread, NULL);
+    self->started = false;
+}
+
+static struct http_link *add(struct http_links *self, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct http_link *link = info ? calloc(1, sizeof *link) : NULL;
+    if (!link)
+        return NULL; /* it has libmicrohttpd's own timeout */
+    *link = (struct http_link){self->first, &self->first, info->connect_fd, now() + REQUEST_NS, false};
+    if (link->next)
+        link->next->prev = &link->next;
+    else
+        pthread_cond_signal(&self->changed);
+    self->first = link;
+    return link;
+}
+
+static void drop(struct http_link *link)
+{
+    if (!link)
+        return;
+    *link->prev = link->next;
+    if (link->next)
+        link->next->prev = link->prev;
+    free(link);
+}
+
+void http_links_notify(void *ctx, struct MHD_Connection *connection, void **link,
+                       enum MHD_ConnectionNotificationCode code)
+{
+    struct http_links *self = ctx;
+    pthread_mutex_lock(&self->mutex);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        *link = add(self, connection);
+    } else {
+        drop(*link);
+        *link = NULL;
+    }
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void http_links_answers(struct http_links *self, struct MHD_Connection *connection, bool answers)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_link *link = info ? info->socket_context : NULL;
+    if (!link)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    link->deadline_ns = now() + (answers ? ANSWER_NS : REQUEST_NS);
+    pthread_mutex_unlock(&self->mutex);
+}
