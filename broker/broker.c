@@ -94,11 +94,14 @@ static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *i
 {
     int64_t end = self->loop.now_ns + DRAIN_NS;
     for (uint32_t n = 0; n < DRAIN_MESSAGES; n++) {
+        int64_t arrived_ns = self->loop.now_ns;
         if (!receive(self)) {
             *idle = true;
             return n > 0;
         }
         self->loop.now_ns = clock_now(&self->loop.clock);
+        if (self->sessions.inserted)
+            sessions_measure(&self->sessions, self->loop.now_ns - arrived_ns);
         if (self->loop.now_ns >= end)
             return true;
     }
@@ -208,6 +211,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     busy |= run_checkpoints(self);
+    busy |= snapshot_maker_run(&self->snapshots);
     busy |= chores_run(&loop->chores, loop->clock.now, loop->clock.ctx, CHORES_NS);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);

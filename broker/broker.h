@@ -16,6 +16,7 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/service/service.h"
+#include "broker/service/snapshot_maker.h"
 #include "broker/session/session.h"
 #include "broker/store/layout.h"
 #include "broker/store/store.h"
@@ -44,6 +45,7 @@ struct broker {
     struct spill *spill;             /* NULL: all chunks are in memory */
     struct checkpoints *checkpoints; /* NULL: none are made */
     struct service service;
+    struct snapshot_maker snapshots; /* for other threads */
     /* the loop */
     struct timer second;  /* once a second: rates, and what is kept too long */
     struct timer keys;    /* looks at the files of keys */
@@ -84,8 +86,8 @@ void broker_drain(struct broker *self);
 void broker_finish(struct broker *self);
 /* Waits until every record is durable and every message has been sent, without new input. */
 void broker_settle(struct broker *self, int64_t timeout_ns);
-/* Writes "service tcp://...", "ingest ...", "events ..." to a file, atomically. */
-rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err);
+/* Writes "service tcp://...", "ingest ...", "events ...", and "http ..." unless it is "", to a file, atomically. */
+rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err);
 
 /* Sets malloc to keep large blocks in the heap, and the heap: with its defaults, page faults are most of the cost of large
  * inserts. For the process that runs a broker, before it starts threads. */

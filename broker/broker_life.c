@@ -121,6 +121,7 @@ static rp_status start_service(struct broker *self, rp_error *err)
         .spill = self->spill,
         .instance = self->instance,
     };
+    snapshot_maker_init(&self->snapshots, &self->service, self->wake_fd);
     return service_init(&self->service, err);
 }
 
@@ -204,14 +205,15 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
     return create(config, clock, NULL, ducts, err);
 }
 
-rp_status broker_write_endpoints(const struct broker *self, const char *path, rp_error *err)
+rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)
 {
     char temporary[4096];
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
     FILE *file = fopen(temporary, "w");
-    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n", self->peers.told.service,
-                              self->peers.told.ingest, self->peers.told.events) > 0;
+    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n%s%s%s", self->peers.told.service,
+                              self->peers.told.ingest, self->peers.told.events, http[0] ? "http " : "", http,
+                              http[0] ? "\n" : "") > 0;
     if (file)
         ok = fclose(file) == 0 && ok;
     if (ok && rename(temporary, path) == 0)
@@ -237,6 +239,7 @@ void broker_destroy(struct broker **at)
     }
     if (self->peers.service || self->peers.ducts)
         waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker has stopped");
+    snapshot_maker_fini(&self->snapshots);
     checkpoints_fini(&self->checkpoints);
     spill_close(&self->spill);
     sessions_fini(&self->sessions);

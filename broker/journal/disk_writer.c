@@ -3,6 +3,7 @@
 #include "broker/journal/disk_writer_impl.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -213,6 +214,7 @@ static int64_t idle_ns(struct disk_writer *self)
 static void disk_writer_actor(zsock_t *pipe, void *given)
 {
     struct disk_writer *self = given;
+    pthread_setname_np(pthread_self(), "disk-writer");
     self->pipe = zsock_resolve(pipe);
     self->syncer = syncer_new(&self->sync);
     self->sync_pipe = self->syncer ? zsock_resolve(self->syncer) : NULL;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,6 +63,7 @@ static void sync_do(struct syncer *self, struct sync_job *job)
 static void syncer_actor(zsock_t *pipe, void *given)
 {
     struct syncer *self = given;
+    pthread_setname_np(pthread_self(), "syncer");
     void *socket = zsock_resolve(pipe);
     zsock_signal(pipe, 0);
     for (;;) {

@@ -15,7 +15,7 @@
 struct loop {
     struct clock clock;
     bool stepped;                /* the clock is stepped by hand: turns are not measured */
-    int64_t now_ns;              /* time at the start of the current turn, and after each message */
+    int64_t now_ns;              /* time at the start of the current turn, after each message, and before the pump */
     int64_t start_ns;            /* when the broker started */
     int64_t wall_offset_ns;      /* CLOCK_REALTIME less the broker's clock, when it started */
     uint64_t longest_stretch_ns; /* most processor time that one turn took */

@@ -90,6 +90,7 @@ void commit_release(struct peers *peers)
     struct commit *self = &peers->commit;
     while (self->first && self->first->number <= *self->durable) {
         struct parked_message *message = take(self);
+        histogram_add_ns(&self->waited, peers->loop->now_ns - message->since_ns, 1);
         peer_send_now(peers, &message->to, &message->frames[0], message->frames + 1, message->n);
         free(message);
     }

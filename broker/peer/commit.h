@@ -9,6 +9,7 @@
 
 #include <zmq.h>
 
+#include "broker/metrics/histogram.h"
 #include "broker/peer/peer.h"
 
 struct parked_message;
@@ -23,6 +24,7 @@ struct commit {
     int64_t oldest_ns;            /* when the first parked message came */
     struct parked_message *spare; /* for a reply without payload: commit_reserve */
     bool ahead;                   /* messages are sent past the queue: what is told now confirms nothing */
+    struct histogram waited;      /* nanoseconds that messages were parked */
 };
 
 void commit_init(struct commit *self);

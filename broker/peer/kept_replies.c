@@ -24,6 +24,7 @@ static void drop(struct kept_replies *self, struct kept_reply *place)
     uint64_t name = name_of(place->client, place->id);
     if (idmap_get(&self->by_name, name) == place)
         idmap_remove(&self->by_name, name);
+    self->bytes -= place->size;
     free(place->frame);
     place->frame = NULL;
 }
@@ -62,6 +63,7 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     if (place->frame)
         drop(self, place);
     *place = (struct kept_reply){reply->client, reply->id, copy, reply->size};
+    self->bytes += place->size;
     if (!idmap_put(&self->by_name, name_of(place->client, place->id), place))
         drop(self, place);
 }

@@ -23,6 +23,7 @@ struct kept_reply {
 struct kept_replies {
     struct kept_reply *ring; /* NULL until a reply is kept */
     uint32_t next;
+    uint64_t bytes; /* of the frames in the ring */
     struct idmap by_name;
     uint8_t *spare[2]; /* KEPT_REPLY_BYTES each: a finished request is encoded and kept even when memory runs out */
 };

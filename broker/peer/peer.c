@@ -159,9 +159,13 @@ bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header
 bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
     struct way way = {peers->service, peers->ducts ? &peers->ducts->replies : NULL};
+    uint64_t bytes = zmq_msg_size(header);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += zmq_msg_size(&payload[i]);
     bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
     for (uint32_t i = 0; i < n && sent; i++)
         sent = way_send(way, &payload[i], i + 1 < n);
+    peers->counters.bytes_out += sent ? bytes : 0;
     if (!sent) {
         /* A client may leave before it has read its last replies: nobody needs a warning. */
         bool gone = errno == EHOSTUNREACH;

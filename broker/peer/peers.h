@@ -21,8 +21,12 @@
 struct broker_config;
 struct loop;
 
+#define STATUS_COUNT 20u /* of rp_status */
+
 struct peer_counters {
     uint64_t messages_in, messages_bad, replies_dropped;
+    uint64_t bytes_in, bytes_out;  /* of headers and payloads: no envelopes, no events */
+    uint64_t failed[STATUS_COUNT]; /* replies with this status, which is not RP_OK */
 };
 
 struct peers {

@@ -92,6 +92,8 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
                          const struct answer *answer)
 {
     zmq_msg_t header;
+    if (answer->status != RP_OK && (uint32_t)answer->status < STATUS_COUNT)
+        peers->counters.failed[answer->status]++;
     if (answer->n_payload == 0 && !out->failed && out->size <= INLINE_BYTES &&
         zmq_msg_init_size(&header, out->size) == 0) {
         memcpy(zmq_msg_data(&header), out->data, out->size);

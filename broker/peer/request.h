@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "broker/metrics/histogram.h"
 #include "broker/peer/peer.h"
 #include "proto/wire/wire.h"
 #include "replay/error.h"
@@ -17,11 +18,18 @@
 struct identity;
 struct wait;
 
+/* How long requests of one kind take, in nanoseconds. */
+struct request_times {
+    struct histogram latency; /* from the request to its reply */
+    struct histogram waited;  /* the same, of those that were not answered at once */
+};
+
 struct request {
     struct envelope from;
-    int descriptor;            /* of the connection, or -1 */
-    struct identity *identity; /* who asks */
-    uint32_t roles;            /* that may ask for this, of enum key_role */
+    int descriptor;              /* of the connection, or -1 */
+    struct identity *identity;   /* who asks */
+    uint32_t roles;              /* that may ask for this, of enum key_role */
+    struct request_times *times; /* of its kind; NULL: not measured */
     struct wire_request head;
     ProtobufCMessage *body; /* unpacked; NULL if the handler reads the bytes itself */
     zmq_msg_t *payload;     /* frames after the header; a handler may move from them */

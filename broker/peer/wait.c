@@ -46,6 +46,9 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     self->client = request->head.client;
     self->id = request->head.id;
     self->since_ns = loop->now_ns;
+    self->times = request->times;
+    self->measured = false;
+    self->message = peers->counters.messages_in;
     self->descriptor = request->descriptor;
     self->connection = monitor_connection(&peers->monitor, request->descriptor);
     self->timer = (struct timer){.fire = expire, .ctx = self->ctx};
@@ -73,8 +76,26 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     return RP_OK;
 }
 
+static void measure(const struct peers *peers, const struct wait *self)
+{
+    int64_t took = clock_now(&peers->loop->clock) - self->since_ns;
+    histogram_add_ns(&self->times->latency, took, 1);
+    histogram_add_ns(&self->times->waited, took, 1);
+}
+
+bool wait_goes_on(struct peers *peers)
+{
+    struct wait *last = peers->waits.last;
+    if (!last || last->message != peers->counters.messages_in)
+        return false;
+    last->measured = last->times != NULL;
+    return true;
+}
+
 void wait_end(struct peers *peers, struct wait *self)
 {
+    if (self->measured)
+        measure(peers, self);
     struct waits *waits = &peers->waits;
     timer_clear(&peers->loop->timers, &self->timer);
     self->identity->waiting--;

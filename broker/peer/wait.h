@@ -35,10 +35,13 @@ struct wait {
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
-    int descriptor;            /* of the connection by which the request came; -1: not known */
-    uint64_t connection;       /* number of that connection: monitor.h */
-    struct identity *identity; /* whose request it is */
-    uint32_t roles;            /* that may ask for it, of enum key_role */
+    int descriptor;              /* of the connection by which the request came; -1: not known */
+    uint64_t connection;         /* number of that connection: monitor.h */
+    struct identity *identity;   /* whose request it is */
+    uint32_t roles;              /* that may ask for it, of enum key_role */
+    struct request_times *times; /* of its kind; NULL: not measured */
+    uint64_t message;            /* running number of the message by which the request came */
+    bool measured;               /* its time counts when it ends: it was not answered at once */
 };
 
 struct waits {
@@ -58,6 +61,8 @@ static inline void wait_init(struct wait *self, const struct wait_ops *ops, void
 rp_status wait_begin(struct peers *peers, struct wait *self, const struct request *request, uint64_t timeout_ms,
                      rp_error *err);
 void wait_end(struct peers *peers, struct wait *self);
+/* After the handler of a request: true if the request waits. Its time then counts when it ends. */
+bool wait_goes_on(struct peers *peers);
 /* Returns the waiting request that (client, id) named. NULL: there is none. */
 struct wait *wait_find(const struct waits *waits, uint64_t client, uint64_t id);
 /* Sends the answer to where a retry came from. Not if the retry is older than the known route: then it came late, by a

@@ -95,6 +95,8 @@ static rp_status command_count(struct service *service, const struct command *co
     stats->total_ns += took;
     if (took > stats->max_ns)
         stats->max_ns = took;
+    if (!wait_goes_on(service->peers))
+        histogram_add(&stats->times.latency, took, 1);
     return status;
 }
 
@@ -148,6 +150,7 @@ static rp_status request_dispatch(struct service *service, struct request *reque
         return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
                        WIRE_VERSION);
     request->roles = command->roles;
+    request->times = &service->commands[command - commands].times;
     if (peers->identities.on)
         RP_TRY(check_role(request->identity, command, err));
     if (take_over(peers, request))
@@ -221,7 +224,11 @@ bool dispatch_receive(struct service *service)
         request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
         request.identity = identity_of(service->peers, &frames[header]);
         request.from.unread = request.identity->unread;
-        request_handle(service, &request, zmq_msg_data(&frames[header]), zmq_msg_size(&frames[header]));
+        size_t size = zmq_msg_size(&frames[header]);
+        service->peers->counters.bytes_in += size;
+        for (uint32_t i = 0; i < request.n_payload; i++)
+            service->peers->counters.bytes_in += zmq_msg_size(&request.payload[i]);
+        request_handle(service, &request, zmq_msg_data(&frames[header]), size);
     } else {
         service->peers->counters.messages_bad++;
         if (request.from.size)

@@ -26,7 +26,8 @@ struct command {
 
 /* Counts of one row. */
 struct command_stats {
-    uint64_t calls, errors, total_ns, max_ns;
+    uint64_t calls, errors, total_ns, max_ns; /* times of the handler */
+    struct request_times times;
 };
 
 /* Returns the table of rows. */

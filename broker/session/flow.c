@@ -179,6 +179,11 @@ bool flow_resolve_first(struct flow *self)
             span_release(&first->arrival.span, sessions->store, sessions->layouts);
     }
     struct pending_item item = pop(self);
+    if (status == RP_OK && item.message) {
+        int64_t took = sessions->loop->now_ns - item.message->arrived_ns;
+        histogram_add_ns(&sessions->insert, took, 1);
+        histogram_add_ns(&sessions->insert_wait, took, 1);
+    }
     if (item.more) /* the rejections that are only counted belong to the same record */
         EFFECT(sessions->loop, together, 8192);
     if (status != RP_OK)

@@ -15,6 +15,7 @@ struct session;
 /* An ingest message with items that wait. Its bytes are returned as credit when the last of these items is resolved. */
 struct ingest_message {
     uint64_t bytes;
+    int64_t arrived_ns;
     uint32_t waiting; /* items */
 };
 

@@ -185,10 +185,10 @@ static void message_bad(struct sessions *sessions, const struct wire_ingest *in,
     credit_reject_at(session, &rejection);
 }
 
-/* Takes a message of n frames; of a longer message the rest was dropped. */
-static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32_t n)
+/* Takes a message of n frames and so many bytes; of a longer message the rest was dropped. */
+static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32_t n, uint64_t bytes)
 {
-    struct intake intake = {.payload = frames + 1, .n_payload = n - 1};
+    struct intake intake = {.payload = frames + 1, .n_payload = n - 1, .bytes = bytes};
     rp_error err;
     rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
     if (status == RP_OK && intake.in.version != WIRE_VERSION)
@@ -223,8 +223,6 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
         }
         return;
     }
-    for (uint32_t i = 0; i < n; i++)
-        intake.bytes += zmq_msg_size(&frames[i]);
     take_message(&intake);
 }
 
@@ -236,8 +234,12 @@ bool ingest_receive(struct sessions *sessions)
     struct way from = {sessions->peers->ingest, sessions->peers->ducts ? &sessions->peers->ducts->data : NULL};
     if (!frames_receive(from, frames, FRAMES_MOST, &n, &whole))
         return false;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += zmq_msg_size(&frames[i]);
     sessions->peers->counters.messages_in++;
-    message_receive(sessions, frames, n);
+    sessions->peers->counters.bytes_in += bytes;
+    message_receive(sessions, frames, n, bytes);
     frames_close(frames, n);
     return true;
 }

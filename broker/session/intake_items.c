@@ -192,8 +192,10 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
             free(message);
         return false;
     }
-    if (!self->message)
+    if (!self->message) {
         message->bytes = self->bytes;
+        message->arrived_ns = self->session->sessions->loop->now_ns;
+    }
     self->message = message;
     message->waiting++;
     return true;
@@ -327,6 +329,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     char text[300];
     check_run(&run, id, text, sizeof text);
     self->allowance = 0;
+    uint64_t before = run.flow ? run.flow->resolved - run.flow->rejected : 0;
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
         ok = credit_reserve(session);
@@ -337,7 +340,10 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
         else if (run.number + i > run.flow->arrived) /* otherwise it was sent again */
             ok = take_item(self, &run, i);
     }
-    if (run.flow && run.flow->table->waiters)
+    if (!run.flow)
+        return ok;
+    session->sessions->inserted += run.flow->resolved - run.flow->rejected - before;
+    if (run.flow->table->waiters)
         table_mark(run.flow->table);
     return ok;
 }

@@ -65,7 +65,8 @@ static bool pump_samples(struct table *table)
 static bool pump_table(struct table *table)
 {
     const struct clock *clock = &table->loop->clock;
-    int64_t end = clock_now(clock) + PUMP_BUDGET_NS;
+    table->loop->now_ns = clock_now(clock); /* what waited is measured by it */
+    int64_t end = table->loop->now_ns + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
         bool sampled = table->waiters && pump_samples(table);

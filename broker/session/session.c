@@ -288,6 +288,8 @@ void session_close(struct session *self)
         count_open(self, false);
     idmap_remove(&sessions->by_id, id_half(self->id));
     ordinals_release(&sessions->tables->ordinals, self->ordinal, self->keys);
+    if (sessions->walk == self)
+        sessions->walk = self->next;
     if (self->prev)
         self->prev->next = self->next;
     else

@@ -11,6 +11,7 @@
 
 #include "broker/loop/idmap.h"
 #include "broker/loop/timer.h"
+#include "broker/metrics/histogram.h"
 #include "broker/peer/peer.h"
 #include "broker/store/layout.h"
 #include "broker/table/ordinals.h"
@@ -127,9 +128,19 @@ struct sessions {
     bool ingest_idle;       /* the ingest socket was found empty in this turn */
     bool ingest_held;       /* no message is read until the disk keeps up */
     uint64_t ingest_stale, ingest_gaps;
+    struct session *walk;         /* next session of a walk over several turns: snapshots */
+    uint64_t inserted;            /* items of the newest message that are in their tables; 0: already measured */
+    struct histogram insert;      /* nanoseconds from the arrival of a message until an item of it is in its table */
+    struct histogram insert_wait; /* the same, of items that did not go in at once */
     struct log_limit ingest_log, session_log, credit_log, reject_log;
 };
 
+/* Notes how long the items took that the newest message has put into tables. */
+static inline void sessions_measure(struct sessions *self, int64_t took_ns)
+{
+    histogram_add_ns(&self->insert, took_ns, self->inserted);
+    self->inserted = 0;
+}
 /* Closes all sessions. */
 void sessions_fini(struct sessions *self);
 /* Finds an open session or a tombstone. NULL: unknown. */

@@ -2,6 +2,7 @@
 
 #include <czmq.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -187,6 +188,7 @@ static void read_batch(struct reader *self, struct fetch_batch *batch)
 static void fetcher_main(zsock_t *pipe, void *given)
 {
     struct reader *self = given;
+    pthread_setname_np(pthread_self(), "fetcher");
     void *socket = zsock_resolve(pipe);
     zsock_signal(pipe, 0);
     for (;;) {

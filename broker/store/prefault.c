@@ -56,6 +56,7 @@ static void prepare_regions(void)
 static void *prefault_thread(void *unused)
 {
     (void)unused;
+    pthread_setname_np(pthread_self(), "prefault");
     for (uint32_t at = 0;;) {
         while (sem_wait(&all.given) != 0) {
         }

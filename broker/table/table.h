@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "broker/config/config.h"
+#include "broker/metrics/histogram.h"
 #include "broker/select/limiter.h"
 #include "broker/table/contents.h"
 #include "replay/plugin.h"
@@ -83,7 +84,9 @@ struct table {
     bool removing;           /* the chore that evicts the surplus is in progress */
     bool waits_for_room;     /* inserts do: room.h */
     struct table_stats stats;
-    bool sampled_lately; /* in the last second or two */
+    struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
+    struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
+    bool sampled_lately;                /* in the last second or two */
     /* used by the rooms above */
     struct flow *blocked;                  /* ring of flows with items that wait */
     struct waiter *waiters, **waiters_end; /* samples that wait, oldest first */

@@ -1,0 +1,36 @@
+/* Makes snapshots (metrics/snapshot.h) of all rooms for another thread: when one is asked for, in slices, as a chore of the loop.
+ * While nobody asks, a turn costs one load. */
+#ifndef BROKER_SNAPSHOT_MAKER_H
+#define BROKER_SNAPSHOT_MAKER_H
+
+#include "broker/loop/chore.h"
+#include "broker/metrics/exchange.h"
+
+struct service;
+
+struct snapshot_maker {
+    struct exchange exchange;
+    struct service *service; /* borrowed */
+    struct chore chore;
+    bool running;              /* the chore is in the loop's list */
+    struct snapshot *snapshot; /* being made; NULL: none */
+    uint32_t stage;            /* of the work, see snapshot_maker.c */
+    uint32_t table;            /* next one to be copied */
+    uint32_t sessions_most;    /* rows of snapshot->sessions */
+    uint64_t *seen;            /* per table: serial number of the last session whose flow was copied */
+    uint64_t made, cpu_ns, longest_ns;
+};
+
+/* wake_fd (an eventfd that wakes the loop) and service are borrowed. */
+void snapshot_maker_init(struct snapshot_maker *self, struct service *service, int wake_fd);
+void snapshot_maker_fini(struct snapshot_maker *self);
+/* Begins a snapshot with these parts. True: there is something to do. */
+bool snapshot_maker_begin(struct snapshot_maker *self, unsigned parts);
+/* Begins a snapshot if one is wanted. In every turn, before the chores. True: there is something to do. */
+static inline bool snapshot_maker_run(struct snapshot_maker *self)
+{
+    unsigned parts = self->running ? 0 : exchange_wanted(&self->exchange);
+    return __builtin_expect(parts != 0, 0) && snapshot_maker_begin(self, parts);
+}
+
+#endif

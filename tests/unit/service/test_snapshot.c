@@ -1,0 +1,228 @@
+/* Snapshots of an embedded broker after known work, by a clock that stands still. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+
+#define ALL (SNAPSHOT_STATE | SNAPSHOT_SESSIONS | SNAPSHOT_WAITS)
+
+static struct snapshot *look(struct embed *embed, unsigned parts)
+{
+    struct exchange *exchange = &embed->broker->snapshots.exchange;
+    assert_true(exchange_open(exchange));
+    exchange_ask(exchange, parts);
+    embed_settle(embed);
+    struct snapshot *snapshot = exchange_take(exchange);
+    assert_non_null(snapshot);
+    assert_false(snapshot->failed);
+    assert_int_equal(snapshot->parts, parts | SNAPSHOT_STATE);
+    return snapshot;
+}
+
+static const struct snapshot_command *command(const struct snapshot *snapshot, const char *name)
+{
+    for (uint32_t i = 0; i < snapshot->n_commands; i++)
+        if (strcmp(snapshot->commands[i].name, name) == 0)
+            return &snapshot->commands[i];
+    fail_msg("no command '%s'", name);
+    return NULL;
+}
+
+/* The only bucket that has something in it. */
+static uint32_t only_bucket(const struct histogram *histogram, uint64_t count)
+{
+    for (uint32_t b = 0; b < HISTOGRAM_BUCKETS; b++)
+        if (histogram->counts[b]) {
+            assert_int_equal(histogram->counts[b], count);
+            assert_int_equal(histogram_count(histogram), count);
+            return b;
+        }
+    assert_int_equal(count, 0);
+    return 0;
+}
+
+static void nothing_is_made_while_nobody_asks(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
+    testpeer_insert(peer, "t", peer->key_base, 5, 1);
+    embed_settle(embed);
+    assert_int_equal(embed->broker->snapshots.made, 0);
+    assert_int_equal(embed->broker->snapshots.exchange.made_fd, -1);
+    struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
+    assert_int_equal(snapshot->n_sessions, 0);
+    assert_null(snapshot->waits);
+    snapshot_destroy(&snapshot);
+    embed_advance(embed, 5000);
+    assert_int_equal(embed->broker->snapshots.made, 1);
+}
+
+static void figures_are_those_of_the_work(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
+    testpeer_insert(peer, "t", peer->key_base, 10, 2);
+    embed_settle(embed);
+    embed_advance(embed, 3000);
+    assert_int_equal(testpeer_sampled(peer, "t", 4)->reply->status, 0);
+    uint64_t keys[] = {peer->key_base, peer->key_base + 1, 12345};
+    double priorities[] = {3, 4, 5};
+    testpeer_update(peer, "t", 3, keys, priorities);
+    testpeer_counter(peer, "steps", -7);
+    assert_int_equal(testpeer_fetch(peer, "nowhere", 1, keys)->reply->status, RP_NOT_FOUND);
+    struct snapshot *snapshot = look(embed, ALL);
+    assert_int_equal(snapshot->n_tables, 2);
+    const struct snapshot_table *table = &snapshot->tables[0];
+    assert_string_equal(table->name, "t");
+    assert_int_equal(table->size, 10);
+    assert_int_equal(table->inserts, 10);
+    assert_int_equal(table->samples, 4);
+    assert_int_equal(table->updates, 2);
+    assert_int_equal(table->updates_missing, 1);
+    assert_true(table->cursor == limiter_cursor(&embed_table(embed, "t")->limiter));
+    assert_true(isinf(table->min_diff) && table->min_diff < 0 && isinf(table->max_diff) && table->max_diff > 0);
+    /* All four were three seconds old, and no policy was published. */
+    assert_int_equal(only_bucket(&table->age, 4), histogram_bucket(3000000000u));
+    assert_true(fabs(table->age.sum - 4 * 3e9) < 100); /* insert times differ by a nanosecond */
+    assert_int_equal(only_bucket(&table->staleness, 4), 0);
+    assert_int_equal(only_bucket(&snapshot->insert, 10), 0);
+    assert_int_equal(only_bucket(&snapshot->insert_wait, 0), 0);
+    assert_int_equal(command(snapshot, "sample")->calls, 1);
+    assert_int_equal(histogram_count(&command(snapshot, "sample")->latency), 1);
+    assert_int_equal(histogram_count(&command(snapshot, "sample")->waited), 0);
+    assert_int_equal(histogram_count(&command(snapshot, "update")->latency), 1);
+    assert_int_equal(command(snapshot, "fetch")->errors, 1);
+    assert_int_equal(snapshot->server.failed[RP_NOT_FOUND], 1);
+    assert_int_equal(snapshot->server.failed[RP_INVALID_ARGUMENT], 0);
+    assert_true(snapshot->server.uptime_s == 3);
+    assert_true(snapshot->server.bytes_in > 10 * 8 && snapshot->server.bytes_out > 4 * 8);
+    assert_int_equal(snapshot->n_counters, 1);
+    assert_string_equal(snapshot->counters[0].name, "steps");
+    assert_int_equal(snapshot->counters[0].value, -7);
+    assert_int_equal(snapshot->memory.chunks, store_memory(&embed->broker->store));
+    assert_false(snapshot->disk.on);
+    assert_int_equal(snapshot->n_sessions, 1);
+    const struct snapshot_session *session = &snapshot->sessions[0];
+    assert_int_equal(session->ordinal, peer->ordinal);
+    assert_int_equal(session->items, 10);
+    assert_int_equal(session->n_flows, 1);
+    assert_string_equal(session->flows[0].table, "t");
+    assert_int_equal(session->flows[0].resolved, 10);
+    assert_int_equal(session->granted_bytes, embed->broker->sessions.granted_bytes);
+    snapshot_destroy(&snapshot);
+}
+
+static void waits_are_measured_and_explained(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *writer = testpeer_opened(embed, false), *sampler = testpeer_new(embed);
+    uint64_t asked = testpeer_sample(sampler, "queue", 3, -1, 0);
+    embed_advance(embed, 2000);
+    struct snapshot *snapshot = look(embed, SNAPSHOT_WAITS);
+    assert_int_equal(snapshot->n_waits, 1);
+    assert_string_equal(snapshot->waits[0].kind, "sample");
+    assert_string_equal(snapshot->waits[0].table, "queue");
+    assert_true(snapshot->waits[0].text[0] && snapshot->waits[0].waited_s == 2);
+    assert_int_equal(snapshot->tables[1].waiting_samplers, 1);
+    assert_true(snapshot->tables[1].samples_wait[0]);
+    assert_int_equal(histogram_count(&command(snapshot, "sample")->latency), 0);
+    snapshot_destroy(&snapshot);
+    /* Two may wait in the queue: with the three that the sampler takes, the sixth does not go in at once. */
+    testpeer_insert(writer, "queue", writer->key_base, 6, 1);
+    assert_int_equal(testpeer_await(sampler, asked)->reply->status, 0);
+    embed_advance(embed, 500);
+    snapshot = look(embed, SNAPSHOT_WAITS);
+    const struct snapshot_command *sample = command(snapshot, "sample");
+    assert_int_equal(only_bucket(&sample->waited, 1), histogram_bucket(2000000000u));
+    assert_int_equal(only_bucket(&sample->latency, 1), histogram_bucket(2000000000u));
+    assert_string_equal(snapshot->waits[0].kind, "insert");
+    assert_int_equal(snapshot->tables[1].waiting_inserts, 1);
+    uint64_t before = histogram_count(&snapshot->insert_wait);
+    snapshot_destroy(&snapshot);
+    assert_int_equal(testpeer_sampled(sampler, "queue", 1)->reply->status, 0);
+    snapshot = look(embed, ALL);
+    assert_int_equal(histogram_count(&snapshot->insert), 6);
+    assert_int_equal(histogram_count(&snapshot->insert_wait), before + 1);
+    assert_int_equal(snapshot->insert_wait.counts[histogram_bucket(500000000u)], 1);
+    assert_int_equal(snapshot->n_waits, 0);
+    snapshot_destroy(&snapshot);
+}
+
+static void a_wait_that_expires_is_measured(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
+    uint64_t asked = testpeer_sample(peer, "t", 1, 100, 0);
+    embed_advance(embed, 100);
+    assert_int_equal(testpeer_await(peer, asked)->reply->status, RP_DEADLINE_EXCEEDED);
+    struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
+    assert_int_equal(only_bucket(&command(snapshot, "sample")->waited, 1), histogram_bucket(100000000u));
+    assert_int_equal(snapshot->server.failed[RP_DEADLINE_EXCEEDED], 1);
+    snapshot_destroy(&snapshot);
+}
+
+/* A walk over many sessions takes several turns, in which sessions end. */
+static void sessions_may_end_during_the_walk(void **state)
+{
+    struct embed *embed = *state;
+    struct sessions *sessions = &embed->broker->sessions;
+    struct testpeer *peer = testpeer_new(embed);
+    for (uint32_t i = 0; i < 1000; i++)
+        testpeer_open(peer, false);
+    assert_true(exchange_open(&embed->broker->snapshots.exchange));
+    exchange_ask(&embed->broker->snapshots.exchange, SNAPSHOT_SESSIONS);
+    struct snapshot_maker *maker = &embed->broker->snapshots;
+    assert_true(snapshot_maker_run(maker));
+    uint32_t ended = 0;
+    while (maker->running) {
+        /* One slice at a time, and the session that is next ends. */
+        struct chore *chore = embed->broker->loop.chores.first;
+        assert_ptr_equal(chore, &maker->chore);
+        chores_remove(&embed->broker->loop.chores, chore);
+        if (chore->step(chore))
+            chores_add(&embed->broker->loop.chores, chore);
+        if (sessions->walk) {
+            session_close(sessions->walk);
+            ended++;
+        }
+    }
+    struct snapshot *snapshot = exchange_take(&maker->exchange);
+    assert_true(ended >= 3);
+    assert_int_equal(snapshot->n_sessions, 1000 - ended);
+    for (uint32_t i = 1; i < snapshot->n_sessions; i++)
+        assert_true(snapshot->sessions[i].ordinal < snapshot->sessions[i - 1].ordinal);
+    snapshot_destroy(&snapshot);
+}
+
+static void a_broker_may_end_with_a_snapshot_half_made(void **state)
+{
+    struct embed *embed = *state;
+    assert_true(exchange_open(&embed->broker->snapshots.exchange));
+    exchange_ask(&embed->broker->snapshots.exchange, ALL);
+    assert_true(snapshot_maker_run(&embed->broker->snapshots));
+}
+
+static const char two_tables[] = "  - {name: t, max_size: 100}\n"
+                                 "  - {name: queue, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, "
+                                 "limiter: {kind: queue, size: 2}}\n";
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL),
+        EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL),
+        EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL),
+        EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL),
+        EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL),
+        EMBED_TEST(a_broker_may_end_with_a_snapshot_half_made, two_tables, NULL),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
