@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "broker/broker.h"
+#include "broker/http/web.h"
 #include "proto/config/cli.h"
 
 static struct broker *running;
@@ -141,6 +142,32 @@ static bool read_config(const struct options *options, struct broker_config *con
     return ok;
 }
 
+/* Serves metrics, if the configuration asks for it. *out is NULL otherwise. */
+static rp_status start_web(struct broker *broker, struct web **out, rp_error *err)
+{
+    const struct broker_config *config = broker->config;
+    *out = NULL;
+    if (!config->http[0])
+        return RP_OK;
+    *out = web_start(&(struct web_options){.address = config->http,
+                                           .keys = config_uses_curve(config) ? config->keys_dir : NULL,
+                                           .exchange = &broker->snapshots.exchange},
+                     err);
+    return *out ? RP_OK : RP_IO;
+}
+
+static void print_endpoints(const struct broker *broker, const char *http)
+{
+    const struct peers *peers = &broker->peers;
+    printf("service %s\ningest %s\nevents %s\n", peers->told.service, peers->told.ingest, peers->told.events);
+    if (http[0])
+        printf("http %s\n", http);
+    fflush(stdout);
+    log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s%s%s",
+             rp_version(), broker->tables.n, peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint,
+             http[0] ? " http=" : "", http);
+}
+
 static int serve(const struct options *options, const struct broker_config *config)
 {
     rp_error err = {0};
@@ -158,18 +185,21 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
-    if (path && path[0] && broker_write_endpoints(broker, path, &err) != RP_OK) {
+    struct web *web = NULL;
+    rp_status started = start_web(broker, &web, &err);
+    const char *url = web ? web_url(web) : "";
+    if (started == RP_OK && path && path[0])
+        started = broker_write_endpoints(broker, url, path, &err);
+    if (started == RP_OK) {
+        print_endpoints(broker, url);
+        broker_run(broker);
+    } else {
         fprintf(stderr, "replay-broker: %s\n", err.text);
-        return stop(&broker, 1);
     }
-    printf("service %s\ningest %s\nevents %s\n", broker->peers.told.service, broker->peers.told.ingest,
-           broker->peers.told.events);
-    fflush(stdout);
-    log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s", rp_version(),
-             broker->tables.n, broker->peers.service_endpoint, broker->peers.ingest_endpoint,
-             broker->peers.events_endpoint);
-    broker_run(broker);
-    int status = stop(&broker, 0);
+    web_stop(&web);
+    int status = stop(&broker, started == RP_OK ? 0 : 1);
+    if (started != RP_OK)
+        return status;
     log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
     return status;
 }

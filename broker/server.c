@@ -43,6 +43,8 @@ static rp_status read_config(rp_server *self, const char *yaml, rp_error *err)
     if (!schema_read_text(&broker_schema, "configuration", yaml, &self->config, report))
         status = err_set(err, RP_INVALID_ARGUMENT, "%s", schema_report_text(report));
     schema_report_destroy(&report);
+    if (status == RP_OK && self->config.http[0])
+        return err_set(err, RP_UNSUPPORTED, "an embedded broker serves no http: leave it out, or run replay-broker");
     return status;
 }
 

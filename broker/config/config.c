@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
@@ -33,6 +34,10 @@ static const struct schema_row rows[] = {
      "broker.lab; clients and the endpoints file get it; empty: as bound"},
     {"endpoints_file", SCHEMA_STRING, ROOT(endpoints_file), "", 0, 0, NULL, 0,
      "write the bound endpoints to this file"},
+    {"http", SCHEMA_STRING, ROOT(http), "", 0, 0, NULL, 0,
+     "serve metrics and JSON at HOST:PORT, such as 127.0.0.1:0 (port 0: any free port); empty: not at all "
+     "(METRICS.md). "
+     "The program replay-broker does, embedded brokers do not"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience, stored and in flight"},
@@ -186,10 +191,19 @@ bool config_makes_checkpoints(const struct broker_config *config)
     return (config->journal_dir && config->journal_dir[0]) || (config->checkpoint_dir && config->checkpoint_dir[0]);
 }
 
+bool config_http_is_local(const struct broker_config *config)
+{
+    char endpoint[300];
+    if (!config->http || !config->http[0])
+        return true;
+    snprintf(endpoint, sizeof endpoint, "tcp://%s", config->http);
+    return endpoint_is_loopback(endpoint);
+}
+
 bool config_is_open(const struct broker_config *config)
 {
     return !endpoint_is_loopback(config->service) || !endpoint_is_loopback(config->ingest) ||
-           !endpoint_is_loopback(config->events);
+           !endpoint_is_loopback(config->events) || !config_http_is_local(config);
 }
 
 bool config_uses_curve(const struct broker_config *config)

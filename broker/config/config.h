@@ -61,6 +61,7 @@ struct broker_config {
     char *service, *ingest, *events;
     char *advertise; /* host under which other machines reach the broker; empty: as bound */
     char *endpoints_file;
+    char *http; /* HOST:PORT of metrics; "": none are served */
     int64_t io_threads;
     int64_t memory_limit;
     int64_t ingest_budget; /* 0: an eighth of memory_limit, at most 1 GiB */
@@ -109,8 +110,10 @@ struct limiter_config config_limiter(const struct limiter_section *section);
 const char *config_folder(const struct broker_config *config);
 /* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */
 bool config_makes_checkpoints(const struct broker_config *config);
-/* True if an endpoint can be reached from other machines. */
+/* True if an endpoint or `http` can be reached from other machines. */
 bool config_is_open(const struct broker_config *config);
+/* True if `http` cannot be reached from other machines, or is off. */
+bool config_http_is_local(const struct broker_config *config);
 /* RP_FAILED_PRECONDITION: clients need keys, and there is no folder of keys. A run's file may leave it out: the launcher makes
  * one. */
 rp_status config_check_keys(const struct broker_config *config, rp_error *err);

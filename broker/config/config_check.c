@@ -188,6 +188,22 @@ static void check_endpoint(const char *key, const char *endpoint, struct schema_
         schema_problem(report, key, "'%s' has no port between 0 and 65535 at its end: write tcp://HOST:PORT", endpoint);
 }
 
+#define HTTP_BYTES 256u
+
+static void check_http(const char *address, struct schema_report *report)
+{
+    if (!address || !address[0])
+        return;
+    const char *port = strrchr(address, ':');
+    int64_t number;
+    bool good = port && port > address && port[1] && !port[1 + strspn(port + 1, "0123456789")] &&
+                schema_parse_int(port + 1, &number) && number <= 65535 && !strchr(address, '/') &&
+                strlen(address) < HTTP_BYTES;
+    if (!good)
+        schema_problem(report, "http", "'%s' is not HOST:PORT: write 127.0.0.1:0 for any free port of this machine",
+                       address);
+}
+
 static void check_disk(const struct broker_config *config, struct schema_report *report)
 {
     const char *folder = config_folder(config);
@@ -225,6 +241,7 @@ void config_check(const void *root, struct schema_report *report)
     if (config->advertise[0] && !endpoint_is_host(config->advertise))
         schema_problem(report, "advertise", "'%s' is not a name or an address: write it without tcp:// and port",
                        config->advertise);
+    check_http(config->http, report);
     check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");

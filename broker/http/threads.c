@@ -1,0 +1,151 @@
+#include "broker/http/threads.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+
+#define FRESH_NS (100 * NS_PER_MS)
+#define INTERVAL_NS NS_PER_S
+
+static bool read_file(const char *path, char *text, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(text, 1, size - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[n] = '\0';
+    return n > 0;
+}
+
+/* Names a thread: the first is the core thread, those of libzmq say what they do. */
+static void thread_name(long id, char *out, size_t size)
+{
+    char path[64], name[32];
+    snprintf(path, sizeof path, "/proc/self/task/%ld/comm", id);
+    if (id == (long)getpid() || !read_file(path, name, sizeof name))
+        snprintf(name, sizeof name, "%s", id == (long)getpid() ? "core" : "other");
+    name[strcspn(name, "\n")] = '\0';
+    int number;
+    if (sscanf(name, "ZMQbg/IO/%d", &number) == 1)
+        snprintf(out, size, "io/%d", number);
+    else
+        snprintf(out, size, "%s",
+                 strcmp(name, "ZMQbg/Reaper") == 0 ? "reaper"
+                 : strncmp(name, "MHD-", 4) == 0   ? "http"
+                                                   : name);
+}
+
+static double thread_cpu(long id)
+{
+    char path[64], text[128];
+    unsigned long long ns = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", id);
+    if (read_file(path, text, sizeof text))
+        sscanf(text, "%llu", &ns);
+    return (double)ns / (double)NS_PER_S;
+}
+
+static struct thread_use *find(struct thread_use *list, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return &list[i];
+    return NULL;
+}
+
+static void look_at_threads(struct threads *self)
+{
+    self->n = 0;
+    self->process.threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        char name[32];
+        long id = strtol(entry->d_name, NULL, 10);
+        if (id <= 0)
+            continue;
+        self->process.threads++;
+        thread_name(id, name, sizeof name);
+        struct thread_use *use = find(self->list, self->n, name);
+        if (!use && self->n < THREADS_MOST) {
+            use = &self->list[self->n++];
+            *use = (struct thread_use){0};
+            memcpy(use->name, name, sizeof use->name);
+        }
+        if (use)
+            use->cpu_s += thread_cpu(id);
+    }
+    if (tasks)
+        closedir(tasks);
+}
+
+static uint64_t count_files(void)
+{
+    uint64_t n = 0;
+    DIR *files = opendir("/proc/self/fd");
+    for (const struct dirent *entry; files && (entry = readdir(files));)
+        n += entry->d_name[0] != '.';
+    if (files)
+        closedir(files);
+    return n ? n - 1 : 0; /* without the one that lists them */
+}
+
+/* Returns when this process started: once, as its age does not change it. */
+static double start_time(void)
+{
+    char text[1024];
+    unsigned long long ticks = 0;
+    struct timespec wall, boot;
+    const char *end = read_file("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
+    if (!end || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                       &ticks) != 1)
+        return 0;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    return (double)(wall.tv_sec - boot.tv_sec) + (double)(wall.tv_nsec - boot.tv_nsec) / 1e9 +
+           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void look_at_process(struct process_use *self)
+{
+    char text[256];
+    unsigned long long size = 0, resident = 0;
+    struct timespec cpu;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (read_file("/proc/self/statm", text, sizeof text))
+        sscanf(text, "%llu %llu", &size, &resident);
+    self->pid = (uint64_t)getpid();
+    self->virtual_bytes = size * page;
+    self->resident_bytes = resident * page;
+    self->open_files = count_files();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    self->cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
+    if (self->start_s == 0)
+        self->start_s = start_time();
+}
+
+void threads_look(struct threads *self, int64_t now_ns)
+{
+    if (self->looked_ns && now_ns - self->looked_ns < FRESH_NS)
+        return;
+    if (self->n && now_ns - self->before_ns >= INTERVAL_NS) {
+        memcpy(self->before, self->list, sizeof self->before);
+        self->n_before = self->n;
+        self->before_ns = self->looked_ns;
+    }
+    self->looked_ns = now_ns;
+    look_at_threads(self);
+    look_at_process(&self->process);
+    double seconds = self->n_before ? (double)(now_ns - self->before_ns) / (double)NS_PER_S : 0;
+    for (uint32_t i = 0; seconds > 0 && i < self->n; i++) {
+        const struct thread_use *before = find(self->before, self->n_before, self->list[i].name);
+        double share = before ? (self->list[i].cpu_s - before->cpu_s) / seconds : 0;
+        self->list[i].busy = share > 0 ? share : 0;
+    }
+}

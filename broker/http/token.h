@@ -1,0 +1,13 @@
+/* The token of a broker with keys: a file beside them, made at the first start. */
+#ifndef BROKER_HTTP_TOKEN_H
+#define BROKER_HTTP_TOKEN_H
+
+#include "replay/error.h"
+
+#define TOKEN_FILE "http.token"
+#define TOKEN_TEXT 65u /* 32 bytes as hexadecimal digits, terminated */
+
+/* Reads the token of a folder of keys, or makes one. RP_PERMISSION_DENIED: others may read it. */
+rp_status token_open(const char *folder, char token[TOKEN_TEXT], rp_error *err);
+
+#endif

@@ -1,0 +1,259 @@
+#include "broker/http/web.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "broker/http/api.h"
+#include "broker/http/metrics_text.h"
+#include "broker/http/token.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/http/http.h"
+
+/* A snapshot that is not older serves all requests. */
+#define FRESH_NS (100 * NS_PER_MS)
+/* After this time without a snapshot the answer says so. */
+#define PATIENCE_NS (5 * NS_PER_S)
+
+/* All but stop_fd belongs to the server's thread, which is the only one. */
+struct web {
+    struct http *http;
+    struct exchange *exchange;
+    char token[TOKEN_TEXT];
+    char url[HTTP_ADDRESS + 16];
+    int stop_fd;               /* eventfd: readable when the server stops */
+    struct snapshot *snapshot; /* the newest; NULL: none yet */
+    struct threads threads;
+    int64_t now_ns; /* of this request */
+};
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* ---- snapshots ---- */
+
+static bool is_fresh(const struct web *self, unsigned parts, int64_t since_ns)
+{
+    const struct snapshot *snapshot = self->snapshot;
+    return snapshot && !snapshot->failed && (snapshot->parts & parts) == parts && snapshot->made_ns >= since_ns;
+}
+
+/* Waits for the core thread. False: the server stops, or the time is over. */
+static bool take_next(struct web *self, int64_t end_ns)
+{
+    struct pollfd fds[] = {{self->exchange->made_fd, POLLIN, 0}, {self->stop_fd, POLLIN, 0}};
+    int64_t left_ms = (end_ns - now()) / NS_PER_MS;
+    if (left_ms <= 0 || poll(fds, 2, (int)left_ms) <= 0 || fds[1].revents)
+        return false;
+    struct snapshot *taken = exchange_take(self->exchange);
+    if (taken) {
+        snapshot_destroy(&self->snapshot);
+        self->snapshot = taken;
+    }
+    return true;
+}
+
+/* Returns a snapshot with these parts. NULL: there is none in time, and the reply says so. */
+static const struct snapshot *look(struct web *self, unsigned parts, struct http_reply *reply)
+{
+    self->now_ns = now();
+    int64_t since_ns = self->now_ns - FRESH_NS, end_ns = self->now_ns + PATIENCE_NS;
+    bool more = true;
+    while (more && !is_fresh(self, parts, since_ns)) {
+        exchange_ask(self->exchange, parts);
+        more = take_next(self, end_ns);
+    }
+    if (is_fresh(self, parts, since_ns)) {
+        threads_look(&self->threads, self->now_ns);
+        return self->snapshot;
+    }
+    http_fail(reply, 503, "the broker has made no snapshot in time: it is stopping, out of memory, or very busy");
+    return NULL;
+}
+
+/* ---- pages ---- */
+
+static void take_json(struct http_reply *reply, struct json *json)
+{
+    if (json->failed) {
+        json_fini(json);
+        http_fail(reply, 503, "no memory for the answer");
+        return;
+    }
+    reply->text = (struct text){json->data, json->size, json->capacity};
+}
+
+static void get_metrics(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct web *self = ctx;
+    const char *accept = http_header(request, "Accept");
+    bool openmetrics = accept && strstr(accept, "application/openmetrics-text");
+    const struct snapshot *snapshot = look(self, SNAPSHOT_STATE | SNAPSHOT_SESSIONS, reply);
+    struct out out = {0};
+    if (!snapshot)
+        return;
+    metrics_text(&out, snapshot, &self->threads, openmetrics);
+    out_bytes(&out, "", 1);
+    if (out.failed) {
+        out_fini(&out);
+        http_fail(reply, 503, "no memory for the answer");
+        return;
+    }
+    reply->type = openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                              : "text/plain; version=0.0.4; charset=utf-8";
+    reply->text = (struct text){out.data, out.size - 1, out.capacity};
+}
+
+static void get_info(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct web *self = ctx;
+    const struct snapshot *snapshot = look(self, SNAPSHOT_STATE, reply);
+    struct json json = {0};
+    (void)request;
+    if (!snapshot)
+        return;
+    api_info(&json, snapshot, &self->threads, self->now_ns);
+    take_json(reply, &json);
+}
+
+static void get_table(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct snapshot *snapshot = look(ctx, SNAPSHOT_STATE | SNAPSHOT_WAITS, reply);
+    struct json json = {0};
+    if (!snapshot)
+        return;
+    if (api_table(&json, snapshot, request->path))
+        take_json(reply, &json);
+    else
+        http_fail(reply, 404, "there is no table '%.256s'; /api/tables lists them", request->path);
+}
+
+/* A page that shows parts of a snapshot by api_WHAT. */
+#define PAGE(what, wanted)                                                                                             \
+    static void get_##what(void *ctx, const struct http_request *request, struct http_reply *reply)                    \
+    {                                                                                                                  \
+        const struct snapshot *snapshot = look(ctx, wanted, reply);                                                    \
+        struct json json = {0};                                                                                        \
+        (void)request;                                                                                                 \
+        if (!snapshot)                                                                                                 \
+            return;                                                                                                    \
+        api_##what(&json, snapshot);                                                                                   \
+        take_json(reply, &json);                                                                                       \
+    }
+PAGE(tables, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+PAGE(sessions, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
+PAGE(why, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+PAGE(params, SNAPSHOT_STATE)
+PAGE(latency, SNAPSHOT_STATE)
+
+/* The broker is in good health if its core thread makes snapshots. */
+static void get_health(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)request;
+    if (look(ctx, SNAPSHOT_STATE, reply))
+        text_add(&reply->text, "{\"status\": \"ok\"}");
+}
+
+static void get_list(void *ctx, const struct http_request *request, struct http_reply *reply);
+
+static const struct http_route routes[] = {
+    {"GET", "/", get_list, false},
+    {"GET", "/metrics", get_metrics, false},
+    {"GET", "/api/info", get_info, false},
+    {"GET", "/api/tables", get_tables, false},
+    {"GET", "/api/tables/...", get_table, false},
+    {"GET", "/api/sessions", get_sessions, false},
+    {"GET", "/api/why", get_why, false},
+    {"GET", "/api/params", get_params, false},
+    {"GET", "/api/latency", get_latency, false},
+    {"GET", "/healthz", get_health, true},
+};
+#define N_ROUTES (sizeof routes / sizeof routes[0])
+
+static void get_list(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct json json = {0};
+    (void)ctx, (void)request;
+    json_open(&json, '{');
+    json_key(&json, "paths");
+    json_open(&json, '[');
+    for (uint32_t i = 0; i < N_ROUTES; i++)
+        json_string(&json, routes[i].path);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    take_json(reply, &json);
+}
+
+/* ---- the server ---- */
+
+/* Signals are for the core thread: the server's threads inherit a mask that blocks all of them. */
+static struct http *start_server(const struct http_options *options, rp_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct http *http = http_start(options, err);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return http;
+}
+
+static rp_status start(struct web *self, const struct web_options *options, rp_error *err)
+{
+    self->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (self->stop_fd < 0 || !exchange_open(self->exchange))
+        return err_set(err, RP_NO_MEMORY, "no memory or descriptors for http");
+    if (options->keys)
+        RP_TRY(token_open(options->keys, self->token, err));
+    const struct http_options server = {
+        .address = options->address, .routes = routes, .n_routes = N_ROUTES, .ctx = self, .token = self->token};
+    self->http = start_server(&server, err);
+    if (!self->http)
+        return RP_IO; /* err says why */
+    snprintf(self->url, sizeof self->url, "http://%s/", http_address(self->http));
+    return RP_OK;
+}
+
+struct web *web_start(const struct web_options *options, rp_error *err)
+{
+    struct web *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for http");
+        return NULL;
+    }
+    self->exchange = options->exchange;
+    self->stop_fd = -1;
+    if (start(self, options, err) != RP_OK)
+        web_stop(&self);
+    return self;
+}
+
+const char *web_url(const struct web *self)
+{
+    return self->url;
+}
+
+void web_stop(struct web **at)
+{
+    struct web *self = *at;
+    uint64_t one = 1;
+    *at = NULL;
+    if (!self)
+        return;
+    if (self->stop_fd >= 0) {
+        ssize_t ignored = write(self->stop_fd, &one, sizeof one);
+        (void)ignored;
+    }
+    http_stop(&self->http);
+    if (self->stop_fd >= 0)
+        close(self->stop_fd);
+    snapshot_destroy(&self->snapshot);
+    free(self);
+}

@@ -1,0 +1,536 @@
+"""/metrics and /api of a real broker: what they say after known work, and what bad requests get while a writer works.
+
+Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment.
+"""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import zmq
+
+import keyrings
+from actor import Actor
+from generated import pb
+from harness import Broker, Runner, check, contains, equal, eventually
+from learner import Learner
+from metrics_text import Metrics, Wrong, promtool
+from service import Service
+
+test = Runner()
+CTL = os.environ.get("RP_CTL", "replay-ctl")
+SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+SLOW = 10 if os.environ.get("RP_SANITIZE") else 1  # a sanitizer's factor
+ENDPOINTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\nhttp: 127.0.0.1:0\n"
+TABLES = """
+tables:
+  - {name: replay, max_size: 50, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: min_size, min_size: 5}}
+  - {name: queue, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
+  - {name: 'a "b"/c', max_size: 10, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 10}}
+"""
+COLUMNS = [pb.Column(name="x", dtype="float32", shape=[4])]
+FIELDS = [pb.Field(name="x", column=0)]
+PATHS = ("/", "/metrics", "/api/info", "/api/tables", "/api/tables/replay", "/api/sessions", "/api/why", "/api/params",
+         "/api/latency", "/healthz")
+
+
+class Web:
+    """What one client gets from a broker's http address."""
+
+    def __init__(self, url):
+        self.host, self.port = re.fullmatch(r"http://(.*):(\d+)/", url.strip()).groups()
+        self.port = int(self.port)
+
+    def ask(self, path, method="GET", headers=None, body=None):
+        """(status, headers, text)"""
+        connection = http.client.HTTPConnection(self.host.strip("[]"), self.port, timeout=20)
+        try:
+            connection.request(method, path, body, headers or {})
+            reply = connection.getresponse()
+            return reply.status, dict(reply.getheaders()), reply.read().decode()
+        finally:
+            connection.close()
+
+    def json(self, path):
+        status, headers, text = self.ask(path)
+        equal((status, headers["Content-Type"]), (200, "application/json; charset=utf-8"), path)
+        return json.loads(text, parse_constant=lambda word: check(False, word, "is no JSON"))
+
+    def metrics(self, openmetrics=False):
+        status, headers, text = self.ask("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+                                         if openmetrics else {})
+        equal((status, headers["Content-Type"]), (200, "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                                  if openmetrics else "text/plain; version=0.0.4; charset=utf-8"))
+        return Metrics(text, openmetrics)
+
+    def raw(self, data, timeout=20.0):
+        """All that comes back for these bytes until the connection ends."""
+        with socket.create_connection((self.host, self.port), timeout=timeout) as s:
+            s.sendall(data)
+            got = b""
+            while True:
+                part = s.recv(65536)
+                if not part:
+                    return got
+                got += part
+
+
+class Site:
+    """A broker that serves HTTP, a writer and a learner."""
+
+    def __init__(self, tables=TABLES, more=""):
+        self.broker = Broker(ENDPOINTS + more + tables)
+        self.web = Web(self.broker.endpoints["http"])
+        self.endpoint = self.broker.endpoints["service"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        equal(self.broker.stop(), 0, "exit status")
+        self.broker.remove()
+
+    def actor(self, name="writer"):
+        return Actor(Service(self.endpoint), COLUMNS, name)
+
+    def ctl(self, *words):
+        done = subprocess.run([CTL, "--endpoint", self.endpoint, "--json", *words], capture_output=True, text=True, timeout=20)
+        equal(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+
+def write(actor, table, n, wait=10, policy=0):
+    """Writes n items of one step each."""
+    layout = actor.layout(table, FIELDS)
+    for _ in range(n):
+        chunk = actor.chunk([struct.pack("<4f", 1, 2, 3, 4)], 1)
+        actor.item(layout, chunk, 0, 1, policy=policy)
+        actor.oldest_chunk = chunk
+    check(actor.send(10), "not sent")
+    return not wait or actor.flush(wait)
+
+
+# ------------------------------------------------------------------------------------------------------------ figures --
+
+def work(site):
+    """Known work: 20 inserts, 2 batches of 8, 3 updates, one of them in vain, 2 versions of a policy."""
+    service = Service(site.endpoint)
+    service.ask("params_put", pb.ParamsPut(name="policy"), [b"weights"])
+    check(write(site.actor(), "replay", 20, policy=1))
+    service.ask("params_put", pb.ParamsPut(name="policy"), [b"better weights"])
+    learner = Learner(Service(site.endpoint))
+    keys = []
+    for _ in range(2):
+        keys = [item.key for item in learner.sample("replay", 8)[1]]
+    learner.service.update("replay", keys[:2] + [4711], [2.0, 3.0, 4.0])
+    equal(service.ask("fetch", pb.Fetch(table="nowhere", key=[1]), check=False)[0].status, 2)
+    service.ask("counter", pb.Counter(name="steps", add=5))
+    return learner
+
+
+@test
+def figures_are_those_of_replay_ctl():
+    with Site() as site:
+        work(site)
+        metrics, info = site.web.metrics(), site.ctl("info")
+        table = next(t for t in info["tables"] if t["name"] == "replay")
+        shown = lambda name: metrics.get("replay_table_" + name, table="replay")
+        equal([shown("inserts_total"), shown("samples_total"), shown("updates_total"), shown("updates_missing_total")],
+              [20, 16, 2, 1])
+        for name, key in (("items", "size"), ("max_items", "max_size"), ("bytes", "bytes"), ("updates_total", "updates"),
+                          ("updates_missing_total", "updates_missing"), ("evicted_total", "evicted"),
+                          ("unique_samples", "unique_samples"), ("episodes", "episodes"),
+                          ("waiting_inserts", "waiting_inserts"), ("total_priority", "total_priority")):
+            equal(shown(name), table[key], name)
+        for name, key in (("cursor", "cursor"), ("samples_per_insert", "samples_per_insert"), ("min_items", "min_size")):
+            equal(metrics.get("replay_limiter_" + name, table="replay"), table["limiter"][key], name)
+        server = info["server"]
+        equal(metrics.get("replay_memory_bytes", owner="chunks"), server["memory_bytes"])
+        equal(metrics.get("replay_memory_limit_bytes"), server["memory_limit"])
+        equal(metrics.get("replay_chunks"), server["chunk_count"])
+        equal(metrics.get("replay_stored_bytes"), server["chunk_bytes"])
+        equal(metrics.get("replay_sessions"), server["session_count"])
+        equal(metrics.get("replay_credit_granted_bytes"), server["granted_bytes"])
+        for command in server["commands"]:
+            if command["name"] != "info":  # replay-ctl has asked since; it also says hello
+                more = command["name"] == "hello"
+                equal(metrics.get("replay_requests_total", command=command["name"]), command["calls"] - more, command)
+        equal(metrics.get("replay_replies_failed_total", status="NOT_FOUND"), 1)
+        equal(metrics.get("replay_params_version", slot="policy"), 2)
+        equal(metrics.get("replay_shared_value", name="steps"), 5)
+
+
+@test
+def times_and_ages_are_counted():
+    with Site() as site:
+        learner = work(site)
+        metrics = site.web.metrics()
+        equal(metrics.get("replay_insert_duration_seconds_count"), 20)
+        check(0 < metrics.get("replay_insert_duration_seconds_sum") < 20 * SLOW)
+        equal(metrics.get("replay_request_duration_seconds_count", command="sample"), 2)
+        equal(metrics.get("replay_request_duration_seconds_count", command="update"), 1)
+        equal(metrics.get("replay_request_duration_seconds_count", command="params_put"), 2)
+        equal(metrics.get("replay_sampled_age_seconds_count", table="replay"), 16)
+        # All items were made by version 1, when 2 was the newest.
+        equal(metrics.get("replay_sampled_staleness_versions_sum", table="replay"), 16)
+        equal(metrics.get("replay_sampled_staleness_versions_bucket", table="replay", le="0"), 0)
+        equal(metrics.get("replay_sampled_staleness_versions_bucket", table="replay", le="1"), 16)
+        # A sample that waits, and an insert that waits for it.
+        id = learner.service.send("sample", pb.Sample(table="queue", count=2))
+        time.sleep(0.3)
+        writer = site.actor("waiting")
+        check(not write(writer, "queue", 7, wait=0.3), "the queue takes four, and two that were sampled")
+        learner.service.wait(id)
+        why = site.web.json("/api/why")
+        equal([(line["kind"], line["table"], line["who"], line["count"]) for line in why["waits"]],
+              [("insert", "queue", "waiting", 1)])
+        contains(why["waits"][0]["text"], "queue")
+        equal(site.web.json("/api/tables/queue")["waiting_inserts"], 1)
+        learner.sample("queue", 4)
+        check(writer.flush(10))
+        metrics = site.web.metrics()
+        equal(metrics.get("replay_request_wait_seconds_count", command="sample"), 1)
+        check(0.3 <= metrics.get("replay_request_wait_seconds_sum", command="sample") < 10)
+        equal(metrics.get("replay_insert_duration_seconds_count"), 27)
+        check(metrics.get("replay_insert_wait_seconds_count") >= 1)
+        check(0.3 <= metrics.get("replay_insert_wait_seconds_sum") < 10)
+
+
+@test
+def json_and_openmetrics_say_the_same():
+    with Site() as site:
+        work(site)
+        time.sleep(0.15)  # a later snapshot
+        info, metrics, other = site.web.json("/api/info"), site.web.metrics(), site.web.metrics(True)
+        check(promtool(site.web.ask("/metrics")[2]) in (True, None))
+        equal(other.names(), metrics.names())
+        equal(info["server"]["release"], os.environ.get("RP_VERSION", info["server"]["release"]))
+        equal(info["failed"]["NOT_FOUND"], 1)
+        equal(info["disk"], None)
+        threads = {thread["name"]: thread for thread in info["threads"]}
+        for name in ("core", "io/0", "http"):
+            check(threads[name]["cpu_s"] > 0, name)
+            check(metrics.get("replay_thread_cpu_seconds_total", thread=name) >= threads[name]["cpu_s"])
+        check(metrics.get("process_resident_memory_bytes") > 1e6)
+        check(abs(metrics.get("process_start_time_seconds") - time.time()) < 60 * SLOW)
+        tables = site.web.json("/api/tables")["tables"]
+        equal([t["name"] for t in tables], ["replay", "queue", 'a "b"/c'])
+        equal(site.web.json("/api/tables/a%20%22b%22%2Fc")["name"], 'a "b"/c')
+        equal(metrics.get("replay_limiter_cursor_min", table='a "b"/c'), tables[2]["min_diff"])
+        equal((tables[0]["min_diff"], tables[0]["max_diff"]), (None, None))
+        equal(tables[0]["age"]["count"], 16)
+        equal(sum(n for _, n in tables[0]["age"]["buckets"]), 16)
+        session = site.web.json("/api/sessions")["sessions"][0]
+        equal((session["name"], session["items"], session["tables"][0]["table"]), ("writer", 20, "replay"))
+        equal(metrics.get("replay_session_items_total", session="writer", ordinal=str(session["ordinal"])), 20)
+        equal(metrics.get("replay_session_credit_granted_bytes", session="writer", ordinal=str(session["ordinal"])),
+              session["granted_bytes"])
+        params = site.web.json("/api/params")
+        equal([(s["name"], s["version"], s["bytes"]) for s in params["slots"]], [("policy", 2, 14)])
+        equal(params["counters"], [{"name": "steps", "value": 5}])
+        latency = site.web.json("/api/latency")
+        equal(latency["insert"]["count"], 20)
+        equal(latency["requests"]["sample"]["duration"]["count"], 2)
+        check(latency["insert"]["p50"] <= latency["insert"]["p99"])
+
+
+@test
+def the_journal_has_figures():
+    folder = pathlib.Path("/tmp/replay-metrics-%d" % os.getpid())
+    try:
+        with Site(more="journal: {dir: %s, fsync: always}\n" % folder) as site:
+            work(site)
+            metrics, disk = site.web.metrics(), site.web.json("/api/info")["disk"]
+            check(disk["journal"] and disk["fsync"] == "always" and disk["bytes"] > 0)
+            check(metrics.get("replay_disk_written_bytes_total") > 0)
+            check(metrics.get("replay_journal_wait_seconds_count") > 0)
+            check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["threads"]})
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+# ----------------------------------------------------------------------------------------------------------- documents --
+
+@test
+def documents_name_what_there_is():
+    folder = pathlib.Path("/tmp/replay-metrics-%d" % os.getpid())
+    try:
+        with Site(more="journal: {dir: %s}\n" % folder) as site:
+            work(site)
+            metrics = site.web.metrics()
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+    kinds = {name: family.kind for name, family in metrics.families.items()}
+    text = (SOURCE / "docs" / "METRICS.md").read_text()
+    described = dict(re.findall(r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \|", text, re.M))
+    equal(described, kinds, "docs/METRICS.md")
+    board = json.loads((SOURCE / "docs" / "grafana.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    check(len(queries) >= 20, "queries")
+    used = {name for query in queries for name in re.findall(r"\b(?:replay|process)_[a-z_]+", query)}
+    equal(used - metrics.names(), set(), "names in docs/grafana.json")
+    check(len({panel["id"] for panel in board["panels"]}) == len(board["panels"]), "ids of panels")
+
+
+@test
+def the_reader_of_this_test_is_strict():
+    good = '# HELP a_total b\n# TYPE a_total counter\na_total{x="\\n"} 1\n'
+    equal(Metrics(good).get("a_total", x="\n"), 1)
+    for wrong in (good[:-1], good + good, good + 'a_total{x="\\n"} 2\n', good.replace(" counter", " count"), good.replace("1", "one"),
+                  good.replace('"\\n"', '"\\t"'), good.replace("HELP a_total", "HELP b"), good.replace("a_total{", "b{"),
+                  good.replace(" 1", " -1"), good.replace("}", ""), good.replace("counter", "gauge")):
+        try:
+            Metrics(wrong)
+        except Wrong:
+            continue
+        check(False, "was accepted:", wrong)
+
+
+# ------------------------------------------------------------------------------------------------------- bad requests --
+
+class Busy(threading.Thread):
+    """A writer and sampler that notes how long its rounds take."""
+
+    def __init__(self, site):
+        super().__init__(daemon=True)
+        self.site, self.rounds, self.longest, self.trouble = site, 0, 0.0, []
+        self.stopping = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            context = zmq.Context()
+            actor = Actor(Service(self.site.endpoint, context=context), COLUMNS, "busy")
+            learner = Learner(Service(self.site.endpoint, context=context))
+            layout = actor.layout("replay", FIELDS)
+            while not self.stopping.is_set():
+                start = time.monotonic()
+                for _ in range(10):
+                    chunk = actor.chunk([bytes(16)], 1)
+                    actor.item(layout, chunk, 0, 1)
+                    actor.oldest_chunk = chunk
+                check(actor.send(10) and actor.flush(10), "items were not taken")
+                equal(len(learner.sample("replay", 4, timeout_ms=10000)[1]), 4)
+                self.rounds += 1
+                self.longest = max(self.longest, time.monotonic() - start)
+            self.rejected = len(actor.rejections)
+            actor.bye()
+        except Exception as problem:
+            self.trouble.append(repr(problem))
+
+
+def first_line(reply):
+    return reply.split(b"\r\n", 1)[0].decode()
+
+
+def get(path, *headers):
+    return ("GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n" %
+            (path, "".join(h + "\r\n" for h in headers))).encode()
+
+
+def trick(web):
+    """Requests that must get an answer, and which."""
+    for path in ("/%2e%2e/%2e%2e/etc/passwd", "/../etc/passwd", "/metrics/", "/metrics%00", "//metrics", "/api/tables/%00",
+                 "/api/tables/none", "/api/tables/", "/" + "x" * 8000, "/api/tables/" + "%41" * 2000, "/api/tables/a%00b"):
+        status, headers, text = web.ask(path)
+        equal(status, 404, path)
+        check(json.loads(text)["error"])
+        check(not any("access-control" in name.lower() for name in headers), headers)
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"):
+        status, headers, text = web.ask("/metrics", method)
+        equal((status, headers["Allow"], "error" in text), (405, "GET, HEAD", True), method)
+    equal(web.ask("/metrics", "POST", body="x" * 100000)[0], 413)
+    equal(web.ask("/metrics", "HEAD")[2], "")
+    for host in ("evil.com", "evil.com:%d" % web.port, "localhost.evil.com", "10.0.0.1"):
+        equal(web.ask("/metrics", headers={"Host": host})[0], 403, host)
+    for host in ("localhost", "localhost:1", "127.0.0.1:%d" % web.port, "[::1]:9"):
+        equal(web.ask("/healthz", headers={"Host": host})[0], 200, host)
+
+
+def garbage(web):
+    """Requests that are no HTTP, or too large: whatever they get, they end."""
+    equal(first_line(web.raw(get("/metrics", "X: " + "y" * 60000))).split()[1], "431")
+    many = [b"GET / HTTP/1.1\r\n" + b"".join(b"H%d: x\r\n" % i for i in range(5000)) + b"\r\n", b"GET " + b"/" * 100000,
+            b"\x00" * 1000 + b"\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(400) + b"\r\n\r\n",
+            b"GET /metrics\x00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\nConnection: close\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n"]
+    for data in many:
+        try:
+            web.raw(data, 15 * SLOW)
+        except (ConnectionError, socket.timeout) as problem:
+            check(not isinstance(problem, socket.timeout), "no end of", data[:40])
+
+
+def crowd(web):
+    """A thousand connections that say nothing, or little."""
+    held = []
+    for i in range(1000):
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex((web.host, web.port))
+        held.append(s)
+    for s in held[::3]:
+        try:
+            s.send(b"GET /metr")
+        except OSError:
+            pass
+    return held
+
+
+def slow(web):
+    """One byte a second: the connection is cut after ten seconds, though it is never silent."""
+    start = time.monotonic()
+    with socket.create_connection((web.host, web.port)) as s:
+        s.settimeout(1)
+        for byte in get("/metrics", "X-Slow: " + "y" * 100):
+            try:
+                s.send(bytes([byte]))
+                if s.recv(100) == b"":
+                    break
+            except socket.timeout:
+                continue
+            except ConnectionError:
+                break
+            break
+    return time.monotonic() - start
+
+
+@test
+def bad_requests_disturb_nobody():
+    with Site() as site:
+        web, busy = site.web, Busy(site)
+        eventually(lambda: busy.rounds > 3, 20, "the writer")
+        trick(web)
+        garbage(web)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            lazy = pool.submit(slow, web)
+            with concurrent.futures.ThreadPoolExecutor(8) as others:
+                asked = [others.submit(web.ask, PATHS[i % len(PATHS)]) for i in range(200)]
+                equal({future.result()[0] for future in asked}, {200})
+            check(8 < lazy.result() < 25 * SLOW, "the slow request took", lazy.result(), "s")
+        held = crowd(web)
+        before = busy.rounds
+        eventually(lambda: busy.trouble or busy.rounds > before + 20, 20 * SLOW, "rounds beside a thousand connections")
+        for s in held:
+            s.close()
+        eventually(lambda: web.ask("/healthz")[0] == 200, 20, "health after the crowd")
+        busy.stopping.set()
+        busy.join(20)
+        equal((busy.trouble, busy.rejected), ([], 0))
+        equal(site.web.metrics().get("replay_table_inserts_total", table="replay"), 10 * busy.rounds)
+        print("      %d rounds of a writer, the longest %.0f ms" % (busy.rounds, busy.longest * 1e3))
+
+
+@test
+def a_token_is_needed_with_keys():
+    broker = keyrings.KeyBroker("http: 127.0.0.1:0\n")
+    try:
+        web = Web(broker.endpoints["http"])
+        path = broker.keys / "http.token"
+        token = path.read_text().strip()
+        equal((len(token), path.stat().st_mode & 0o777), (64, 0o600))
+        equal(web.ask("/healthz")[0], 200)
+        for bad in ({}, {"Authorization": "Bearer " + token[:-1] + ("0" if token[-1] != "0" else "1")}, {"Authorization": token},
+                    {"Authorization": "Bearer"}, {"Authorization": "Bearer " + token + "0"}):
+            status, headers, text = web.ask("/metrics", headers=bad)
+            equal((status, headers["WWW-Authenticate"]), (401, "Bearer"))
+            check(token not in text)
+        equal(web.ask("/nowhere")[0], 404)
+        equal(web.ask("/api/info?token=" + "0" * 64)[0], 401)
+        equal(web.ask("/metrics", headers={"Authorization": "Bearer " + token})[0], 200)
+        equal(web.ask("/api/info?token=" + token)[0], 200)
+        equal(web.ask("/metrics", "POST", headers={"Authorization": "Bearer " + token})[0], 405)
+        # The host need not be known: whoever has the token may come by any name.
+        equal(web.ask("/metrics", headers={"Authorization": "Bearer " + token, "Host": "proxy.example"})[0], 200)
+        check(token not in broker.text(), "the log tells the token")
+        broker.stop()
+        broker.start()
+        equal(path.read_text().strip(), token)
+    finally:
+        broker.remove()
+
+
+@test
+def addresses_are_checked():
+    def run(http_address, *more):
+        words = [os.environ["RP_BROKER"], "--set", "http=" + http_address, *more]
+        for key in ("service", "ingest", "events"):
+            words += ["--set", key + "=tcp://127.0.0.1:0"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=20)
+    for wrong in ("127.0.0.1", "http://127.0.0.1:80", ":80", "localhost:x", "localhost:70000"):
+        done = run(wrong)
+        equal(done.returncode, 2, wrong)
+        contains(done.stderr, "http")
+    done = run("0.0.0.0:0")  # can be reached from elsewhere, and there are no keys
+    equal(done.returncode, 1)
+    contains(done.stderr, "security.keys")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("127.0.0.1:%d" % taken.getsockname()[1])
+        equal(done.returncode, 1)
+        contains(done.stderr, "cannot be bound")
+
+
+# --------------------------------------------------------------------------------------------------------------- size --
+
+class Crowded(Actor):
+    """A writer that shares its sockets with others."""
+
+    push_of_all = None
+
+    def connect_ingest(self, endpoint):
+        if not Crowded.push_of_all:
+            super().connect_ingest(endpoint)
+            Crowded.push_of_all = self.push
+        self.push = Crowded.push_of_all
+
+
+@test
+def a_thousand_sessions_and_a_hundred_tables():
+    tables = "tables:\n" + "".join("  - {name: table-%d, max_size: 1000}\n" % i for i in range(100))
+    with Site(tables, "session: {heartbeat: 60s, expiry: 600s}\n") as site:
+        service = Service(site.endpoint)
+        for i in range(1000):
+            actor = Crowded(service, COLUMNS, "actor-%d" % i, notices=False)
+            write(actor, "table-%d" % (i % 100), 1 + i % 3, wait=0)
+        items = sum(1 + i % 3 for i in range(1000))
+        counted = lambda: sum(t["size"] for t in site.web.json("/api/tables")["tables"])
+        eventually(lambda: counted() == items, 30 * SLOW, "all items")
+        took, cpu = [], []
+        for _ in range(20):
+            time.sleep(0.11)  # no snapshot is shared
+            start = time.monotonic()
+            status, _, text = site.web.ask("/metrics")
+            took.append(time.monotonic() - start)
+            equal(status, 200)
+            cpu.append(site.web.json("/api/info")["snapshot"]["cpu_s"])
+        metrics = Metrics(text)
+        check(promtool(text) in (True, None))
+        equal(metrics.get("replay_sessions"), 1000)
+        equal(sum(name == "replay_session_items_total" for name, _ in metrics.samples()), 100)
+        sessions = site.web.json("/api/sessions")["sessions"]
+        equal((len(sessions), sum(s["items"] for s in sessions)), (1000, items))
+        took.sort(), cpu.sort()
+        print("      a scrape of %d kB: median %.1f ms, best %.1f ms; core thread: median %.0f us" % (
+            len(text) / 1000, took[10] * 1e3, took[0] * 1e3, cpu[10] * 1e6))
+        check(took[10] < 0.1 * SLOW, "a scrape took", took)
+        check(cpu[10] < 0.01 * SLOW, "the core thread took", cpu)
+
+
+if __name__ == "__main__":
+    sys.exit(test.main())
