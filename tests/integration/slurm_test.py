@@ -95,9 +95,9 @@ def lose_a_node(run, cluster):
     """A node goes down and comes back: its actor starts again, there or elsewhere."""
     node = next(task[1] for task in cluster.tasks(run.array).values() if task[0] == "RUNNING")
     check(node != "n1", "the core jobs are on the same node as actors")
-    starts, begin = run.actor_starts(), time.monotonic()
+    starts, losses, begin = run.actor_starts(), run.login.log().count(" A0431 "), time.monotonic()
     cluster.call("scontrol", "update", "nodename=" + node, "state=down", "reason=test")
-    run.login.await_alive(lambda: "Node failure on " + node in run.login.log(), "a message about " + node)
+    run.login.await_alive(lambda: run.login.log().count(" A0431 ") > losses, "the loss of a host")
     cluster.call("scontrol", "update", "nodename=" + node, "state=idle")
     run.login.await_alive(lambda: run.actor_starts() > starts, "another start of an actor", BACK * SLOW)
     run.await_actors(1, BACK * SLOW)
