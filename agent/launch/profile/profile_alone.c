@@ -198,29 +198,6 @@ static bool is_plenty(const struct profile *self, const struct plan_curve *actor
            actors->points[actors->n - 1].rate * hosts * self->out->spi > PLENTY * most;
 }
 
-/* The number of actors in the file; of several hosts, the most that one of a kind gets of them. 0: auto. */
-static uint32_t fixed_for(const struct profile *self, uint32_t kind)
-{
-    const struct plan_input *out = self->out;
-    uint32_t n = out->n_hosts, *at = n > 0 ? calloc((size_t)n * 2, sizeof *at) : NULL, most = 1;
-    if (out->fixed_actors == 0 || !at) {
-        free(at);
-        return out->fixed_actors;
-    }
-    struct plan_input empty = {.hosts = calloc(n, sizeof *empty.hosts), .n_hosts = n}; /* by free cores */
-    for (uint32_t i = 0; empty.hosts && i < n; i++) {
-        empty.hosts[i] = out->hosts[i];
-        empty.hosts[i].curve.n = 0;
-    }
-    if (empty.hosts)
-        plan_place(&empty, out->fixed_actors, out->fixed_learners, at, at + n);
-    for (uint32_t i = 0; i < n; i++)
-        most = out->hosts[i].kind == kind && at[i] > most ? at[i] : most;
-    plan_input_free(&empty);
-    free(at);
-    return most;
-}
-
 /* Continues the curve of a host up to `until` actors. */
 static rp_status measure_actors(struct profile *self, uint32_t host, uint32_t until, rp_error *err)
 {
@@ -229,7 +206,7 @@ static rp_status measure_actors(struct profile *self, uint32_t host, uint32_t un
     struct plan_curve *curve = out->n_hosts > 0 ? &out->hosts[kind].curve : &out->actors;
     struct profile_session *session = &self->session;
     const struct budget budget = budget_of(self, host);
-    uint32_t fixed = fixed_for(self, kind), most = (uint32_t)self->config->plan.max_actors;
+    uint32_t fixed = profile_hosts_fixed(out, kind), most = (uint32_t)self->config->plan.max_actors;
     uint32_t count = plan_last(curve);
     while ((count = next_count(count, fixed, most)) && count <= until && goes_on(&budget, curve, fixed, count) &&
            !is_plenty(self, curve, hosts)) {

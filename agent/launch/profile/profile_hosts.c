@@ -61,6 +61,27 @@ uint32_t profile_hosts_first(const struct plan_input *input, uint32_t kind)
     return PROFILE_NO_HOST;
 }
 
+uint32_t profile_hosts_fixed(const struct plan_input *out, uint32_t kind)
+{
+    uint32_t n = out->n_hosts, *at = n > 0 ? calloc((size_t)n * 2, sizeof *at) : NULL, most = 1;
+    if (out->fixed_actors == 0 || !at) {
+        free(at);
+        return out->fixed_actors;
+    }
+    struct plan_input empty = {.hosts = calloc(n, sizeof *empty.hosts), .n_hosts = n}; /* by free cores */
+    for (uint32_t i = 0; empty.hosts && i < n; i++) {
+        empty.hosts[i] = out->hosts[i];
+        empty.hosts[i].curve.n = 0;
+    }
+    if (empty.hosts)
+        plan_place(&empty, out->fixed_actors, out->fixed_learners, at, at + n);
+    for (uint32_t i = 0; i < n; i++)
+        most = out->hosts[i].kind == kind && at[i] > most ? at[i] : most;
+    plan_input_free(&empty);
+    free(at);
+    return most;
+}
+
 static bool any_takes(const struct plan_input *input, bool actors)
 {
     for (uint32_t i = 0; i < input->n_hosts; i++)

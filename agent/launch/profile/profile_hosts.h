@@ -16,6 +16,8 @@ bool profile_hosts_adopt(const struct host_pool *pool, struct plan_input *out, b
 
 /* Returns the first host of a kind that takes actors; PROFILE_NO_HOST: none. */
 uint32_t profile_hosts_first(const struct plan_input *input, uint32_t kind);
+/* Returns the number of actors in the file; of several hosts, the most of them that one of a kind gets. 0: auto. */
+uint32_t profile_hosts_fixed(const struct plan_input *input, uint32_t kind);
 /* A host was lost: the profile goes on without it. False: no host is left for actors or for learners. */
 bool profile_hosts_leave_out(struct profile *self, uint32_t host);
 /* Measures what all hosts together can send to this machine. A network that cannot be measured is no error. */

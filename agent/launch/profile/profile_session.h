@@ -83,6 +83,14 @@ rp_status profile_session_spread(struct profile_session *self, enum role role, u
 rp_status profile_session_stop(struct profile_session *self, enum role role, rp_error *err);
 /* The same, whatever has become of them. */
 void profile_session_drop(struct profile_session *self, enum role role);
+/* The three below serve the session itself. (profile_workers.c) */
+/* Starts a worker whose host is set. */
+rp_status profile_workers_launch(struct profile_session *self, struct profile_worker *worker, enum role role,
+                                 uint32_t index, rp_error *err);
+/* Looks whether a process has ended that should not have. */
+rp_status profile_workers_check(struct profile_session *self, rp_error *err);
+/* Asks all to end, and kills those that do not. */
+void profile_workers_end(struct profile_session *self, struct profile_worker *list, uint32_t n);
 /* Looks once at the broker, the children, the hosts and the user: a child that ended, or a user who cancels, is an error. If a child
  * ended because its host was lost, self->lost names the host. */
 rp_status profile_session_look(struct profile_session *self, rp_error *err);
