@@ -17,6 +17,7 @@
 
 #define PREFIX "replay-node-"
 #define LOCK ".lock"
+#define ATTEMPTS 8
 
 /* ---- work folder ---- */
 
@@ -42,8 +43,10 @@ static int lock_folder(const char *folder, int flags)
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
         return fd;
+    int error = errno;
     if (fd >= 0)
         close(fd);
+    errno = error;
     return -1;
 }
 
@@ -93,12 +96,20 @@ rp_status node_work_make(struct node *self, rp_error *err)
     if ((size_t)snprintf(path, sizeof path, "%s/" PREFIX "XXXXXX", parent) >= sizeof path)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
     sweep(parent);
-    if (!mkdtemp(path))
-        return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
-                       strerror(errno));
-    snprintf(self->work, sizeof self->work, "%s", path);
-    self->lock = lock_folder(path, O_CREAT | O_EXCL);
-    return RP_OK;
+    /* Another agent that sweeps may take a folder that has no lock yet. */
+    for (int attempt = 0; attempt < ATTEMPTS && self->lock < 0; attempt++) {
+        snprintf(self->work, sizeof self->work, "%s", path);
+        if (!mkdtemp(self->work))
+            break;
+        self->lock = lock_folder(self->work, O_CREAT | O_EXCL);
+        if (self->lock < 0 && errno != EWOULDBLOCK && errno != ENOENT)
+            return RP_OK; /* a file system without locks, where nobody sweeps */
+    }
+    if (self->lock >= 0)
+        return RP_OK;
+    self->work[0] = '\0';
+    return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
+                   strerror(errno));
 }
 
 void node_work_remove(struct node *self)
