@@ -65,7 +65,7 @@ void view_add_table(struct frame *self);
 
 /* Adds a table of the hosts, if there are several. */
 void view_add_hosts(struct frame *self);
-/* Lines that view_add_hosts will add. */
+/* Lines that view_add_hosts will add at most. */
 uint32_t view_host_lines(const struct frame *self);
 uint32_t view_hosts_ready(const struct status *status);
 /* Whether a host of this name is known and not ready. */

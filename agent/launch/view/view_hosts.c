@@ -12,6 +12,7 @@
 #define NAME_MOST 24u     /* columns; a longer name is cut */
 #define STATE_COLUMNS 10u /* of a host that is ready, "state     "; other states take the rest of the line */
 #define GAP 2u
+#define REASON_INDENT 4
 
 /* ---- cells ---- */
 
@@ -138,6 +139,20 @@ static void put_columns(struct line *line, uint32_t from, uint32_t to, const str
     }
 }
 
+/* "lost for 12 s: why"; where that is too long for the rest of the row, the reason has a line of its own. */
+static void put_absence(struct frame *self, struct line *line, const struct status_host *host, enum rank rank)
+{
+    const char *state = host->state[0] ? host->state : "not ready", *reason = strstr(state, ": ");
+    bool split = reason && rank == RANK_ABNORMAL && line_width(state) > line_left(line);
+    struct line *below = split ? frame_line(self, rank) : NULL;
+    if (!below) {
+        line_put(line, TINT_BAD, "%s", state);
+        return;
+    }
+    line_put(line, TINT_BAD, "%.*s", (int)(reason - state), state);
+    line_put(below, TINT_NONE, "%*s%s", REASON_INDENT, "", reason + 2);
+}
+
 static void put_row(struct frame *self, const struct choice *choice, const struct status_host *host, enum rank rank)
 {
     struct line *line = frame_line(self, rank);
@@ -149,7 +164,7 @@ static void put_row(struct frame *self, const struct choice *choice, const struc
     put_columns(line, 0, before, host);
     line_put(line, TINT_NONE, "%*s", (int)GAP, "");
     if (!host->ready) {
-        line_put(line, TINT_BAD, "%s", host->state[0] ? host->state : "not ready");
+        put_absence(self, line, host, rank);
         return;
     }
     put_within(line, TINT_NONE, line->width + STATE_COLUMNS, host->state[0] ? host->state : "ready");
@@ -224,7 +239,8 @@ static bool has_table(const struct frame *self)
 uint32_t view_host_lines(const struct frame *self)
 {
     uint32_t room = room_of(self), all = self->status->n_hosts + 1;
-    return !has_table(self) ? 0 : all < room ? all : room;
+    uint32_t away = self->status->n_hosts - view_hosts_ready(self->status);
+    return !has_table(self) ? 0 : (all < room ? all : room) + (away < URGENT_MOST ? away : URGENT_MOST);
 }
 
 void view_add_hosts(struct frame *self)

@@ -300,7 +300,7 @@ static void test_hosts(void **state)
     assert_has_not(text_get(&out), "round trip");
     text_fini(&out);
     view_render(&out, &s, 30, 40, true);
-    assert_has(text_get(&out), "\n cpu3     0/30  lost for 12 s…\n");
+    assert_has(text_get(&out), "\n cpu3     0/30  lost for 12 s\n    Connection refused\n"); /* the whole reason */
     text_fini(&out);
     /* Without other hosts, and after the end, there is no table. */
     for (uint32_t i = 0; i < 3; i++) {
