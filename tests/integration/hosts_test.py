@@ -24,9 +24,11 @@ def rows(text):
 @test
 def test_check_sends_programs_once(lab):
     names = ("cpu1", "cpu2")
-    with place_in(lab, 'hosts: [{ssh: "cpu[1-2]"}]') as place:
+    near = lab.add("near")  # has our programs under the same path
+    with place_in(lab, 'hosts: [{ssh: "cpu[1-2]"}, {ssh: near}]') as place:
         first, _ = place.call("check", str(place.config))
-        equal(set(rows(first)), set(names), "hosts")
+        equal(set(rows(first)), {*names, "near"}, "hosts")
+        check("sent" not in rows(first)["near"] and not near.cache().exists(), first)
         before = {name: stored(lab[name]) for name in names}
         for name in names:
             equal(len(before[name]), 1, "folders of programs on " + name)

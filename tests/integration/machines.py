@@ -357,14 +357,7 @@ class Lab:
         shutil.rmtree(self.base, ignore_errors=True)
 
 
-HOSTS = """
-hosts:
-  - {ssh: "cpu[1-2]", cores: 2}
-  - {ssh: gpu1, cores: 2, roles: [learner]}
-"""
-
-
-def place_in(lab, hosts=HOSTS, config=CONFIG):
+def place_in(lab, hosts, config=CONFIG):
     """A working directory at home, for runs over the machines."""
     place = Place(config + hosts, cache=lab.base / "cache")
     place.prefix = lab.prefix()
