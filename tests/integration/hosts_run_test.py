@@ -76,9 +76,12 @@ def test_run_reaches_its_goal(lab):
 
 @test
 def test_killed_launcher_leaves_nothing(lab):
-    with place_in(lab, NEAR) as place:
+    """A host that does not let the launcher in is left out, with a sentence."""
+    lab.add("locked").allow(False)
+    with place_in(lab, NEAR + "  - {ssh: locked}\n") as place:
         launcher = place.launch(*sets(*ENDLESS))
         await_spread(launcher)
+        contains(launcher.text(), "locked is left out", "Permission denied", "ssh-copy-id locked")
         for name, what in (("cpu1", "replay-actor"), ("cpu3", "replay-learner")):
             contains(" ".join(lab[name].commands().values()), what, "replay-launch node")
         launcher.signal(signal.SIGKILL)
