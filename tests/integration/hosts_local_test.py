@@ -79,6 +79,7 @@ def starts_at(run, process, host):
 @test
 def test_a_run_over_two_hosts():
     with Hosts() as place:
+        place.environment["SSH_CONNECTION"] = "192.0.2.1 1 192.0.2.2 22"   # of the user's login: not how hosts see this machine
         run = place.launch("--folder", "one", *sets("actors.count=4"))
         run.ends()
         status = run.read("status.json")

@@ -36,6 +36,10 @@ static const char *const reserved[] = {"config.yaml",  "keys",      "logs",     
                                        "profile.*",    "profile-*", "report.*",    "evaluator-*",   "endpoints",
                                        "best.weights", "*.svg",     "slurm*",      "*.sbatch",      NULL};
 
+/* The node agent tells from SSH_CONNECTION how it sees the launcher's machine. That of the launcher's own login is about another
+ * connection, and must not get there by a carrier that is not ssh. */
+static const char *const carrier_environment[] = {"SSH_CONNECTION=", NULL};
+
 static int64_t now(void)
 {
     struct clock clock = clock_system();
@@ -211,6 +215,7 @@ static bool start_carrier(struct host *self, int *error)
     fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
     fcntl(self->out, F_SETPIPE_SZ, PIPE_BYTES);
     const struct spawn spawn = {.argv = (const char *const *)self->carrier,
+                                .environment = carrier_environment,
                                 .in = in,
                                 .out = out,
                                 .err = err,
