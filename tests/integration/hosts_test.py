@@ -8,7 +8,7 @@ sys.dont_write_bytecode = True
 
 import machines  # noqa: E402
 from harness import Runner, contains  # noqa: E402
-from launches import check, equal  # noqa: E402
+from launches import check, equal, sets  # noqa: E402
 from machines import place_in, stored  # noqa: E402
 
 test = Runner()
@@ -39,6 +39,8 @@ def test_check_sends_programs_once(lab):
         equal({name: stored(lab[name]) for name in names}, before, "programs")
         lab.nothing_left()
         equal([path.name for path in place.base.iterdir()], ["run.yaml"], "files at home")
+        _, err = place.call("check", str(place.config), *sets("launch.send=[gone.py]"), status=1)
+        contains(err, "gone.py")
 
 
 BROKEN = """
