@@ -19,6 +19,7 @@
 #include "proto/base/error.h"
 
 #define TELL_US 200000
+#define BEGIN_S 5
 
 struct groups {
     pid_t *list;
@@ -91,6 +92,7 @@ static _Noreturn void guard_main(int from)
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN);
     setsid();
+    send(from, &(int32_t){0}, sizeof(int32_t), MSG_NOSIGNAL);
     prctl(PR_SET_NAME, "replay-guard");
     from = fcntl(from, F_DUPFD, 3);
     int nothing = open("/dev/null", O_RDWR);
@@ -121,6 +123,11 @@ rp_status guard_start(struct guard *self, rp_error *err)
         close(pair[0]);
         return err_set(err, RP_RESOURCE_EXHAUSTED, "could not start the guard of the processes: %s", strerror(error));
     }
+    /* Only in a session of its own does the guard outlive a kill of this process group. */
+    int32_t word;
+    setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = BEGIN_S}, sizeof(struct timeval));
+    while (recv(pair[0], &word, sizeof word, 0) < 0 && errno == EINTR)
+        ;
     /* A stopped guard must not stop the launcher. A child that the guard never learned of still dies with the
      * launcher, but processes that this child started do not. */
     setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_usec = TELL_US}, sizeof(struct timeval));
