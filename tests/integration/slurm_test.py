@@ -2,11 +2,15 @@
 beside it meets the time limit of its job and goes on, loses a node, and is cancelled without a trace."""
 
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
+import threading
 import time
 
-from launches import GRACE, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
+from launches import GRACE, PATIENCE, SLOW, Launcher, Place, check, equal, eventually, program, sets
 from slurm import Cluster, skip_without_slurm
 
 # Actors stay off the first node, where the core jobs are: it must not go down.
@@ -53,14 +57,41 @@ broker:
 BACK = 15  # seconds in which the plan is met again
 
 
+class Terminal(Launcher):
+    """A replay-launch whose standard streams are a terminal."""
+
+    def __init__(self, place, name, words):
+        self.place, self.name, self.start, self.output = place, name, time.monotonic(), b""
+        self.given = words[words.index("--folder") + 1]
+        self.master, slave = pty.openpty()
+        self.popen = subprocess.Popen([program("launch"), *words], stdin=slave, stdout=slave, stderr=slave, cwd=place.base,
+                                      env=place.environment)
+        os.close(slave)
+        threading.Thread(target=self.read_all, daemon=True).start()
+
+    def read_all(self):
+        try:
+            while block := os.read(self.master, 65536):
+                self.output += block
+        except OSError:  # the other end is closed
+            pass
+
+    def text(self):
+        return self.output.decode(errors="replace")
+
+    def type(self, text):
+        os.write(self.master, text)
+
+
 class Run:
     """A run that replay-launch submits from here, as from a login node."""
 
-    def __init__(self, place, cluster, name, text, *words):
-        self.place, self.cluster = place, cluster
+    def __init__(self, kind, place, name, text, *words):
+        self.place = place
         config = place.base / (name + ".yaml")
         config.write_text(text)
-        self.login = place.launch("--folder", name, *words, config=config)
+        self.login = kind(place, name, [str(config), "--folder", name, *words])
+        place.launchers.append(self.login)
         self.job, self.array = self.record("core"), self.record("array")
 
     def record(self, key):
@@ -113,9 +144,22 @@ def meet_time_limit(run, cluster):
     check("restored checkpoint" in run.login.log("broker"), "the second leg did not begin with the tables of the first")
 
 
+def leave(run, cluster):
+    """Ctrl-C in the terminal asks; the run goes on without it."""
+    run.login.signal(signal.SIGINT)
+    run.login.await_text("[c] ")
+    before = len(run.login.output)
+    run.login.type(b"c\n")
+    run.login.await_alive(lambda: len(run.login.output) > before + 100, "another view")
+    run.login.signal(signal.SIGINT)
+    run.login.await_text("[c] ", 2)
+    run.login.type(b"g\n")
+    run.login.ends(0, GRACE)
+    check(cluster.known(run.job), "the run has ended with its terminal")
+
+
 def cancel(run, cluster):
     run.place.call("stop", "--run", run.login.given, "--force")
-    run.login.popen.wait(GRACE)
     check(not cluster.known(run.job) and not cluster.known(run.array), "jobs are left")
     run.place.nobody_left(GRACE)
 
@@ -147,9 +191,11 @@ def main():
     start = time.monotonic()
     figures = {}
     with Cluster(nodes=4, cpus=4) as cluster, Place() as place:
-        place.environment.update(SLURM_CONF=str(cluster.conf), PATH=cluster.environment["PATH"])
-        limit = Run(place, cluster, "limit", LIMIT, *sets("launch.slurm.time=1min"))
-        goal = Run(place, cluster, "goal", GOAL)
+        # Slurm hands the environment of the login node on; there, ssh has set the address of the user's own machine.
+        place.environment.update(SLURM_CONF=str(cluster.conf), PATH=cluster.environment["PATH"],
+                                 SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22")
+        limit = Run(Terminal, place, "limit", LIMIT, *sets("launch.slurm.time=1min"))
+        goal = Run(Launcher, place, "goal", GOAL)
         goal.await_steps(1000)
         figures["back after preemption"] = preempt_all(goal, cluster)
         out = goal.login.ends(0, 60 * SLOW)
@@ -161,6 +207,7 @@ def main():
         figures["goal reached"] = time.monotonic() - start
         meet_time_limit(limit, cluster)
         figures["back after a node"] = lose_a_node(limit, cluster)
+        leave(limit, cluster)
         cancel(limit, cluster)
     figures["all"] = time.monotonic() - start
     print(", ".join("%s: %.4g" % item for item in figures.items()))

@@ -134,6 +134,10 @@ static const char *task_name(uint32_t index, char out[HOST_NAME])
     return out;
 }
 
+/* A node agent takes the address of the launcher's machine from what ssh sets. Slurm knows that address, too; the job has inherited
+ * the variable from the login node, where it means the user's own machine. */
+static const char become_node[] = "SSH_CONNECTION=$SLURM_LAUNCH_NODE_IPADDR; export SSH_CONNECTION; exec \"$0\" node";
+
 static rp_status appear(struct slurm_source *self, struct host_pool *pool, const struct slurm_job *job, int64_t now_ns,
                         rp_error *err)
 {
@@ -141,8 +145,9 @@ static rp_status appear(struct slurm_source *self, struct host_pool *pool, const
     int64_t each = self->options.config->launch.slurm.actors_per_task;
     snprintf(id, sizeof id, "--jobid=%" PRIu64, job->id);
     snprintf(cores, sizeof cores, "--cpus-per-task=%" PRId64, each);
-    const char *const argv[] = {"srun",    id,           "--overlap",    "--nodes=1",   "--ntasks=1", cores,
-                                "--mem=0", "--mpi=none", "--unbuffered", self->program, "node",       NULL};
+    const char *const argv[] = {"srun",        id,           "--overlap",    "--nodes=1", "--ntasks=1", cores,
+                                "--mem=0",     "--mpi=none", "--unbuffered", "sh",        "-c",         become_node,
+                                self->program, NULL};
     char **carrier = slurm_without_job(argv);
     if (!carrier)
         return err_set(err, RP_NO_MEMORY, "no memory for a task of the array");
