@@ -238,8 +238,7 @@ static bool taken_by_others(const struct why_facts *facts, struct why *out)
     if (!run || !(run->others >= OTHERS_CORES))
         return false;
     out->blocked = who_waits(facts);
-    say(out, "Other programs take %.2g of the %.3g processors of this machine, and none is free.", run->others,
-        run->cores);
+    say(out, "Other programs take %.2g processors of this machine, and none is free.", run->others);
     advise(out, "The run gets faster when they end; plan.cores makes the plan count with fewer.");
     return true;
 }
