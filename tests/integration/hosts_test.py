@@ -1,14 +1,14 @@
 """What `replay-launch check` finds on other machines: real sshd instances with addresses, homes and process ids of their own
 (machines.py). The machines do not have our programs: they are sent there."""
 
-import os
+import pathlib
 import sys
 
 sys.dont_write_bytecode = True
 
 import machines  # noqa: E402
 from harness import Runner, contains  # noqa: E402
-from launches import check, equal, sets  # noqa: E402
+from launches import check, equal, program, sets  # noqa: E402
 from machines import place_in, stored  # noqa: E402
 
 test = Runner()
@@ -41,6 +41,20 @@ def test_check_sends_programs_once(lab):
         equal([path.name for path in place.base.iterdir()], ["run.yaml"], "files at home")
         _, err = place.call("check", str(place.config), *sets("launch.send=[gone.py]"), status=1)
         contains(err, "gone.py")
+
+
+@test
+def test_programs_that_were_sent_run(lab):
+    """The machine lacks a library, too: it came along."""
+    with place_in(lab, 'hosts: [{ssh: cpu1, roles: [actor, learner]}]') as place:
+        libraries = lab.at_home("ssh", "cpu1", "ldd /root/.cache/replay/programs/*/replay-learner").stdout
+        check("not found" in libraries or not folder_of_a_library(), libraries)
+        launcher = place.launch(*sets("stop.steps=500"))
+        launcher.ends()
+        for name in ("actor-0", "actor-1", "learner-0"):
+            contains(launcher.log(), "started process=%s host=cpu1\n" % name)
+        equal(launcher.read("report.json")["restarts"], 0, "failures")
+        lab.nothing_left()
 
 
 BROKEN = """
@@ -79,9 +93,19 @@ def test_check_says_what_cannot_work(lab):
     lab.nothing_left()
 
 
+def folder_of_a_library():
+    """A folder with nothing but a library that our programs need; None: there is none such here."""
+    for line in machines.run("ldd", program("learner")).splitlines():
+        path = pathlib.Path(line.split("=>")[-1].split("(")[0].strip()).resolve()
+        if "openblas" in str(path.parent):
+            return path.parent
+    return None
+
+
 def main():
     machines.skip_unless_possible()
-    with machines.Lab(("cpu1", "cpu2"), hide=[os.environ.get("RP_BUILD_DIR", "build/dev")]) as lab:
+    hidden = [pathlib.Path(program("launch")).resolve().parent, folder_of_a_library()]
+    with machines.Lab(("cpu1", "cpu2"), hide=[path for path in hidden if path]) as lab:
         return test.main(lab)
 
 
