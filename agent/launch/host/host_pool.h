@@ -66,6 +66,7 @@ void host_pool_want(struct host_pool *self, uint32_t actors);
 /* For a source: a host is there (carrier: how to reach it), or is not. The index of a name never changes. */
 rp_status host_pool_appear(struct host_pool *self, const char *name, const char *const *carrier, double cores,
                            int64_t now_ns, rp_error *err);
+/* Ends the connection and does not open it again. */
 void host_pool_vanish(struct host_pool *self, const char *name);
 
 #endif

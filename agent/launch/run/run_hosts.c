@@ -8,6 +8,8 @@
 
 /* A learner whose host stays lost for this long moves to another one. */
 #define MOVE_NS (30 * NS_PER_S)
+/* How long a host may take to say that killed processes have ended. */
+#define SILENT_NS (2 * NS_PER_S)
 
 static bool several(const struct run *self)
 {
@@ -136,6 +138,32 @@ static void say_left_out(struct run *self, uint32_t index)
     site->said = true;
     run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes",
             host_pool_name(self->hosts.pool, index), site->reason);
+}
+
+/* ---- hosts that do not answer at the end ---- */
+
+/* A run that ends does not wait for a lease: a host that says nothing about killed processes is given up, and ends them when it
+ * notices. */
+static void give_up_silent(struct run *self, uint32_t index, int64_t now_ns)
+{
+    struct run_site *site = &self->hosts.sites[index];
+    bool killed = false;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        killed |= member->at == index && member->process.running && member->process.killed;
+    }
+    if (!killed || self->phase < PHASE_STOPPING) {
+        site->killed_ns = 0;
+        return;
+    }
+    if (site->killed_ns == 0)
+        site->killed_ns = now_ns;
+    if (now_ns - site->killed_ns < SILENT_NS)
+        return;
+    run_say(self, LEVEL_WARN, "A0437", "%s does not say that its processes have ended: it is given up",
+            host_pool_name(self->hosts.pool, index));
+    host_pool_vanish(self->hosts.pool, host_pool_name(self->hosts.pool, index));
+    site->killed_ns = 0;
 }
 
 /* ---- learners of a lost host ---- */
@@ -276,6 +304,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
         }
         site->times = host_times(host_pool_at(hosts->pool, i));
         say_left_out(self, i);
+        give_up_silent(self, i, now_ns);
         if (self->phase < PHASE_STOPPING) {
             evacuate(self, i, now_ns);
             check_reach(self, i);

@@ -46,6 +46,7 @@ struct run_site {
     bool reaching;        /* was asked whether it reaches the broker */
     uint32_t times;       /* number of its connection at the last look */
     uint32_t reach_times; /* number of the connection that was asked */
+    int64_t killed_ns;    /* since when processes there are killed and have not ended; 0: none is */
     int64_t lost_ns;      /* when it was lost; 0: it is not */
     char reason[192];     /* of its latest loss; "": none */
     uint32_t losses;
