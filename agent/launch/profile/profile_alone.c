@@ -211,9 +211,7 @@ static rp_status measure_actors(struct profile *self, uint32_t host, uint32_t un
     while ((count = next_count(count, fixed, most)) && count <= until && goes_on(&budget, curve, fixed, count) &&
            !is_plenty(self, curve, hosts)) {
         struct profile_measured measured;
-        bool first = out->learners.n == 0;
-        struct part part = {first ? 0.0 : LEARNERS_END, first ? FIRST_END : PROFILE_ALONE_END,
-                            first ? 0 : curve->n - (curve->n > 0)};
+        struct part part = {self->from, self->to, curve->n - (curve->n > 0)};
         tell(self, &part, count, "actor", host);
         RP_TRY(profile_session_start(session, ROLE_ACTOR, count, host, err));
         RP_TRY(await_inserts(self, count, err));
@@ -236,20 +234,36 @@ static uint32_t first_host(const struct profile *self)
 
 static rp_status measure_first(struct profile *self, rp_error *err)
 {
+    self->from = 0.0;
+    self->to = FIRST_END;
     RP_TRY(measure_actors(self, first_host(self), 1, err));
     /* A profile that lost a host has the curve already, and still needs items. */
     return profile_session_start(&self->session, ROLE_ACTOR, 1, first_host(self), err);
 }
 
+static uint32_t count_kinds(const struct plan_input *input)
+{
+    uint32_t n = 0;
+    for (uint32_t kind = 0; kind < input->n_hosts; kind++)
+        n += profile_hosts_first(input, kind) != PROFILE_NO_HOST;
+    return n;
+}
+
 /* The curves of all kinds, each on its first host. */
 static rp_status measure_kinds(struct profile *self, rp_error *err)
 {
+    uint32_t kinds = count_kinds(self->out), done = 0;
+    self->from = LEARNERS_END;
+    self->to = PROFILE_ALONE_END;
     if (self->out->n_hosts == 0)
         return measure_actors(self, HOST_POOL_HOME, UINT32_MAX, err);
     for (uint32_t kind = 0; kind < self->out->n_hosts; kind++) {
         uint32_t host = profile_hosts_first(self->out, kind);
         if (host == PROFILE_NO_HOST)
             continue;
+        double size = (PROFILE_ALONE_END - LEARNERS_END) / kinds;
+        self->from = LEARNERS_END + size * done++;
+        self->to = self->from + size;
         RP_TRY(measure_actors(self, host, UINT32_MAX, err));
         RP_TRY(profile_session_stop(&self->session, ROLE_ACTOR, err));
     }

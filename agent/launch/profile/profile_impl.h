@@ -19,6 +19,7 @@ struct profile {
     double items_per_step;
     int64_t began_ns;
     uint32_t joint_runs; /* made so far */
+    double from, to;     /* share of the whole work at the begin and the end of the present curve of actors */
     struct profile_session session;
 };
 
