@@ -199,6 +199,19 @@ pid_t child_start_broker(const struct options *options, uint64_t items, char *se
     return pid;
 }
 
+uint16_t child_http_port(void)
+{
+    char path[128], line[256];
+    unsigned port = 0;
+    snprintf(path, sizeof path, "%s/endpoints%u", all.dir, all.n_brokers - 1);
+    FILE *file = fopen(path, "r");
+    while (file && port == 0 && fgets(line, sizeof line, file))
+        sscanf(line, "http http://127.0.0.1:%u/", &port);
+    if (file)
+        fclose(file);
+    return (uint16_t)port;
+}
+
 static void forget(pid_t pid)
 {
     for (uint32_t i = 0; i < all.n_pids; i++)

@@ -25,6 +25,8 @@ pid_t child_start(void (*job)(void *ctx), void *ctx);
 /* Starts a broker with a table `replay` of this many items, and writes its endpoint to service. -1: an error was
  * printed. */
 pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
+/* Returns the port at which the broker that was started last serves HTTP; 0: it does not. */
+uint16_t child_http_port(void);
 /* Ends one process and waits for it. */
 void child_end(pid_t pid);
 void child_pause(pid_t pid);

@@ -10,9 +10,10 @@ int command_update(struct options *options);
 int command_mixed(struct options *options);
 int command_clients(struct options *options);
 int command_curve(struct options *options);
-/* bench_checkpoint.c, bench_journal.c, bench_idle.c */
+/* bench_checkpoint.c, bench_journal.c, bench_idle.c, bench_http.c */
 int command_checkpoint(struct options *options);
 int command_journal(struct options *options);
 int command_idle(struct options *options);
+int command_http(struct options *options);
 
 #endif

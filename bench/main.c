@@ -43,6 +43,11 @@ static const struct command commands[] = {
      "The others have written, so that they hold credit, and are silent then. The writer counts 2 s after it starts "
      "to\n"
      "write. Counts: --clients (the idle ones), --repeat, --seconds, --items, --size, --quick.\n"},
+    {"http", command_http, "inserts and samples of a broker that is scraped and watched against nobody looking",
+     "5 scrapes of /metrics a second, and two pages that poll /api twice a second. One broker; those who look are "
+     "paused "
+     "in\n"
+     "turn. Counts: --repeat, --seconds, --items, --size, --quick.\n"},
     {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},

@@ -9,8 +9,8 @@
 
 #define MOST_MEMBERS 64u
 
-/* Load generators of a party: writers, or samplers and updaters ("askers"). A bit each. */
-enum group { GROUP_WRITE = 1, GROUP_ASK = 2 };
+/* Load generators of a party: writers, samplers and updaters ("askers"), and those who only look. A bit each. */
+enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_WATCH = 4 };
 
 struct member {
     pid_t pid;

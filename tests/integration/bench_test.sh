@@ -57,6 +57,7 @@ check agent agent
 check checkpoint checkpoint
 check journal journal
 check idle idle --clients 20
+check http http
 check curve curve
 if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentation, and shows nothing new
     check insert insert --per-message 1 --client library
