@@ -16,6 +16,10 @@
 #define PAUSE_NS NS_PER_S
 #define PAUSE_MOST_NS (30 * NS_PER_S)
 #define HEALTHY_NS (30 * NS_PER_S)
+/* Connections are opened one after the other: an ssh server, perhaps one through which all hosts are reached, refuses many at once. */
+#define SPACE_NS (25 * NS_PER_MS)
+/* A first attempt that fails is repeated for this long before the wait for hosts ends without it. */
+#define RETRY_NS (3 * NS_PER_S)
 #define AWAIT_MS 20
 
 static int64_t now_of(void)
@@ -182,7 +186,9 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
         one->ready_ns = now_ns;
         pool_greet(self, one);
     }
-    if (one->wanted && (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
+    if (one->wanted && now_ns >= self->open_ns &&
+        (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
+        self->open_ns = now_ns + SPACE_NS;
         host_open(one->host, now_ns);
         one->state = host_state(one->host);
         if (one->state == HOST_LOST)
@@ -212,13 +218,14 @@ bool host_pool_has(const struct host_pool *self, enum role role)
     return false;
 }
 
-/* True if the first attempt of every host has come to an end, and there is a host for every role. */
-static bool settled(const struct host_pool *self)
+/* True if every host is ready or has failed, and there is a host for every role. begin_ns: when the wait began. */
+static bool settled(const struct host_pool *self, int64_t begin_ns)
 {
+    bool early = now_of() - begin_ns < RETRY_NS;
     const struct run_config *config = self->options.config;
     for (uint32_t i = 1; i < self->n; i++) {
         const struct pool_host *one = self->hosts[i];
-        if (one->wanted && !host_pool_ready(self, i) && one->failures == 0)
+        if (one->wanted && !host_pool_ready(self, i) && (early || one->failures == 0))
             return false;
     }
     return (!config->actors.on || host_pool_has(self, ROLE_ACTOR)) &&
@@ -227,9 +234,9 @@ static bool settled(const struct host_pool *self)
 
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context)
 {
-    int64_t end_ns = now_of() + ns;
+    int64_t begin_ns = now_of(), end_ns = begin_ns + ns;
     uint32_t ready = 0;
-    for (host_pool_tend(self, now_of()); !settled(self) && now_of() < end_ns && !(stop && stop(context));) {
+    for (host_pool_tend(self, now_of()); !settled(self, begin_ns) && now_of() < end_ns && !(stop && stop(context));) {
         nanosleep(&(struct timespec){.tv_nsec = AWAIT_MS * NS_PER_MS}, NULL);
         host_pool_tend(self, now_of());
     }

@@ -35,7 +35,7 @@ void host_pool_destroy(struct host_pool **self);
 
 /* To be called about every 50 ms. */
 void host_pool_tend(struct host_pool *self, int64_t now_ns);
-/* Waits until every host is ready or was lost once, and each role of the run has a host that is ready; at most `ns`.
+/* Waits until every host is ready or has failed for 3 s, and each role of the run has a host that is ready; at most `ns`.
  * stop(context): true ends the wait. Returns how many are ready, home included. */
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
 

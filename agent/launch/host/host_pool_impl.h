@@ -38,6 +38,7 @@ struct host_pool {
     char hostname[HOST_NAME]; /* of home */
     struct pool_host **hosts; /* the first is home */
     uint32_t n;
+    int64_t open_ns; /* when the next connection may be opened */
     bool has_bundle;
     struct bundle bundle;
     struct pool_file *files; /* of launch.send */
