@@ -14,8 +14,8 @@
 #define LEAST_CHANGES 5u
 #define LONGEST 4
 #define MOST_TRIES 3
-/* In this time every host has reported at least once what its processes use. */
-#define REPORT_NS (1300 * NS_PER_MS)
+/* Hosts report about once a second what their processes use. Later than this, a process without news counts as idle. */
+#define REPORT_NS (3 * NS_PER_S)
 
 static int64_t now_ns(void)
 {
@@ -126,23 +126,33 @@ struct task {
     int64_t ns;
 };
 
-static void find_remote(struct profile_worker *worker, int role, uint32_t number, void *context)
+/* Whether the hosts have told what their processes have used since the marks. */
+struct reports {
+    const struct mark *marks;
+    bool missing;
+};
+
+static void find_missing(struct profile_worker *worker, int role, uint32_t number, void *context)
 {
-    bool *remote = context;
+    struct reports *reports = context;
     (void)role;
-    (void)number;
-    *remote |= worker->host != HOST_POOL_HOME;
+    reports->missing |=
+        worker->host != HOST_POOL_HOME && worker->process.running && worker->seen_ns <= reports->marks[number].seen_ns;
+}
+
+static bool all_reported(struct profile_session *self, const struct mark *marks)
+{
+    struct reports reports = {.marks = marks};
+    every_worker(self, find_missing, &reports);
+    return !reports.missing;
 }
 
 /* Reads until there are enough changes to compute rates from. */
-static rp_status read_counters(struct profile_session *self, const struct task *task, struct reads *reads,
-                               struct idle_sum *idle, rp_error *err)
+static rp_status read_counters(struct profile_session *self, const struct task *task, const struct mark *marks,
+                               struct reads *reads, struct idle_sum *idle, rp_error *err)
 {
     int64_t ns = task->ns, start = now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
-    bool remote = false;
-    every_worker(self, find_remote, &remote);
-    int64_t least = remote ? REPORT_NS : 0;
     const struct profile_reads *main = task->what == PROFILE_INSERTS ? &reads->inserts : &reads->samples;
     for (;;) {
         RP_TRY(profile_session_look(self, err));
@@ -154,12 +164,9 @@ static rp_status read_counters(struct profile_session *self, const struct task *
         }
         int64_t taken = now_ns() - start;
         struct profile_rate rate = profile_rate(main, task->quantum);
-        if (taken < least) {
-            profile_session_pause(self, pause);
-            continue;
-        }
-        if ((task->what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD) ||
-            (taken >= ns && rate.changes >= LEAST_CHANGES) || taken >= LONGEST * ns)
+        bool even = task->what != PROFILE_BOTH && taken >= ns / 2 && rate.spread < EVEN_SPREAD;
+        bool enough = even || (taken >= ns && rate.changes >= LEAST_CHANGES) || taken >= LONGEST * ns;
+        if (enough && (taken >= REPORT_NS || all_reported(self, marks)))
             return RP_OK;
         profile_session_pause(self, pause);
     }
@@ -178,7 +185,7 @@ static rp_status measure_once(struct profile_session *self, const struct task *t
     struct idle_sum idle = {{0}, {0}, {{0}, {0}}};
     struct usage before = read_usage(self);
     every_worker(self, set_mark, marks);
-    RP_TRY(read_counters(self, task, reads, &idle, err));
+    RP_TRY(read_counters(self, task, marks, reads, &idle, err));
     struct usage after = read_usage(self);
     struct cores cores = {.marks = marks};
     every_worker(self, add_cores, &cores);
