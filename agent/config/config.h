@@ -197,6 +197,8 @@ bool run_config_open_broker(struct run_config *self);
 void run_config_check_slurm(const struct run_config *self, struct schema_report *report);
 /* The most actors of a run under Slurm. */
 #define RUN_SLURM_ACTORS 4096u
+/* The most tasks of an array: what Slurm allows unless it is configured otherwise. */
+#define RUN_SLURM_TASKS 1000u
 /* Least and most actors of a run under Slurm. False: launch.slurm.actors.count is wrong. */
 bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most);
 /* Tasks of the array that so many actors need. */

@@ -53,6 +53,13 @@ static void check_count(const struct run_config *config, struct schema_report *r
                        config->launch.slurm.actors_count, RUN_SLURM_ACTORS);
         return;
     }
+    uint32_t tasks = run_config_slurm_tasks(config, most);
+    if (tasks > RUN_SLURM_TASKS)
+        schema_problem(
+            report, "launch.slurm.actors.per_task",
+            "%u actors need %u tasks with so few actors in each, and an array has at most %u: write a larger "
+            "number",
+            most, tasks, RUN_SLURM_TASKS);
     int64_t fixed = config->actors.count;
     if (fixed > 0 && (fixed < least || fixed > most))
         schema_problem(report, "actors.count",

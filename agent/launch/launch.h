@@ -40,6 +40,7 @@ struct launch {
     struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *svg, *http, *key_file;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
+    bool submits; /* the verb submits the run, or checks whether it could: the configuration must suit the cluster */
     int64_t lines;
     int64_t keep;       /* number of the newest runs to keep, with --prune */
     char command[1024]; /* the whole command line, to be shown */

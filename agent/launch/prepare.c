@@ -13,6 +13,7 @@
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
 #include "agent/launch/profile/profile.h"
+#include "agent/launch/slurm/slurm_check.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -125,6 +126,8 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
             check_program(&self->config.actors.command, "actors.command", report);
         if (run_config_home_takes(&self->config, "learner"))
             check_program(&self->config.learners.command, "learners.command", report);
+        if (launch->submits && self->config.launch.engine == ENGINE_SLURM)
+            slurm_check(&self->config, report);
         ok = schema_report_count(report) == 0;
     }
     if (!ok) {

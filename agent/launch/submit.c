@@ -13,22 +13,6 @@
 #include "agent/launch/slurm/slurm_script.h"
 #include "proto/base/error.h"
 
-int submit_check(const struct prepared *self)
-{
-    struct schema_report *report = schema_report_new();
-    if (!report)
-        return EXIT_FAILED;
-    slurm_check(&self->config, report);
-    uint32_t n = schema_report_count(report);
-    if (n > 0) {
-        fputs(schema_report_text(report), stderr);
-        fprintf(stderr, LAUNCH_PROGRAM ": %u thing%s that this cluster cannot do; nothing was submitted\n", n,
-                n == 1 ? "" : "s");
-    }
-    schema_report_destroy(&report);
-    return n > 0 ? EXIT_USAGE : -1;
-}
-
 /* The nearest folder that exists already, on the way to where runs will be. */
 static void existing_folder(const char *runs, char out[PATH_MAX])
 {
@@ -43,13 +27,10 @@ static void existing_folder(const char *runs, char out[PATH_MAX])
     }
 }
 
-int submit_check_all(const struct prepared *self)
+int submit_check_folder(const struct prepared *self)
 {
     char near[PATH_MAX], real[PATH_MAX];
     rp_error err = {0};
-    int found = submit_check(self);
-    if (found >= 0)
-        return found;
     existing_folder(self->config.launch.runs, near);
     rp_status status = slurm_check_shared(&self->config, realpath(near, real) ? real : near, &err);
     if (status == RP_FAILED_PRECONDITION)

@@ -8,10 +8,9 @@
 #include "agent/launch/view/screen.h"
 
 /* submit.c */
-/* Reports jobs that this cluster cannot run. -1: none; otherwise the exit status. */
-int submit_check(const struct prepared *self);
-/* The same, and whether a node sees the folder of the runs; says what could not be found out. */
-int submit_check_all(const struct prepared *self);
+/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
+ * exit status. */
+int submit_check_folder(const struct prepared *self);
 /* Refuses to go on with a run whose job has not ended; other runs are free. given: what the user wrote. */
 rp_status submit_is_free(const char *given, rp_error *err);
 /* Makes the paths of the run's folder absolute, as jobs on other machines need them. */

@@ -41,9 +41,10 @@ int launch_check(struct launch *launch)
 {
     struct prepared self;
     prepare_init(&self);
+    launch->submits = true;
     int status = prepare_config(&self, launch, launch->argument);
     if (status < 0 && self.config.launch.engine == ENGINE_SLURM)
-        status = submit_check_all(&self);
+        status = submit_check_folder(&self);
     if (status < 0) {
         const struct run_config *config = &self.config;
         char actors[32] = "auto", learners[32] = "auto";

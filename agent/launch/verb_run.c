@@ -96,6 +96,7 @@ int launch_run(struct launch *launch)
     struct prepared self;
     rp_error err = {0};
     prepare_init(&self);
+    launch->submits = true;
     int status = prepare_config(&self, launch, launch->argument);
     if (status >= 0) {
         prepare_fini(&self);

@@ -58,11 +58,6 @@ static rp_status make_folder(struct prepared *self, const struct launch *launch,
 int launch_submit(struct prepared *self, const struct launch *launch)
 {
     rp_error err = {0};
-    int status = submit_check(self);
-    if (status >= 0) {
-        prepare_fini(self);
-        return status;
-    }
     if (make_folder(self, launch, &err) != RP_OK)
         return give_up(self, &err);
     return submit_and_watch(self, launch, &err);

@@ -68,6 +68,7 @@ struct watch {
     uint32_t heard;    /* signals so far */
     bool ended, leave; /* the job is gone; the user leaves the run to itself */
     bool stopping;
+    bool blind; /* the last question about the job got no answer */
 };
 
 static bool same_job(const struct slurm_job *a, const struct slurm_job *b)
@@ -92,10 +93,12 @@ static void look_at_job(struct watch *self)
     if (now() < self->look_ns)
         return;
     self->look_ns = now() + LOOK_NS;
-    if (slurm_look(self->record.core, &job, &err) != RP_OK) {
+    bool failed = slurm_look(self->record.core, &job, &err) != RP_OK, again = self->blind;
+    self->blind = failed;
+    if (failed && !again)
         screen_say(self->screen, true, "job %" PRIu64 " cannot be watched: %s", self->record.core, err.text);
+    if (failed)
         return;
-    }
     bool same = same_job(&job, &self->job);
     self->job = job;
     self->ended = job.state == SLURM_GONE;
@@ -267,7 +270,7 @@ static int conclude(const struct watch *self)
                                " is gone before the run was at its end: 'replay-launch resume %s' goes "
                                "on\n",
                 self->record.core, folder);
-    if (!report && !self->stopping)
+    if (!report && !self->stopping && self->log_at < 0) /* otherwise it was shown */
         print_tail(folder);
     int status = phase == PHASE_FAILED || (!report && !self->stopping) ? EXIT_FAILED : EXIT_FINE;
     if (known)

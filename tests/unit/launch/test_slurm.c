@@ -67,6 +67,7 @@ static void test_mistakes(void **state)
     static const char *const wrong[][2] = {
         {"launch.slurm.actors.count=2-4", "actors.count=8"},
         {"launch.slurm.time=1min", "launch.slurm.warning=2min"},
+        {"launch.slurm.actors.count=1-2000", "launch.slurm.actors.per_task=1"},
         {"launch.slurm.options=[account]", NULL},
         {"launch.slurm.actors.options=[gres]", NULL},
     };
