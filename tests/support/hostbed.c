@@ -157,7 +157,7 @@ int hostbed_set_up(void **state)
     setenv(HOSTBED_MARK, f->dir, 1);
     setenv("TMPDIR", f->dir, 1);
     unsetenv("XDG_RUNTIME_DIR");
-    setenv("SSH_CONNECTION", "10.1.2.3 4567 10.1.2.4 22", 1);
+    setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22", 1); /* of the user's own login */
     assert_int_equal(guard_start(&f->guard, &err), RP_OK);
     *state = f;
     return 0;
@@ -211,7 +211,9 @@ void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_n
 /* A carrier that writes its number, which is the node agent's, into a file. */
 void hostbed_connect(struct hostbed *f, int64_t lease_ns)
 {
-    const char *const carrier[] = {"/bin/sh", "-c", "echo $$ > \"$" HOSTBED_MARK "/pid\"; exec \"$RP_LAUNCH\" node",
+    const char *const carrier[] = {"/bin/sh", "-c",
+                                   "SSH_CONNECTION='10.1.2.3 4567 10.1.2.4 22'; export SSH_CONNECTION; "
+                                   "echo $$ > \"$" HOSTBED_MARK "/pid\"; exec \"$RP_LAUNCH\" node",
                                    NULL};
     hostbed_make(f, carrier, lease_ns);
     hostbed_await(f, host_state(f->host) == HOST_READY);

@@ -106,13 +106,15 @@ static bool reap(struct host *self, int *status)
     return true;
 }
 
-/* Waits for the carrier's end, and kills the carrier after a while. */
+/* Waits for the carrier's end, and kills the carrier after a while. The time counts from the end of the connection, so many hosts
+ * that were closed together end together. */
 static void await_carrier(struct host *self)
 {
     int status;
-    int64_t start = now();
-    while (self->pid != 0 && !reap(self, &status) && now() - start < DESTROY_NS + KILL_NS) {
-        if (now() - start >= DESTROY_NS)
+    int64_t start = now(), by = self->leave_by_ns - LEAVE_NS + DESTROY_NS,
+            give_up = (by > start ? by : start) + KILL_NS;
+    while (self->pid != 0 && !reap(self, &status) && now() < give_up) {
+        if (now() >= by)
             kill(-self->pid, SIGKILL);
         nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
     }

@@ -434,6 +434,28 @@ static void test_host_stops_reading(void **state)
     host_destroy(&host);
 }
 
+/* Carriers that do not end by themselves are killed together. */
+static void test_many_hosts_end_together(void **state)
+{
+    (void)state;
+    struct clock clock = clock_system();
+    rp_error err = {0};
+    struct host *hosts[4];
+    const char *carrier[] = {"sleep", "1000", NULL};
+    for (size_t i = 0; i < 4; i++) {
+        hosts[i] =
+            host_new(&(struct host_options){.name = "cpu1", .carrier = carrier, .folder = dir, .here = dir}, &err);
+        assert_non_null(hosts[i]);
+        host_open(hosts[i], clock_now(&clock));
+    }
+    int64_t start = clock_now(&clock);
+    for (size_t i = 0; i < 4; i++)
+        host_close(hosts[i]);
+    for (size_t i = 0; i < 4; i++)
+        host_destroy(&hosts[i]);
+    assert_true(clock_now(&clock) - start < 4 * NS_PER_S); /* 1.5 s for each of them would be 6 s */
+}
+
 /* ---- ssh ---- */
 
 static void test_ssh_command(void **state)
@@ -485,6 +507,7 @@ int main(void)
         EACH(test_launcher_sends_the_bundle),
         EACH(test_launcher_has_no_bundle),
         EACH(test_host_stops_reading),
+        EACH(test_many_hosts_end_together),
         EACH(test_ssh_command),
         EACH(test_advice),
     };
