@@ -1,0 +1,195 @@
+/* The list of a run's hosts: names, roles and sizes from the file, hosts of a source that come and go, and a connection to a node
+ * agent that fails or ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/launch/host/host_pool.h"
+#include "proto/base/clock.h"
+
+#define TABLES "broker: {tables: [{name: replay}]}\n"
+
+struct world {
+    struct run_config config;
+    char folder[64];
+    struct host_pool *pool;
+    rp_error err;
+};
+
+static void open_world(struct world *self, const char *yaml, struct host_source *source)
+{
+    struct schema_report *report = schema_report_new();
+    *self = (struct world){.folder = "/tmp/replay-pool-XXXXXX"};
+    assert_non_null(mkdtemp(self->folder));
+    assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
+    schema_report_destroy(&report);
+    const struct host_pool_options options = {.config = &self->config,
+                                              .folder = self->folder,
+                                              .config_path = "config.yaml",
+                                              .here = self->folder,
+                                              .programs = "/nowhere",
+                                              .cores = 3,
+                                              .memory = 1e9,
+                                              .source = source};
+    self->pool = host_pool_new(&options, &self->err);
+}
+
+static void close_world(struct world *self)
+{
+    host_pool_destroy(&self->pool);
+    run_config_free(&self->config);
+    rmdir(self->folder);
+}
+
+static void test_home_alone(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, TABLES, NULL);
+    assert_non_null(world.pool);
+    assert_int_equal(host_pool_count(world.pool), 1);
+    assert_null(host_pool_at(world.pool, HOST_POOL_HOME));
+    assert_true(host_pool_ready(world.pool, HOST_POOL_HOME));
+    for (enum role role = 0; role < ROLES; role++)
+        assert_true(host_pool_takes(world.pool, HOST_POOL_HOME, role));
+    assert_true(host_pool_cores(world.pool, HOST_POOL_HOME) == 3);
+    struct command_context base = {.folder = "x", .programs = "y"}, there;
+    host_pool_context(world.pool, HOST_POOL_HOME, &base, &there);
+    assert_ptr_equal(there.folder, base.folder);
+    assert_false(there.elsewhere);
+    assert_int_equal(host_pool_await(world.pool, NS_PER_S, NULL, NULL), 1);
+    close_world(&world);
+}
+
+static void test_hosts_of_the_file(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world,
+               "hosts:\n"
+               "  - {ssh: 'cpu[09-10]', cores: 32, programs: /opt}\n"
+               "  - {command: [sh, -c], roles: [learner], memory: 1GiB, programs: /opt}\n" TABLES,
+               NULL);
+    assert_non_null(world.pool);
+    static const char *const names[] = {"cpu09", "cpu10", "host2"};
+    assert_int_equal(host_pool_count(world.pool), 4);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_string_equal(host_pool_name(world.pool, i + 1), names[i]);
+        assert_int_equal(host_pool_takes(world.pool, i + 1, ROLE_ACTOR), i < 2);
+        assert_int_equal(host_pool_takes(world.pool, i + 1, ROLE_LEARNER), i == 2);
+        assert_false(host_pool_takes(world.pool, i + 1, ROLE_BROKER));
+        assert_false(host_pool_ready(world.pool, i + 1));
+        assert_int_equal(host_pool_kind(world.pool, i + 1), i + 1); /* nothing is known of them yet */
+    }
+    assert_true(host_pool_cores(world.pool, 1) == 32 && host_pool_cores(world.pool, 3) == 0);
+    assert_true(host_pool_memory(world.pool, 3) == 1024.0 * 1024 * 1024);
+    assert_false(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_ACTOR));
+    assert_false(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_LEARNER));
+    assert_true(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_EVALUATOR));
+    assert_false(host_pool_has(world.pool, ROLE_ACTOR));
+    close_world(&world);
+}
+
+static bool stop_when_lost(void *context)
+{
+    const struct world *world = context;
+    return host_state(host_pool_at(world->pool, 1)) == HOST_LOST;
+}
+
+/* A carrier that ends at once makes the host lost, with what it printed as the reason; then the pool tries again. */
+static void test_a_carrier_that_fails(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES,
+               NULL);
+    assert_int_equal(host_pool_await(world.pool, 10 * NS_PER_S, stop_when_lost, &world), 1);
+    const struct host *host = host_pool_at(world.pool, 1);
+    assert_int_equal(host_state(host), HOST_LOST);
+    assert_non_null(strstr(host_reason(host), "no such box"));
+    struct clock clock = clock_system();
+    int64_t now_ns = clock_now(&clock);
+    host_pool_tend(world.pool, now_ns);
+    assert_int_equal(host_state(host), HOST_LOST); /* the pause is not over */
+    host_pool_tend(world.pool, now_ns + 2 * NS_PER_S);
+    assert_int_equal(host_state(host), HOST_CONNECTING);
+    close_world(&world);
+}
+
+static void test_files_to_send(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world, "hosts: [{ssh: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
+    assert_null(world.pool);
+    assert_int_equal(world.err.status, RP_NOT_FOUND);
+    close_world(&world);
+}
+
+/* ---- sources ---- */
+
+struct source {
+    struct host_source base;
+    uint32_t looks, wanted;
+};
+
+static void look(struct host_source *self, struct host_pool *pool, int64_t now_ns)
+{
+    (void)pool, (void)now_ns;
+    ((struct source *)self)->looks++;
+}
+
+static void want(struct host_source *self, uint32_t actors)
+{
+    ((struct source *)self)->wanted = actors;
+}
+
+static void test_a_source(void **state)
+{
+    (void)state;
+    static const char *const first[] = {"sleep", "100", NULL}, *const second[] = {"sleep", "101", NULL};
+    struct source source = {.base = {.look = look, .want = want}};
+    struct world world;
+    open_world(&world, "launch: {engine: slurm}\n" TABLES, &source.base);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-1", first, 8, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_count(world.pool), 3);
+    assert_true(host_pool_takes(world.pool, 1, ROLE_ACTOR) && !host_pool_takes(world.pool, 1, ROLE_LEARNER));
+    struct clock clock = clock_system();
+    host_pool_tend(world.pool, clock_now(&clock));
+    assert_int_equal(source.looks, 1);
+    assert_int_equal(host_state(host_pool_at(world.pool, 1)), HOST_CONNECTING);
+    host_pool_vanish(world.pool, "task-0");
+    host_pool_tend(world.pool, clock_now(&clock));
+    assert_int_equal(host_state(host_pool_at(world.pool, 1)), HOST_ABSENT);
+    /* It comes back elsewhere: the index is the same, the connection is another. */
+    const struct host *before = host_pool_at(world.pool, 1);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 4, 0, &world.err), RP_OK);
+    assert_string_equal(host_pool_name(world.pool, 1), "task-0");
+    assert_int_equal(host_pool_count(world.pool), 3);
+    assert_ptr_not_equal(host_pool_at(world.pool, 1), before);
+    assert_true(host_pool_cores(world.pool, 1) == 4);
+    host_pool_want(world.pool, 24);
+    assert_int_equal(source.wanted, 24);
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_home_alone),
+        cmocka_unit_test(test_hosts_of_the_file),
+        cmocka_unit_test(test_a_carrier_that_fails),
+        cmocka_unit_test(test_files_to_send),
+        cmocka_unit_test(test_a_source),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
