@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
+#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile_cache.h"
 #include "agent/launch/profile/profile_config.h"
-#include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile_rate.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
@@ -448,6 +448,41 @@ static void prints_and_writes(void **state)
     assert_non_null(strstr(err.text, "/nowhere/at/all/profile.json"));
 }
 
+/* Each kind of host has a table and a line; the first host of a kind may take learners only. */
+static void prints_hosts(void **state)
+{
+    struct fixture *f = *state;
+    struct plan_input input = example();
+    struct plan_host hosts[4] = {{.name = "home", .kind = 0, .cores = 2},
+                                 {.name = "gpu1", .kind = 1, .cores = 4, .learners = true},
+                                 {.name = "cpu1", .kind = 1, .cores = 4, .actors = true},
+                                 {.name = "old1", .kind = 3, .cores = 1, .actors = true}};
+    hosts[1].curve = hosts[3].curve = input.actors;
+    input.hosts = hosts;
+    input.n_hosts = 4;
+    input.network = 5e7;
+    input.item_bytes = 100;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    profile_print(&input, &(struct profile_style){.columns = 80}, out);
+    fclose(out);
+    assert_non_null(strstr(text, "on cpu1"));
+    assert_non_null(strstr(text, "on old1"));
+    assert_null(strstr(text, "on gpu1"));
+    assert_non_null(strstr(text, "100 B"));
+    free(text);
+    assert_int_equal(profile_write(&input, f->folder, NULL), RP_OK);
+    char path[128], svg[65536] = "";
+    snprintf(path, sizeof path, "%s/profile.svg", f->folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    svg[fread(svg, 1, sizeof svg - 1, file)] = '\0';
+    fclose(file);
+    assert_non_null(strstr(svg, "cpu1"));
+    assert_non_null(strstr(svg, "old1"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,6 +502,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(version_1_groups, set_up, tear_down),
         cmocka_unit_test(this_machine),
         cmocka_unit_test_setup_teardown(prints_and_writes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(prints_hosts, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,8 @@ static void open_world(struct world *self, const char *yaml, const double *cores
     const struct host_pool_options options = {
         .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
     self->pool = host_pool_new(&options, &err);
-    assert_non_null(self->pool);
+    if (!self->pool)
+        fail_msg("%s", err.text);
     for (uint32_t i = 0; i < n; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%u", i + 1);
@@ -172,11 +173,38 @@ static void test_nowhere(void **state)
     close_world(&world);
 }
 
+/* Resizing counts the machines that take actors and are there; a scheduler gives machines to more actors. */
+static void test_room_for_actors(void **state)
+{
+    (void)state;
+    static const char two[] =
+        "hosts: [{local: true, roles: [actor], cores: 3}, {name: far, command: [sh, -c], programs: /nowhere}]\n" TABLES;
+    static const struct {
+        const char *yaml;
+        double cpu, cores;
+    } cases[] = {{TABLES, 9, 8}, {two, 0.75, 3}, {"launch: {engine: slurm}\n" TABLES, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct world world;
+        double cpu = 9, cores = 8;
+        open_world(&world, cases[i].yaml, (double[]){4}, i == 2);
+        add(&world, ROLE_ACTOR, 2);
+        for (uint32_t k = 0; k < 2; k++) {
+            world.members[k].process.running = k == 0;
+            world.members[k].at = HOST_POOL_HOME;
+            world.members[k].cpu = 0.75;
+        }
+        run_actor_machines(&world.run, &cpu, &cores);
+        assert_true(cpu == cases[i].cpu && cores == cases[i].cores);
+        world.members[0].process.running = false;
+        close_world(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),   cmocka_unit_test(test_numbers), cmocka_unit_test(test_a_host_comes),
-        cmocka_unit_test(test_growing), cmocka_unit_test(test_nowhere),
+        cmocka_unit_test(test_growing), cmocka_unit_test(test_nowhere), cmocka_unit_test(test_room_for_actors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
