@@ -318,6 +318,7 @@ static void test_noise(void **state)
         f, "echo Welcome; printf '@rp {\\n@rp nonsense\\n@rp []\\n\\0\\377\\n'; head -c 300000 /dev/urandom; echo; "
            "printf 'no end of line'; exec \"$RP_LAUNCH\" node");
     hostbed_await(f, host_state(f->host) == HOST_READY);
+    assert_string_equal(host_facts(f->host)->address, ""); /* no ssh in between */
     hostbed_shell(f, &a, "a", "echo ok");
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_string_equal(hostbed_log(f, "a"), "ok\n");
