@@ -73,7 +73,8 @@ def test_a_plan_over_two_hosts_and_its_cache():
         equal([host["kind"] for host in known["hosts"]], [0, 1, 1], "kinds")
         equal([len(host["curve"]) > 0 for host in known["hosts"]], [False, True, False], "curves")
         check(known["network"]["network"] > 1e6 and 20 < known["network"]["item_bytes"] < 2000, known["network"])
-        check(all(0 < point["cpu"] < 4 for point in known["hosts"][1]["curve"]), known["hosts"][1]["curve"])
+        cpu = [point["cpu"] for point in known["hosts"][1]["curve"]]
+        check(any(cores > 0 for cores in cpu) and max(cpu) < 4, "cores of actors on left:", cpu)
         check(all(joint["actor_idle"] is not None for joint in known["joints"]), "no report came back:", known["joints"])
         place.nobody_left()
         text, progress = place.call("plan", "run.yaml", "--folder", "second")
