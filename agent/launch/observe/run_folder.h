@@ -4,7 +4,7 @@
  *   launch.json      struct folder_state: for resume, status, logs and stop
  *   launch.lock      locked as long as a launcher works on the run
  *   status.json      the newest status, written anew every second
- *   metrics.jsonl    a status a second
+ *   metrics.jsonl    a status a second, thinned with age (history.h)
  *   plan.json, profile.json, profile.svg, report.json, report.html, *.svg
  *   logs/NAME.log    what each process printed
  *

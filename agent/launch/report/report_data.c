@@ -48,14 +48,16 @@ static void add_point(struct report_data *self, const struct status *status)
         [COLUMN_MEMORY] = (double)status->memory / 1048576,
         [COLUMN_ACTOR_VALUE] = status->actor_value,
     };
-    double last[REPORT_COLUMNS];
+    /* Lines are thinned with age: a line stands for the time up to it. */
+    double last[REPORT_COLUMNS], weight = status->elapsed_s - self->elapsed_s;
+    self->elapsed_s = status->elapsed_s;
     if (status->phase < PHASE_STOPPING) {
-        series_add(&self->run, values);
+        series_add(&self->run, values, weight);
         return;
     }
     for (uint32_t c = 0; c < REPORT_COLUMNS; c++) /* actors report a last time when they end */
         last[c] = c == COLUMN_TIME || c == COLUMN_STEPS || c == COLUMN_ACTOR_VALUE ? values[c] : NAN;
-    series_add(&self->run, last);
+    series_add(&self->run, last, weight);
 }
 
 static void add_status(struct report_data *self, const struct status *status)

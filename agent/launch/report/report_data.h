@@ -43,6 +43,7 @@ struct report_data {
     double peak_cpu;        /* cores */
     struct report_event *events;
     uint32_t n_events, lost_events;
+    double elapsed_s; /* of the line that was read last */
 };
 
 /* Reads as much as a file that is missing, cut or damaged allows. */

@@ -38,7 +38,7 @@ static void add_line(struct series *self, const char *text)
             some |= c != LEARNING_STEPS && isfinite(values[c]);
         }
         if (some && isfinite(values[LEARNING_STEPS]))
-            series_add(self, values);
+            series_add(self, values, 1);
     }
     json_object_put(line);
 }

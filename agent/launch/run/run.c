@@ -286,9 +286,9 @@ static rp_status open_run(struct run *self, rp_error *err)
     self->values = calloc(STATUS_MAX_VALUES, sizeof *self->values);
     if (!self->value_steps || !self->values)
         return err_set(err, RP_NO_MEMORY, "no memory for a run");
-    self->metrics = fopen(run_folder_path(path, sizeof path, options->folder, FOLDER_METRICS), "ae");
-    if (!self->metrics)
-        return err_set(err, RP_IO, "'%s' cannot be written", path);
+    run_folder_path(path, sizeof path, options->folder, FOLDER_METRICS);
+    if (history_open(&self->history, path, err) != RP_OK)
+        return err->status;
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of an earlier leg */
     return RP_OK;
@@ -338,7 +338,6 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
     run_hosts_fini(&self);
     free(self.value_steps);
     free(self.values);
-    if (self.metrics)
-        fclose(self.metrics);
+    history_close(&self.history);
     return self.outcome;
 }

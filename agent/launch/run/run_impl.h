@@ -3,6 +3,7 @@
 #define AGENT_LAUNCH_RUN_IMPL_H
 
 #include "agent/launch/host/host_pool.h"
+#include "agent/launch/observe/history.h"
 #include "agent/launch/observe/observe.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine_load.h"
@@ -134,8 +135,8 @@ struct run {
     struct status_process *shown;
     char event[512];
     double event_unix_s;
-    bool event_unsaved; /* no line of metrics.jsonl has it yet */
-    FILE *metrics;
+    bool event_unsaved;     /* no line of metrics.jsonl has it yet */
+    struct history history; /* metrics.jsonl */
     /* ---- stopping */
     bool patient; /* processes end by themselves: all steps are taken */
     bool forced;

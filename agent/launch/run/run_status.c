@@ -276,11 +276,9 @@ static void save_state(struct run *self, const struct status *status)
 
 static void write_line(struct run *self, const struct status *status)
 {
-    char *text = self->metrics ? status_to_json(status, false) : NULL;
-    if (text) {
-        fprintf(self->metrics, "%s\n", text);
-        fflush(self->metrics);
-    }
+    char *text = status_to_json(status, false);
+    if (text)
+        history_add(&self->history, text);
     free(text);
     if (status->event_unix_s == self->event_unix_s)
         self->event_unsaved = false;

@@ -1,0 +1,259 @@
+/* metrics.jsonl: what thinning keeps, against a model that looks at all lines at once; a day's size; crashes; means over time. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/observe/history.h"
+#include "agent/launch/observe/status.h"
+#include "agent/launch/report/report_data.h"
+#include "proto/base/rng.h"
+
+static char folder[64], path[96];
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/rp_history_XXXXXX");
+    bool made = mkdtemp(folder) != NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    return made ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(folder);
+}
+
+/* ---- the model ---- */
+
+struct point {
+    double at, event, memory, cpu;
+};
+
+/* Every line that was ever added, in order. */
+struct model {
+    struct point *points;
+    uint32_t n;
+};
+
+static bool is_event(const struct model *self, uint32_t i)
+{
+    return i > 0 && self->points[i].event > 0 && self->points[i].event != self->points[i - 1].event;
+}
+
+static bool kept(const struct model *self, uint32_t i, double now, uint32_t events_after)
+{
+    double at = self->points[i].at, age = now - at, width;
+    bool most_memory = self->points[i].memory > 0, most_cpu = self->points[i].cpu > 0;
+    if (i == 0 || age < 3600 || (is_event(self, i) && events_after < HISTORY_EVENTS))
+        return true;
+    width = age < 12 * 3600 ? 10 : age < 7 * 86400 ? 60 : 600;
+    if (floor(at / width) != floor(self->points[i - 1].at / width))
+        return true;
+    for (uint32_t k = 0; k < self->n && (most_memory || most_cpu); k++) {
+        most_memory = most_memory && (self->points[k].memory < self->points[i].memory ||
+                                      (self->points[k].memory == self->points[i].memory && k >= i));
+        most_cpu = most_cpu && (self->points[k].cpu < self->points[i].cpu ||
+                                (self->points[k].cpu == self->points[i].cpu && k >= i));
+    }
+    return most_memory || most_cpu;
+}
+
+/* Sets keep for each line and returns their number. */
+static uint32_t model_thin(const struct model *self, bool *keep)
+{
+    double now = self->points[self->n - 1].at;
+    uint32_t n = 0, events = 0;
+    for (uint32_t i = self->n; i-- > 0;) {
+        keep[i] = kept(self, i, now, events);
+        n += keep[i];
+        events += is_event(self, i);
+    }
+    return n;
+}
+
+static void format_point(char *out, size_t size, const struct point *p, uint32_t i)
+{
+    snprintf(out, size,
+             "{\"phase\": \"running\", \"elapsed_s\": %.3f, \"i\": %u, \"waits\": \"\\\"elapsed_s\\\": 5\", "
+             "\"memory\": %.0f, "
+             "\"cpu\": %.3f, \"event\": \"x\", \"event_unix_s\": %.1f}",
+             p->at, i, p->memory, p->cpu, p->event);
+}
+
+/* The lines of the file are those that the model keeps. */
+static void check_file(const struct model *model)
+{
+    bool *keep = calloc(model->n, sizeof *keep);
+    char line[512], wanted[512];
+    uint32_t n = model_thin(model, keep), seen = 0, i = 0;
+    FILE *file = fopen(path, "re");
+    assert_true(file && keep);
+    for (; fgets(line, sizeof line, file); i++, seen++) {
+        while (i < model->n && !keep[i])
+            i++;
+        assert_true(i < model->n);
+        format_point(wanted, sizeof wanted - 2, &model->points[i], i);
+        strcat(wanted, "\n");
+        assert_string_equal(line, wanted);
+    }
+    assert_int_equal(seen, n);
+    fclose(file);
+    free(keep);
+}
+
+/* Runs of up to ten days with irregular steps, events, crashes and thinning at any time. */
+static void test_model(void **state)
+{
+    (void)state;
+    struct rng rng;
+    char line[512];
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct history history;
+        struct model model = {.points = calloc(8000, sizeof *model.points)};
+        double at = 0, event = 0, span = seed % 3 == 0 ? 240 : seed % 3 == 1 ? 2 : 20;
+        uint32_t often = seed % 2 == 0 ? 4 : 50;
+        rng_seed(&rng, seed);
+        print_message("seed %llu\n", (unsigned long long)seed);
+        assert_int_equal(history_open(&history, path, NULL), RP_OK);
+        for (model.n = 0; model.n < 8000;) {
+            at += span * rng_unit(&rng);
+            event += rng_below(&rng, often) == 0;
+            struct point *p = &model.points[model.n];
+            *p = (struct point){floor(at * 1000) / 1000, event, (double)rng_below(&rng, 1000000), rng_unit(&rng)};
+            p->cpu = floor(p->cpu * 1000) / 1000;
+            format_point(line, sizeof line, p, model.n++);
+            history_add(&history, line);
+            if (rng_below(&rng, 2000) == 0) { /* the launcher was killed in the middle of a line */
+                fputs("{\"elapsed_s\": 12", history.file);
+                history_close(&history);
+                assert_int_equal(history_open(&history, path, NULL), RP_OK);
+            }
+        }
+        assert_int_equal(history_thin(&history, NULL), RP_OK);
+        check_file(&model);
+        history_close(&history);
+        unlink(path);
+        free(model.points);
+    }
+}
+
+/* ---- a day of a run ---- */
+
+static struct status status_at(double elapsed_s)
+{
+    struct status status = {.name = "cartpole-dqn",
+                            .folder = "/home/someone/experiments/runs/cartpole-dqn-20260131-18000",
+                            .phase = PHASE_RUNNING,
+                            .unix_s = 1794772775.5966854 + elapsed_s,
+                            .elapsed_s = elapsed_s,
+                            .steps = (uint64_t)(5183.33 * elapsed_s),
+                            .stop_value = INFINITY,
+                            .progress = elapsed_s / 3e5,
+                            .steps_rate = 5183.330877316924,
+                            .inserts_rate = elapsed_s < 43200 ? 1000 : 3000,
+                            .samples_rate = 170225.4201097958,
+                            .spi = 32.08931374943307,
+                            .actor_idle = 0.9670036249599198,
+                            .learner_idle = 0.20695350792999345,
+                            .memory = 500 << 20,
+                            .cpu = 1.9384756};
+    snprintf(status.waits, sizeof status.waits,
+             "the actors wait for samples: the limiter of table 'replay' allows an "
+             "insert only after learners have taken more samples");
+    snprintf(status.advice, sizeof status.advice, "More learners, or fewer actors, would help.");
+    status.planned_inserts = status.planned_samples = status.planned_actor_idle = status.planned_learner_idle = NAN;
+    status.value = status.best = status.actor_value = NAN;
+    return status;
+}
+
+/* Means over points and their time, as a chart shows them. */
+static double mean_over_time(const struct series *self, uint32_t column)
+{
+    double sum = 0, weights = 0;
+    for (uint32_t i = 0; i < self->n; i++) {
+        sum += self->weights[i] * self->columns[column][i];
+        weights += self->weights[i];
+    }
+    return sum / weights;
+}
+
+static void test_day(void **state)
+{
+    (void)state;
+    struct history history;
+    struct report_data data;
+    struct stat file;
+    off_t most = 0;
+    ino_t first = 0;
+    assert_int_equal(history_open(&history, path, NULL), RP_OK);
+    assert_int_equal(stat(path, &file), 0);
+    first = file.st_ino;
+    FILE *reader = fopen(path, "re"); /* one that read on while the file was replaced */
+    for (int i = 1; i <= 86400; i++) {
+        struct status status = status_at(i);
+        status.memory += i == 7777 ? 1 << 20 : 0; /* a peak of one second */
+        char *text = status_to_json(&status, false);
+        history_add(&history, text);
+        free(text);
+        if (i % 600 == 0) {
+            assert_int_equal(stat(path, &file), 0);
+            most = file.st_size > most ? file.st_size : most;
+        }
+    }
+    history_close(&history);
+    assert_true(file.st_ino != first && reader && fclose(reader) == 0);
+    print_message("a day: %lld bytes at most, %lld at the end\n", (long long)most, (long long)file.st_size);
+    assert_true(most < 15 * 1000 * 1000);
+
+    report_data_read(&data, path, folder);
+    assert_true(data.run.n > 300);
+    assert_true(data.peak_memory == 501 << 20);
+    /* Twelve hours at 1000/s and twelve at 3000/s, of which far fewer lines of the first half are left. */
+    assert_true(fabs(mean_over_time(&data.run, COLUMN_INSERTS) - 2000) < 10);
+    report_data_fini(&data);
+    unlink(path);
+}
+
+/* ---- failures ---- */
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct history history;
+    char blocked[128];
+    rp_error err = {0};
+    assert_int_equal(history_open(&history, "/nowhere/metrics.jsonl", &err), RP_IO);
+    history_add(&history, "{}"); /* does nothing */
+    assert_int_equal(history_open(&history, path, NULL), RP_OK);
+    snprintf(blocked, sizeof blocked, "%s.new", path);
+    assert_int_equal(mkdir(blocked, 0700), 0);
+    history_add(&history, "{\"elapsed_s\": 1}");
+    assert_int_equal(history_thin(&history, &err), RP_IO);
+    history_add(&history, "{\"elapsed_s\": 2}"); /* goes on in the old file */
+    assert_int_equal(rmdir(blocked), 0);
+    assert_int_equal(history_thin(&history, NULL), RP_OK);
+    assert_int_equal(history.kept, 2);
+    history_close(&history);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_day),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
