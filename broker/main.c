@@ -41,6 +41,7 @@ static void *hangup_thread(void *unused)
 {
     (void)unused;
     sigset_t set;
+    pthread_setname_np(pthread_self(), "signals");
     sigemptyset(&set);
     sigaddset(&set, SIGHUP);
     for (int number; sigwait(&set, &number) == 0 && !atomic_load(&ended);)

@@ -30,17 +30,17 @@ static void put_histogram(struct json *out, const char *name, const struct histo
     json_key(out, name);
     json_open(out, '{');
     json_count(out, "count", histogram_count(histogram));
-    json_real(out, "sum", histogram->sum * scale->unit);
-    json_real(out, "p50", (double)histogram_quantile(histogram, 0.5) * scale->unit);
-    json_real(out, "p90", (double)histogram_quantile(histogram, 0.9) * scale->unit);
-    json_real(out, "p99", (double)histogram_quantile(histogram, 0.99) * scale->unit);
+    json_real(out, "sum", histogram->sum / scale->per_unit);
+    json_real(out, "p50", (double)histogram_quantile(histogram, 0.5) / scale->per_unit);
+    json_real(out, "p90", (double)histogram_quantile(histogram, 0.9) / scale->per_unit);
+    json_real(out, "p99", (double)histogram_quantile(histogram, 0.99) / scale->per_unit);
     json_key(out, "buckets");
     json_open(out, '[');
     for (uint32_t b = 0; b < HISTOGRAM_BUCKETS; b++) {
         if (!histogram->counts[b])
             continue;
         json_open(out, '[');
-        json_number(out, (double)histogram_bound(b) * scale->unit);
+        json_number(out, (double)histogram_bound(b) / scale->per_unit);
         json_unsigned(out, histogram->counts[b]);
         json_close(out, ']');
     }

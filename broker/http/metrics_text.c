@@ -8,7 +8,7 @@
 #include "replay/error.h"
 
 /* Bounds are 2^bucket - 1. */
-const struct histogram_scale latency_scale = {10, 37, 1, 1e-9}, age_scale = {20, 52, 2, 1e-9},
+const struct histogram_scale latency_scale = {10, 37, 1, 1e9}, age_scale = {20, 52, 2, 1e9},
                              versions_scale = {0, 20, 1, 1};
 
 struct writer {
@@ -87,10 +87,28 @@ static void put_struct(const struct writer *self, const struct field *fields, co
     put_fields(self, fields, &(struct rows){.base = base, .n = 1});
 }
 
+/* The bounds of a histogram as they are shown: the same for all elements of a list. */
+struct bounds {
+    const struct histogram_scale *scale;
+    char text[HISTOGRAM_BUCKETS][32];
+};
+
+static void bounds_init(struct bounds *self, const struct histogram_scale *scale)
+{
+    self->scale = scale;
+    for (uint32_t b = scale->first; b <= scale->last; b += scale->step) {
+        struct out out = {0};
+        out_real(&out, (double)histogram_bound(b) / scale->per_unit);
+        snprintf(self->text[b], sizeof self->text[b], "%.*s", (int)out.size, out.data ? out.data : "");
+        out_fini(&out);
+    }
+}
+
 static void put_histogram(const struct writer *self, const char *name, const char *labels,
-                          const struct histogram *histogram, const struct histogram_scale *scale)
+                          const struct histogram *histogram, const struct bounds *bounds)
 {
     struct out *out = self->out;
+    const struct histogram_scale *scale = bounds->scale;
     uint64_t below = 0;
     uint32_t next = 0;
     for (uint32_t b = scale->first; b <= scale->last; b += scale->step) {
@@ -103,14 +121,14 @@ static void put_histogram(const struct writer *self, const char *name, const cha
             out_text(out, ",");
         }
         out_text(out, "le=\"");
-        out_real(out, (double)histogram_bound(b) * scale->unit);
+        out_text(out, bounds->text[b]);
         out_text(out, "\"} ");
         out_u64(out, below);
         out_text(out, "\n");
     }
     double count = (double)histogram_count(histogram);
     put_sample(self, name, "_bucket", labels, "le=\"+Inf\"", count);
-    put_sample(self, name, "_sum", labels, NULL, histogram->sum * scale->unit);
+    put_sample(self, name, "_sum", labels, NULL, histogram->sum / scale->per_unit);
     put_sample(self, name, "_count", labels, NULL, count);
 }
 
@@ -118,11 +136,13 @@ static void put_histogram(const struct writer *self, const char *name, const cha
 static void put_histograms(const struct writer *self, const char *name, const char *help, const struct rows *rows,
                            size_t offset, const struct histogram_scale *scale)
 {
+    struct bounds bounds;
+    bounds_init(&bounds, scale);
     if (rows->n)
         put_head(self, name, "", "histogram", help);
     for (uint32_t i = 0; i < rows->n; i++)
         put_histogram(self, name, rows->labels ? rows->labels[i] : NULL,
-                      (const struct histogram *)(const void *)(rows->base + i * rows->stride + offset), scale);
+                      (const struct histogram *)(const void *)(rows->base + i * rows->stride + offset), &bounds);
 }
 
 /* ---- labels ---- */

@@ -11,10 +11,10 @@
 
 void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads, bool openmetrics);
 
-/* How a histogram is shown: buckets from `first` to `last`, every `step`-th, and the unit of its values. */
+/* How a histogram is shown: buckets from `first` to `last`, every `step`-th, and how many make a unit. */
 struct histogram_scale {
     uint32_t first, last, step;
-    double unit;
+    double per_unit; /* a value of 1e9 nanoseconds is 1 second */
 };
 /* 1 microsecond to 137 seconds; 1 millisecond to 52 days; 0 to a million versions. */
 extern const struct histogram_scale latency_scale, age_scale, versions_scale;

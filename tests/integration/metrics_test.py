@@ -187,25 +187,26 @@ def times_and_ages_are_counted():
         equal(metrics.get("replay_sampled_staleness_versions_sum", table="replay"), 16)
         equal(metrics.get("replay_sampled_staleness_versions_bucket", table="replay", le="0"), 0)
         equal(metrics.get("replay_sampled_staleness_versions_bucket", table="replay", le="1"), 16)
-        # A sample that waits, and an insert that waits for it.
+        # A sample that waits, and an insert that waits for it. The time begins when the broker says that they wait.
+        waiting = lambda: [(line["kind"], line["table"], line["who"], line["count"]) for line in site.web.json("/api/why")["waits"]]
         id = learner.service.send("sample", pb.Sample(table="queue", count=2))
+        eventually(lambda: site.web.json("/api/tables/queue")["waiting_samplers"] == 1, 20, "the sample to wait")
         time.sleep(0.3)
         writer = site.actor("waiting")
-        check(not write(writer, "queue", 7, wait=0.3), "the queue takes four, and two that were sampled")
+        check(not write(writer, "queue", 7, wait=0.1), "the queue takes four, and two that were sampled")
         learner.service.wait(id)
-        why = site.web.json("/api/why")
-        equal([(line["kind"], line["table"], line["who"], line["count"]) for line in why["waits"]],
-              [("insert", "queue", "waiting", 1)])
-        contains(why["waits"][0]["text"], "queue")
+        eventually(lambda: waiting() == [("insert", "queue", "waiting", 1)], 20, "one item to wait")
+        time.sleep(0.3)
+        contains(site.web.json("/api/why")["waits"][0]["text"], "queue")
         equal(site.web.json("/api/tables/queue")["waiting_inserts"], 1)
         learner.sample("queue", 4)
         check(writer.flush(10))
         metrics = site.web.metrics()
         equal(metrics.get("replay_request_wait_seconds_count", command="sample"), 1)
-        check(0.3 <= metrics.get("replay_request_wait_seconds_sum", command="sample") < 10)
+        check(0.3 <= metrics.get("replay_request_wait_seconds_sum", command="sample") < 30 * SLOW)
         equal(metrics.get("replay_insert_duration_seconds_count"), 27)
         check(metrics.get("replay_insert_wait_seconds_count") >= 1)
-        check(0.3 <= metrics.get("replay_insert_wait_seconds_sum") < 10)
+        check(0.3 <= metrics.get("replay_insert_wait_seconds_sum") < 30 * SLOW)
 
 
 @test
@@ -414,13 +415,14 @@ def bad_requests_disturb_nobody():
     with Site() as site:
         web, busy = site.web, Busy(site)
         eventually(lambda: busy.rounds > 3, 20, "the writer")
-        trick(web)
-        garbage(web)
         with concurrent.futures.ThreadPoolExecutor() as pool:
             lazy = pool.submit(slow, web)
+            wild = pool.submit(garbage, web)
+            trick(web)
             with concurrent.futures.ThreadPoolExecutor(8) as others:
                 asked = [others.submit(web.ask, PATHS[i % len(PATHS)]) for i in range(200)]
                 equal({future.result()[0] for future in asked}, {200})
+            wild.result()
             check(8 < lazy.result() < 25 * SLOW, "the slow request took", lazy.result(), "s")
         held = crowd(web)
         before = busy.rounds

@@ -183,6 +183,9 @@ static void test_mistakes(void **state)
     assert_int_not_equal(err.status, RP_OK);
     assert_true(err.text[0]);
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, NULL));
+    /* Metrics are served by the program alone. */
+    assert_null(rp_server_start("http: 127.0.0.1:0\ntables: [{name: a, max_size: 3}]\n", NULL, &err));
+    assert_int_equal(err.status, RP_UNSUPPORTED);
 }
 
 /* A broker that listens everywhere is reached by the endpoint that the call gives. */

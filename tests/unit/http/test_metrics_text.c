@@ -209,7 +209,8 @@ static void check_histogram(const struct text *text, const char *name, const cha
         snprintf(number, sizeof number, "%.*s", (int)strcspn(le + 4, "\""), le + 4);
         double bound = read_number(number), naive = 0;
         for (uint32_t b = 0; b < HISTOGRAM_BUCKETS; b++)
-            naive += (double)histogram_bound(b) * scale->unit <= bound * (1 + 1e-9) ? (double)histogram->counts[b] : 0;
+            naive +=
+                (double)histogram_bound(b) / scale->per_unit <= bound * (1 + 1e-9) ? (double)histogram->counts[b] : 0;
         assert_true(sample->value == naive);
         assert_true(sample->value >= before);
         before = sample->value;
@@ -221,7 +222,7 @@ static void check_histogram(const struct text *text, const char *name, const cha
     snprintf(other, sizeof other, "%s_count", name);
     assert_true(value_of(text, other, labels) == count);
     snprintf(other, sizeof other, "%s_sum", name);
-    double sum = histogram->sum * scale->unit;
+    double sum = histogram->sum / scale->per_unit;
     assert_true(fabs(value_of(text, other, labels) - sum) <= 1e-12 * sum);
 }
 
