@@ -22,6 +22,7 @@ static const struct http_route routes[] = {
     {"GET", "/healthz", get_health, true},
     {"GET", "/api/state", page_get_state, false},
     {"GET", "/api/history", page_get_history, false},
+    {"GET", "/api/histogram", page_get_histogram, false},
     {"GET", "/api/sessions", page_get_sessions, false},
     {"GET", "/api/items", page_get_items, false},
     {"GET", "/api/item", page_get_item, false},

@@ -42,8 +42,9 @@ char *page_watch_state(struct page *self);
 void page_with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx);
 
 /* Handlers of requests. */
-void page_get_file(void *ctx, const struct http_request *request, struct http_reply *reply);  /* page_files.c */
-void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply); /* page_broker.c */
+void page_get_file(void *ctx, const struct http_request *request, struct http_reply *reply);      /* page_files.c */
+void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply);     /* page_broker.c */
+void page_get_histogram(void *ctx, const struct http_request *request, struct http_reply *reply); /* page_histogram.c */
 void page_get_sessions(void *ctx, const struct http_request *request, struct http_reply *reply);
 void page_get_items(void *ctx, const struct http_request *request, struct http_reply *reply);
 void page_get_item(void *ctx, const struct http_request *request, struct http_reply *reply);

@@ -8,7 +8,7 @@ import {Runs} from "./runs.js";
 const store = new Store();
 const items = new Items(), runs = new Runs();
 const TABS = [
-  ["now", "Now", views.now], ["tables", "Tables", views.tables], ["learning", "Learning", views.learning, views.loadCurve],
+  ["now", "Now", views.now], ["tables", "Tables", views.tables, views.loadHistograms], ["learning", "Learning", views.learning, views.loadCurve],
   ["processes", "Processes", views.processes, views.loadLog], ["broker", "Broker", views.broker, views.loadSessions],
   ["items", "Items", (s) => items.render(s)], ["runs", "Runs", () => runs.render()],
 ];
@@ -188,14 +188,14 @@ document.addEventListener("keydown", (event) => {
 get("pause").addEventListener("click", () => setPaused(!paused));
 get("theme").addEventListener("click", nextTheme);
 get("help").addEventListener("click", showKeys);
-window.addEventListener("hashchange", async () => { drawTabs(); await current()[3]?.(page); draw(); get("main").focus({preventScroll: true}); });
+window.addEventListener("hashchange", async () => { drawTabs(); await current()[3]?.(page, store); draw(); get("main").focus({preventScroll: true}); });
 
 setTheme(localStorage.getItem("theme") || "auto");
 drawTabs();
 store.listen(async () => {
   drawHead();
   if (paused) return;
-  if (!store.lost) await current()[3]?.(page);
+  if (!store.lost) await current()[3]?.(page, store);
   draw();
 });
 store.start();

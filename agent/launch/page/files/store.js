@@ -123,6 +123,11 @@ function addBroker(point, state, before) {
     inserts += one.inserts;
     samples += one.samples;
   }
+  point.times = {};
+  for (const command of state.broker.server.commands || []) {
+    const old = same ? before.broker.server.commands?.find((one) => one.name === command.name) : null;
+    if (old && command.calls > old.calls) point.times[command.name] = (command.total_ns - old.total_ns) / (command.calls - old.calls) / 1e9;
+  }
   point.brokerMemory = state.broker.server.memory_bytes;
   if (!known(point.inserts)) point.inserts = inserts;
   if (!known(point.samples)) point.samples = samples;

@@ -102,11 +102,11 @@ function waitsCard(state) {
   ], waits.slice(0, 50), "Requests and writers that wait"));
 }
 
-export function tables(store) {
+export function tables(store, page) {
   const state = store.state;
   if (!state.broker) return h("p", {class: "empty"}, "The broker does not answer: there are no tables to show.");
   return h("div", {class: "cards"}, state.broker.tables.map((table) => {
-    const rates = ratesOf(store, table.name), detail = state.histograms?.[table.name];
+    const rates = ratesOf(store, table.name), detail = page.histograms?.[table.name];
     const limiter = table.limiter, bounded = Math.abs(limiter.max_diff) < 1e15;
     return h("section", {class: "card wide"}, h("h2", {}, table.name), h("div", {class: "two"},
       h("div", {}, facts([["items", `${exact(table.size)} of ${exact(table.max_size)}`], ["bytes", bytes(table.bytes) + (table.max_bytes ? ` of ${bytes(table.max_bytes)}` : "")],
@@ -122,9 +122,23 @@ export function tables(store) {
         {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts)}], {title: `Rates of ${table.name}`, xTime: true, zero: true})),
       h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
         {title: `Cursor of ${table.name}`, xTime: true, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
-      detail ? [h("div", {}, h("h3", {}, `Priorities (of ${exact(detail.items)} items)`), bars(detail.priorities, {title: `Priorities in ${table.name}`})),
-        h("div", {}, h("h3", {}, "Ages"), bars(detail.ages, {title: `Ages of items in ${table.name}`}))] : null));
+      detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.items)} items`), bars(named(detail.priorities, number), {title: `Priorities in ${table.name}`})),
+        h("div", {}, h("h3", {}, `Ages of ${exact(detail.items)} items`), bars(named(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
   }));
+}
+
+function named(bins, format) {
+  return bins.map((bin) => ({name: format(bin.from), value: bin.count}));
+}
+
+// Items are asked for every few seconds only: nobody sees more.
+export async function loadHistograms(page, store) {
+  const now = Date.now();
+  if (now - (page.histogramsAt || 0) < 5000) return;
+  page.histogramsAt = now;
+  page.histograms ||= {};
+  for (const table of (store.state?.broker?.tables || []).slice(0, 8))
+    page.histograms[table.name] = await ask(`api/histogram?table=${encodeURIComponent(table.name)}&size=${table.size}`).catch(() => page.histograms[table.name]);
 }
 
 export function learning(store, page) {
@@ -188,6 +202,8 @@ export function broker(store, page) {
       changes(state, page)),
     card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls), n: true}, {name: "errors", of: (one) => exact(one.errors), n: true},
       {name: "mean", of: (one) => duration(one.total_ns / one.calls / 1e9), n: true}, {name: "longest", of: (one) => duration(one.max_ns / 1e9), n: true}], calls, "Requests")),
+    card("Time of requests in the broker", lines(["sample", "update", "params_get", "heartbeat"].filter((name) => calls.some((one) => one.name === name))
+      .map((name) => ({name, points: over(store, (p) => p.times?.[name])})), {title: "Mean time of requests", xTime: true, zero: true, format: duration})),
     card("Parameters", grid([{name: "slot", of: (one) => one.name}, {name: "version", of: (one) => exact(one.version), n: true}, {name: "size", of: (one) => bytes(one.bytes), n: true},
       {name: "age", of: (one) => duration(one.age_ns / 1e9), n: true}], state.broker.slots, "Nobody has published parameters yet.")),
     card("Counters", grid([{name: "counter", of: (one) => one.name}, {name: "value", of: (one) => exact(one.value), n: true}], state.broker.counters, "No counters yet.")),
