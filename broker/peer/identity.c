@@ -86,13 +86,29 @@ static int64_t nanoseconds(const struct timespec *time)
     return time->tv_sec * NS_PER_S + time->tv_nsec;
 }
 
+static int64_t clock_of(clockid_t which)
+{
+    struct timespec now;
+    clock_gettime(which, &now);
+    return nanoseconds(&now);
+}
+
 /* True if a file was changed so recently that its writer may not be done. */
 static bool is_fresh(const struct seen_file *file)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t age = nanoseconds(&now) - file->changed_ns;
-    return age >= 0 && age < (file->size == 0 ? SETTLE_EMPTY_NS : SETTLE_NS);
+    int64_t age = clock_of(CLOCK_REALTIME) - file->changed_ns;
+    return age >= 0 && age < SETTLE_NS;
+}
+
+/* True if a file that is empty now was not seen empty for long. ext4 shows the new size of a file some milliseconds before the new
+ * time, so that the time says nothing. */
+static bool is_emptied(const struct seen_file *found, struct seen_file *seen)
+{
+    bool empty = found->node && found->size == 0;
+    int64_t now_ns = clock_of(CLOCK_MONOTONIC);
+    if (!empty || seen->empty_ns == 0)
+        seen->empty_ns = empty ? now_ns : 0;
+    return empty && now_ns - seen->empty_ns < SETTLE_EMPTY_NS;
 }
 
 static struct seen_file look_at(const struct broker_config *config, const char *name)
@@ -101,7 +117,8 @@ static struct seen_file look_at(const struct broker_config *config, const char *
     struct stat info;
     if (path_in(config, name, path, NULL) != RP_OK || stat(path, &info) != 0)
         return (struct seen_file){0};
-    return (struct seen_file){nanoseconds(&info.st_ctim), info.st_size, (int64_t)info.st_ino};
+    return (struct seen_file){
+        .changed_ns = nanoseconds(&info.st_ctim), .size = info.st_size, .node = (int64_t)info.st_ino};
 }
 
 static bool is_same(const struct seen_file *a, const struct seen_file *b)
@@ -114,9 +131,9 @@ static bool is_same(const struct seen_file *a, const struct seen_file *b)
 static bool file_has_changed(const struct broker_config *config, const char *name, struct seen_file *seen)
 {
     struct seen_file found = look_at(config, name);
-    bool in_place = found.node == seen->node || found.size == 0;
-    if (is_same(&found, seen) || (in_place && is_fresh(&found)))
+    if (is_emptied(&found, seen) || is_same(&found, seen) || (found.node == seen->node && is_fresh(&found)))
         return false;
+    found.empty_ns = seen->empty_ns;
     *seen = found;
     return true;
 }

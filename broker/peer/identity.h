@@ -49,6 +49,7 @@ struct identity {
 /* A file as it was when it was last read; all 0: there was none. */
 struct seen_file {
     int64_t changed_ns, size, node;
+    int64_t empty_ns; /* since when it was seen empty; 0: it is not */
 };
 
 struct identities {

@@ -198,7 +198,8 @@ def limit_of_unread_bytes(world):
 
 @test
 def limit_of_the_insert_rate(world):
-    """2 writers of one key and 500 items/s: the measured rate is within 20%, and a heartbeat says why it waits."""
+    """2 writers of one key and 500 items/s: the measured rate is within 20%, and a heartbeat says why it waits. On a busy machine the
+    writers may be held up, so that only the best half second must come near the limit."""
     key = world.broker.new("rate", "actor")
     world.broker.edit(key, "actor", "inserts=500")
     texts, stop, counts = [], threading.Event(), [0, 0]
@@ -218,21 +219,27 @@ def limit_of_the_insert_rate(world):
     threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(2)]
     for thread in threads:
         thread.start()
+
+    def measure(parts):
+        """Items/s in all, and in the best half second."""
+        marks = [(time.monotonic(), sum(counts))]
+        for _ in range(parts):
+            time.sleep(0.5)
+            marks.append((time.monotonic(), sum(counts)))
+        rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(marks, marks[1:])]
+        return (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0]), max(rates)
+
     time.sleep(0.5)
-    start, before = time.monotonic(), sum(counts)
-    time.sleep(2.5)
-    rate = (sum(counts) - before) / (time.monotonic() - start)
+    rate, best = measure(5)
     world.broker.edit(key, "actor", "inserts=2000")
     time.sleep(0.3)
-    start, before = time.monotonic(), sum(counts)
-    time.sleep(1.5)
-    faster = (sum(counts) - before) / (time.monotonic() - start)
+    faster, fastest = measure(3)
     stop.set()
     for thread in threads:
         thread.join(10)
     print("      500/s: %.0f/s; after the change to 2000/s: %.0f/s" % (rate, faster))
-    check(400 <= rate <= 600, "measured", rate)
-    check(faster <= 2400 and (SANITIZED or faster >= 900), "measured after the change", faster)
+    check(rate <= 600 and best >= 400, "measured", rate, best)
+    check(faster <= 2400 and (SANITIZED or fastest >= 900), "measured after the change", faster, fastest)
     check(any("500" in text and "rate" in text for text in texts), texts[:3])
 
 
@@ -482,7 +489,7 @@ def a_list_that_is_edited_in_its_place(world):
     stop.set()
     thread.join(10)
     check(asked[0] > 50, asked)
-    check(not refused or empty_s > 0.03, "the file was empty for %.3f s" % empty_s, refused)
+    check(not refused or empty_s > 0.2, "the file was empty for %.3f s" % empty_s, refused)
 
 
 @test
