@@ -64,7 +64,7 @@ static int no_status(const char *folder)
     bool alive = watch_alive(&life, folder);
     err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s%s%s", folder,
             !alive                            ? ": it has not begun"
-            : life.job.state == SLURM_PENDING ? " yet: its job waits: "
+            : life.job.state == SLURM_PENDING ? " yet: its job waits:"
                                               : " yet: it is being measured",
             life.job.reason[0] ? " " : "", life.job.reason);
     return launch_fail(&err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/slurm/slurm_script.h"
@@ -152,6 +153,14 @@ static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_s
     return *out ? RP_OK : err->status;
 }
 
+/* What a launcher prints on a terminal is for its user: the address of the page has a password in it. */
+static void keep_output_private(void)
+{
+    struct stat st;
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode))
+        fchmod(STDOUT_FILENO, st.st_mode & 0700);
+}
+
 int launch_core(struct launch *launch)
 {
     struct prepared self;
@@ -162,6 +171,7 @@ int launch_core(struct launch *launch)
     rp_error err = {0};
     if (own_job(&job, &err) != RP_OK)
         return launch_fail(&err);
+    keep_output_private();
     if (!holds_run(launch->argument) && launch->n_arguments == 3) {
         int status = make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2]);
         if (status >= 0)

@@ -21,6 +21,8 @@
 #define FRESH_S 5
 /* A job that saves its tables may take as long as the warning before its time limit. */
 #define STOP_NS (180 * NS_PER_S)
+/* How long cancelled tasks of the array may take to end before the core job is cancelled, too. */
+#define TIDY_NS (5 * NS_PER_S)
 #define TAIL_LINES 12
 
 static int64_t now(void)
@@ -210,17 +212,40 @@ static char ask(struct watch *self)
     return answer;
 }
 
+/* ---- ending jobs ---- */
+
+static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
+{
+    struct slurm_job job;
+    int64_t end_ns = now() + limit_ns;
+    do {
+        RP_TRY(slurm_look(id, &job, err));
+        if (job.state == SLURM_GONE)
+            return RP_OK;
+        nanosleep(&(struct timespec){.tv_nsec = TICK_MS * NS_PER_MS}, NULL);
+    } while (now() < end_ns);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "job %" PRIu64 " still works on it after %d s: try --force", id,
+                   (int)(limit_ns / NS_PER_S));
+}
+
+/* The array goes first: while the carriers in the core job live, node agents end in order and leave nothing behind. */
+static rp_status cancel_both(const struct slurm_record *record, rp_error *err)
+{
+    RP_TRY(slurm_cancel(record->array, err));
+    if (record->array > 0)
+        await_end(record->array, TIDY_NS, NULL);
+    return slurm_cancel(record->core, err);
+}
+
 /* A job that waits has nothing to save. */
 static void stop(struct watch *self)
 {
     rp_error err = {0};
     bool force = self->stopping || self->job.state != SLURM_RUNNING;
     screen_say(self->screen, false, force ? "the jobs are cancelled" : "the run stops in order; once more kills it");
-    rp_status status = force ? slurm_cancel(self->record.core, &err) : slurm_ask(self->record.core, &err);
-    if (status != RP_OK)
+    slurm_record_read(self->options->folder, &self->record); /* the array is known by now */
+    if ((force ? cancel_both(&self->record, &err) : slurm_ask(self->record.core, &err)) != RP_OK)
         screen_say(self->screen, true, "%s", err.text);
-    if (force && slurm_record_read(self->options->folder, &self->record))
-        slurm_cancel(self->record.array, NULL);
     self->stopping = true;
     self->look_ns = 0;
 }
@@ -264,7 +289,10 @@ static int conclude(const struct watch *self)
     fflush(stdout);
     if (phase == PHASE_FAILED && known)
         fprintf(stderr, LAUNCH_PROGRAM ": %s\n", copy.status.reason);
-    if (!report && phase != PHASE_FAILED)
+    if (!report && !known)
+        fprintf(stderr, LAUNCH_PROGRAM ": job %" PRIu64 " has ended before the run began: see %s/" SLURM_CORE_LOG "\n",
+                self->record.core, folder);
+    else if (!report && phase != PHASE_FAILED)
         fprintf(stderr,
                 LAUNCH_PROGRAM ": job %" PRIu64
                                " is gone before the run was at its end: 'replay-launch resume %s' goes "
@@ -310,26 +338,10 @@ int watch_run(const struct watch_options *options)
 
 /* ---- from another terminal ---- */
 
-static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
-{
-    struct slurm_job job;
-    int64_t end_ns = now() + limit_ns;
-    do {
-        RP_TRY(slurm_look(id, &job, err));
-        if (job.state == SLURM_GONE)
-            return RP_OK;
-        nanosleep(&(struct timespec){.tv_nsec = TICK_MS * NS_PER_MS}, NULL);
-    } while (now() < end_ns);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "job %" PRIu64 " still works on it after %d s: try --force", id,
-                   (int)(limit_ns / NS_PER_S));
-}
-
 static rp_status stop_job(const struct slurm_record *record, const struct slurm_job *job, bool force, rp_error *err)
 {
     bool cancel = force || job->state != SLURM_RUNNING;
-    RP_TRY(cancel ? slurm_cancel(record->core, err) : slurm_ask(record->core, err));
-    if (cancel)
-        RP_TRY(slurm_cancel(record->array, err));
+    RP_TRY(cancel ? cancel_both(record, err) : slurm_ask(record->core, err));
     RP_TRY(await_end(record->core, STOP_NS, err));
     return record->array > 0 ? await_end(record->array, STOP_NS, err) : RP_OK;
 }

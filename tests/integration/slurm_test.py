@@ -162,6 +162,7 @@ def cancel(run, cluster):
     run.place.call("stop", "--run", run.login.given, "--force")
     check(not cluster.known(run.job) and not cluster.known(run.array), "jobs are left")
     run.place.nobody_left(GRACE)
+    equal(list((run.place.base / "tmp").iterdir()), [], "folders of node agents")
 
 
 def check_ledger(run):
@@ -193,7 +194,8 @@ def main():
     with Cluster(nodes=4, cpus=4) as cluster, Place() as place:
         # Slurm hands the environment of the login node on; there, ssh has set the address of the user's own machine.
         place.environment.update(SLURM_CONF=str(cluster.conf), PATH=cluster.environment["PATH"],
-                                 SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22")
+                                 SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22", TMPDIR=str(place.base / "tmp"))
+        (place.base / "tmp").mkdir()
         limit = Run(Terminal, place, "limit", LIMIT, *sets("launch.slurm.time=1min"))
         goal = Run(Launcher, place, "goal", GOAL)
         goal.await_steps(1000)

@@ -124,7 +124,7 @@ static const char hold[] =
     "core=$2\n"
     "missed=0\n"
     "nap=\n"
-    "trap 'kill $nap 2>/dev/null; exit 0' TERM INT\n"
+    "trap 'kill $nap 2>/dev/null; sleep 1; exit 0' TERM INT # the node agent tidies up meanwhile\n"
     "trap 'scontrol requeue \"$SLURM_JOB_ID\"; kill $nap 2>/dev/null; exit 0' USR1 # the time limit is near\n"
     "while [ \"$missed\" -lt 4 ]; do\n"
     "    sleep 20 &\n"
