@@ -338,12 +338,18 @@ int watch_run(const struct watch_options *options)
 
 /* ---- from another terminal ---- */
 
-static rp_status stop_job(const struct slurm_record *record, const struct slurm_job *job, bool force, rp_error *err)
+/* The launcher in the core job may have submitted another array until its end. */
+static rp_status stop_job(const char *folder, const struct slurm_job *job, bool force, rp_error *err)
 {
+    struct slurm_record record;
+    if (!slurm_record_read(folder, &record))
+        return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", folder);
     bool cancel = force || job->state != SLURM_RUNNING;
-    RP_TRY(cancel ? cancel_both(record, err) : slurm_ask(record->core, err));
-    RP_TRY(await_end(record->core, STOP_NS, err));
-    return record->array > 0 ? await_end(record->array, STOP_NS, err) : RP_OK;
+    RP_TRY(cancel ? cancel_both(&record, err) : slurm_ask(record.core, err));
+    RP_TRY(await_end(record.core, STOP_NS, err));
+    slurm_record_read(folder, &record);
+    RP_TRY(slurm_cancel(record.array, err));
+    return record.array > 0 ? await_end(record.array, STOP_NS, err) : RP_OK;
 }
 
 bool watch_stop(const char *folder, bool force, int *status)
@@ -358,7 +364,7 @@ bool watch_stop(const char *folder, bool force, int *status)
         *status = launch_fail(&err);
     else if (job.state == SLURM_GONE)
         printf("%s: no job works on it\n", folder);
-    else if (stop_job(&record, &job, force, &err) != RP_OK)
+    else if (stop_job(folder, &job, force, &err) != RP_OK)
         *status = launch_fail(&err);
     else
         printf("%s: stopped\n", folder);

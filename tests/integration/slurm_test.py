@@ -187,6 +187,18 @@ def check_ledger(run):
     return total
 
 
+def check_before(place):
+    """What can be said before anything is submitted."""
+    config = place.base / "check.yaml"
+    config.write_text(LIMIT)
+    place.call("check", str(config))
+    place.call("check", str(config), *sets("launch.slurm.partition=none"), status=2)
+    place.call("check", str(config), *sets("launch.slurm.actors.per_task=64"), status=2)
+    for which in ("core", "actors"):
+        script, _ = place.call("script", str(config), which)
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
 def main():
     skip_without_slurm()
     start = time.monotonic()
@@ -196,6 +208,7 @@ def main():
         place.environment.update(SLURM_CONF=str(cluster.conf), PATH=cluster.environment["PATH"],
                                  SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22", TMPDIR=str(place.base / "tmp"))
         (place.base / "tmp").mkdir()
+        check_before(place)
         limit = Run(Terminal, place, "limit", LIMIT, *sets("launch.slurm.time=1min"))
         goal = Run(Launcher, place, "goal", GOAL)
         goal.await_steps(1000)

@@ -36,12 +36,13 @@ void slurm_free(char ***list)
     *list = NULL;
 }
 
-/* Variables of a job begin with SLURM_; SLURM_CONF says where the cluster is. */
+/* Length of the name if the variable is one of the job that this process is in; 0: it is not. Those begin with SLURM; SLURM_CONF
+ * says where the cluster is. Outside of jobs, such variables are the user's own. */
 static size_t job_variable(const char *entry)
 {
     size_t length = strcspn(entry, "=");
-    bool ours = strncmp(entry, "SLURM", 5) == 0 && !(length == 10 && strncmp(entry, "SLURM_CONF", 10) == 0);
-    return ours ? length : 0;
+    bool names_cluster = length == 10 && strncmp(entry, "SLURM_CONF", 10) == 0;
+    return getenv("SLURM_JOB_ID") && strncmp(entry, "SLURM", 5) == 0 && !names_cluster ? length : 0;
 }
 
 static bool add_word(char **list, size_t *n, const char *word, size_t length)

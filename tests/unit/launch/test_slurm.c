@@ -276,6 +276,11 @@ static void test_calls(void **state)
     assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo \"$SLURM_JOB_ID,$SLURM_CONF\""), 0, &text, &err), RP_OK);
     assert_string_equal(text, ",/x\n");
     free(text);
+    assert_int_equal(unsetenv("SLURM_JOB_ID"), 0); /* outside of a job, variables are the user's own */
+    assert_int_equal(setenv("SLURM_CLUSTERS", "x", 1), 0);
+    assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo $SLURM_CLUSTERS"), 0, &text, &err), RP_OK);
+    assert_string_equal(text, "x\n");
+    free(text);
     assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo 'x: error: wrong partition' >&2; exit 3"), 0, NULL, &err),
                      RP_FAILED_PRECONDITION);
     assert_string_equal(err.text, "Slurm: wrong partition");
