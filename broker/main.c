@@ -89,6 +89,7 @@ static const struct cli_option rows[] = {
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", 1, CLI_SWITCH, AT(reference)},
     {"log-level", 0, "LEVEL", "debug, info, warn, error or off", 1, CLI_LEVEL, AT(log_level)},
+    CLI_LOG_JSON(1),
     CLI_HELP_AND_VERSION(1),
 };
 static const struct cli cli = {.program = "replay-broker",

@@ -17,7 +17,7 @@
 enum launch_option {
     LAUNCH_SET = 1,     /* --set, --seed */
     LAUNCH_FOLDER = 2,  /* --folder */
-    LAUNCH_VIEW = 4,    /* --quiet, --json-lines */
+    LAUNCH_VIEW = 4,    /* --quiet, --json-lines, --log-json */
     LAUNCH_PLAN = 8,    /* --again */
     LAUNCH_RESIZE = 16, /* --no-resize */
     LAUNCH_RUN = 32,    /* --run */

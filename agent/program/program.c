@@ -54,6 +54,7 @@ static const struct cli_option options[] = {
      AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", ALL, CLI_SWITCH, AT(reference)},
     {"log-level", 0, "LEVEL", "debug, info, warn, error or off", ALL, CLI_LEVEL, AT(log_level)},
+    CLI_LOG_JSON(ALL),
     CLI_HELP_AND_VERSION(ALL),
 };
 

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -19,14 +20,17 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/log_json.h"
 #include "replay/log.h"
 
 #define LINE_BYTES 2048
+#define JSON_BYTES 4096 /* no more: a pipe takes it whole */
 #define PATIENCE_MS 10
 
 static const char *const level_names[] = {"debug", "info", "warn", "error", "off"};
 
 static atomic_int threshold = LEVEL_INFO;
+static atomic_int as_json = -1; /* -1: as the environment says */
 
 static struct {
     pthread_mutex_t lock;
@@ -64,6 +68,22 @@ const char *log_level_name(enum log_level level)
 void log_set_level(enum log_level level)
 {
     atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+void log_set_json(bool json)
+{
+    atomic_store_explicit(&as_json, json, memory_order_relaxed);
+}
+
+bool log_is_json(void)
+{
+    int json = atomic_load_explicit(&as_json, memory_order_relaxed);
+    if (json < 0) {
+        const char *text = getenv(LOG_JSON_VARIABLE);
+        json = text && strcmp(text, "1") == 0;
+        log_set_json(json);
+    }
+    return json;
 }
 
 static void sink_use(const char *path, int fd, bool owned)
@@ -171,17 +191,14 @@ static bool sink_write(const char *data, size_t size)
     return true;
 }
 
-/* Writes "2026-01-31T12:00:00.123Z info  B0101 what "; returns its length. */
-static size_t put_head(char *line, size_t size, enum log_level level, const char *id, const char *what)
+static void put_time(char out[32])
 {
     struct timespec now;
     struct tm utc;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
-    size_t n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &utc);
-    int more = snprintf(line + n, size - n, ".%03dZ %-5s %s %s", (int)(now.tv_nsec / NS_PER_MS), log_level_name(level),
-                        id, what);
-    return more < 0 ? n : n + (size_t)more < size ? n + (size_t)more : size - 1;
+    size_t n = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(out + n, 32 - n, ".%03dZ", (int)(now.tv_nsec / NS_PER_MS));
 }
 
 /* Replaces control characters, so that a line stays one line. Marks the end of a line that was cut to size. */
@@ -200,14 +217,24 @@ static size_t finish_line(char *line, size_t size, size_t used, bool cut)
     return used;
 }
 
+/* "2026-01-31T12:00:00.123Z info  B0101 what fields". cut: the fields were longer. */
+static size_t format_text(char line[LINE_BYTES], const struct log_parts *parts, bool cut)
+{
+    int n = snprintf(line, LINE_BYTES - 1, "%s %-5s %s %s%s%s", parts->time, parts->level, parts->id, parts->what,
+                     parts->fields[0] ? " " : "", parts->fields);
+    bool over = n >= LINE_BYTES - 1;
+    return finish_line(line, LINE_BYTES, over ? LINE_BYTES - 2 : n < 0 ? 0 : (size_t)n, cut || over);
+}
+
 /* Lock held. Reports the number of lost lines, once writing works again. */
 static bool report_missed(void)
 {
-    char line[256], error[96];
-    size_t n = put_head(line, sizeof line, LEVEL_WARN, "L0001", "log lines were lost");
-    int more = snprintf(line + n, sizeof line - n, " count=%llu error=%s", (unsigned long long)sink.missed,
-                        log_quote(error, sizeof error, strerror(sink.error)));
-    n = finish_line(line, sizeof line, n + (size_t)more, false);
+    char line[LINE_BYTES], fields[192], error[96], time[32];
+    put_time(time);
+    snprintf(fields, sizeof fields, "count=%llu error=%s", (unsigned long long)sink.missed,
+             log_quote(error, sizeof error, strerror(sink.error)));
+    const struct log_parts parts = {time, log_level_name(LEVEL_WARN), "L0001", "log lines were lost", fields};
+    size_t n = log_is_json() ? log_json(line, sizeof line, &parts) : format_text(line, &parts, false);
     if (sink.torn && !sink_write("\n", 1))
         return false;
     sink.torn = false;
@@ -272,23 +299,20 @@ void log_line(enum log_level level, const char *id, const char *what, const char
     if ((int)level < atomic_load_explicit(&threshold, memory_order_relaxed) || level >= LEVEL_OFF)
         return;
     int saved_errno = errno;
-    char line[LINE_BYTES];
-    size_t n = put_head(line, sizeof line - 1, level, id, what);
+    char line[JSON_BYTES], fields[LINE_BYTES] = "", time[32];
     bool cut = false;
     if (format) {
-        line[n++] = ' ';
-        size_t room = sizeof line - 1 - n;
         va_list args;
         va_start(args, format);
-        int more = vsnprintf(line + n, room, format, args);
+        cut = vsnprintf(fields, sizeof fields, format, args) >= (int)sizeof fields;
         va_end(args);
-        cut = more >= 0 && (size_t)more >= room;
-        n += more < 0 ? 0 : cut ? room - 1 : (size_t)more;
     }
-    n = finish_line(line, sizeof line, n, cut);
+    put_time(time);
+    const struct log_parts parts = {time, log_level_name(level), id, what, fields};
     pthread_once(&forks_watched, watch_forks);
+    size_t n = format_text(line, &parts, cut);
     if (!hand_over(level, line, n))
-        submit(line, n);
+        submit(line, log_is_json() ? log_json(line, sizeof line, &parts) : n);
     errno = saved_errno;
 }
 

@@ -15,6 +15,11 @@ enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_OFF };
 int log_level_by_name(const char *name);
 const char *log_level_name(enum log_level level);
 void log_set_level(enum log_level level);
+/* Lines are JSON objects from now on (log_json.h). Without this call they are if REPLAY_LOG_JSON=1 is in the environment: so a
+ * launcher tells its children, whatever they are. Lines for rp_log_set stay text. */
+#define LOG_JSON_VARIABLE "REPLAY_LOG_JSON"
+void log_set_json(bool json);
+bool log_is_json(void);
 /* Opens the log file; "" or "-" is stderr. */
 rp_status log_open(const char *path, rp_error *err);
 /* Reopens the file of log_open under its name, after it was renamed or removed. If that fails, lines still go to the old file,

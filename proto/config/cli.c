@@ -95,6 +95,16 @@ void cli_overrides_free(struct cli_overrides *self)
         free(self->texts[--self->n]);
 }
 
+int cli_take_log_json(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
+{
+    (void)cli;
+    (void)option;
+    (void)argument;
+    (void)target;
+    log_set_json(true);
+    return CLI_GO_ON;
+}
+
 static int take(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
 {
     void *field = (char *)target + option->at;

@@ -47,6 +47,14 @@ struct cli_option {
 /* The part of a row that names a field of the target. */
 #define CLI_AT(type, field) .at = offsetof(type, field), .size = sizeof(((type *)0)->field)
 
+/* A row for every program that writes a log. */
+#define CLI_LOG_JSON(who_)                                                                                             \
+    {                                                                                                                  \
+        .name = "log-json", .help = "each log line as a JSON object (the same as REPLAY_LOG_JSON=1)", .who = (who_),   \
+        .kind = CLI_TAKE, .take = cli_take_log_json                                                                    \
+    }
+int cli_take_log_json(const struct cli *cli, const struct cli_option *option, const char *argument, void *target);
+
 /* The last two rows of most tables. */
 #define CLI_HELP_AND_VERSION(who_)                                                                                     \
     {.name = "help", .letter = 'h', .help = "this text", .who = (who_), .kind = CLI_HELP},                             \

@@ -11,6 +11,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 #include "proto/keys/keys.h"
 
 const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
@@ -362,6 +363,8 @@ char **command_environment(const struct command_context *context, enum role role
     if (table && table->name)
         words_addf(&words, "REPLAY_TABLE=%s", table->name);
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
+    if (log_is_json())
+        words_add(&words, LOG_JSON_VARIABLE "=1");
     if (command_in_python(context->config, role)) {
         if (context->elsewhere)
             words_addf(&words, "PYTHONPATH=%s%s%s%s", context->here, context->python ? ":" : "",

@@ -43,7 +43,8 @@ const char *command_keep(const struct command_context *context, const char *dir,
  * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
 /* The environment of every child: REPLAY_ENDPOINT, REPLAY_INDEX, REPLAY_FOLDER, REPLAY_CONFIG, REPLAY_COUNT,
- * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1, REPLAY_KEY_FILE (empty without keys). For children in Python also
+ * REPLAY_SEED, REPLAY_TABLE, OPENBLAS_NUM_THREADS=1, REPLAY_LOG_JSON=1 if the launcher's own log is JSON, REPLAY_KEY_FILE
+ * (empty without keys). For children in Python also
  * PYTHONPATH, see command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean

@@ -1,0 +1,66 @@
+"""--log-json: every log line of a run is one JSON object, in the launcher and in all of its processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import Place, check, equal, program, sets  # noqa: E402
+from harness import Runner  # noqa: E402
+
+test = Runner()
+TEXT_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warn|error)\b")
+
+
+def objects(text):
+    """The log lines of a text, as objects; what a program prints besides is left out."""
+    check(not any(TEXT_LINE.match(line) for line in text.splitlines()), "a line that is not JSON", text)
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    for line in found:
+        check(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]), line)
+        check(line["level"] in ("debug", "info", "warn", "error") and re.fullmatch(r"[A-Z]\d{4}", line["id"]) and line["text"],
+              line)
+    return found
+
+
+def by_id(found, name):
+    return [line for line in found if line["id"] == name]
+
+
+@test
+def test_run():
+    """The launcher passes it on."""
+    with Place() as place:
+        run = place.launch("--log-json", "--folder", "run", *sets("stop.steps=600", "evaluator.every=300"))
+        run.ends()
+        logs = {path.stem: objects(path.read_text()) for path in (run.folder / "logs").glob("*.log")}
+        check({"launch", "broker", "actor-0", "actor-1", "learner-0", "evaluator-0"} <= set(logs), sorted(logs))
+        started, = by_id(logs["broker"], "B0001")
+        check(isinstance(started["tables"], int) and started["service"].startswith("tcp://"), started)
+        results = by_id(logs["evaluator-0"], "A0303")
+        check(results and all(isinstance(line["episodes"], int) for line in results), logs["evaluator-0"])
+        check(logs["launch"] and any("text_" in line for line in logs["launch"]), logs["launch"])
+        place.nobody_left()
+
+
+@test
+def test_programs():
+    """The option and the variable do the same; without them lines are text."""
+    with Place() as place:
+        words = [program("single"), "-c", str(place.config), "--log-level", "debug", *sets("stop.steps=300", "folder=")]
+        for more, variable in ((["--log-json"], "0"), ([], "1"), ([], "0")):
+            done = subprocess.run(words + more, capture_output=True, text=True, cwd=place.base, check=True,
+                                  env=dict(os.environ, REPLAY_LOG_JSON=variable))
+            if more or variable == "1":
+                check(objects(done.stderr), done.stderr)
+            else:
+                check(any(TEXT_LINE.match(line) for line in done.stderr.splitlines()), done.stderr)
+        for name in ("broker", "actor", "learner", "single"):
+            text = subprocess.run([program(name), "--help"], capture_output=True, text=True, check=True).stdout
+            equal(text.count("--log-json"), 1, name)
+
+
+sys.exit(test.main())
