@@ -67,8 +67,10 @@ static void keep_reason(struct run *self, uint32_t index)
 {
     const char *reason = host_reason(host_pool_at(self->hosts.pool, index));
     struct run_site *site = &self->hosts.sites[index];
-    if (reason[0])
-        snprintf(site->reason, sizeof site->reason, "%s", reason);
+    size_t size = strlen(reason);
+    size -= size > 0 && reason[size - 1] == '.'; /* ssh ends some of its sentences with a full stop; ours go on */
+    if (size > 0)
+        snprintf(site->reason, sizeof site->reason, "%.*s", (int)size, reason);
 }
 
 static const char *processes(uint32_t n, char *out, size_t size)
@@ -106,12 +108,13 @@ static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     bool absent = host_state(host_pool_at(self->hosts.pool, index)) == HOST_ABSENT;
+    uint32_t members = members_at(self, index);
     char text[32];
     site->lost_ns = now_ns;
     site->losses++;
     if (self->phase < PHASE_STOPPING && !absent)
-        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %s; %s of it wait", host_pool_name(self->hosts.pool, index),
-                site->reason, processes(members_at(self, index), text, sizeof text));
+        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %s; its %s %s for it", host_pool_name(self->hosts.pool, index),
+                site->reason, processes(members, text, sizeof text), members == 1 ? "waits" : "wait");
 }
 
 /* A source has taken the host away, perhaps some time after its connection broke: others may take over its processes. */
