@@ -30,7 +30,7 @@ struct slurm_source {
     char program[HOST_PATH + 32], script[FOLDER_SIZE + 32];
     uint32_t wanted;        /* tasks that should run */
     uint32_t throttle;      /* tasks that Slurm lets run now */
-    struct slurm_job *jobs; /* tasks at the last look, in no order */
+    struct slurm_job *jobs; /* tasks at the last look, by index */
     uint32_t n_jobs;
     bool *there; /* by index: the pool knows this task as a host */
     struct slurm_call look, order;
@@ -182,6 +182,12 @@ static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t
     free(runs);
 }
 
+static int by_index(const void *a, const void *b)
+{
+    const struct slurm_job *left = a, *right = b;
+    return (left->index > right->index) - (left->index < right->index);
+}
+
 static void take_look(struct slurm_source *self, struct host_pool *pool, rp_status status, const rp_error *err,
                       int64_t now_ns)
 {
@@ -195,6 +201,8 @@ static void take_look(struct slurm_source *self, struct host_pool *pool, rp_stat
     }
     self->look_failed = false;
     self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.text, self->jobs, self->record.tasks);
+    /* The lowest indices become the first hosts: those that take actors first, and that are given back last. */
+    qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
     self->empty_looks = self->n_jobs > 0 ? 0 : self->empty_looks + 1;
     tell_pool(self, pool, now_ns);
 }
@@ -252,19 +260,12 @@ static void set_throttle(struct slurm_source *self, int64_t now_ns)
     begin(self, ORDER_THROTTLE, argv, now_ns);
 }
 
-static int by_index(const void *a, const void *b)
-{
-    const struct slurm_job *left = a, *right = b;
-    return (left->index > right->index) - (left->index < right->index);
-}
-
 /* Puts tasks beyond the throttle back into the queue, those with the highest indices first. They wait there until the throttle
  * is raised again; cancelled tasks would be gone. */
 static void give_back(struct slurm_source *self, uint32_t surplus, int64_t now_ns)
 {
     char list[MOST_REQUEUED * 32];
     size_t used = 0;
-    qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
     surplus = surplus < MOST_REQUEUED ? surplus : MOST_REQUEUED;
     for (uint32_t i = self->n_jobs; i-- > 0 && surplus > 0;) {
         if (self->jobs[i].state != SLURM_RUNNING)
