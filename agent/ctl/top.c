@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,46 +43,47 @@ static void catch_signals(void)
 
 struct terminal {
     bool screen; /* standard output is a terminal: the alternate screen is used */
-    bool keys;   /* standard input is a terminal: keys work */
-    struct termios before;
+    struct sheet_style style;
+    struct look_keys keys;
+    struct look look;
 };
 
 static void terminal_open(struct terminal *self)
 {
-    const char *name = getenv("TERM");
+    const char *name = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     self->screen = isatty(STDOUT_FILENO) && !(name && strcmp(name, "dumb") == 0);
-    self->keys = self->screen && isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &self->before) == 0;
-    if (self->keys) {
-        struct termios raw = self->before;
-        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-        raw.c_cc[VMIN] = 0;
-        raw.c_cc[VTIME] = 0;
-        tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    }
-    if (self->screen)
-        fputs("\x1b[?1049h\x1b[?25l", stdout);
+    self->style = (struct sheet_style){.utf8 = self->screen && terminal_has_utf8(),
+                                       .colour = self->screen && !(no_colour && no_colour[0])};
+    if (!self->screen)
+        return;
+    look_keys_open(&self->keys);
+    self->look.quits = true;
+    look_read(&self->look, &self->keys);
+    fputs("\x1b[?1049h\x1b[?25l", stdout);
 }
 
 static void terminal_close(struct terminal *self)
 {
     if (self->screen) {
-        fputs("\x1b[?25h\x1b[?1049l", stdout);
+        fputs("\x1b[?7h\x1b[?25h\x1b[?1049l", stdout);
         fflush(stdout);
     }
-    if (self->keys)
-        tcsetattr(STDIN_FILENO, TCSANOW, &self->before);
+    look_keys_close(&self->keys);
 }
 
+/* Clearing the rest of a line would erase the character in the last column, so that column stays empty. */
 static bool terminal_show(struct terminal *self, const struct top_frame *frame)
 {
     struct text text = {0}, out = {0};
-    uint32_t columns = 0, rows = 0;
-    if (self->screen)
-        terminal_size(&columns, &rows);
-    top_render(&text, frame, columns, rows > 1 ? rows - 1 : rows);
+    if (self->screen) {
+        terminal_size(&self->style.columns, &self->style.rows);
+        self->style.columns -= self->style.columns > 1;
+        self->style.rows -= self->style.rows > 1;
+    }
+    top_render(&text, frame, &self->style, &self->look);
     if (self->screen) {
         terminal_add_frame(&out, text_get(&text));
-        printf("\x1b[H%s\x1b[7m q quits \x1b[0m", text_get(&out));
+        printf("\x1b[?7l\x1b[H%s\x1b[?7h", text_get(&out));
     } else {
         printf("%s\n", text_get(&text));
     }
@@ -92,28 +92,25 @@ static bool terminal_show(struct terminal *self, const struct top_frame *frame)
     return fflush(stdout) == 0 && !ferror(stdout);
 }
 
-/* Waits until the time or a key. False: quit. */
-static bool terminal_wait(struct terminal *self, int64_t until_ns)
+enum wake { WAKE_TIME, WAKE_DRAW, WAKE_QUIT };
+
+/* Waits until the time, a key, or another size of the terminal. */
+static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
 {
     struct clock clock = clock_system();
     while (!stop_signal) {
+        enum look_news news = look_read(&self->look, &self->keys);
+        if (news != LOOK_SAME)
+            return news == LOOK_QUIT ? WAKE_QUIT : WAKE_DRAW;
         int64_t left = until_ns - clock_now(&clock);
-        if (left <= 0)
-            return true;
-        struct pollfd input = {.fd = self->keys ? STDIN_FILENO : -1, .events = POLLIN};
-        int timeout = left / NS_PER_MS > 3600000 ? 3600000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
-        int n = poll(&input, 1, timeout);
-        if (n < 0)
-            return !stop_signal; /* the window has a new size: draw again */
-        char key = 0;
-        if (n > 0 && read(STDIN_FILENO, &key, 1) <= 0)
-            self->keys = false;
-        if (key == 'q' || key == 'Q' || key == 3)
-            return false;
-        if (key == ' ')
-            return true;
+        if (left <= 0 && !self->look.paused)
+            return WAKE_TIME;
+        struct pollfd input = {.fd = self->keys.usable ? STDIN_FILENO : -1, .events = POLLIN};
+        int timeout = self->look.paused || left / NS_PER_MS > 1000 ? 1000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
+        if (poll(&input, 1, timeout) < 0)
+            return stop_signal ? WAKE_QUIT : WAKE_DRAW; /* the window has a new size */
     }
-    return false;
+    return WAKE_QUIT;
 }
 
 /* ---- what is drawn ---- */
@@ -128,6 +125,9 @@ struct sample {
     uint64_t messages;
     int64_t time_ns;
     double rate;
+    struct top_session *sessions;
+    uint32_t n_sessions;
+    bool with_sessions; /* they are shown: ask for them */
 };
 
 static void sample_fini(struct sample *self)
@@ -138,11 +138,51 @@ static void sample_fini(struct sample *self)
     self->why = NULL;
 }
 
+static int by_ordinal(const void *a, const void *b)
+{
+    const struct top_session *p = a, *q = b;
+    return (p->ordinal > q->ordinal) - (p->ordinal < q->ordinal);
+}
+
+static void fill_session(struct top_session *out, const Replay__SessionInfo *info)
+{
+    *out = (struct top_session){.ordinal = info->ordinal,
+                                .received = info->received,
+                                .rate = -1,
+                                .memory = info->chunk_bytes,
+                                .silent_ns = info->silent_ns,
+                                .expired = info->expired};
+    snprintf(out->name, sizeof out->name, "%s", info->name);
+    for (size_t i = 0; i < info->n_tables; i++) {
+        const Replay__SessionTable *table = info->tables[i];
+        out->waiting += table->waiting;
+        out->credit += table->allowed > table->resolved ? table->allowed - table->resolved : 0;
+    }
+}
+
+/* The rates of sessions come from what they had sent at the last look. Without memory, sessions are not shown. */
+static void take_sessions(struct sample *self, double seconds)
+{
+    const Replay__InfoReply *info = self->info;
+    struct top_session *list = info->n_sessions ? calloc(info->n_sessions, sizeof *list) : NULL;
+    qsort(self->sessions, self->n_sessions, self->n_sessions ? sizeof *self->sessions : 1, by_ordinal);
+    for (size_t i = 0; list && i < info->n_sessions; i++) {
+        fill_session(&list[i], info->sessions[i]);
+        const struct top_session *before =
+            self->n_sessions ? bsearch(&list[i], self->sessions, self->n_sessions, sizeof *list, by_ordinal) : NULL;
+        if (before && strcmp(before->name, list[i].name) == 0 && before->received <= list[i].received && seconds > 0)
+            list[i].rate = (double)(list[i].received - before->received) / seconds;
+    }
+    free(self->sessions);
+    self->sessions = list;
+    self->n_sessions = list ? (uint32_t)info->n_sessions : 0;
+}
+
 static bool sample_take(struct ctl *ctl, struct sample *self)
 {
     Replay__Reply *info = NULL, *why = NULL;
     struct clock clock = clock_system();
-    if (admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &info, &self->err) != RP_OK)
+    if (admin_info(ctl->conn, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
     if (admin_why(ctl->conn, ctl->timeout_ms, &why, &self->err) != RP_OK) {
         replay__reply__free_unpacked(info, NULL);
@@ -165,6 +205,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     self->rate = first || messages < self->messages
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);
+    take_sessions(self, first ? 0 : (double)(now - self->time_ns) / 1e9);
     self->messages = messages;
     self->time_ns = now;
     return true;
@@ -198,39 +239,48 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
                               .endpoint = conn_endpoint(ctl->conn),
                               .problem = fresh ? NULL : sample->err.text,
                               .messages_rate = sample->rate,
+                              .sessions = sample->sessions,
+                              .n_sessions = sample->n_sessions,
                               .clock = clock};
     return terminal_show(terminal, &frame);
+}
+
+/* Shows frames until the end; returns the exit status. */
+static int watch(struct ctl *ctl, struct terminal *terminal, struct sample *sample)
+{
+    struct clock clock = clock_system();
+    bool fresh = true;
+    for (uint64_t n = 1;; n++) {
+        int64_t next_ns = clock_now(&clock) + ctl->interval_ns;
+        enum wake wake;
+        do {
+            if (!show(ctl, terminal, sample, fresh))
+                return fresh ? CTL_REFUSED : CTL_SILENT;
+            if ((ctl->given & CTL_COUNT) && n >= ctl->count)
+                return CTL_OK;
+            wake = terminal_wait(terminal, next_ns);
+        } while (wake == WAKE_DRAW);
+        if (wake == WAKE_QUIT)
+            return CTL_OK;
+        fresh = sample_take(ctl, sample);
+        /* On a terminal top shows that the broker is away and goes on; a program that reads the output sees the exit status. */
+        if (!fresh && !terminal->screen)
+            return ctl_fail(ctl, &sample->err);
+    }
 }
 
 int ctl_top(struct ctl *ctl)
 {
     struct terminal terminal = {0};
-    struct sample sample = {.rate = -1};
-    struct clock clock = clock_system();
-    int rc = CTL_OK;
+    struct sample sample = {.rate = -1, .with_sessions = !ctl->json};
     if (!sample_take(ctl, &sample))
         return ctl_fail(ctl, &sample.err);
     catch_signals();
     if (!ctl->json)
         terminal_open(&terminal);
-    bool fresh = true;
-    for (uint64_t n = 1;; n++) {
-        if (!show(ctl, &terminal, &sample, fresh)) {
-            rc = fresh ? CTL_REFUSED : CTL_SILENT;
-            break;
-        }
-        if ((ctl->given & CTL_COUNT) && n >= ctl->count)
-            break;
-        if (!terminal_wait(&terminal, clock_now(&clock) + ctl->interval_ns))
-            break;
-        fresh = sample_take(ctl, &sample);
-        /* On a terminal top shows that the broker is away and goes on; a program that reads the output sees the exit status. */
-        if (!fresh && !terminal.screen) {
-            rc = ctl_fail(ctl, &sample.err);
-            break;
-        }
-    }
+    int rc = watch(ctl, &terminal, &sample);
     terminal_close(&terminal);
     sample_fini(&sample);
+    free(sample.sessions);
     return rc;
 }

@@ -2,8 +2,21 @@
 #ifndef AGENT_CTL_TOP_H
 #define AGENT_CTL_TOP_H
 
-#include "proto/base/format.h"
+#include "agent/look/list.h"
 #include "replay.pb-c.h"
+
+/* A session as top shows it. */
+struct top_session {
+    char name[64];
+    uint32_t ordinal;
+    uint64_t received; /* items */
+    double rate;       /* items/s since the last frame; negative: not known */
+    uint64_t waiting;  /* items that wait for room in a table */
+    uint64_t credit;   /* items that it may send */
+    uint64_t memory;   /* bytes that the broker keeps for it */
+    uint64_t silent_ns;
+    bool expired;
+};
 
 /* The contents of a frame. info and why may be NULL if the broker does not answer; then problem says so. */
 struct top_frame {
@@ -12,11 +25,13 @@ struct top_frame {
     const char *verdict, *advice; /* what limits, and what would help; NULL: not known */
     const char *endpoint;
     const char *problem;
-    double messages_rate; /* messages/s since the last frame; negative: not known */
-    const char *clock;    /* "12:34:56" */
+    double messages_rate;         /* messages/s since the last frame; negative: not known */
+    const char *clock;            /* "12:34:56" */
+    struct top_session *sessions; /* sorted by top_render */
+    uint32_t n_sessions;
 };
 
-/* Adds at most `rows` lines, none wider than `columns` (0: any number, any width), each with its end of line. */
-void top_render(struct text *out, const struct top_frame *frame, uint32_t columns, uint32_t rows);
+/* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */
+void top_render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look);
 
 #endif

@@ -1,135 +1,200 @@
-/* See top.h. Tables come first; the sentences about who waits take the rest of the screen, at least WAITS_LEAST lines. */
-#include <math.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
+/* See top.h. What limits comes first, then the tables; those who wait and the sessions share the rest of the screen. */
+#include "agent/ctl/top_impl.h"
 
-#include "agent/ctl/top.h"
+#define ANY_ROWS 120u     /* where there is no limit */
+#define HEAD_LINES 7u     /* with the footer */
+#define TABLE_LINES 4u    /* of a table, with the blank before it */
+#define WAITERS_LEAST 4u  /* lines, if so many wait */
+#define SESSIONS_LEAST 5u /* lines, if there are so many */
 
-#define BAR 22u
-#define WAITS_LEAST 4u
-
-struct top_lines {
-    struct text *out;
-    uint32_t columns; /* width of the screen; 0: any */
-    uint32_t left;    /* lines that still fit */
-};
-
-static void put_line(struct top_lines *self, const char *format, ...) RP_PRINTF(2, 3);
-
-static void put_line(struct top_lines *self, const char *format, ...)
+static void add_head(struct sheet *self, const struct top_frame *frame, const struct look *look)
 {
-    char raw[1024], clean[1024];
-    va_list args;
-    if (self->left == 0)
+    const Replay__ServerInfo *server = frame->info ? frame->info->server : NULL;
+    struct line *line = sheet_line(self, TOP_HEAD);
+    format_buffer up;
+    if (!line)
         return;
-    va_start(args, format);
-    vsnprintf(raw, sizeof raw, format, args);
-    va_end(args);
-    format_clean(clean, sizeof clean, raw);
-    size_t bytes = self->columns ? format_cut(clean, self->columns) : strlen(clean);
-    text_add(self->out, "%.*s\n", (int)bytes, clean);
-    self->left--;
+    line_put(line, TINT_BOLD, " replay-broker");
+    if (server)
+        line_try(line, TINT_NONE, " %s", server->release);
+    line_put(line, TINT_NONE, "  %s", frame->endpoint);
+    if (server)
+        line_try(line, TINT_NONE, "  up %s", format_time(up, server->uptime_ns));
+    if (look->paused)
+        line_try(line, TINT_WARN, "  [paused]");
+    line_try(line, TINT_DIM, "  %s", frame->clock);
 }
 
-static void put_server(struct top_lines *self, const struct top_frame *frame)
+static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
+{
+    struct line *line = sheet_row(self, TOP_MEMORY, "memory");
+    format_buffer used, limit, sessions, waiting;
+    if (!line)
+        return;
+    double share = (double)server->memory_bytes / (double)server->memory_limit;
+    if (server->memory_limit) {
+        line_bar(line, share > 0.9 ? TINT_WARN : TINT_BAR, sheet_bar(self), share);
+        line_put(line, TINT_NONE, " ");
+    }
+    line_put(line, TINT_NONE, "%s", format_bytes(used, server->memory_bytes));
+    if (server->memory_limit)
+        line_try(line, TINT_NONE, " of %s", format_bytes(limit, server->memory_limit));
+    else
+        line_try(line, TINT_DIM, ", no limit");
+    line_try(line, TINT_NONE, "   sessions %s", format_count(sessions, server->session_count));
+    line_try(line, TINT_NONE, "   waiting %s", format_count(waiting, server->waiter_count));
+}
+
+static void add_messages(struct sheet *self, const struct top_frame *frame)
 {
     const Replay__ServerInfo *server = frame->info->server;
-    format_buffer a, b, c, d;
-    char bar[BAR + 4];
-    put_line(self, "replay-broker %s  %s  up %s  %s", server->release, frame->endpoint,
-             format_time(a, server->uptime_ns), frame->clock);
-    if (server->memory_limit)
-        put_line(self, "memory %s %s of %s   sessions %s   waiting %s",
-                 format_bar(bar, sizeof bar, BAR, (double)server->memory_bytes / (double)server->memory_limit),
-                 format_bytes(a, server->memory_bytes), format_bytes(b, server->memory_limit),
-                 format_count(c, server->session_count), format_count(d, server->waiter_count));
-    else
-        put_line(self, "memory %s, no limit   sessions %s   waiting %s", format_bytes(a, server->memory_bytes),
-                 format_count(c, server->session_count), format_count(d, server->waiter_count));
-    put_line(self, "chunks %s, %s (%s raw)   messages %s in, %s bad   longest work %s",
-             format_short(a, (double)server->chunk_count), format_bytes(b, server->chunk_bytes),
-             format_bytes(c, server->raw_bytes), frame->messages_rate >= 0 ? format_rate(d, frame->messages_rate) : "-",
-             format_count((format_buffer){0}, server->messages_bad),
-             format_time((format_buffer){0}, server->longest_stretch_ns));
+    struct line *line = sheet_row(self, TOP_MESSAGES, "messages");
+    format_buffer a, b, c;
+    if (!line)
+        return;
+    line_put(line, TINT_NONE, "%s in", frame->messages_rate >= 0 ? format_rate(a, frame->messages_rate) : "-");
+    line_try(line, server->messages_bad ? TINT_WARN : TINT_DIM, ", %s bad", format_count(b, server->messages_bad));
+    line_try(line, TINT_NONE, "   longest work %s", format_time(c, server->longest_stretch_ns));
+    if (line_try(line, TINT_NONE, "   chunks %s, %s", format_short(a, (double)server->chunk_count),
+                 format_bytes(b, server->chunk_bytes)))
+        line_try(line, TINT_DIM, " (%s raw)", format_bytes(c, server->raw_bytes));
 }
 
-static bool bounded(double value)
+/* ---- tables ---- */
+
+static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
 {
-    return isfinite(value) && fabs(value) < 1e300;
+    struct line *line =
+        sheet_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
+    format_buffer at, size, ratio;
+    if (!line && (line = sheet_row(self, TOP_TABLES, "  cursor")))
+        line_put(line, TINT_NONE, "%s   min size %s", format_short(at, limiter->cursor),
+                 format_bound(size, limiter->min_size));
+    if (!line)
+        return;
+    line_try(line, TINT_NONE, "   SPI %s", format_bound(ratio, limiter->samples_per_insert));
+    line_try(line, TINT_DIM, "   %s", limiter->kind);
 }
 
-static void put_limiter(struct top_lines *self, const Replay__LimiterInfo *limiter)
+static void add_table(struct sheet *self, const Replay__TableInfo *table)
 {
-    format_buffer a, b, c, d;
-    char bar[BAR + 4];
-    bool low = bounded(limiter->min_diff), high = bounded(limiter->max_diff);
-    if (low && high) {
-        double share = (limiter->cursor - limiter->min_diff) / (limiter->max_diff - limiter->min_diff);
-        put_line(self, "  cursor %s %s in %s..%s  %s, spi %s", format_place(bar, sizeof bar, BAR, share),
-                 format_short(a, limiter->cursor), format_short(b, limiter->min_diff),
-                 format_short(c, limiter->max_diff), limiter->kind, format_bound(d, limiter->samples_per_insert));
-    } else {
-        put_line(self, "  cursor %s  min size %s, samples per insert %s (%s)", format_short(a, limiter->cursor),
-                 format_bound(b, limiter->min_size), format_bound(c, limiter->samples_per_insert), limiter->kind);
+    format_buffer a, b, c;
+    struct line *line = sheet_line(self, TOP_TABLES);
+    if (!line)
+        return;
+    line_put(line, TINT_BOLD, " %s", table->name);
+    line_try(line, TINT_NONE, "   in %s   out %s", format_rate(a, table->insert_rate),
+             format_rate(b, table->sample_rate));
+    line_try(line, TINT_NONE, "   updates %s", format_rate(c, table->update_rate));
+    line_try(line, TINT_DIM, "   %s / %s", table->sampler, table->remover);
+    if (!(line = sheet_row(self, TOP_TABLES, "  items")))
+        return;
+    if (table->max_size) {
+        line_bar(line, TINT_BAR, sheet_bar(self), (double)table->size / (double)table->max_size);
+        line_put(line, TINT_NONE, " %s", format_percent(a, (double)table->size, (double)table->max_size));
+        line_to(line, line->width + 2);
     }
-}
-
-static void put_table(struct top_lines *self, const Replay__TableInfo *table)
-{
-    format_buffer a, b, c, d;
-    char bar[BAR + 4];
-    double share = table->max_size ? (double)table->size / (double)table->max_size : 0;
-    put_line(self, "%s  (%s / %s)  %s of %s items, %s", table->name, table->sampler, table->remover,
-             format_count(a, table->size), table->max_size ? format_count(b, table->max_size) : "any",
-             format_bytes(c, table->bytes));
-    put_line(self, "  fill   %s %-5s in %s  out %s  upd %s  age %s", format_bar(bar, sizeof bar, BAR, share),
-             format_percent(a, (double)table->size, (double)table->max_size), format_rate(b, table->insert_rate),
-             format_rate(c, table->sample_rate), format_rate(d, table->update_rate),
-             format_seconds((format_buffer){0}, table->mean_age_s));
+    line_put(line, TINT_NONE, "%s of %s items", format_count(a, table->size),
+             table->max_size ? format_count(b, table->max_size) : "any");
+    line_try(line, TINT_NONE, "   %s", format_bytes(c, table->bytes));
+    line_try(line, TINT_DIM, "   age %s", format_seconds(a, table->mean_age_s));
     if (table->limiter)
-        put_limiter(self, table->limiter);
+        add_limiter(self, table->limiter);
 }
 
-static void put_waits(struct top_lines *self, const Replay__WhyReply *why)
+static void add_tables(struct sheet *self, const Replay__InfoReply *info, uint32_t most)
 {
+    uint32_t fit = most / TABLE_LINES;
+    bool all = info->n_tables <= fit;
+    uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % TABLE_LINES ? 0 : 1) : fit;
+    for (uint32_t i = 0; i < shown; i++) {
+        sheet_line(self, TOP_BLANK);
+        add_table(self, info->tables[i]);
+    }
+    struct line *line = all ? NULL : sheet_line(self, TOP_TABLES);
+    if (line)
+        line_put(line, TINT_DIM, " ... and %zu more tables", info->n_tables - shown);
+}
+
+/* ---- those who wait ---- */
+
+static void add_waiters(struct sheet *self, const Replay__WhyReply *why, uint32_t most)
+{
+    struct line *line;
     if (why->n_waits == 0) {
-        put_line(self, "nothing waits");
+        if ((line = sheet_row(self, TOP_WAITERS, "waiting")))
+            line_put(line, TINT_DIM, "nothing waits");
         return;
     }
-    for (size_t i = 0; i < why->n_waits && self->left; i++) {
+    bool all = why->n_waits <= most;
+    uint32_t shown = all ? (uint32_t)why->n_waits : most ? most - 1 : 0;
+    for (uint32_t i = 0; i < shown; i++) {
         const Replay__Wait *wait = why->waits[i];
         format_buffer time;
-        if (self->left == 1 && i + 1 < why->n_waits)
-            put_line(self, "... and %zu more that wait", why->n_waits - i);
-        else
-            put_line(self, "%s %s for %s: %s", wait->who, wait->kind, format_time(time, wait->waited_ns), wait->text);
+        if (!(line = sheet_row(self, TOP_WAITERS, i ? "" : "waiting")))
+            return;
+        line_put(line, TINT_NONE, "%s %s for %s: %s", wait->who, wait->kind, format_time(time, wait->waited_ns),
+                 wait->text);
     }
+    line = all ? NULL : sheet_row(self, TOP_WAITERS, "");
+    if (line)
+        line_put(line, TINT_DIM, "... and %zu more that wait", why->n_waits - shown);
 }
 
-void top_render(struct text *out, const struct top_frame *frame, uint32_t columns, uint32_t rows)
+/* ---- all of it ---- */
+
+static uint32_t least(uint32_t a, uint32_t b)
 {
-    struct top_lines lines = {.out = out, .columns = columns, .left = rows ? rows : UINT32_MAX};
-    if (!frame->info || !frame->info->server) {
-        put_line(&lines, "%s  %s", frame->endpoint, frame->clock);
-        put_line(&lines, "%s", frame->problem ? frame->problem : "waiting for the broker");
-        return;
+    return a < b ? a : b;
+}
+
+/* Shares the lines that are left among tables, those who wait, and sessions. */
+static void add_body(struct sheet *self, const struct top_frame *frame, struct look *look)
+{
+    uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS, room = rows > HEAD_LINES ? rows - HEAD_LINES : 0;
+    uint32_t waits = frame->why && !frame->problem ? (uint32_t)frame->why->n_waits : 0;
+    uint32_t waiters = least(waits ? waits : 1, WAITERS_LEAST) + 1;
+    uint32_t sessions = frame->n_sessions ? least(frame->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
+    uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
+    add_tables(self, frame->info, tables > TABLE_LINES ? tables : TABLE_LINES);
+    sheet_line(self, TOP_BLANK);
+    if (frame->why && !frame->problem) {
+        uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;
+        add_waiters(self, frame->why,
+                    look->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
     }
-    put_server(&lines, frame);
-    if (frame->verdict && !frame->problem)
-        put_line(&lines, "%s %s", frame->verdict, frame->advice ? frame->advice : "");
-    for (size_t i = 0; i < frame->info->n_tables; i++) {
-        /* A table takes four lines; keep room for what waits. */
-        if (lines.left < 4 + WAITS_LEAST) {
-            put_line(&lines, "... and %zu more tables", frame->info->n_tables - i);
-            break;
-        }
-        put_line(&lines, "%s", "");
-        put_table(&lines, frame->info->tables[i]);
-    }
-    put_line(&lines, "%s", "");
+    sheet_line(self, TOP_BLANK);
+    top_add_sessions(self, frame, look, rows > self->n + 1 ? rows - self->n - 1 : 0);
+}
+
+static void add_verdict(struct sheet *self, const struct top_frame *frame)
+{
     if (frame->problem)
-        put_line(&lines, "%s", frame->problem);
-    else if (frame->why)
-        put_waits(&lines, frame->why);
+        sheet_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, frame->problem, 2);
+    if (!frame->verdict || frame->problem)
+        return;
+    sheet_wrapped(self, TOP_WAITS, "waits", TINT_NONE, frame->verdict, 2);
+    if (frame->advice && frame->advice[0])
+        sheet_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, frame->advice, 1);
+}
+
+void top_render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look)
+{
+    struct sheet sheet = {.style = style};
+    add_head(&sheet, frame, look);
+    if (look->help) {
+        sheet_line(&sheet, TOP_BLANK);
+        look_add_help(&sheet, TOP_HEAD, look, "sessions");
+    } else if (!frame->info || !frame->info->server) {
+        struct line *line = sheet_line(&sheet, TOP_PROBLEM);
+        if (line)
+            line_put(line, TINT_BAD, " %s", frame->problem ? frame->problem : "waiting for the broker");
+    } else {
+        add_verdict(&sheet, frame);
+        add_memory(&sheet, frame->info->server);
+        add_messages(&sheet, frame);
+        add_body(&sheet, frame, look);
+    }
+    look_add_footer(&sheet, TOP_FOOTER, look);
+    sheet_write(&sheet, out);
 }

@@ -10,6 +10,7 @@
 #include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "proto/base/format.h"
+#include "proto/base/terminal.h"
 
 #define COLUMNS 100
 
@@ -153,7 +154,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
             return report_mistake(&self, &err);
     } else {
         if (profile)
-            profile_print(&self.input, &(struct profile_style){terminal_columns(), screen_has_utf8()}, stdout);
+            profile_print(&self.input, &(struct profile_style){terminal_columns(), terminal_has_utf8()}, stdout);
         launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
             printf("\nCurves and plan are in %s.\n", self.folder);

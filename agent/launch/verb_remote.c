@@ -75,7 +75,9 @@ static int follow(const char *folder, bool json)
     struct screen *screen = screen_new(json ? SCREEN_JSON : SCREEN_AUTO);
     struct watch_alive life = {0};
     bool seen = false;
-    for (bool alive = true; alive && screen; nap(PAUSE_MS)) {
+    if (screen)
+        screen_follow(screen);
+    for (bool alive = true; alive && screen && !screen_quit(screen); nap(PAUSE_MS)) {
         struct status_copy copy;
         if (!read_status(folder, &life, &copy, &alive))
             continue; /* the run is still being measured */

@@ -1,6 +1,8 @@
 /* See terminal.h. */
 #include "proto/base/terminal.h"
 
+#include <langinfo.h>
+#include <locale.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -14,6 +16,16 @@ void terminal_size(uint32_t *columns, uint32_t *rows)
         *columns = size.ws_col;
         *rows = size.ws_row;
     }
+}
+
+bool terminal_has_utf8(void)
+{
+    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
+    if (!locale)
+        return false;
+    bool utf8 = strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
+    freelocale(locale);
+    return utf8;
 }
 
 void terminal_add_frame(struct text *out, const char *frame)

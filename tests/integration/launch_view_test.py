@@ -3,69 +3,22 @@
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 
 from launches import ENDLESS, GRACE, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
 from harness import Runner, contains  # noqa: E402
+from terminals import PROMPT, Terminal  # noqa: E402
 
 test = Runner()
-PROMPT = "ready> "
 # What the view shows of a run, by the words that begin its lines.
 LABELS = ("speed", "inserts", "samples", "SPI", "actors", "learners", "waits", "table", "return", "processes", "memory")
 
 
-class Terminal:
-    """A shell in a terminal of so many columns and rows, on a tmux server of its own."""
-
-    def __init__(self, place, columns, rows):
-        self.server = str(place.base / ("tmux-%d" % columns))
-        shell = place.write("shell-%d" % columns, "#!/bin/sh\nPS1='%s' exec /bin/sh -i\n" % PROMPT)
-        environment = dict(place.environment, TERM="screen-256color")
-        for name in ("TMUX", place.mark.split("=")[0]):  # the terminal itself is none of those that must end
-            environment.pop(name, None)
-        subprocess.run(self.command("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), "-c",
-                                    str(place.base), shell, ";", "set", "-g", "status", "off", ";", "set", "-g",
-                                    "window-size", "manual", ";", "resize-window", "-x", str(columns), "-y", str(rows)),
-                       check=True, env=environment)
-
-    def __enter__(self):
-        eventually(lambda: self.screen()[0].startswith(PROMPT.strip()), PATIENCE, "the prompt")
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if kind:
-            print("---- the screen\n%s" % "\n".join(self.screen()))
-        subprocess.run(self.command("kill-server"))
-
-    def command(self, *words):
-        return ["tmux", "-S", self.server, *words]
-
-    def tmux(self, *words):
-        return subprocess.run(self.command(*words), check=True, capture_output=True, text=True).stdout
-
-    def type(self, text):
-        self.tmux("send-keys", "-l", text)
-        self.tmux("send-keys", "Enter")
-
-    def screen(self, history=False):
-        """The lines as they are seen, without blanks at their ends. A line that was wrapped is two."""
-        return [line.rstrip() for line in self.tmux("capture-pane", "-p", *(["-S", "-"] if history else [])).split("\n")]
-
-    def text(self, history=False):
-        return "\n".join(self.screen(history))
-
-    def await_screen(self, condition, what, seconds=PATIENCE):
-        return eventually(lambda: condition(self.screen()), seconds, what)
-
-    def next_frame(self):
-        seen = screen_head(self.screen())
-        self.await_screen(lambda now: screen_head(now) not in ("", seen), "the next frame")
-
-    def resize(self, columns, rows):
-        self.tmux("resize-window", "-x", str(columns), "-y", str(rows))
+def next_frame(terminal):
+    seen = screen_head(terminal.screen())
+    terminal.await_screen(lambda now: screen_head(now) not in ("", seen), "the next frame")
 
 
 def labelled(screen):
@@ -134,7 +87,7 @@ def watch(columns, rows, curve):
                 out.write("%dx%d\n%s\n" % (columns, rows, "\n".join(screen)))
 
         # Frames go on in place.
-        terminal.next_frame()
+        next_frame(terminal)
         equal(frames(terminal.screen(True)), 1, "frames, with what was scrolled away")
 
         # Narrower and wider in the middle. A narrower terminal wraps and scrolls away what nobody can take back, and shows it
@@ -142,9 +95,9 @@ def watch(columns, rows, curve):
         # in place.
         for size in ((columns - 22, rows - 4), (columns + 15, rows + 3), (columns, rows)):
             terminal.resize(*size)
-            terminal.next_frame()
+            next_frame(terminal)
             before = frames(terminal.screen(True))
-            terminal.next_frame()
+            next_frame(terminal)
             equal(frames(terminal.screen(True)), before, "frames, old ones included, at %dx%d" % size)
         terminal.await_screen(settled, "a whole frame after it")
         check_frame(terminal.screen(), columns, rows)
@@ -178,6 +131,54 @@ def test_120_by_40():
     watch(120, 40, lambda screen: any("steps" in line and not line.split()[0] in LABELS for line in screen[8:] if line.strip()))
 
 
+def listed(screen):
+    """The names in the list of processes."""
+    titles = [i for i, line in enumerate(screen) if line.lstrip().startswith("process") and "restarts" in line and "cores" in line]
+    return [line.split()[0] for line in screen[titles[-1] + 1:] if " runs " in line] if titles else []
+
+
+@test
+def test_keys():
+    """Sort, scroll, pause, help; q does not end a run, and a narrower terminal has no rests of a wider one."""
+    with Place() as place, Terminal(place, 100, 30) as terminal:
+        start(terminal, place, "--folder", "run", *sets("actors.count=6"))
+        terminal.await_screen(settled, "a whole frame")
+        terminal.press("s")
+        terminal.await_screen(lambda screen: any("cores▾" in line for line in screen), "a list by processors")
+        terminal.press("s", "s", "s")
+        terminal.await_screen(lambda screen: any("process▾" in line for line in screen), "a list by name")
+        equal(listed(terminal.screen())[:3], ["broker", "learner-0", "actor-0"], "the list")
+        terminal.resize(100, 27)  # now the list is longer than its room
+        terminal.await_screen(lambda screen: any("rows 1 to " in line for line in screen), "a part of the list")
+        terminal.press("Down")
+        terminal.await_screen(lambda screen: any("rows 2 to " in line for line in screen), "the next part")
+        terminal.press("PPage")
+        terminal.await_screen(lambda screen: any("rows 1 to " in line for line in screen), "the first part")
+
+        terminal.press("q", "p")
+        terminal.await_screen(lambda screen: "[paused]" in screen_head(screen), "a pause")
+        held = screen_head(terminal.screen())
+        before = (place.base / "run/status.json").stat().st_mtime_ns
+        eventually(lambda: (place.base / "run/status.json").stat().st_mtime_ns > before, PATIENCE, "a run that goes on")
+        equal(screen_head(terminal.screen()), held, "the head while the view is paused")
+        terminal.press("?")
+        terminal.await_screen(lambda screen: any("sort the processes" in line for line in screen), "help")
+        terminal.press("?", "p")
+        terminal.await_screen(lambda screen: "[paused]" not in screen_head(screen) and settled(screen), "the view again")
+
+        terminal.resize(60, 20)
+        next_frame(terminal)
+        next_frame(terminal)
+        frame = last_frame(terminal.screen())
+        check(all(len(line) < 60 for line in frame), frame)
+        contains([line for line in frame if line][-1], "Ctrl-C stops")
+        terminal.press("C-c")
+        terminal.await_screen(lambda now: "status=0" in now, "the end", GRACE)
+        terminal.type("echo typed")  # the shell has its terminal back, with echo
+        terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "what is typed")
+        place.nobody_left()
+
+
 @test
 def test_event_above_the_view():
     """What happens is told above the frame, and stays there."""
@@ -208,7 +209,12 @@ def test_status_follow():
         run.await_phase("running")
         terminal.type("clear; %s status --follow; echo status=$?" % shlex.quote(program("launch")))
         terminal.await_screen(lambda screen: "running" in screen_head(screen), "the view")
-        terminal.next_frame()
+        next_frame(terminal)
+        terminal.press("q")
+        terminal.await_screen(lambda screen: "status=0" in screen, "the end by q")
+        check(run.alive(), "q ends the view, not the run")
+        terminal.type("clear; %s status --follow; echo status=$?" % shlex.quote(program("launch")))
+        terminal.await_screen(lambda screen: "running" in screen_head(screen), "the view")
         run.signal()
         run.ends()
         terminal.await_screen(lambda screen: "status=0" in screen, "the end of --follow")

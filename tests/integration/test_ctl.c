@@ -395,7 +395,8 @@ static void test_top_plain(void **state)
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
     assert_null(strchr(f->out, '\x1b'));
-    has(f->out, "replay  (prioritized / fifo)  30 of 100 items");
+    has(f->out, "prioritized / fifo");
+    has(f->out, "30 of 100 items");
     uint32_t frames = 0;
     for (const char *at = f->out; (at = strstr(at, "replay-broker")) != NULL; at++)
         frames++;
@@ -420,6 +421,8 @@ static void test_top_terminal(void **state)
     assert_true(pid >= 0);
     if (pid == 0) {
         setenv("TERM", "xterm", 1);
+        setenv("NO_COLOR", "1", 1);
+        setenv("LC_ALL", "C", 1);
         execl(getenv("RP_CTL"), "replay-ctl", "-e", f->broker.service, "--timeout", "5s", "top", "--interval", "50ms",
               (char *)NULL);
         _exit(127);

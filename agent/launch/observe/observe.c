@@ -104,6 +104,9 @@ static void take_info(struct observer *self, const rp_info *info)
         out->inserts = table->limiter.inserts;
         out->samples = table->limiter.samples;
         out->min_size = table->limiter.min_size;
+        out->cursor = table->limiter.cursor;
+        out->cursor_low = table->limiter.min_diff;
+        out->cursor_high = table->limiter.max_diff;
         out->size = table->size;
         out->max_size = table->max_size;
     }

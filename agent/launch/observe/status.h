@@ -76,6 +76,7 @@ struct status {
     char cause[16];          /* the same as a word: why_cause_names; "" */
     uint64_t size, max_size; /* of the table */
     double min_size;
+    double cursor, cursor_low, cursor_high; /* of its limiter, and the bounds; NAN: not known, or no bound */
     /* ---- returns */
     double value, best;                 /* newest and best evaluation; NAN: none yet */
     double actor_value;                 /* mean return of the actors, which explore; NAN: none */

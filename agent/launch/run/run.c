@@ -269,7 +269,7 @@ static void loop(struct run *self)
             if (running == 0)
                 return;
         }
-        if (now_ns >= self->look_ns || !self->actors_started) {
+        if (now_ns >= self->look_ns || !self->actors_started || screen_touched(*self->options->screen)) {
             self->look_ns = now_ns + LOOK_NS;
             run_look(self, now_ns);
         }

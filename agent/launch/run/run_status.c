@@ -237,6 +237,10 @@ void run_status(struct run *self, struct status *out)
     out->size = seen->size;
     out->max_size = seen->max_size;
     out->min_size = seen->min_size;
+    bool bounded = seen->max_size && fabs(seen->cursor_low) < 1e300 && fabs(seen->cursor_high) < 1e300;
+    out->cursor = seen->max_size ? seen->cursor : NAN;
+    out->cursor_low = bounded ? seen->cursor_low : NAN;
+    out->cursor_high = bounded ? seen->cursor_high : NAN;
     out->value_steps = self->value_steps;
     out->values = self->values;
     out->n_values = self->n_values;

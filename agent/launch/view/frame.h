@@ -2,22 +2,16 @@
 #ifndef AGENT_LAUNCH_FRAME_H
 #define AGENT_LAUNCH_FRAME_H
 
-#include "agent/launch/view/line.h"
 #include "agent/launch/view/view.h"
+#include "agent/look/look.h"
 
-struct view_style {
-    uint32_t columns, rows; /* 0: any */
-    bool utf8, colour;
-};
+/* The same as view_render, with colours, and with what keys have chosen. */
+void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look);
 
-/* The same as view_render, with colours. */
-void view_draw(struct text *out, const struct status *status, const struct view_style *style);
-
-#define FRAME_MAX 64u
-#define COLUMN_1 11u
+#define COLUMN_1 SHEET_LABEL
 #define COLUMN_2 32u
 #define COLUMN_3 48u
-#define NARROW 60u  /* below, columns stand closer together */
+#define NARROW SHEET_NARROW
 #define FAR_OFF 0.2 /* of the plan: worth a colour */
 
 /* In a small terminal, lines of low rank stay. */
@@ -37,15 +31,15 @@ enum rank {
     RANK_PROCESSES,
     RANK_TABLE,
     RANK_MEMORY,
+    RANK_LIST,
+    RANK_FOOTER,
     RANK_BLANK
 };
 
 struct frame {
     const struct status *status;
-    const struct view_style *style;
-    struct line lines[FRAME_MAX];
-    enum rank ranks[FRAME_MAX];
-    uint32_t n;
+    struct look *look;
+    struct sheet sheet;
 };
 
 /* Adds a line; NULL: the frame is full. */
@@ -63,6 +57,8 @@ void view_add_speed(struct frame *self);
 void view_add_waits(struct frame *self);
 void view_add_table(struct frame *self);
 
+/* Adds the list of all processes, in at most this many lines. */
+void view_add_list(struct frame *self, uint32_t most);
 /* Adds a table of the hosts, if there are several. */
 void view_add_hosts(struct frame *self);
 /* Lines that view_add_hosts will add at most. */

@@ -2,8 +2,6 @@
  * written over the old one, and what is left of it is cleared, so nothing flickers. Nobody who reads slowly or not
  * at all may hold up the run: what cannot be written soon is dropped. */
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +19,7 @@
 #define LINE_EVERY_NS (5 * NS_PER_S)
 #define JSON_EVERY_NS NS_PER_S
 #define PATIENCE_NS (500 * NS_PER_MS)
-#define FRAME_LINES 64u
+#define FRAME_LINES SHEET_MAX
 
 enum output { OUTPUT_TERMINAL, OUTPUT_LINES, OUTPUT_QUIET, OUTPUT_JSON };
 
@@ -31,6 +29,13 @@ struct screen {
     bool torn; /* the last output was cut in the middle */
     int64_t shown_ns;
     enum phase phase; /* phase of what was shown last; PHASES: nothing yet */
+    /* ---- keys */
+    struct look_keys keys;
+    struct look look;
+    bool quit;    /* q was pressed */
+    bool touched; /* a key was pressed: draw soon */
+    bool held;    /* paused: `copy` is shown */
+    struct status_copy copy;
     /* ---- the frame that stands on the terminal */
     struct text frame;
     uint32_t widths[FRAME_LINES], lines;
@@ -40,17 +45,6 @@ static int64_t now_ns(void)
 {
     struct clock clock = clock_system();
     return clock_now(&clock);
-}
-
-/* Does not change this program's locale. */
-bool screen_has_utf8(void)
-{
-    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
-    if (!locale)
-        return false;
-    bool utf8 = strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
-    freelocale(locale);
-    return utf8;
 }
 
 struct screen *screen_new(enum screen_mode mode)
@@ -64,16 +58,63 @@ struct screen *screen_new(enum screen_mode mode)
                    : mode == SCREEN_JSON ? OUTPUT_JSON
                    : able                ? OUTPUT_TERMINAL
                                          : OUTPUT_LINES;
-    self->utf8 = screen_has_utf8();
+    self->utf8 = terminal_has_utf8();
     self->colour = able && !(no_colour && no_colour[0]);
     self->phase = PHASES;
+    if (self->output == OUTPUT_TERMINAL)
+        look_keys_open(&self->keys);
     return self;
+}
+
+/* ---- keys ---- */
+
+static void release(struct screen *self)
+{
+    if (self->held)
+        status_copy_fini(&self->copy);
+    self->held = false;
+}
+
+/* Keeps a copy of the status while the view is paused. Returns what is to be shown. */
+static const struct status *hold(struct screen *self, const struct status *status)
+{
+    if (!self->look.paused || status->phase >= PHASE_STOPPING) {
+        self->look.paused = false;
+        release(self);
+        return status;
+    }
+    if (!self->held) {
+        char *text = status_to_json(status, true);
+        self->held = text && status_from_json(text, &self->copy);
+        free(text);
+    }
+    return self->held ? &self->copy.status : status;
+}
+
+bool screen_touched(struct screen *self)
+{
+    enum look_news news = self->output == OUTPUT_TERMINAL ? look_read(&self->look, &self->keys) : LOOK_SAME;
+    self->touched |= news != LOOK_SAME;
+    self->quit |= news == LOOK_QUIT;
+    return self->touched;
+}
+
+void screen_follow(struct screen *self)
+{
+    self->look.quits = true;
+}
+
+bool screen_quit(const struct screen *self)
+{
+    return self->quit;
 }
 
 void screen_destroy(struct screen **self)
 {
     if (!*self)
         return;
+    look_keys_close(&(*self)->keys);
+    release(*self);
     text_fini(&(*self)->frame);
     free(*self);
     *self = NULL;
@@ -168,7 +209,7 @@ static void frame_keep(struct screen *self, struct text *frame)
 static void show_frame(struct screen *self, const struct status *status)
 {
     struct text frame = {0}, out = {0};
-    struct view_style style = {.utf8 = self->utf8, .colour = self->colour};
+    struct sheet_style style = {.utf8 = self->utf8, .colour = self->colour};
     terminal_size(&style.columns, &style.rows);
     uint32_t columns = style.columns;
     /* The cursor is below the frame here; clearing the rest of a line would erase the character in the last column. */
@@ -177,7 +218,7 @@ static void show_frame(struct screen *self, const struct status *status)
     /* A stopped terminal (Ctrl-S) gets no new frames. */
     if (!writable(0))
         return;
-    view_draw(&frame, status, &style);
+    view_draw(&frame, hold(self, status), &style, &self->look);
     frame_begin(self, &out, columns);
     frame_keep(self, &frame);
     frame_lines(self, &out);
@@ -213,7 +254,8 @@ void screen_show(struct screen *self, const struct status *status)
     bool over = status->phase >= PHASE_DONE;
     if (self->output == OUTPUT_QUIET)
         return;
-    bool last = over && self->output == OUTPUT_TERMINAL;
+    bool last = (over && self->output == OUTPUT_TERMINAL) || screen_touched(self);
+    self->touched = false;
     if (!last && self->phase == status->phase && now - self->shown_ns < everies[self->output])
         return;
     self->phase = status->phase;

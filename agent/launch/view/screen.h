@@ -4,9 +4,6 @@
 
 #include "agent/launch/observe/status.h"
 
-/* True if the user's locale has UTF-8. */
-bool screen_has_utf8(void);
-
 enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON };
 
 struct screen;
@@ -15,6 +12,11 @@ struct screen *screen_new(enum screen_mode mode);
 void screen_destroy(struct screen **self);
 /* On a terminal at most every 200 ms; plain lines every 5 s, JSON every second, and both when the phase changes. */
 void screen_show(struct screen *self, const struct status *status);
+/* Lets q end a view of a run that goes on without it; screen_quit says that q was pressed. */
+void screen_follow(struct screen *self);
+bool screen_quit(const struct screen *self);
+/* True if a key was pressed since the last frame: then the next screen_show draws at once. */
+bool screen_touched(struct screen *self);
 /* Prints a message at once, above the view (quiet: only if loud; JSON: {"event": ...}). May have several lines. */
 void screen_say(struct screen *self, bool loud, const char *format, ...) RP_PRINTF(3, 4);
 

@@ -7,29 +7,21 @@
 #include "agent/launch/plot/plot.h"
 #include "agent/launch/view/frame.h"
 
+#define LIST_LEAST 6u /* lines of the list of processes that a key has asked for */
+
 struct line *frame_line(struct frame *self, enum rank rank)
 {
-    if (self->n == FRAME_MAX)
-        return NULL;
-    struct line *line = &self->lines[self->n];
-    *line = (struct line){.limit = self->style->columns, .utf8 = self->style->utf8, .colour = self->style->colour};
-    self->ranks[self->n++] = rank;
-    return line;
+    return sheet_line(&self->sheet, rank);
 }
 
 struct line *frame_row(struct frame *self, enum rank rank, const char *label)
 {
-    struct line *line = frame_line(self, rank);
-    if (line) {
-        line_put(line, TINT_DIM, " %s", label);
-        line_to(line, COLUMN_1);
-    }
-    return line;
+    return sheet_row(&self->sheet, rank, label);
 }
 
 uint32_t frame_columns(const struct frame *self)
 {
-    return self->style->columns ? self->style->columns : 100;
+    return sheet_columns(&self->sheet);
 }
 
 bool view_over(const struct frame *self)
@@ -54,6 +46,8 @@ static void add_head(struct frame *self)
     line_put(line, TINT_BOLD, " %s", s->name);
     line_put(line, phase_tint(s->phase), "  %s", phase_name(s->phase));
     line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
+    if (self->look->paused)
+        line_try(line, TINT_WARN, "  [paused]");
     uint32_t folder = line_width(s->folder) + 1, wide = frame_columns(self);
     if (s->folder[0] && folder + 2 <= line_left(line)) {
         line_to(line, wide > folder ? wide - folder : 1);
@@ -148,9 +142,10 @@ static void add_curve(struct frame *self, uint32_t rows)
     if (rows >= 8 && s->n_values >= 3 && wide >= 60) {
         struct plot plot = {
             .x_label = "steps", .n_lines = 1, .lines = {{.x = s->value_steps, .y = s->values, .n = s->n_values}}};
-        plot_text(&text, &plot, wide < 110 ? wide - 2 : 108, rows < 12 ? rows : 12, self->style->utf8);
+        plot_text(&text, &plot, wide < 110 ? wide - 2 : 108, rows < 12 ? rows : 12, self->sheet.style->utf8);
     } else {
-        view_sparkline(&text, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1, self->style->utf8);
+        view_sparkline(&text, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1,
+                       self->sheet.style->utf8);
         struct line *line = frame_row(self, RANK_CURVE, "");
         if (line)
             line_put(line, TINT_BAR, "%s", text_get(&text));
@@ -267,10 +262,34 @@ static void add_event(struct frame *self)
 
 /* ---- all of it ---- */
 
+/* Lines that are there so far. */
+static uint32_t room_left(const struct frame *self)
+{
+    uint32_t rows = self->sheet.style->rows;
+    return rows > self->sheet.n + 1 ? rows - self->sheet.n - 1 : 0;
+}
+
+/* The list of processes takes the room that is left, or that of the curve once a key has asked for the list. */
+static void add_list(struct frame *self)
+{
+    uint32_t left = room_left(self), least = self->look->chosen ? LIST_LEAST : 0;
+    if (view_over(self) || !self->sheet.style->rows || !self->look->keys)
+        return;
+    frame_line(self, RANK_BLANK);
+    view_add_list(self, left > least + 1 ? left - 1 : least);
+}
+
 static void build(struct frame *self)
 {
-    uint32_t rows = self->style->rows, others = 22 + view_host_lines(self); /* lines without the curve */
+    uint32_t rows = self->sheet.style->rows, others = 23 + view_host_lines(self); /* lines without the curve */
+    if (self->look->chosen)
+        rows = 0;
     add_head(self);
+    if (self->look->help) {
+        frame_line(self, RANK_BLANK);
+        look_add_help(&self->sheet, RANK_PROGRESS, self->look, "processes");
+        return;
+    }
     add_progress(self);
     frame_line(self, RANK_BLANK);
     view_add_speed(self);
@@ -285,37 +304,21 @@ static void build(struct frame *self)
     view_add_hosts(self);
     add_abnormal(self);
     add_event(self);
+    add_list(self);
 }
 
-/* The highest rank that still fits, and how many lines of that rank fit. */
-static uint32_t choose(const struct frame *self, enum rank *last)
+void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look)
 {
-    uint32_t counts[RANK_BLANK + 1] = {0}, left = self->style->rows ? self->style->rows : FRAME_MAX;
-    for (uint32_t i = 0; i < self->n; i++)
-        counts[self->ranks[i]]++;
-    uint32_t rank = 0;
-    while (rank < RANK_BLANK && counts[rank] <= left)
-        left -= counts[rank++];
-    *last = (enum rank)rank;
-    return left;
-}
-
-void view_draw(struct text *out, const struct status *status, const struct view_style *style)
-{
-    struct frame frame = {.status = status, .style = style};
-    enum rank last;
+    struct frame frame = {.status = status, .look = look, .sheet = {.style = style}};
     build(&frame);
-    uint32_t left = choose(&frame, &last);
-    for (uint32_t i = 0; i < frame.n; i++) {
-        bool shown = frame.ranks[i] < last || (frame.ranks[i] == last && left > 0);
-        left -= shown && frame.ranks[i] == last;
-        if (shown)
-            text_add(out, "%s\n", text_get(&frame.lines[i].text));
-        line_fini(&frame.lines[i]);
-    }
+    bool used = look->chosen || look->paused || look->help; /* who has used keys wants to see them */
+    if (!view_over(&frame))
+        look_add_footer(&frame.sheet, used ? RANK_PROGRESS : RANK_FOOTER, look);
+    sheet_write(&frame.sheet, out);
 }
 
 void view_render(struct text *out, const struct status *status, uint32_t columns, uint32_t rows, bool utf8)
 {
-    view_draw(out, status, &(struct view_style){.columns = columns, .rows = rows, .utf8 = utf8});
+    struct look look = {0};
+    view_draw(out, status, &(struct sheet_style){.columns = columns, .rows = rows, .utf8 = utf8}, &look);
 }

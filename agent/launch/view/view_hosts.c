@@ -226,7 +226,7 @@ static void put_sum(struct frame *self, const struct choice *choice)
 /* Lines that the table may take: a third of the terminal. */
 static uint32_t room_of(const struct frame *self)
 {
-    uint32_t rows = self->style->rows;
+    uint32_t rows = self->sheet.style->rows;
     uint32_t room = rows ? rows / 3 : ROWS_MOST;
     return room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
 }

@@ -92,8 +92,7 @@ static void add_idle(struct frame *self, const char *label, double idle, double 
     if (!line)
         return;
     uint32_t wide = frame_columns(self);
-    line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, wide < NARROW ? wide / 6 : 20,
-             idle);
+    line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, sheet_bar(&self->sheet), idle);
     line_put(line, TINT_NONE, "%4.0f%% idle", 100 * idle);
     if (isfinite(plan)) {
         if (wide >= NARROW)
@@ -124,10 +123,11 @@ void view_add_table(struct frame *self)
     format_buffer size, most, least;
     if (!line)
         return;
-    uint32_t wide = frame_columns(self);
-    line_bar(line, TINT_BAR, wide < NARROW ? wide / 6 : 20, (double)s->size / (double)s->max_size);
+    line_bar(line, TINT_BAR, sheet_bar(&self->sheet), (double)s->size / (double)s->max_size);
     line_put(line, TINT_NONE, " %s", format_count(size, s->size));
     line_try(line, TINT_NONE, " of %s items", format_count(most, s->max_size));
     if (s->min_size > 0 && s->min_size < 1e15 && (double)s->size < s->min_size)
         line_try(line, TINT_WARN, "  %s before the first sample", format_count(least, (uint64_t)s->min_size));
+    if (!view_over(self))
+        sheet_cursor(&self->sheet, RANK_TABLE, "cursor", s->cursor, s->cursor_low, s->cursor_high);
 }

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "agent/ctl/top_render.c"
+#include "agent/ctl/top_sessions.c"
 #include "proto/base/format.h"
 
 static void test_bytes(void **state)
@@ -191,7 +192,8 @@ static void test_top_fits(void **state)
         struct top_frame frame = {
             .info = &v.info, .why = &v.why, .endpoint = "tcp://127.0.0.1:7600", .clock = "12:00:00"};
         struct text text = {0};
-        top_render(&text, &frame, sizes[i][0], sizes[i][1]);
+        struct look look = {0};
+        top_render(&text, &frame, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
         uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
         assert_true(lines > 0 && lines <= sizes[i][1]);
         if (sizes[i][1] >= 24) {
@@ -213,11 +215,13 @@ static void test_top_says(void **state)
     v.server.memory_bytes = 500;
     v.limiter.cursor = 100;
     struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
-    top_render(&text, &frame, 0, 0);
+    const struct sheet_style any = {0}, small = {.columns = 80, .rows = 24};
+    struct look look = {0};
+    top_render(&text, &frame, &any, &look);
     check_screen(text_get(&text), 0);
-    assert_non_null(strstr(text_get(&text), "memory [##########..........]"));
-    assert_non_null(strstr(text_get(&text), "fill   [##########..........] 50%"));
-    assert_non_null(strstr(text_get(&text), "cursor [...................o] 100 in -100..100"));
+    assert_non_null(strstr(text_get(&text), "memory    ##########.........."));
+    assert_non_null(strstr(text_get(&text), "items   ##########.......... 50%"));
+    assert_non_null(strstr(text_get(&text), "cursor  ...................o 100 in -100..100"));
     assert_non_null(strstr(text_get(&text), "nothing waits"));
     text_fini(&text);
 
@@ -226,12 +230,12 @@ static void test_top_says(void **state)
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;
     v.tables[0].size = UINT64_MAX;
-    top_render(&text, &frame, 80, 24);
+    top_render(&text, &frame, &small, &look);
     check_screen(text_get(&text), 80);
     text_fini(&text);
 
     frame = (struct top_frame){.endpoint = "here", .clock = "now", .problem = "no broker answers"};
-    top_render(&text, &frame, 80, 24);
+    top_render(&text, &frame, &small, &look);
     assert_non_null(strstr(text_get(&text), "no broker answers"));
     text_fini(&text);
 }

@@ -1,11 +1,10 @@
-/* Lines that know their width: clean text, tints, bars, sparklines. */
-#include <math.h>
+/* Lines that know their width: clean text, tints, bars. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/view/frame.h"
+#include "agent/look/line.h"
 
 #define LINE_ANY 10000u
 
@@ -188,42 +187,25 @@ void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
     text_fini(&rest);
 }
 
-/* The mean of the numbers among values[first, end); NAN: there are none. */
-static double mean_of(const double *values, uint32_t first, uint32_t end)
+/* Puts n times the same character. */
+static void put_many(struct line *self, enum tint tint, const char *one, uint32_t n)
 {
-    double sum = 0;
-    uint32_t n = 0;
-    for (uint32_t i = first; i < end; i++) {
-        if (isfinite(values[i])) {
-            sum += values[i];
-            n++;
-        }
-    }
-    return n ? sum / n : NAN;
+    struct text text = {0};
+    for (uint32_t i = 0; i < n; i++)
+        text_add(&text, "%s", one);
+    line_put(self, tint, "%s", text_get(&text));
+    text_fini(&text);
 }
 
-void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8)
+void line_place(struct line *self, enum tint tint, uint32_t columns, double share)
 {
-    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    static const char marks[] = ".:-=+*#";
-    uint32_t cells = n < columns ? n : columns;
-    double low = INFINITY, high = -INFINITY;
-    for (uint32_t pass = 0; pass < 2; pass++) {
-        for (uint32_t i = 0; i < cells; i++) {
-            uint32_t first = (uint32_t)((uint64_t)n * i / cells), end = (uint32_t)((uint64_t)n * (i + 1) / cells);
-            double mean = mean_of(values, first, end);
-            if (pass == 0) {
-                low = isfinite(mean) && mean < low ? mean : low;
-                high = isfinite(mean) && mean > high ? mean : high;
-                continue;
-            }
-            double share = high > low ? (mean / 2 - low / 2) / (high / 2 - low / 2) : 0.5;
-            if (!isfinite(mean))
-                text_add(out, " ");
-            else if (utf8)
-                text_add(out, "%s", blocks[(uint32_t)(share * 7 + 0.5)]);
-            else
-                text_add(out, "%c", marks[(uint32_t)(share * 6 + 0.5)]);
-        }
-    }
+    if (columns > line_left(self))
+        columns = line_left(self);
+    if (!columns)
+        return;
+    share = share > 1 ? 1 : share > 0 ? share : 0; /* NaN: at the low end */
+    uint32_t at = (uint32_t)(share * (columns - 1) + 0.5);
+    put_many(self, TINT_DIM, self->utf8 ? "·" : ".", at);
+    line_put(self, tint, self->utf8 ? "◆" : "o");
+    put_many(self, TINT_DIM, self->utf8 ? "·" : ".", columns - 1 - at);
 }

@@ -1,6 +1,6 @@
 /* Lines of a terminal that know their width. */
-#ifndef AGENT_LAUNCH_LINE_H
-#define AGENT_LAUNCH_LINE_H
+#ifndef AGENT_LOOK_LINE_H
+#define AGENT_LOOK_LINE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +26,8 @@ bool line_try(struct line *self, enum tint tint, const char *format, ...) RP_PRI
 void line_to(struct line *self, uint32_t column);
 /* Puts a bar of this many columns, a share of them full. */
 void line_bar(struct line *self, enum tint tint, uint32_t columns, double share);
+/* Puts a mark between two ends, this many columns apart. */
+void line_place(struct line *self, enum tint tint, uint32_t columns, double share);
 /* Returns the columns that are left; a large number if there is no limit. */
 uint32_t line_left(const struct line *self);
 

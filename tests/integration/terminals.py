@@ -1,0 +1,57 @@
+"""A shell in a real terminal, by tmux."""
+
+import subprocess
+
+from launches import PATIENCE, eventually
+
+PROMPT = "ready> "
+
+
+class Terminal:
+    """A shell in a terminal of so many columns and rows, on a tmux server of its own."""
+
+    def __init__(self, place, columns, rows):
+        self.server = str(place.base / ("tmux-%d" % columns))
+        shell = place.write("shell-%d" % columns, "#!/bin/sh\nPS1='%s' exec /bin/sh -i\n" % PROMPT)
+        environment = dict(place.environment, TERM="screen-256color")
+        for name in ("TMUX", place.mark.split("=")[0]):  # the terminal itself is none of those that must end
+            environment.pop(name, None)
+        subprocess.run(self.command("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), "-c",
+                                    str(place.base), shell, ";", "set", "-g", "status", "off", ";", "set", "-g",
+                                    "window-size", "manual", ";", "resize-window", "-x", str(columns), "-y", str(rows)),
+                       check=True, env=environment)
+
+    def __enter__(self):
+        eventually(lambda: self.screen()[0].startswith(PROMPT.strip()), PATIENCE, "the prompt")
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind:
+            print("---- the screen\n%s" % "\n".join(self.screen()))
+        subprocess.run(self.command("kill-server"))
+
+    def command(self, *words):
+        return ["tmux", "-S", self.server, *words]
+
+    def tmux(self, *words):
+        return subprocess.run(self.command(*words), check=True, capture_output=True, text=True).stdout
+
+    def type(self, text):
+        self.tmux("send-keys", "-l", text)
+        self.tmux("send-keys", "Enter")
+
+    def screen(self, history=False):
+        """The lines as they are seen, without blanks at their ends. A line that was wrapped is two."""
+        return [line.rstrip() for line in self.tmux("capture-pane", "-p", *(["-S", "-"] if history else [])).split("\n")]
+
+    def text(self, history=False):
+        return "\n".join(self.screen(history))
+
+    def await_screen(self, condition, what, seconds=PATIENCE):
+        return eventually(lambda: condition(self.screen()), seconds, what)
+
+    def press(self, *keys):
+        self.tmux("send-keys", *keys)
+
+    def resize(self, columns, rows):
+        self.tmux("resize-window", "-x", str(columns), "-y", str(rows))

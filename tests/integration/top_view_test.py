@@ -1,0 +1,88 @@
+"""replay-ctl top on a real terminal: what it shows, its keys, and other sizes of the terminal."""
+
+import shlex
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+from terminals import PROMPT, Terminal  # noqa: E402
+
+test = Runner()
+LABELS = ("waits", "memory", "messages", "items", "cursor", "waiting")
+
+
+def has(*words):
+    return lambda screen: all(any(word in line for line in screen) for word in words)
+
+
+def sessions(screen):
+    """The names in the list of sessions."""
+    titles = [i for i, line in enumerate(screen) if line.lstrip().startswith("session") and "rate" in line]
+    return [line.split()[0] for line in screen[titles[-1] + 1:] if line.startswith(" actor-")] if titles else []
+
+
+def check_frame(screen, columns, rows):
+    """A whole frame, and nothing else."""
+    lines = [line for line in screen if line]
+    equal(sum("replay-broker" in line for line in lines), 1, "heads")
+    check(lines[0].startswith(" replay-broker ") and lines[-1].startswith(" q quits"), screen)
+    check(all(len(line) < columns for line in lines), "a line as wide as the terminal", screen)
+    check(len(lines) <= rows, screen)
+    for label in LABELS:
+        equal(sum(line.split()[0] == label for line in lines if line.split()), 1, label)
+
+
+@test
+def test_top():
+    with Place() as place, Terminal(place, 120, 40) as terminal:
+        run = place.launch("--folder", "run", *sets("actors.count=8", *ENDLESS))
+        run.await_phase("running")
+        endpoint = eventually(lambda: dict(line.split(" ", 1) for line in (run.folder / "endpoints").read_text().splitlines())
+                              .get("service"), PATIENCE, "the endpoint")
+        terminal.type("clear; %s -e %s top --interval 200ms; echo status=$?" % (shlex.quote(program("ctl")), endpoint))
+        terminal.await_screen(lambda screen: has("q quits", "/s")(screen) and len(sessions(screen)) == 8, "eight sessions")
+        check_frame(terminal.screen(), 120, 40)
+        contains(terminal.text(), "uniform / fifo", "items", " in ", "SPI 4", "session▾")
+        equal(sessions(terminal.screen()), ["actor-%d" % i for i in range(8)], "sessions by name")
+        for title in ("rate▾", "waiting▾", "memory▾", "session▾"):
+            terminal.press("s")
+            terminal.await_screen(has(title), title)
+
+        # Narrower, lower, and back: each time a whole frame, and nothing of the one before.
+        for columns, rows in ((60, 20), (80, 24), (61, 30), (120, 40)):
+            terminal.resize(columns, rows)
+            terminal.await_screen(lambda now: [line for line in now if line][-1].startswith(" q quits")
+                                  and all(len(line) < columns for line in now), "a frame of the new size")
+            check_frame(terminal.screen(), columns, rows)
+        terminal.resize(80, 20)
+        terminal.await_screen(has("rows 1 to "), "a part of the sessions")
+        terminal.press("NPage")
+        terminal.await_screen(has(" of 8", "actor-7"), "the last sessions")
+
+        terminal.press("Space")
+        terminal.await_screen(has("[paused]"), "a pause")
+        held = terminal.screen()
+        terminal.press("h")
+        terminal.await_screen(has("sort the sessions"), "help")
+        terminal.press("h")
+        terminal.await_screen(lambda now: now == held, "the same frame as before")
+        terminal.press("p")
+        terminal.await_screen(lambda now: now != held and not has("[paused]")(now), "figures that move")
+
+        terminal.press("q")
+        terminal.await_screen(lambda now: "status=0" in now, "the end")
+        terminal.type("echo typed")
+        terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "a shell with echo")
+        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
+        run.signal()
+        run.ends()
+        place.nobody_left()
+
+
+if not shutil.which("tmux"):
+    print("no tmux: skipped")
+    sys.exit(77)
+sys.exit(test.main())

@@ -1,0 +1,193 @@
+/* What top and the launcher's view have in common: ranks of lines, keys, lists that are sorted and scrolled. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/look/list.h"
+#include "proto/base/rng.h"
+
+/* ---- sheets ---- */
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 1; rows <= 12; rows++) {
+        struct sheet_style style = {.columns = 20, .rows = rows};
+        struct sheet sheet = {.style = &style};
+        struct text out = {0};
+        uint32_t lines = 0;
+        for (uint32_t i = 0; i < 10; i++)
+            line_put(sheet_line(&sheet, i % 3), TINT_NONE, "%u", i);
+        sheet_write(&sheet, &out);
+        for (const char *at = text_get(&out); *at; lines++, at = strchr(at, '\n') + 1)
+            if (rows <= 4) /* of rank 0 there are four */
+                assert_int_equal((at[0] - '0') % 3, 0);
+        assert_int_equal(lines, rows < 10 ? rows : 10);
+        assert_int_equal(sheet.n, 0);
+        text_fini(&out);
+    }
+}
+
+static void test_full_sheet(void **state)
+{
+    (void)state;
+    struct sheet_style style = {0};
+    struct sheet sheet = {.style = &style};
+    struct text out = {0};
+    for (uint32_t i = 0; i < SHEET_MAX; i++)
+        assert_non_null(sheet_row(&sheet, 1000, "x"));
+    assert_null(sheet_row(&sheet, 0, "x"));
+    assert_null(sheet_cursor(&sheet, 0, "x", 0, -1, 1));
+    sheet_wrapped(&sheet, 0, "x", TINT_NONE, "a text", 3);
+    sheet_write(&sheet, &out);
+    text_fini(&out);
+}
+
+static void test_cursor(void **state)
+{
+    (void)state;
+    static const struct {
+        double at, low, high;
+        const char *wanted; /* NULL: no row */
+    } cases[] = {
+        {0, -10, 10, "..........o......... 0 in -10..10\n"},
+        {-10, -10, 10, "o................... -10 in -10..10\n"},
+        {99, -10, 10, "...................o 99 in -10..10\n"},
+        {0, -1e308, 10, NULL},
+        {0, 5, 5, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheet_style style = {.columns = 80};
+        struct sheet sheet = {.style = &style};
+        struct text out = {0};
+        struct line *line = sheet_cursor(&sheet, 0, "cursor", cases[i].at, cases[i].low, cases[i].high);
+        assert_int_equal(line != NULL, cases[i].wanted != NULL);
+        sheet_write(&sheet, &out);
+        if (cases[i].wanted)
+            assert_non_null(strstr(text_get(&out), cases[i].wanted));
+        text_fini(&out);
+    }
+}
+
+/* ---- keys ---- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct look look = {.n_rows = 100, .page = 10};
+    assert_int_equal(look_take(&look, LOOK_KEY_NONE), LOOK_SAME);
+    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_SAME); /* q does not end a run */
+    look.quits = true;
+    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_QUIT);
+    assert_int_equal(look_take(&look, LOOK_KEY_HELP), LOOK_CHANGED);
+    assert_true(look.help);
+    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_CHANGED); /* leaves the help */
+    assert_false(look.help);
+    look_take(&look, LOOK_KEY_PAUSE);
+    assert_true(look.paused && !look.chosen);
+    look_take(&look, LOOK_KEY_PAUSE);
+    assert_false(look.paused);
+    look_take(&look, LOOK_KEY_PAGE_DOWN);
+    assert_true(look.first == 9 && look.chosen);
+    look_take(&look, LOOK_KEY_SORT);
+    assert_true(look.first == 0 && look.sort == 1);
+    look_take(&look, LOOK_KEY_UP);
+    assert_int_equal(look.first, 0);
+    for (int i = 0; i < 200; i++)
+        look_take(&look, LOOK_KEY_DOWN);
+    assert_int_equal(look.first, 90);
+}
+
+/* ---- lists ---- */
+
+struct row {
+    char name[32];
+    uint32_t value;
+};
+
+static void cell_name(char *out, const void *row)
+{
+    snprintf(out, FORMAT_SIZE, "%s", ((const struct row *)row)->name);
+}
+
+static void cell_value(char *out, const void *row)
+{
+    snprintf(out, FORMAT_SIZE, "%u", ((const struct row *)row)->value);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct row *)a)->name, ((const struct row *)b)->name);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const struct row *p = a, *q = b;
+    return p->value != q->value ? (p->value < q->value) - (p->value > q->value) : by_name(a, b);
+}
+
+static const struct list_column columns[] = {{"name", 10, true, cell_name, by_name},
+                                             {"nothing", 7, true, cell_name, NULL},
+                                             {"value", 6, false, cell_value, by_value}};
+
+/* The k-th row in the order by value: as many have a larger value. */
+static bool is_kth(const struct row *rows, uint32_t n, uint32_t value, uint32_t k)
+{
+    uint32_t larger = 0, equal = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        larger += rows[i].value > value;
+        equal += rows[i].value == value;
+    }
+    return larger <= k && k < larger + equal;
+}
+
+/* Any number of rows, any size, any keys: the part that is seen is that of the sorted list, and it fits. */
+static void test_list(void **state)
+{
+    (void)state;
+    struct rng rng;
+    struct look look = {0};
+    rng_seed(&rng, 7);
+    for (int round = 0; round < 3000; round++) {
+        struct row rows[60];
+        uint32_t n = (uint32_t)rng_below(&rng, 60), most = (uint32_t)rng_below(&rng, 20);
+        for (uint32_t i = 0; i < n; i++) {
+            rows[i].value = (uint32_t)rng_below(&rng, 30);
+            snprintf(rows[i].name, sizeof rows[i].name, "\xc3\xa4%u%s", i, i % 5 ? "" : "-with-a-long-name");
+        }
+        look_take(&look, (enum look_key)rng_below(&rng, LOOK_KEY_PAGE_DOWN + 1));
+        struct sheet_style style = {.columns = 5 + (uint32_t)rng_below(&rng, 40), .utf8 = true};
+        struct sheet sheet = {.style = &style};
+        const struct list list = {.columns = columns, .n_columns = 3, .rows = rows, .n_rows = n, .size = sizeof *rows};
+        list_add(&sheet, 0, &list, &look, most);
+        uint32_t shown = n < most - 1 ? n : most - 1;
+        assert_int_equal(sheet.n, most < 2 || n == 0 ? 0 : shown + 1);
+        assert_true(look.first + look.page <= n || sheet.n == 0);
+        for (uint32_t i = 1; i < sheet.n; i++) {
+            const char *text = text_get(&sheet.lines[i].text), *number = strrchr(text, ' ');
+            assert_true(line_width(text) <= style.columns);
+            if (look.sort % 2 == 1 && style.columns >= 28)
+                assert_true(is_kth(rows, n, (uint32_t)strtoul(number, NULL, 10), look.first + i - 1));
+        }
+        struct text out = {0};
+        sheet_write(&sheet, &out);
+        if (most >= 2 && n && style.columns >= 28) /* the order is marked by more than a colour */
+            assert_non_null(strstr(text_get(&out), look.sort % 2 ? "value▾" : "name▾"));
+        text_fini(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks), cmocka_unit_test(test_full_sheet), cmocka_unit_test(test_cursor),
+        cmocka_unit_test(test_keys),  cmocka_unit_test(test_list),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
