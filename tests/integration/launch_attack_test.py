@@ -251,6 +251,9 @@ def test_folder_goes_away():
     with Place() as place:
         run = place.launch(*sets(*ENDLESS))
         run.await_phase("running")
+        # A process that starts later would make the folder again.
+        run.await_alive(lambda: all((run.folder / (name + ".jsonl")).exists()
+                                    for name in ("actor-0", "actor-1", "learner-0", "evaluator-0")), "the first reports")
         folder = run.folder.resolve()
         shutil.rmtree(folder.rename(folder.with_suffix(".gone")))  # at once: others write into it meanwhile
         run.await_text("launch.json' cannot be written: No such file or directory: the run goes on")
