@@ -23,8 +23,10 @@ static const struct ctl_command commands[] = {
      "none.",
      0, 0, 0, ctl_why},
     {"top", "[--interval 1s] [--count N]", "a view that refreshes itself",
-     "Keys: q quits, space refreshes at once. If the output is not a terminal, or with --json, every frame is printed\n"
-     "instead (--count N frames).",
+     "Shows what limits, memory, tables, those who wait, and sessions. Keys: s sorts the sessions, arrows and PgUp,\n"
+     "PgDn move through them, p pauses, ? helps, q quits. If the output is not a terminal, or with --json, every "
+     "frame\n"
+     "is printed instead (--count N frames).",
      CTL_INTERVAL | CTL_COUNT, 0, 0, ctl_top},
     {"items", "TABLE [--limit N]", "the items of a table, without their data",
      "Prints the first N items (default 20; 0 for all).", CTL_LIMIT, 1, 1, ctl_items},

@@ -25,9 +25,10 @@ enum launch_option {
     LAUNCH_LINES = 128,
     LAUNCH_JSON = 256,
     LAUNCH_FORCE = 512,
-    LAUNCH_EVAL = 1024, /* --weights, --episodes, --show */
-    LAUNCH_RUNS = 2048, /* --svg, --prune */
-    LAUNCH_OPEN = 4096, /* --http, --key-file */
+    LAUNCH_EVAL = 1024,    /* --weights, --episodes, --show */
+    LAUNCH_RUNS = 2048,    /* --svg, --prune */
+    LAUNCH_OPEN = 4096,    /* --http, --key-file */
+    LAUNCH_METRICS = 8192, /* --openmetrics */
 };
 
 struct launch {
@@ -39,7 +40,7 @@ struct launch {
     uint32_t n_arguments;
     struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *svg, *http, *key_file;
-    bool quiet, json_lines, json, again, no_resize, follow, force, show, prune;
+    bool quiet, json_lines, json, again, no_resize, follow, force, show, prune, openmetrics;
     bool submits; /* the verb submits the run, or checks whether it could: the configuration must suit the cluster */
     int64_t lines;
     int64_t keep;       /* number of the newest runs to keep, with --prune */

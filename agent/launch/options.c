@@ -40,6 +40,7 @@ static const struct cli_option options[] = {
     {"http", 0, "ADDRESS", "where the page listens (127.0.0.1:0)", LAUNCH_OPEN, CLI_TEXT, AT(http)},
     {"key-file", 0, "FILE", "key for a broker that wants one", LAUNCH_OPEN, CLI_TEXT, AT(key_file)},
     {"prune", 0, "N", "remove all runs but the newest N and those that run", LAUNCH_RUNS, CLI_TAKE, .take = take_prune},
+    {"openmetrics", 0, NULL, "print the figures as OpenMetrics text", LAUNCH_METRICS, CLI_SWITCH, AT(openmetrics)},
     CLI_LOG_JSON(LAUNCH_VIEW),
     CLI_HELP_AND_VERSION(~0u),
 };

@@ -11,6 +11,7 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
+#include "agent/launch/observe/status_metrics.h"
 #include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
@@ -99,21 +100,25 @@ int launch_status(struct launch *launch)
     int status = find(launch, launch->argument, folder);
     if (status >= 0)
         return status;
+    if (launch->openmetrics && (launch->follow || launch->json))
+        return launch_usage("--openmetrics goes without --json and --follow");
     if (launch->follow)
         return follow(folder, launch->json);
     if (!read_status(folder, &life, &copy, &alive))
         return no_status(folder);
+    struct text out = {0};
     if (launch->json) {
         char *text = status_to_json(&copy.status, true);
         puts(text ? text : "");
         free(text);
+    } else if (launch->openmetrics) {
+        status_metrics(&out, &copy.status);
     } else {
-        struct text out = {0};
         bool tty = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
         view_render(&out, &copy.status, tty ? size.ws_col : COLUMNS, 0, tty);
-        fputs(text_get(&out), stdout);
-        text_fini(&out);
     }
+    fputs(text_get(&out), stdout);
+    text_fini(&out);
     status_copy_fini(&copy);
     return EXIT_FINE;
 }

@@ -1,4 +1,5 @@
-"""--log-json: every log line of a run is one JSON object, in the launcher and in all of its processes."""
+"""Figures for other tools: --log-json makes every log line of a run one JSON object, in the launcher and in all of its processes;
+status --openmetrics gives the figures of a status."""
 
 import json
 import os
@@ -10,6 +11,7 @@ sys.dont_write_bytecode = True
 
 from launches import Place, check, equal, program, sets  # noqa: E402
 from harness import Runner  # noqa: E402
+from metrics_text import Metrics  # noqa: E402
 
 test = Runner()
 TEXT_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warn|error)\b")
@@ -24,6 +26,25 @@ def objects(text):
         check(line["level"] in ("debug", "info", "warn", "error") and re.fullmatch(r"[A-Z]\d{4}", line["id"]) and line["text"],
               line)
     return found
+
+
+def check_metrics(place, status):
+    """The figures of status.json, in a text that a strict reader accepts."""
+    text = place.call("status", "run", "--openmetrics")[0]
+    units = re.findall(r"^# UNIT (\S+) (\S+)$", text, re.M)
+    check(units and all(name.endswith("_" + unit) for name, unit in units), units)
+    metrics = Metrics(re.sub(r"^# UNIT .*\n", "", text, flags=re.M), openmetrics=True)
+    run = {"run": "small"}
+    for name, member in (("environment_steps_total", "steps"), ("learner_steps_total", "learner_steps"), ("restarts_total", "restarts"),
+                         ("elapsed_seconds", "elapsed_s"), ("return", "value"), ("best_return", "best"), ("actors_wanted",) * 2,
+                         ("table_items", "size"), ("inserts_per_second", "inserts_rate"), ("memory_bytes", "memory")):
+        equal(metrics.get("replay_run_" + name, **run), status[member], name)
+    phases = metrics.families["replay_run_phase"].samples
+    equal([dict(labels)["phase"] for (_, labels), value in phases.items() if value], ["done"], "phase")
+    for process in status["processes"]:
+        equal(metrics.get("replay_run_process_restarts_total", process=process["name"], **run), process["restarts"], process)
+    equal(sum(process["name"] == "actor-1" for process in status["processes"]), 1, "processes")
+    place.call("status", "run", "--openmetrics", "--json", status=2)
 
 
 def by_id(found, name):
@@ -42,6 +63,7 @@ def test_run():
         check(isinstance(started["tables"], int) and started["service"].startswith("tcp://"), started)
         results = by_id(logs["evaluator-0"], "A0303")
         check(results and all(isinstance(line["episodes"], int) for line in results), logs["evaluator-0"])
+        check_metrics(place, run.read("status.json"))
         check(logs["launch"] and any("text_" in line for line in logs["launch"]), logs["launch"])
         place.nobody_left()
 
