@@ -107,6 +107,7 @@ struct run {
     bool learners_started, actors_started, put_back;
     int64_t put_back_ns;                         /* when the launcher restores the counters itself; 0: not known yet */
     uint64_t steps_before, learner_steps_before; /* counters of before the present broker */
+    uint64_t steps_shown;                        /* most steps that a status has had */
     uint64_t policy_before;                      /* version of the parameters that another run left */
     /* ---- processes */
     struct member **members; /* the first is the broker */
