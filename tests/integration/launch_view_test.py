@@ -23,7 +23,13 @@ def next_frame(terminal):
 
 def labelled(screen):
     """The lines that begin with a label, as {label: the rest}."""
-    return {line.split()[0]: line for line in screen if line.startswith(" ") and line.split() and line.split()[0] in LABELS}
+    return {label_of(line): line for line in screen if label_of(line)}
+
+
+def label_of(line):
+    """The label that a line begins with; None: it has none."""
+    word = line[1:].split(" ")[0]
+    return word if line.startswith(" ") and word in LABELS else None
 
 
 def frames(screen):
@@ -52,7 +58,7 @@ def check_frame(screen, columns, rows):
     frame = last_frame(screen)
     lines = labelled(frame)
     check("running" in frame[0], frame[0])
-    equal(sorted(line.split()[0] for line in frame if line.split() and line.split()[0] in LABELS), sorted(LABELS), "lines")
+    equal(sorted(filter(None, map(label_of, frame))), sorted(LABELS), "lines")
     progress = frame[1]
     check(set(progress) & set("▏▎▍▌▋▊▉█"), "progress bar:", progress)
     contains(progress, "% ", "steps ", " of 100,000", " left")

@@ -7,7 +7,8 @@
 #include "agent/launch/plot/plot.h"
 #include "agent/launch/view/frame.h"
 
-#define LIST_LEAST 6u /* lines of the list of processes that a key has asked for */
+#define LIST_LEAST 6u    /* lines of the list of processes that a key has asked for */
+#define MESSAGES_ROOM 6u /* lines */
 
 struct line *frame_line(struct frame *self, enum rank rank)
 {
@@ -262,26 +263,22 @@ static void add_event(struct frame *self)
 
 /* ---- all of it ---- */
 
-/* Lines that are there so far. */
-static uint32_t room_left(const struct frame *self)
-{
-    uint32_t rows = self->sheet.style->rows;
-    return rows > self->sheet.n + 1 ? rows - self->sheet.n - 1 : 0;
-}
-
-/* The list of processes takes the room that is left, or that of the curve once a key has asked for the list. */
+/* The list of processes takes the room that is left, but for a few lines in which messages stand above the view. Once a key has
+ * asked for the list, it takes all the room, and that of the curve. */
 static void add_list(struct frame *self)
 {
-    uint32_t left = room_left(self), least = self->look->chosen ? LIST_LEAST : 0;
-    if (view_over(self) || !self->sheet.style->rows || !self->look->keys)
+    const struct look *look = self->look;
+    uint32_t rows = self->sheet.style->rows, used = self->sheet.n + 2 + (look->chosen ? 0 : MESSAGES_ROOM);
+    uint32_t left = rows > used ? rows - used : 0;
+    if (view_over(self) || !rows || !look->keys)
         return;
     frame_line(self, RANK_BLANK);
-    view_add_list(self, left > least + 1 ? left - 1 : least);
+    view_add_list(self, look->chosen && left < LIST_LEAST ? LIST_LEAST : left);
 }
 
 static void build(struct frame *self)
 {
-    uint32_t rows = self->sheet.style->rows, others = 23 + view_host_lines(self); /* lines without the curve */
+    uint32_t rows = self->sheet.style->rows, others = 24 + view_host_lines(self); /* lines without the curve */
     if (self->look->chosen)
         rows = 0;
     add_head(self);

@@ -4,6 +4,8 @@
 
 #include "agent/launch/view/frame.h"
 
+#define WAITS_LINES 2u /* for the sentence about what limits the run */
+
 const char *view_number(char *out, double value)
 {
     if (!isfinite(value))
@@ -108,12 +110,11 @@ void view_add_waits(struct frame *self)
     const struct status *s = self->status;
     add_idle(self, "actors", s->actor_idle, s->planned_actor_idle, s->idle_by.actor);
     add_idle(self, "learners", s->learner_idle, s->planned_learner_idle, s->idle_by.learner);
-    struct line *line = view_over(self) ? NULL : frame_row(self, RANK_WAITS, "waits");
-    if (line)
-        line_put(line, s->waits[0] ? TINT_NONE : TINT_DIM, "%s", s->waits[0] ? s->waits : "nobody");
-    line = view_over(self) || !s->advice[0] ? NULL : frame_row(self, RANK_IDLE, "advice");
-    if (line)
-        line_put(line, TINT_DIM, "%s", s->advice);
+    if (view_over(self))
+        return;
+    sheet_wrapped(&self->sheet, RANK_WAITS, "waits", s->waits[0] ? TINT_NONE : TINT_DIM,
+                  s->waits[0] ? s->waits : "nobody", WAITS_LINES);
+    sheet_wrapped(&self->sheet, RANK_IDLE, "advice", TINT_DIM, s->advice, 1);
 }
 
 void view_add_table(struct frame *self)
