@@ -149,6 +149,21 @@ static bool run_checkpoints(struct broker *self)
     return self->checkpoints && checkpoints_run(self->checkpoints);
 }
 
+static bool run_chores(struct broker *self)
+{
+    return chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
+}
+
+/* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
+static bool stage(struct broker *self, const char *name, bool (*run)(struct broker *))
+{
+    int64_t start = loop_trace_start(&self->loop);
+    bool busy = run(self);
+    if (busy)
+        loop_trace_end(&self->loop, name, start, (struct trace_span){0});
+    return busy;
+}
+
 /* Measures the processor time of a turn. Sleeping takes none, so the end of a turn is the start of the next. */
 static void measure_stretch(struct broker *self)
 {
@@ -210,9 +225,9 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= take_requests(self);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
-    busy |= run_checkpoints(self);
+    busy |= stage(self, "checkpoint", run_checkpoints);
     busy |= snapshot_maker_run(&self->snapshots);
-    busy |= chores_run(&loop->chores, loop->clock.now, loop->clock.ctx, CHORES_NS);
+    busy |= stage(self, "chores", run_chores);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
     if (self->sessions.dirty)

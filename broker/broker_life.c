@@ -56,6 +56,7 @@ static void loop_init(struct loop *self, struct clock clock)
     self->now_ns = self->start_ns = clock_now(&clock);
     self->wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->start_ns;
     chores_init(&self->chores);
+    trace_init(&self->trace);
 }
 
 /* Connects each room to the rooms that it uses. */
@@ -251,6 +252,7 @@ void broker_destroy(struct broker **at)
     service_fini(&self->service);
     peers_fini(&self->peers);
     timers_fini(&self->loop.timers);
+    trace_fini(&self->loop.trace);
     stream_close(&self->stream, 0);
     layouts_fini(&self->layouts);
     store_fini(&self->store);

@@ -1,7 +1,7 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
  * The room agent/ctl owns its commands: show.c (info, why, items, sessions, counters), operate.c (item, delete, reset, limiter,
- * params), top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
+ * params), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
  * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
  * describes each command. */
 #ifndef AGENT_CTL_CTL_H
@@ -32,8 +32,9 @@ enum ctl_option {
     CTL_COUNT = 16,
     CTL_VALUES = 32,
     CTL_TIMEOUT = 64, /* an option of all commands */
-    CTL_KEYS = 256,   /* --role, --keys and --broker */
-    CTL_FILES = 128,  /* not an option: with arguments the command reads files, and needs no broker */
+    CTL_SECONDS = 512,
+    CTL_KEYS = 256,  /* --role, --keys and --broker */
+    CTL_FILES = 128, /* not an option: with arguments the command reads files, and needs no broker */
 };
 
 /* Largest number of keys in one delete. */
@@ -50,6 +51,7 @@ struct ctl {
     const char *save;
     int64_t interval_ns;
     uint64_t count;
+    const char *seconds;
     uint32_t values;
     const char *role, *keys, *broker_key;
     uint32_t argc; /* arguments of the command */
@@ -95,6 +97,8 @@ struct folder;
 int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *folder);
 /* key.c: key files and lists of keys, without a broker */
 int ctl_key(struct ctl *ctl);
+/* trace.c: a trace of the broker and its clients */
+int ctl_trace(struct ctl *ctl);
 /* top.c */
 int ctl_top(struct ctl *ctl);
 

@@ -74,6 +74,12 @@ static const struct ctl_command commands[] = {
      CTL_FILES | CTL_KEYS, 1, 9, ctl_key},
     {"sessions", "", "writers: what they have sent, what waits, how long they have been silent", "", 0, 0, 0,
      ctl_sessions},
+    {"trace", "[--seconds S] FILE", "record what the broker and its clients do, for Perfetto",
+     "Records spans for S seconds (default 5, at most 60) in the broker and in all clients that use this library, and\n"
+     "writes them to FILE (- for the standard output) in Chrome's trace format: https://ui.perfetto.dev opens it. "
+     "Needs\n"
+     "an admin's key where the broker uses keys. docs/OPERATE.md says what to look for.",
+     CTL_SECONDS, 1, 1, ctl_trace},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -147,6 +153,7 @@ static const struct cli_option options[] = {
     {"save", 0, "FILE", NULL, CTL_SAVE, CLI_TEXT, AT(ctl.save)},
     {"interval", 0, "TIME", NULL, CTL_INTERVAL, CLI_TIME, AT(ctl.interval_ns), 1},
     {"count", 0, "N", NULL, CTL_COUNT, CLI_WHOLE, AT(ctl.count)},
+    {"seconds", 0, "S", NULL, CTL_SECONDS, CLI_TEXT, AT(ctl.seconds)},
     {"role", 0, "ROLES", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.role)},
     {"keys", 0, "DIR", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.keys)},
     {"broker", 0, "PUBLIC", NULL, CTL_KEYS, CLI_TEXT, AT(ctl.broker_key)},

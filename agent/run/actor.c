@@ -6,6 +6,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "replay/trace.h"
 
 /* Time between two checks of the stop flag. */
 #define WAIT_MS 200
@@ -95,6 +96,7 @@ const void *actor_action(const struct actor *self, const struct agent_choice *ch
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices)
 {
     struct agent *agent = actors[0]->options.agent;
+    int64_t traced = rp_trace_begin(actor_client(actors[0]));
     size_t bytes = env_observation_bytes(&agent->spec);
     for (uint32_t from = 0; from < n; from += ACTOR_ROWS) {
         struct agent_explore explore[ACTOR_ROWS];
@@ -109,12 +111,18 @@ void actor_select_many(struct actor *const *actors, uint32_t n, const void *obse
         for (uint32_t i = 0; i < rows; i++)
             settle(actors[from + i], &explore[i], &choices[from + i]);
     }
+    rp_trace_end(actor_client(actors[0]), "choose actions", traced);
 }
 
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
 {
     actor_select_many(&self, 1, observation, choice);
     return actor_action(self, choice);
+}
+
+rp_client *actor_client(const struct actor *self)
+{
+    return self->options.variables ? self->options.variables->client : NULL;
 }
 
 static bool stopped(const struct actor *self)

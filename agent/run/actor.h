@@ -40,6 +40,8 @@ struct actor {
 };
 
 void actor_init(struct actor *self, const struct actor_options *options);
+/* Returns the client of its parameters, whose trace gets its spans; NULL: it has none. */
+rp_client *actor_client(const struct actor *self);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
 /* Gives the action as the environment takes it; *choice has details. */
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);

@@ -4,6 +4,7 @@
 
 #include "agent/env/env_group.h"
 #include "proto/base/error.h"
+#include "replay/trace.h"
 
 bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
 {
@@ -35,8 +36,11 @@ rp_status environment_loop_begin(struct environment_loop *self, rp_error *err)
 rp_status environment_loop_take(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
+    rp_client *client = actor_client(self->actor);
     *ended = false;
+    int64_t traced = rp_trace_begin(client);
     env_step(self->env, self->action, self->next, &result);
+    rp_trace_end(client, "environment step", traced);
     RP_TRY(env_failure(self->env, err));
     RP_TRY(env_observation_check(self->env, self->next, err));
     RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));

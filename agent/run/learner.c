@@ -11,6 +11,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "replay/admin.h"
+#include "replay/trace.h"
 
 #define CALL_MS 10000
 /* Within that time the stop flag is checked this often. */
@@ -314,8 +315,10 @@ static rp_status learn(struct learner *self, const struct agent_batch *batch, st
                        rp_error *err)
 {
     struct agent *agent = self->options.agent;
+    int64_t traced = rp_trace_begin(self->options.client);
     agent->ops->gradient(agent, batch, result);
     delay(self);
+    rp_trace_end(self->options.client, "gradient", traced);
     if (!self->group) {
         agent->ops->apply(agent, result);
         return RP_OK;
@@ -384,7 +387,9 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     if (status != RP_OK)
         return status;
     uint64_t idle = idle_total(&self->idle);
+    int64_t traced = rp_trace_begin(self->options.client);
     status = use_batch(self, batch, err);
+    rp_trace_end(self->options.client, "learner step", traced);
     rp_batch_release(&batch);
     self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got) - (idle_total(&self->idle) - idle);
     return status;

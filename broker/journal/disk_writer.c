@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 /* Pause before the first retry of a failed write, and the longest: it doubles each time. */
 #define RETRY_FIRST_NS (50 * NS_PER_MS)
@@ -170,6 +171,8 @@ static uint64_t jobs_return(struct disk_writer *self, struct disk_job *job)
 static void do_batch(struct disk_writer *self)
 {
     struct disk_job *batch = take_batch(self);
+    struct trace *trace = self->trace;
+    int64_t start = trace ? trace_now(trace) : 0;
     uint64_t last = 0;
     for (struct disk_job *job = batch; job && !self->over; job = job->next) {
         job_do(self, job);
@@ -180,6 +183,8 @@ static void do_batch(struct disk_writer *self)
         disk_writer_sync_here(self);
     /* Before it is told: a core thread that waits for a record finds one when it wakes. */
     uint64_t bytes = jobs_return(self, batch);
+    if (start)
+        trace_add_since(trace, "write", "disk writer", start, bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX);
     disk_writer_tell_done(self, bytes, self->over ? 0 : last);
 }
 
@@ -267,6 +272,12 @@ struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_poo
         disk_writer_destroy(&self, 0);
     }
     return self;
+}
+
+void disk_writer_set_trace(struct disk_writer *self, struct trace *trace)
+{
+    self->trace = trace;
+    self->sync.trace = trace;
 }
 
 void disk_writer_destroy(struct disk_writer **at, int timeout_ms)

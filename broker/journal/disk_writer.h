@@ -14,6 +14,7 @@
 enum fsync_mode { FSYNC_NEVER, FSYNC_INTERVAL, FSYNC_ALWAYS };
 
 struct disk_writer;
+struct trace;
 
 /* What the core thread reads. */
 struct disk_news {
@@ -36,6 +37,8 @@ struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_poo
 void disk_writer_destroy(struct disk_writer **self, int timeout_ms);
 /* Takes the job. */
 void disk_writer_give(struct disk_writer *self, struct disk_job *job);
+/* Both threads add spans of their work to the trace, which is borrowed. */
+void disk_writer_set_trace(struct disk_writer *self, struct trace *trace);
 /* False: there is nothing new. */
 bool disk_writer_news(struct disk_writer *self, struct disk_news *out);
 /* Returns the bytes that are free on the disk; UINT64_MAX: unknown. */

@@ -37,8 +37,9 @@ struct disk_writer {
     uint32_t n_events;
     int64_t end_ns; /* after disk_writer_destroy: when retries stop */
     /* shared by both threads */
-    atomic_bool told;  /* there is news, and a message in the pipe */
-    atomic_bool watch; /* the free space is measured also while nothing is written */
+    atomic_bool told;            /* there is news, and a message in the pipe */
+    atomic_bool watch;           /* the free space is measured also while nothing is written */
+    struct trace *_Atomic trace; /* NULL: nobody asks for spans */
     /* the core thread's */
     zactor_t *actor;
     void *socket;

@@ -254,6 +254,7 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_interval_ns, err);
     if (!self->disk_writer)
         return RP_NO_MEMORY;
+    disk_writer_set_trace(self->disk_writer, &self->state.loop->trace);
     self->free = disk_writer_free(self->disk_writer);
     return RP_OK;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 static bool sync_segment(struct syncer *self, struct sync_job *job)
 {
@@ -60,6 +61,11 @@ static void sync_do(struct syncer *self, struct sync_job *job)
     job->descriptor = -1;
 }
 
+static const char *const sync_names[] = {
+    [SYNC_SEGMENT] = "sync segment", [SYNC_FOLDER] = "sync folder",       [SYNC_START] = "start to write out",
+    [SYNC_REMOVE] = "remove a file", [SYNC_FINISH] = "finish checkpoint",
+};
+
 static void syncer_actor(zsock_t *pipe, void *given)
 {
     struct syncer *self = given;
@@ -75,7 +81,12 @@ static void syncer_actor(zsock_t *pipe, void *given)
             break; /* $TERM, or the end of the context */
         struct sync_job *job;
         memcpy(&job, message, sizeof job);
+        struct trace *trace = self->trace;
+        int64_t start = trace ? trace_now(trace) : 0;
+        enum sync_what what = job->what;
         sync_do(self, job);
+        if (start)
+            trace_add_since(trace, sync_names[what], "syncer", start, 0);
         while (zmq_send(socket, &job, sizeof job, 0) < 0 && (errno == EINTR || errno == EAGAIN))
             usleep(1000);
     }

@@ -9,6 +9,8 @@
 
 #include "broker/disk/folder.h"
 
+struct trace;
+
 enum sync_what {
     SYNC_SEGMENT, /* fdatasync */
     SYNC_FOLDER,  /* names of new files */
@@ -33,6 +35,7 @@ struct sync_job {
 struct syncer {
     const struct folder *folder;
     atomic_uint_fast64_t failures;
+    struct trace *_Atomic trace; /* borrowed; NULL: nobody asks for spans */
 };
 
 /* NULL: no thread could be started. */

@@ -50,6 +50,10 @@ struct peers {
     struct kept_replies kept_replies;
     struct identities identities;
     struct peer_counters counters;
+    struct {
+        uint64_t number; /* 0: no trace is recorded */
+        int64_t end_ns;
+    } tracing; /* what replies say of a trace */
     struct log_limit service_log;
 };
 

@@ -87,11 +87,30 @@ static void send_no_memory(struct peers *peers, const struct envelope *to, uint6
     peer_send_now(peers, to, &header, NULL, 0);
 }
 
+void request_put_tracing(const struct peers *peers, struct pb_writer *out)
+{
+    struct pb_writer grown = *out;
+    uint8_t bytes[27];
+    uint64_t values[3] = {peers->tracing.number, (uint64_t)clock_now(&peers->loop->clock),
+                          (uint64_t)peers->tracing.end_ns};
+    if (out->failed || !peers->tracing.number)
+        return;
+    for (uint32_t i = 0; i < 3; i++) {
+        bytes[9 * i] = (uint8_t)((i + 1) << 3 | PB_FIXED64);
+        memcpy(&bytes[9 * i + 1], &values[i], sizeof values[i]);
+    }
+    pb_put_bytes(&grown, 5, bytes, sizeof bytes);
+    if (!grown.failed) /* without memory the client is told by the next reply */
+        *out = grown;
+}
+
 /* Sends a header that is encoded in out, which is taken, and the answer's payload. */
 static void send_encoded(struct peers *peers, const struct envelope *to, uint64_t id, struct pb_writer *out,
                          const struct answer *answer)
 {
     zmq_msg_t header;
+    if (trace_on(&peers->loop->trace))
+        request_put_tracing(peers, out);
     if (answer->status != RP_OK && (uint32_t)answer->status < STATUS_COUNT)
         peers->counters.failed[answer->status]++;
     if (answer->n_payload == 0 && !out->failed && out->size <= INLINE_BYTES &&

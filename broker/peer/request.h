@@ -16,6 +16,8 @@
 #include "replay/error.h"
 
 struct identity;
+struct pb_writer;
+struct peers;
 struct wait;
 
 /* How long requests of one kind take, in nanoseconds. */
@@ -48,6 +50,8 @@ struct answer {
     uint32_t n_payload;
 };
 
+/* Adds to an encoded reply that a trace is recorded, if one is. */
+void request_put_tracing(const struct peers *peers, struct pb_writer *out);
 /* Answers a request that is being handled. */
 void request_reply(struct peers *peers, struct request *request, const struct answer *answer);
 /* The same with status RP_OK and a body alone. */

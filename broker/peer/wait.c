@@ -76,6 +76,19 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     return RP_OK;
 }
 
+void wait_trace(const struct peers *peers, const struct wait *self)
+{
+    int64_t now = clock_now(&peers->loop->clock);
+    if (self->message !=
+        peers->counters.messages_in) /* otherwise it was answered at once, and is part of its request */
+        trace_add(&peers->loop->trace, self->ops->kind, "waits",
+                  &(struct trace_span){.start_ns = self->since_ns,
+                                       .duration_ns = now - self->since_ns,
+                                       .who = self->client,
+                                       .id = self->id,
+                                       .link = TRACE_REQUEST});
+}
+
 static void measure(const struct peers *peers, const struct wait *self)
 {
     int64_t took = clock_now(&peers->loop->clock) - self->since_ns;
@@ -96,6 +109,8 @@ void wait_end(struct peers *peers, struct wait *self)
 {
     if (self->measured)
         measure(peers, self);
+    if (trace_on(&peers->loop->trace))
+        wait_trace(peers, self);
     struct waits *waits = &peers->waits;
     timer_clear(&peers->loop->timers, &self->timer);
     self->identity->waiting--;

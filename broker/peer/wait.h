@@ -60,6 +60,8 @@ static inline void wait_init(struct wait *self, const struct wait_ops *ops, void
 /* Starts to wait on behalf of a request. */
 rp_status wait_begin(struct peers *peers, struct wait *self, const struct request *request, uint64_t timeout_ms,
                      rp_error *err);
+/* Adds to the trace how long the request has waited. */
+void wait_trace(const struct peers *peers, const struct wait *self);
 void wait_end(struct peers *peers, struct wait *self);
 /* After the handler of a request: true if the request waits. Its time then counts when it ends. */
 bool wait_goes_on(struct peers *peers);

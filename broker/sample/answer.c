@@ -81,7 +81,12 @@ void sample_answer(struct waiter *waiter, const char *text)
         .partial = !waiter->fetch && picks->n < waiter->want,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
+    struct loop *loop = waiter->samples->loop;
+    int64_t start = loop_trace_start(loop);
     bool sent = reply_picks(waiter->samples, &reply);
+    loop_trace_end(loop, "reply", start,
+                   (struct trace_span){
+                       .who = waiter->wait.client, .id = waiter->wait.id, .count = picks->n, .link = TRACE_REQUEST});
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
         waiter->table->stats.orphaned_picks += picks->n;
     waiter_end(waiter);

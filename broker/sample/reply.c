@@ -192,6 +192,8 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     bool ok = payload && make_payload(self, peer, payload, &n);
     if (ok) {
         write_header(self, reply, &header);
+        if (trace_on(&peers->loop->trace))
+            request_put_tracing(peers, &header);
         ok = !header.failed;
         if (!ok)
             pb_writer_fini(&header);

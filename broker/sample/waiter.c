@@ -128,7 +128,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     return got;
 }
 
-void waiter_fill(struct waiter *self)
+static void fill(struct waiter *self)
 {
     struct table *table = self->table;
     if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
@@ -142,6 +142,16 @@ void waiter_fill(struct waiter *self)
         if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
             return;
     }
+}
+
+void waiter_fill(struct waiter *self)
+{
+    struct loop *loop = self->table->loop;
+    int64_t start = loop_trace_start(loop);
+    uint32_t before = self->picks.n;
+    fill(self);
+    if (self->picks.n > before)
+        loop_trace_end(loop, "fill", start, (struct trace_span){.count = self->picks.n - before});
 }
 
 bool waiter_is_done(const struct waiter *self)

@@ -47,6 +47,8 @@ static const struct command commands[] = {
     ROW(COUNTER, "counter", counter, req_counter, true, ACTOR | LEARNER),
     ROW(REDUCE, "reduce", reduce, req_reduce, false, LEARNER),
     AHEAD_ROW(CHECKPOINT, "checkpoint", checkpoint, req_checkpoint, ADMIN),
+    AHEAD_ROW(TRACE, "trace", trace, req_trace, ADMIN),
+    AHEAD_ROW(TRACE_SPANS, "trace_spans", trace_spans, req_trace_spans, KEY_ANY),
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -89,6 +91,13 @@ static rp_status command_count(struct service *service, const struct command *co
     rp_status status = command_run(service, command, request, err);
     service->peers->commit.ahead = false;
     uint64_t took = (uint64_t)(clock_now(&service->loop->clock) - start);
+    if (trace_on(&service->loop->trace))
+        trace_add(&service->loop->trace, command->name, "core",
+                  &(struct trace_span){.start_ns = start,
+                                       .duration_ns = (int64_t)took,
+                                       .who = request->head.client,
+                                       .id = request->head.id,
+                                       .link = TRACE_REQUEST});
     struct command_stats *stats = &service->commands[command - commands];
     stats->calls++;
     stats->errors += status != RP_OK;

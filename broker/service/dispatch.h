@@ -42,6 +42,7 @@ request_fn req_sample, req_cancel, req_fetch;
 request_fn req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
 request_fn req_checkpoint;
+request_fn req_trace, req_trace_spans;
 /* A checkpoint_listener: answers requests that wait for this checkpoint or an earlier one. ctx: the service. */
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error);
 request_fn req_params_put, req_params_get, req_counter, req_reduce;

@@ -1,7 +1,7 @@
 /* The service: one handler for each kind of request, over all rooms of the broker.
  *
  * The room owns the table of handlers (dispatch.h), and what requests leave behind that belongs to no other room: waiting
- * parameter requests, reduce groups, clients that wait for a checkpoint. It stands above all other rooms;
+ * parameter requests, reduce groups, clients that wait for a checkpoint, and a trace. It stands above all other rooms;
  * only broker.c, which runs it, is higher. */
 #ifndef BROKER_SERVICE_H
 #define BROKER_SERVICE_H
@@ -22,6 +22,7 @@ struct checkpoint_wait;
 struct checkpoints;
 struct spill;
 struct stream;
+struct trace_session;
 
 struct service {
     /* borrowed */
@@ -42,6 +43,7 @@ struct service {
     struct params_waits params_waits;
     struct reduces reduces;
     struct checkpoint_wait *checkpoint_waits; /* clients that wait for a checkpoint: req_checkpoint.c */
+    struct trace_session *trace;              /* a trace that is recorded or collected, or NULL: req_trace.c */
 };
 
 /* The caller has set what is borrowed. */

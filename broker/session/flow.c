@@ -27,7 +27,7 @@ static bool queue_grow(struct flow *self)
 static void block(struct flow *self)
 {
     struct flow *first = self->table->blocked;
-    self->blocked_ns = self->session->sessions->loop->now_ns;
+    self->blocked_ns = self->stopped_ns = self->session->sessions->loop->now_ns;
     self->next = first ? first : self;
     self->prev = first ? first->prev : self;
     self->prev->next = self;
@@ -36,9 +36,23 @@ static void block(struct flow *self)
         self->table->blocked = self;
 }
 
+void flow_trace(const struct flow *self)
+{
+    struct loop *loop = self->session->sessions->loop;
+    int64_t now = clock_now(&loop->clock);
+    if (now > self->stopped_ns)
+        trace_add(&loop->trace, self->table->name, "inserts that wait",
+                  &(struct trace_span){.start_ns = self->stopped_ns,
+                                       .duration_ns = now - self->stopped_ns,
+                                       .who = self->session->ordinal,
+                                       .count = self->count});
+}
+
 static void unblock(struct flow *self)
 {
     struct table *table = self->table;
+    if (trace_on(&self->session->sessions->loop->trace))
+        flow_trace(self);
     if (self->next == self) {
         table->blocked = NULL;
     } else {

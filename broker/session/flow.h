@@ -44,9 +44,12 @@ struct flow {
     struct pending_item *queue; /* ring */
     uint32_t head, count, capacity;
     int64_t blocked_ns;       /* since when its first item waits */
+    int64_t stopped_ns;       /* since when items of it wait, without a break */
     struct flow *prev, *next; /* in the table's ring of blocked flows */
 };
 
+/* Adds to the trace how long items of the flow have waited for their table, without a break. */
+void flow_trace(const struct flow *self);
 /* Appends an item to the queue. False: no memory, and nothing has changed. */
 bool flow_push(struct flow *self, const struct pending_item *item);
 /* Counts a rejected item with the last item of the queue, if that is rejected as well. False: it is not. */

@@ -223,7 +223,12 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
         }
         return;
     }
+    int64_t start = loop_trace_start(sessions->loop);
     take_message(&intake);
+    loop_trace_end(
+        sessions->loop, "insert", start,
+        (struct trace_span){
+            .who = session->ordinal, .id = intake.in.number, .count = intake.in.n_items, .link = TRACE_INGEST});
 }
 
 bool ingest_receive(struct sessions *sessions)

@@ -8,6 +8,7 @@
 #include "replay/log.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
+#include "replay/trace.h"
 #include "replay/types.h"
 #include "replay/writer.h"
 

@@ -118,7 +118,8 @@ struct wire_reply {
     uint64_t id;
     uint32_t status;
     struct wire_string text;
-    uint32_t body; /* 0: none */
+    struct wire_string tracing; /* a Tracing message, not parsed; empty: no trace is recorded */
+    uint32_t body;              /* 0: none */
     const uint8_t *data;
     size_t size;
 };

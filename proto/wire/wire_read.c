@@ -10,7 +10,9 @@
 #define REQUEST_FIELDS(X)                                                                                              \
     X(1, U32, version, version) X(2, F64, id, id) X(3, F64, client, client) X(4, F64, settled, settled)
 
-#define REPLY_FIELDS(X) X(1, U32, version, version) X(2, F64, id, id) X(3, U32, status, status) X(4, TEXT, text, text)
+#define REPLY_FIELDS(X)                                                                                                \
+    X(1, U32, version, version)                                                                                        \
+    X(2, F64, id, id) X(3, U32, status, status) X(4, TEXT, text, text) X(5, TEXT, tracing, tracing)
 
 #define SAMPLE_FIELDS(X)                                                                                               \
     X(1, TEXT, table, table)                                                                                           \

@@ -38,18 +38,20 @@ ROWS = {
     "counter": (ACTOR | LEARNER, pb.Counter(name="c", add=1)),
     "reduce": (LEARNER, pb.Reduce()),
     "checkpoint": (NOBODY, pb.Checkpoint()),
+    "trace": (NOBODY, pb.Trace()),
+    "trace_spans": (EVERYBODY, pb.TraceSpans()),
 }
 PAYLOADS = {"params_put": [b"weights"]}
 
 # How docs/SECURITY.md names them.
 DOCUMENTED = {
-    "connect, info, why, cancel": ("hello", "info", "why", "cancel"),
+    "connect, info, why, cancel, spans of a trace": ("hello", "info", "why", "cancel", "trace_spans"),
     "write (sessions, heartbeats, everything on `ingest`)": ("heartbeat", "bye", "ingest"),
     "counters": ("counter",),
     "read parameters": ("params_get",),
     "sample, update, delete, publish parameters, reduce": ("sample", "update", "delete", "params_put", "reduce"),
     "list and fetch items": ("list", "fetch"),
-    "reset, limiter, checkpoint": ("reset", "set_limiter", "checkpoint"),
+    "reset, limiter, checkpoint, trace": ("reset", "set_limiter", "checkpoint", "trace"),
 }
 
 HOLDERS = ["actor", "learner", "observer", "admin", "actor+learner", "learner+observer"]

@@ -125,6 +125,10 @@ static struct conn_request *take_answered(struct conn *self, uint64_t id, rp_sta
 static void take_reply(struct conn *self, struct conn_reply *reply)
 {
     uint64_t id = reply->view.id;
+    if (reply->view.tracing.size) {
+        const struct conn_request *request = conn_request_find(self, id);
+        conn_trace_told(self, &reply->view, request ? request->traced_ns : 0);
+    }
     if (id == 0) {
         take_notice(self, reply);
     } else if (id == self->hello_id) {
@@ -132,6 +136,8 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else {
         struct conn_request *request = take_answered(self, id, (rp_status)reply->view.status);
         if (request) {
+            if (request->traced_ns)
+                conn_trace_request(self, request);
             conn_request_answer(request, reply);
             return;
         }
@@ -225,6 +231,10 @@ int64_t conn_turn(struct conn *self)
     int64_t next = conn_request_expire(self, now);
     int64_t parts = tick_parts(self, now);
     next = parts < next ? parts : next;
+    if (self->tracing.number) {
+        int64_t trace = conn_trace_tick(self, now);
+        next = trace < next ? trace : next;
+    }
     if (self->reset_wanted)
         next = now;
     if (self->link != LINK_UP || self->has_key)

@@ -31,6 +31,7 @@
 #include "replay/types.h"
 
 struct conn;
+struct trace;
 
 /* ---- replies ---- */
 
@@ -150,6 +151,8 @@ void conn_destroy(struct conn **self);
 rp_status conn_check_process(const struct conn *self, rp_error *err);
 /* The same as a question. */
 bool conn_is_foreign(const struct conn *self);
+/* Returns where threads of this client add spans; they are recorded while the broker records a trace. */
+struct trace *conn_trace(struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
 /* Gives a socket that is not connected yet the keys of this client and of the broker, if it uses keys. */

@@ -7,6 +7,7 @@
 
 #include "agent/client/conn/conn.h"
 #include "proto/base/rng.h"
+#include "proto/base/trace.h"
 #include "proto/keys/keys.h"
 
 #define REQUEST_BUCKETS 64u
@@ -29,6 +30,7 @@ struct conn_request {
     uint32_t n_payload;
     int64_t deadline_ns;
     int64_t timeout_ms;
+    int64_t traced_ns; /* when it was sent; 0: no trace was on */
     conn_reply_fn *fn;
     void *ctx;
     struct conn_part *part;   /* not NULL: sent once, for this part */
@@ -59,6 +61,20 @@ enum link_state {
     LINK_UP,     /* with a key: HELLO is said again at link_time */
 };
 
+/* This client's part in a trace. Only the I/O thread uses it. */
+struct conn_trace {
+    struct conn_part part;  /* never attached: requests of the trace are sent for it */
+    uint64_t number;        /* of the trace; 0: none is on */
+    uint64_t last;          /* of the trace before, which late replies may still name */
+    int64_t end_ns;         /* of this process' clock: when the trace ends */
+    int64_t offset_ns;      /* the broker's clock less this one's, by the shortest round trip */
+    int64_t trip_ns;        /* the shortest round trip; INT64_MAX: none yet */
+    uint32_t trips;         /* round trips made to compare the clocks */
+    bool sending;           /* a message is in flight */
+    struct trace_list list; /* after the end: what is sent */
+    uint32_t sent;          /* of these */
+};
+
 struct conn {
     char *endpoint;
     char *name;
@@ -73,6 +89,7 @@ struct conn {
     uint32_t forks; /* forks_count and process id of the process that this connection's threads run in */
     int32_t pid;
     int64_t backoff_min_ns, backoff_max_ns;
+    struct trace trace;      /* spans of any thread */
     struct conn_host broker; /* turn NULL: no host, and this connection has a thread */
     pthread_t thread;
     bool started; /* the thread runs, or there is a host */
@@ -108,6 +125,7 @@ struct conn {
     uint64_t taken; /* id of the last request that another thread has submitted and this thread has taken */
     struct conn_request *buckets[REQUEST_BUCKETS];
     struct conn_part *parts;
+    struct conn_trace tracing;
     struct rng rng;
 };
 
@@ -163,6 +181,15 @@ bool reply_receive(struct conn *self, struct conn_reply **reply, uint64_t *lost)
 void conn_request_answer(struct conn_request *request, struct conn_reply *reply);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
+
+/* conn_trace.c */
+/* A reply says that a trace is on. sent_ns: when its request was sent; 0: not known. */
+void conn_trace_told(struct conn *self, const struct wire_reply *reply, int64_t sent_ns);
+/* Adds the span of a request that was answered. */
+void conn_trace_request(struct conn *self, const struct conn_request *request);
+/* Sends the spans when the trace has ended; returns the time of the next call. */
+int64_t conn_trace_tick(struct conn *self, int64_t now_ns);
+void conn_trace_fini(struct conn *self);
 
 /* conn_key.c */
 /* Reads the key file that the options or the environment name, if any. */

@@ -187,6 +187,7 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     if (host)
         self->broker = *host;
     pthread_mutex_init(&self->mutex, NULL);
+    trace_init(&self->trace);
     conn_cond_init(&self->changed);
     set_back_off(self, options);
     rng_system(&self->client_id, sizeof self->client_id);
@@ -252,5 +253,6 @@ void conn_destroy(struct conn **self_p)
     conn_hello_unref(&self->hello);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
+    conn_trace_fini(self);
     conn_free(self);
 }

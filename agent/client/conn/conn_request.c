@@ -325,6 +325,7 @@ void conn_request_transmit(struct conn *self, struct conn_request *request)
     if (!request->sent) /* later the header is shared with copies in flight */
         header_put(request, SETTLED_AT, conn_request_settled(self));
     request->sent = true;
+    request->traced_ns = trace_now(&self->trace);
     /* A request that the socket does not take is sent again after the reconnect, which is due. */
     if (!transmit(to, request) && to.duct)
         conn_reset(self, "no memory");

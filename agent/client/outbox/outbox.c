@@ -8,6 +8,7 @@
 #include "agent/client/outbox/outbox_impl.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/trace.h"
 
 /* Number of keys of a session if the broker does not say it. */
 #define OLD_KEY_COUNT (UINT64_C(1) << 40)
@@ -257,10 +258,22 @@ static bool transmit_blank(struct outbox *self, struct way push)
     return ok;
 }
 
+/* Adds the span of the message that was just sent. */
+static void trace_sent(struct outbox *self, int64_t start_ns)
+{
+    trace_add(self->trace, "send", NULL,
+              &(struct trace_span){.start_ns = start_ns,
+                                   .duration_ns = trace_clock() - start_ns,
+                                   .who = self->ordinal,
+                                   .id = self->wire_next,
+                                   .link = TRACE_INGEST});
+}
+
 /* Sends messages that have a number and were not sent in this epoch. */
 static bool catch_up(struct outbox *self, struct way push)
 {
     while (self->wire_next <= self->last_number) {
+        int64_t start = self->trace ? trace_now(self->trace) : 0;
         bool blank = !self->cursor || self->cursor->number > self->wire_next;
         if (!(blank ? transmit_blank(self, push) : transmit(self, self->cursor, push)))
             return false;
@@ -268,6 +281,8 @@ static bool catch_up(struct outbox *self, struct way push)
             self->counts.resent++;
         else
             self->highest_sent = self->wire_next;
+        if (start)
+            trace_sent(self, start);
         self->wire_next++;
         if (!blank)
             self->cursor = self->cursor->next;
@@ -310,7 +325,10 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
             continue;
         }
         self->short_of_memory = false;
+        int64_t start = self->trace ? trace_now(self->trace) : 0;
         uint32_t n = outbox_build(self, table);
+        if (start && n)
+            trace_add_since(self->trace, "pack items", NULL, start, n);
         if (n == 0) {
             if (self->short_of_memory)
                 self->last_partial_ns = now_ns;

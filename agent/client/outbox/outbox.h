@@ -56,6 +56,8 @@ struct outbox_table {
 
 struct outbox {
     struct handoff *handoff;
+    struct trace *trace;            /* borrowed; NULL: nobody asks for spans */
+    uint32_t ordinal;               /* of the session, at the broker */
     const struct conn_hello *hello; /* from the start of the writer: names of its tables */
     uint32_t n_columns, batch_items;
     bool short_of_memory; /* there was no memory for the last message: retry soon */

@@ -7,6 +7,7 @@
 #include "agent/client/conn/client.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
+#include "proto/base/trace.h"
 #include "replay/params.h"
 #include "replay/types.h"
 
@@ -217,7 +218,9 @@ rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t ro
         RP_TRY(membership(reduce, REPLAY__REDUCE__OP__JOIN, conn_left_ms(deadline), err));
     if (!reduce->pending)
         RP_TRY(send_vector(reduce, values, n, round_ms, err));
+    int64_t start = trace_now(conn_trace(reduce->conn));
     struct conn_reply *reply = wait_for_sum(reduce, deadline);
+    trace_add_since(conn_trace(reduce->conn), "wait for a sum", NULL, start, 0);
     if (!reply && conn_is_stopped())
         return conn_stopped(err);
     if (!reply) {

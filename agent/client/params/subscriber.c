@@ -10,6 +10,7 @@
 #include "agent/client/params/params.h"
 #include "agent/client/params/params_link.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 #include "replay/types.h"
 
 /* Age at which a copy that was not taken is replaced. */
@@ -140,10 +141,12 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     RP_TRY(conn_check_process(subscriber->link.conn, err));
     if (timeout_ms == 0)
         conn_look(subscriber->link.conn);
+    int64_t start = timeout_ms != 0 ? trace_now(conn_trace(subscriber->link.conn)) : 0;
     pthread_mutex_lock(&subscriber->link.lock);
     while (timeout_ms != 0 && !subscriber->ready && subscriber->link.status == RP_OK &&
            conn_wait(subscriber->link.conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
         ;
+    trace_add_since(conn_trace(subscriber->link.conn), "wait for parameters", NULL, start, 0);
     if (timeout_ms != 0 && conn_is_stopped()) {
         pthread_mutex_unlock(&subscriber->link.lock);
         return conn_stopped(err);

@@ -5,6 +5,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 /* A broker that is up answers within the request's own time-out. After this much longer the request is cancelled. */
 #define GRACE_NS (10 * NS_PER_S)
@@ -104,8 +105,10 @@ static struct conn_reply *await_reply(struct demand *self, uint64_t id, int64_t 
 static rp_status decode(struct demand *self, struct conn_reply *reply, uint32_t count, rp_batch **batch, rp_error *err)
 {
     int64_t start = conn_now();
+    int64_t traced = trace_now(conn_trace(self->source.conn));
     RP_TRY(sample_source_decode(&self->source, reply, count, &self->rest, err));
     self->source.stats.decode_ns += (uint64_t)(conn_now() - start);
+    trace_add_since(conn_trace(self->source.conn), "decode", NULL, traced, count);
     if (batch_list_items(self->rest) == 0) {
         batch_list_release(&self->rest);
         return err_set(err, RP_BAD_MESSAGE, "0 items came for a request of %u", count);

@@ -22,6 +22,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 /* Delay before requests are sent again after the broker has cancelled some. */
 #define RETRY_NS (100 * NS_PER_MS)
@@ -256,6 +257,9 @@ static void decode_one(struct prefetch *self)
     if (status == RP_OK)
         status = sample_source_decode(&self->source, reply, slot->count, &batch, &error);
     int64_t spent = conn_now() - start;
+    if (trace_on(conn_trace(self->source.conn)))
+        trace_add(conn_trace(self->source.conn), "decode", NULL,
+                  &(struct trace_span){.start_ns = start, .duration_ns = spent, .count = slot->count});
     pthread_mutex_lock(&self->lock);
     if (status == RP_NO_MEMORY && reply->answered && reply->status == RP_OK) {
         slot->reply = reply; /* its items may exist nowhere else */

@@ -8,6 +8,7 @@
 #include "agent/client/sampler/prefetch.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 /* A longer time-out of the stream has no end. */
 #define MOST_MS (INT64_MAX / NS_PER_MS / 4)
@@ -118,8 +119,12 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
 {
     *batch = NULL;
     RP_TRY(conn_check_process(source_of(sampler)->conn, err));
-    return sampler->demand ? demand_next(sampler->demand, batch, timeout_ms, err)
-                           : prefetch_next(sampler->prefetch, batch, timeout_ms, err);
+    struct trace *trace = conn_trace(source_of(sampler)->conn);
+    int64_t start = trace_now(trace);
+    rp_status status = sampler->demand ? demand_next(sampler->demand, batch, timeout_ms, err)
+                                       : prefetch_next(sampler->prefetch, batch, timeout_ms, err);
+    trace_add_since(trace, "wait for a sample", NULL, start, *batch ? (*batch)->info.n : 0);
+    return status;
 }
 
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)

@@ -12,6 +12,7 @@
 #include "agent/client/writer/writer_wait.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 #define DEFAULT_IN_FLIGHT_ITEMS 20000u
 #define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
@@ -235,16 +236,24 @@ static rp_status finish_step(rp_writer *self, rp_error *err)
     return status;
 }
 
-rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
+static rp_status append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
     struct step_stream *stream = &writer->stream;
-    RP_TRY(writer_check_process(writer, err));
     RP_TRY(step_stream_check_step(stream, values, err));
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
     for (uint32_t i = 0; i < stream->n_columns; i++)
         if (values[i])
             RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
     return finish_step(writer, err);
+}
+
+rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(writer_check_process(writer, err));
+    int64_t start = trace_now(conn_trace(writer->conn));
+    rp_status status = append(writer, values, timeout_ms, err);
+    trace_add_since(conn_trace(writer->conn), "append", NULL, start, 1);
+    return status;
 }
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)

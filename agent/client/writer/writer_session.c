@@ -89,7 +89,7 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
     memcpy(self->id, hello->session.data, WIRE_SESSION_BYTES);
     self->has_id = true;
     self->epoch = hello->epoch;
-    self->ordinal = hello->ordinal;
+    self->ordinal = self->outbox.ordinal = hello->ordinal;
     self->heartbeat_ns = (int64_t)(hello->heartbeat_ms ? hello->heartbeat_ms : 1000) * NS_PER_MS;
     self->expiry_ns = (int64_t)(hello->expiry_ms ? hello->expiry_ms : 10000) * NS_PER_MS;
     int64_t now = conn_now();
@@ -430,6 +430,7 @@ bool writer_session_init(struct writer_session *self, const struct writer_sessio
     self->patience = 1;
     snprintf(self->name, sizeof self->name, "%s", options->name);
     bool ok = outbox_init(&self->outbox, options->handoff, options->hello, stream->n_columns, options->doubt);
+    self->outbox.trace = conn_trace(options->conn);
     return copy_columns(self, stream) && ok;
 }
 

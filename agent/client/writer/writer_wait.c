@@ -8,6 +8,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/trace.h"
 
 static uint64_t unconfirmed(rp_writer *self)
 {
@@ -41,8 +42,8 @@ static void explain(rp_writer *self, char *out, size_t size)
 
 typedef bool done_fn(rp_writer *self, uint64_t arg);
 
-/* Waits until done. False: the deadline has passed, or the caller has ended the wait. */
-static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadline_ns)
+/* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
+static bool wait_for(rp_writer *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
     if (done(self, arg))
@@ -51,6 +52,7 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
         conn_look(self->conn);
         return done(self, arg);
     }
+    int64_t start = trace_now(conn_trace(self->conn));
     atomic_fetch_add(&handoff->waiters, 1);
     conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
     pthread_mutex_lock(&handoff->mutex);
@@ -60,6 +62,7 @@ static bool wait_for(rp_writer *self, done_fn *done, uint64_t arg, int64_t deadl
         ;
     pthread_mutex_unlock(&handoff->mutex);
     atomic_fetch_sub(&handoff->waiters, 1);
+    trace_add_since(conn_trace(self->conn), what, NULL, start, 0);
     return !conn_is_stopped() && (ok || done(self, arg));
 }
 
@@ -124,7 +127,7 @@ rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_
         atomic_store(&self->handoff.renew, true);
         hurry(self);
     }
-    if (wait_for(self, has_room, n, conn_deadline(timeout_ms)))
+    if (wait_for(self, "wait for credit", has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
     if (conn_is_stopped())
         return conn_stopped(err);
@@ -164,7 +167,7 @@ rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t timeou
     RP_TRY(let_go(self, err));
     if (max_unconfirmed != UINT64_MAX && unconfirmed(self) > 0)
         hurry(self);
-    if (!wait_for(self, is_flushed, max_unconfirmed, deadline_ns)) {
+    if (!wait_for(self, "flush", is_flushed, max_unconfirmed, deadline_ns)) {
         if (conn_is_stopped())
             return conn_stopped(err);
         char why[450];

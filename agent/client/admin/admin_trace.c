@@ -1,0 +1,350 @@
+/* A trace as JSON in Chrome's trace format, which Perfetto and chrome://tracing open.
+ *
+ * Every process of the trace is a "process", every thread a "thread" with complete events ("X") that nest. Spans of one track
+ * that overlap without nesting, such as requests in flight, are laid into several rows of that track. The two ends of a message
+ * are joined by an arrow: a flow from the client's span ("s") to the broker's ("f"). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/admin/admin.h"
+#include "agent/client/conn/client.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/trace.h"
+#include "proto/wire/unpack.h"
+
+/* The answer comes this long after the end, at the latest, if the connection holds. */
+#define GRACE_MS 10000
+
+/* A span on its way into the file. */
+struct event {
+    int64_t start_ns, end_ns; /* since the start of the trace, by the broker's clock */
+    struct trace_span span;
+    uint32_t process;
+    uint32_t row;   /* "tid" */
+    uint64_t arrow; /* 0: none */
+    bool early;     /* it began before the trace, at which it is cut off */
+};
+
+struct chart {
+    const Replay__TraceReply *reply;
+    struct event *events;
+    uint32_t n;
+    uint64_t dropped; /* spans that cannot be read */
+    uint32_t rows;
+    struct json json;
+};
+
+/* ---- reading ---- */
+
+static void read_process(struct chart *self, uint32_t process, zmq_msg_t *frame)
+{
+    const Replay__TraceSpans *from = self->reply->processes[process];
+    const char *data = zmq_msg_data(frame);
+    int64_t zero = (int64_t)self->reply->start_ns, last = (int64_t)self->reply->end_ns - zero;
+    for (size_t at = 0; at + sizeof(struct trace_span) <= zmq_msg_size(frame); at += sizeof(struct trace_span)) {
+        struct event event = {.process = process};
+        memcpy(&event.span, data + at, sizeof event.span);
+        if (!trace_spans_are_sound(data + at, 1, (uint32_t)from->n_text)) {
+            self->dropped++;
+            continue;
+        }
+        if (process > 0 && event.span.link == TRACE_REQUEST)
+            event.span.who = from->client;
+        int64_t start = (int64_t)((uint64_t)event.span.start_ns + (uint64_t)from->offset_ns - (uint64_t)zero);
+        event.end_ns = start + event.span.duration_ns;
+        event.early = start < 0;
+        event.start_ns = start < 0 ? 0 : start;
+        if (event.end_ns < 0 || start > last + NS_PER_S)
+            continue; /* not in the time of the trace */
+        self->events[self->n++] = event;
+    }
+}
+
+static rp_status read_spans(struct chart *self, const struct conn_reply *reply, rp_error *err)
+{
+    size_t bytes = 0;
+    if (reply->n_payload != self->reply->n_processes)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's trace has %u frames for %zu processes", reply->n_payload,
+                       self->reply->n_processes);
+    for (uint32_t i = 0; i < reply->n_payload; i++)
+        bytes += zmq_msg_size(&reply->payload[i]);
+    self->events = malloc((bytes / sizeof(struct trace_span) + 1) * sizeof *self->events);
+    if (!self->events)
+        return err_set(err, RP_NO_MEMORY, "no memory for a trace of %zu bytes", bytes);
+    for (uint32_t i = 0; i < reply->n_payload; i++)
+        read_process(self, i, &reply->payload[i]);
+    return RP_OK;
+}
+
+/* ---- rows ---- */
+
+static int64_t order(int64_t a, int64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+/* Tracks one after another, each by time; of two that start together the longer one comes first and contains the other. */
+static int by_track(const void *left, const void *right)
+{
+    const struct event *a = left, *b = right;
+    int64_t way = order(a->process, b->process);
+    way = way ? way : order(a->span.track, b->span.track);
+    way = way ? way : order(a->start_ns, b->start_ns);
+    way = way ? way : order(b->end_ns, a->end_ns);
+    return (int)way;
+}
+
+/* A row of a track, and the ends of the events in it that may contain the next one. */
+struct row {
+    int64_t *ends;
+    uint32_t depth, capacity;
+};
+
+/* Puts the event into the row if it nests there. -1: no memory. */
+static int row_take(struct row *self, const struct event *event)
+{
+    while (self->depth && self->ends[self->depth - 1] <= event->start_ns)
+        self->depth--;
+    if (self->depth && self->ends[self->depth - 1] < event->end_ns)
+        return 0;
+    if (self->depth == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 8;
+        int64_t *grown = realloc(self->ends, capacity * sizeof *grown);
+        if (!grown)
+            return -1;
+        self->ends = grown;
+        self->capacity = capacity;
+    }
+    self->ends[self->depth++] = event->end_ns;
+    return 1;
+}
+
+static void write_row(struct chart *self, const struct event *event, uint32_t number);
+
+/* Lays the n events of one track into rows. False: no memory. */
+static bool lay_track(struct chart *self, struct event *events, uint32_t n)
+{
+    struct row *rows = NULL;
+    uint32_t n_rows = 0;
+    bool ok = true;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        uint32_t at = 0;
+        int taken = 0;
+        while (at < n_rows && (taken = row_take(&rows[at], &events[i])) == 0)
+            at++;
+        if (at == n_rows) {
+            struct row *grown = realloc(rows, (n_rows + 1) * sizeof *grown);
+            if (grown) {
+                rows = grown;
+                rows[n_rows++] = (struct row){0};
+                taken = row_take(&rows[at], &events[i]);
+                write_row(self, &events[i], at);
+            } else {
+                taken = -1;
+            }
+        }
+        events[i].row = self->rows + at + 1;
+        ok = taken == 1;
+    }
+    self->rows += n_rows;
+    for (uint32_t i = 0; i < n_rows; i++)
+        free(rows[i].ends);
+    free(rows);
+    return ok;
+}
+
+static bool lay_all(struct chart *self)
+{
+    qsort(self->events, self->n, sizeof *self->events, by_track);
+    for (uint32_t from = 0, to; from < self->n; from = to) {
+        const struct event *first = &self->events[from];
+        for (to = from + 1; to < self->n; to++)
+            if (self->events[to].process != first->process || self->events[to].span.track != first->span.track)
+                break;
+        if (!lay_track(self, &self->events[from], to - from))
+            return false;
+    }
+    return true;
+}
+
+/* ---- arrows ---- */
+
+/* By what they are linked with: the client's end of a message, then the broker's in the order of time. */
+static int by_link(const void *left, const void *right)
+{
+    const struct event *a = *(struct event *const *)left, *b = *(struct event *const *)right;
+    int64_t way = order(a->span.link, b->span.link);
+    way = way ? way : a->span.who != b->span.who ? (a->span.who < b->span.who ? -1 : 1) : 0;
+    way = way ? way : a->span.id != b->span.id ? (a->span.id < b->span.id ? -1 : 1) : 0;
+    way = way ? way : order(a->process == 0, b->process == 0);
+    way = way ? way : order(a->start_ns, b->start_ns);
+    return (int)way;
+}
+
+static bool are_linked(const struct event *a, const struct event *b)
+{
+    return a->span.link != TRACE_ALONE && a->span.link == b->span.link && a->span.who == b->span.who &&
+           a->span.id == b->span.id;
+}
+
+/* Joins each message's end at a client with the first at the broker. False: no memory. */
+static bool draw_arrows(struct chart *self)
+{
+    struct event **sorted = malloc((self->n + 1) * sizeof *sorted);
+    uint64_t arrow = 0;
+    if (!sorted)
+        return false;
+    for (uint32_t i = 0; i < self->n; i++)
+        sorted[i] = &self->events[i];
+    qsort(sorted, self->n, sizeof(*sorted), by_link);
+    for (uint32_t i = 1; i < self->n; i++) {
+        struct event *client = sorted[i - 1], *broker = sorted[i];
+        if (client->process > 0 && broker->process == 0 && are_linked(client, broker))
+            client->arrow = broker->arrow = ++arrow;
+    }
+    free(sorted);
+    return true;
+}
+
+/* ---- writing ---- */
+
+static void open_event(struct chart *self, const char *phase, const char *name, uint32_t process, uint32_t row)
+{
+    json_open(&self->json, '{');
+    json_text(&self->json, "ph", phase);
+    json_text(&self->json, "name", name);
+    json_count(&self->json, "pid", process + 1);
+    json_count(&self->json, "tid", row);
+}
+
+/* Chrome's times are microseconds. */
+static void put_us(struct chart *self, const char *key, int64_t ns)
+{
+    json_real(&self->json, key, (double)ns / 1e3);
+}
+
+static void write_row(struct chart *self, const struct event *event, uint32_t number)
+{
+    char name[TRACE_TEXT_BYTES + 16];
+    snprintf(name, sizeof name, number ? "%.47s (%u)" : "%.47s",
+             self->reply->processes[event->process]->text[event->span.track], number + 1);
+    open_event(self, "M", "thread_name", event->process, self->rows + number + 1);
+    json_key(&self->json, "args");
+    json_open(&self->json, '{');
+    json_text(&self->json, "name", name);
+    json_close(&self->json, '}');
+    json_close(&self->json, '}');
+}
+
+static void write_process(struct chart *self, uint32_t process)
+{
+    const Replay__TraceSpans *from = self->reply->processes[process];
+    char name[300];
+    snprintf(name, sizeof name, "%.200s (pid %u)", from->name, from->pid);
+    open_event(self, "M", "process_name", process, 0);
+    json_key(&self->json, "args");
+    json_open(&self->json, '{');
+    json_text(&self->json, "name", name);
+    json_key(&self->json, "clock_offset_ns");
+    json_signed(&self->json, from->offset_ns);
+    json_count(&self->json, "clock_uncertainty_ns", from->uncertainty_ns);
+    json_count(&self->json, "dropped_spans", from->dropped + (process == 0 ? self->dropped : 0));
+    if (process == 0) {
+        put_us(self, "trace_us", (int64_t)(self->reply->end_ns - self->reply->start_ns));
+        json_count(&self->json, "clients_missing", self->reply->missing);
+    }
+    json_close(&self->json, '}');
+    json_close(&self->json, '}');
+    open_event(self, "M", "process_sort_index", process, 0);
+    json_key(&self->json, "args");
+    json_open(&self->json, '{');
+    json_count(&self->json, "sort_index", process);
+    json_close(&self->json, '}');
+    json_close(&self->json, '}');
+}
+
+/* An end of an arrow, at the start of the event that is there. */
+static void write_arrow(struct chart *self, const struct event *event)
+{
+    bool ends = event->process == 0;
+    open_event(self, ends ? "f" : "s", event->span.link == TRACE_INGEST ? "ingest" : "request", event->process,
+               event->row);
+    put_us(self, "ts", event->start_ns);
+    json_text(&self->json, "cat", "message");
+    json_count(&self->json, "id", event->arrow);
+    if (ends)
+        json_text(&self->json, "bp", "e");
+    json_close(&self->json, '}');
+}
+
+static void write_event(struct chart *self, const struct event *event)
+{
+    const Replay__TraceSpans *from = self->reply->processes[event->process];
+    char text[24];
+    open_event(self, "X", from->text[event->span.name], event->process, event->row);
+    json_text(&self->json, "cat", event->process == 0 ? "broker" : "client");
+    put_us(self, "ts", event->start_ns);
+    put_us(self, "dur", event->end_ns - event->start_ns);
+    json_key(&self->json, "args");
+    json_open(&self->json, '{');
+    if (event->span.count)
+        json_count(&self->json, "count", event->span.count);
+    if (event->span.link != TRACE_ALONE) {
+        json_text(&self->json, "kind", event->span.link == TRACE_INGEST ? "ingest" : "request");
+        snprintf(text, sizeof text, "%llu", (unsigned long long)event->span.who);
+        json_text(&self->json, event->span.link == TRACE_INGEST ? "session" : "client", text);
+        json_count(&self->json, "id", event->span.id);
+    }
+    if (event->early)
+        json_text(&self->json, "note", "began before the trace");
+    json_close(&self->json, '}');
+    json_close(&self->json, '}');
+    if (event->arrow)
+        write_arrow(self, event);
+}
+
+static rp_status write_chart(struct chart *self, rp_error *err)
+{
+    json_open(&self->json, '[');
+    for (uint32_t i = 0; i < self->reply->n_processes; i++)
+        write_process(self, i);
+    bool ok = lay_all(self) && draw_arrows(self);
+    for (uint32_t i = 0; ok && i < self->n; i++)
+        write_event(self, &self->events[i]);
+    json_close(&self->json, ']');
+    return ok && !self->json.failed ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a trace of %u spans", self->n);
+}
+
+rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **json, rp_error *err)
+{
+    *json = NULL;
+    Replay__Trace body = REPLAY__TRACE__INIT;
+    body.duration_ms = duration_ms > 0 ? (uint64_t)duration_ms : 0;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE,
+                                   .body = &body.base,
+                                   .timeout_ms = conn_with_grace(duration_ms > 0 ? duration_ms : 0, GRACE_MS)};
+    struct conn_reply *reply = NULL;
+    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
+    Replay__Reply *wire = NULL;
+    struct chart chart = {0};
+    rp_status status = conn_reply_read(reply, &wire, err);
+    if (status == RP_OK && wire->body_case != REPLAY__REPLY__BODY_TRACE)
+        status = err_set(err, RP_BAD_MESSAGE, "the broker has answered something else than a trace");
+    if (status == RP_OK) {
+        chart.reply = wire->trace;
+        status = read_spans(&chart, reply, err);
+    }
+    if (status == RP_OK)
+        status = write_chart(&chart, err);
+    if (status == RP_OK)
+        *json = json_take(&chart.json);
+    if (status == RP_OK && !*json)
+        status = err_set(err, RP_NO_MEMORY, "no memory for the text of a trace");
+    json_fini(&chart.json);
+    free(chart.events);
+    conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+    return status;
+}

@@ -1,0 +1,284 @@
+"""Traces: replay-ctl trace of real runs, checked against the rules of Chrome's trace format."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+
+sys.dont_write_bytecode = True
+
+from runs import PATIENCE, SLOW, Run, check, equal, eventually, program  # noqa: E402
+from harness import Runner  # noqa: E402
+from generated import pb  # noqa: E402
+from service import Service  # noqa: E402
+
+CONFIG = """
+folder: BASE/run
+environment: {name: CartPole-v1}
+agent: {algorithm: dqn, hidden: [16], batch: 16}
+adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+actors: {count: 2, epsilon: 0.4}
+learners: {save_every: 100ms, publish_every: 5}
+stop: {steps: 0}
+report: {every: 50ms}
+broker:
+  service: ipc://BASE/service
+  ingest: ipc://BASE/ingest
+  events: ipc://BASE/events
+  journal: {dir: BASE/journal, fsync: interval, interval: 50ms}
+  checkpoint: {every: 300ms}
+  tables:
+    - name: replay
+      max_size: 10000
+      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
+"""
+
+test = Runner()
+
+
+# ---- the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+
+def is_time(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def is_id(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_fields(event):
+    """Required fields of every phase that is used, and their types."""
+    check(isinstance(event, dict), "an event is an object:", event)
+    check(event.get("ph") in ("X", "M", "s", "f"), "phase", event)
+    check(isinstance(event.get("name"), str) and event["name"], "name", event)
+    check(is_id(event.get("pid")) and is_id(event.get("tid")), "pid and tid", event)
+    if event["ph"] == "M":
+        check(event["name"] in ("process_name", "thread_name", "process_sort_index"), "metadata", event)
+        wanted = ("sort_index", int) if event["name"] == "process_sort_index" else ("name", str)
+        check(isinstance(event["args"].get(wanted[0]), wanted[1]), "arguments of metadata", event)
+        return
+    check(is_time(event.get("ts")), "ts", event)
+    check(isinstance(event.get("cat"), str), "cat", event)
+    if event["ph"] == "X":
+        check(is_time(event.get("dur")), "dur", event)
+        check(isinstance(event.get("args"), dict), "args", event)
+    else:
+        check(is_id(event.get("id")), "id of a flow", event)
+        check(event["ph"] == "s" or event.get("bp") == "e", "binding point", event)
+
+
+def nanoseconds(us):
+    return round(us * 1000)
+
+
+def check_nesting(events):
+    """Complete events of one thread contain each other or are apart."""
+    threads = {}
+    for event in events:
+        if event["ph"] == "X":
+            start = nanoseconds(event["ts"])
+            threads.setdefault((event["pid"], event["tid"]), []).append((start, -(start + nanoseconds(event["dur"]))))
+    for thread, spans in threads.items():
+        open_ends = []
+        for start, minus_end in sorted(spans):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            check(not open_ends or -minus_end <= open_ends[-1], "partial overlap in thread", thread, start)
+            open_ends.append(-minus_end)
+    return threads
+
+
+def check_flows(events):
+    """Every arrow has both ends, each inside a complete event of its thread, and begins at a client."""
+    starts = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    ends = {"s": {}, "f": {}}
+    for event in events:
+        if event["ph"] in ends:
+            check(event["id"] not in ends[event["ph"]], "two ends of one arrow", event)
+            check((event["pid"], event["tid"], event["ts"]) in starts, "an arrow's end outside of all spans", event)
+            ends[event["ph"]][event["id"]] = event
+    equal(set(ends["s"]), set(ends["f"]), "ids of arrows")
+    for id, start in ends["s"].items():
+        check(start["pid"] != 1 and ends["f"][id]["pid"] == 1, "from a client to the broker", start)
+    return ends
+
+
+class Trace:
+    """A trace that was read and found to be sound."""
+
+    def __init__(self, text):
+        self.events = json.loads(text)
+        check(isinstance(self.events, list), "an array of events")
+        for event in self.events:
+            check_fields(event)
+        self.threads = check_nesting(self.events)
+        self.flows = check_flows(self.events)
+        named = {(e["pid"], e["tid"]): e["args"]["name"] for e in self.events if e["name"] == "thread_name"}
+        equal(set(named), set(self.threads), "threads with a name, and threads with events")
+        self.threads = named
+        self.processes = {e["args"]["name"].split(" (pid")[0]: e for e in self.events if e["name"] == "process_name"}
+        equal({e["pid"] for e in self.events}, {e["pid"] for e in self.processes.values()}, "processes with a name")
+
+    def spans(self, process, name=None, thread=None):
+        pid = self.processes[process]["pid"]
+        return [e for e in self.events if e["ph"] == "X" and e["pid"] == pid and name in (None, e["name"]) and
+                (thread is None or self.threads[pid, e["tid"]].split(" (")[0] == thread)]
+
+    def about(self, process, what):
+        return self.processes[process]["args"][what]
+
+
+def words(endpoint, seconds, out):
+    return [program("ctl"), "-e", endpoint, "trace", "--seconds", str(seconds), str(out)]
+
+
+def take(base, seconds=1.0):
+    out = pathlib.Path(base) / "out.json"
+    done = subprocess.run(words("ipc://%s/service" % base, seconds, out), capture_output=True, text=True,
+                          timeout=seconds + 2 * PATIENCE)
+    equal(done.returncode, 0, done.stderr)
+    return Trace(out.read_text())
+
+
+def names(trace, process):
+    return {event["name"] for event in trace.spans(process)}
+
+
+# ---- tests
+
+@test
+def a_run_of_actors_and_a_learner():
+    with Run(CONFIG) as run:
+        run.broker()
+        run.learner()
+        run.actor(0)
+        run.actor(1)
+        eventually(lambda: run.policy() > 2, PATIENCE, "published parameters")
+        trace = take(run.base, 1.5 * SLOW)
+        check({"broker", "learner-0", "actor-0", "actor-1"} <= set(trace.processes), set(trace.processes))
+        check({"insert", "sample", "fill", "reply", "update", "params_put", "checkpoint"} <= names(trace, "broker"),
+              names(trace, "broker"))
+        check(trace.spans("broker", thread="waits") and trace.spans("broker", thread="disk writer") and
+              trace.spans("broker", thread="syncer"), set(trace.threads.values()))
+        check({"environment step", "choose actions", "append", "pack items", "send"} <= names(trace, "actor-0"),
+              names(trace, "actor-0"))
+        check({"learner step", "gradient", "wait for a sample", "decode", "sample", "update", "params_put"} <=
+              names(trace, "learner-0"), names(trace, "learner-0"))
+        equal(trace.about("broker", "clients_missing"), 0)
+        samples_lie_inside_their_requests(trace)
+        kinds = {event["name"] for event in trace.flows["s"].values()}
+        equal(kinds, {"request", "ingest"}, "kinds of arrows")
+
+
+def samples_lie_inside_their_requests(trace):
+    """What the broker did for a sample happened between its request and its reply, as far as the clocks are known."""
+    margin = trace.about("learner-0", "clock_uncertainty_ns") / 1e3
+    equal(trace.about("learner-0", "clock_offset_ns"), 0, "processes of one machine have one clock")
+    check(0 < margin < 1e5, "uncertainty of the clock in us", margin)
+    asked = {e["args"]["id"]: e for e in trace.spans("learner-0", "sample", "requests")}
+    client = {e["args"]["client"] for e in asked.values()}
+    equal(len(client), 1, "clients of one process")
+    found = 0
+    for event in trace.spans("broker", "sample") + trace.spans("broker", "reply"):
+        request = asked.get(event["args"]["id"])
+        if not request or event["args"]["client"] not in client:
+            continue
+        found += 1
+        check(request["ts"] - margin <= event["ts"] and
+              event["ts"] + event["dur"] <= request["ts"] + request["dur"] + margin, "outside", request, event, margin)
+    check(found > 10, "samples with both ends:", found)
+
+
+BARE = """
+folder: BASE/run
+environment: {name: CartPole-v1}
+agent: {algorithm: dqn}
+broker:
+  service: ipc://BASE/service
+  ingest: ipc://BASE/ingest
+  events: ipc://BASE/events
+  tables: [{name: replay}]
+"""
+
+
+@test
+def a_thousand_requests_lose_nothing():
+    """All are answered, and all are in the trace; a wait that does not end is there, too."""
+    with Run(BARE) as run:
+        run.broker()
+        endpoint = "ipc://%s/service" % run.base
+        service, traces = Service(endpoint), []
+        waiting = service.send("sample", pb.Sample(table="replay", count=1))
+        thread = threading.Thread(target=lambda: traces.append(take(run.base, 2.0 * SLOW)))
+        thread.start()
+        eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
+        ids = [service.send("counter", pb.Counter(name="c", add=1)) for _ in range(1000)]
+        replies = [service.wait(id)[0] for id in ids]
+        check(all(reply.HasField("tracing") and reply.tracing.end_ns > reply.tracing.now_ns for reply in replies),
+              "replies that do not tell of the trace")
+        thread.join()
+        check(not service.ask("info", pb.Info())[0].HasField("tracing"), "a reply after the end tells of the trace")
+        equal(service.ask("counter", pb.Counter(name="c"))[0].counter.value, 1000, "additions")
+        trace = traces[0]
+        seen = [e["args"]["id"] for e in trace.spans("broker", "counter") if e["args"]["client"] == str(service.client)]
+        equal(seen, ids, "requests in the trace")
+        equal(trace.about("broker", "dropped_spans"), 0)
+        open_waits = [e for e in trace.spans("broker", "sample", "waits") if e["args"]["id"] == waiting]
+        equal(len(open_waits), 1, "the wait that goes on")
+        equal((open_waits[0]["ts"], open_waits[0]["args"]["note"]), (0, "began before the trace"))
+
+
+@test
+def one_trace_at_a_time():
+    with Run(BARE) as run:
+        run.broker()
+        endpoint = "ipc://%s/service" % run.base
+        first, second = Service(endpoint), Service(endpoint)
+        id = first.send("trace", pb.Trace(duration_ms=60000))
+        eventually(lambda: second.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
+        refused = second.ask("trace", pb.Trace(duration_ms=10), check=False)[0]
+        equal(refused.status, 6, "a second trace")  # FAILED_PRECONDITION
+        check(refused.text, "a refusal has a sentence")
+        done = subprocess.run(words(endpoint, 1, run.base / "no.json"), capture_output=True, text=True)
+        equal(done.returncode, 1, "replay-ctl")
+        check(not (run.base / "no.json").exists(), "a refused trace leaves no file")
+        first.ask("cancel", pb.Cancel(id=[id]))
+        check(not second.ask("info", pb.Info())[0].HasField("tracing"), "the cancelled trace goes on")
+        reply, frames = second.ask("trace", pb.Trace(duration_ms=10))
+        equal([p.name for p in reply.trace.processes], ["broker"])
+        equal(len(frames), 1)
+
+
+@test
+def wrong_spans_are_refused():
+    with Run(BARE) as run:
+        run.broker()
+        endpoint = "ipc://%s/service" % run.base
+        admin, client = Service(endpoint), Service(endpoint)
+        for duration in (0, 60001, 1 << 63):
+            equal(admin.ask("trace", pb.Trace(duration_ms=duration), check=False)[0].status, 1, duration)  # INVALID_ARGUMENT
+        id = admin.send("trace", pb.Trace(duration_ms=1000 * SLOW))
+        number = eventually(lambda: client.ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
+
+        def send(payload=(), trace=number, **said):
+            return client.ask("trace_spans", pb.TraceSpans(trace=trace, **said), payload, check=False)[0].status
+
+        def record(name=0, track=0, link=0, start=1 << 40, duration=5):
+            return b"".join(n.to_bytes(size, "little") for n, size in
+                            ((start, 8), (duration, 8), (0, 8), (7, 8), (3, 4), (name, 2), (track, 1), (link, 1)))
+        equal(send(trace=number ^ 2), 2, "another trace")  # NOT_FOUND
+        for payload in ([b"x"], [record(), record()], [record(name=1)], [record(track=9)], [record(link=3)],
+                        [record(start=1 << 63)], [record(duration=1 << 63)]):
+            check(send(payload, text=["a"]) != 0, "taken:", payload)
+        check(send(text=["n"] * 1000) != 0, "too many names")
+        equal(send([record()], name="odd \"\\\n name", pid=5, text=["\u00fc\"<"], last=True), 0, "good spans")
+        check(send([record()], text=["a"]) != 0, "spans after the last")
+        reply, frames = admin.wait(id, 10 * SLOW)
+        equal([p.name for p in reply.trace.processes], ["broker", "odd \"\\\n name"])
+        equal(frames[1], record())
+
+
+if __name__ == "__main__":
+    sys.exit(test.main())
