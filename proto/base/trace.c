@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/forks.h"
 
 /* A span of more than a hundred days, or a time after as many years, is no time. */
 #define DURATION_MOST (INT64_C(8640000) * NS_PER_S)
@@ -16,6 +17,7 @@ void trace_list_fini(struct trace_list *self)
 {
     free(self->spans);
     free(self->texts);
+    free(self->sources);
     *self = (struct trace_list){0};
 }
 
@@ -36,8 +38,9 @@ bool trace_start(struct trace *self, uint32_t capacity)
 {
     struct trace_list fresh = {.spans = malloc(capacity * sizeof *fresh.spans),
                                .texts = malloc(TRACE_TEXTS * sizeof *fresh.texts),
+                               .sources = malloc(TRACE_TEXTS * sizeof(*fresh.sources)),
                                .capacity = capacity};
-    if (!fresh.spans || !fresh.texts) {
+    if (!fresh.spans || !fresh.texts || !fresh.sources) {
         trace_list_fini(&fresh);
         return false;
     }
@@ -67,33 +70,40 @@ int64_t trace_clock(void)
 /* Returns the index of a text; TRACE_TEXTS: there is no room for it. */
 static uint32_t intern(struct trace_list *self, const char *text)
 {
-    char copy[TRACE_TEXT_BYTES];
-    snprintf(copy, sizeof copy, "%s", text);
+    const size_t most = TRACE_TEXT_BYTES - 1;
     for (uint32_t i = 0; i < self->n_texts; i++)
-        if (strcmp(self->texts[i], copy) == 0)
+        if (self->sources[i] == text && strncmp(self->texts[i], text, most) == 0)
+            return i;
+    for (uint32_t i = 0; i < self->n_texts; i++)
+        if (strncmp(self->texts[i], text, most) == 0)
             return i;
     if (self->n_texts == TRACE_TEXTS)
         return TRACE_TEXTS;
-    memcpy(self->texts[self->n_texts], copy, sizeof copy);
+    self->sources[self->n_texts] = text;
+    snprintf(self->texts[self->n_texts], TRACE_TEXT_BYTES, "%s", text);
     return self->n_texts++;
 }
 
-/* Writes "name 1234" for the calling thread. */
-static const char *thread_text(char *out, size_t size)
+/* Returns "name 1234" for the calling thread. It is made once, because it takes two system calls; a fork changes it. */
+static const char *thread_text(void)
 {
-    char name[16] = "";
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    snprintf(out, size, "%s %ld", name, (long)syscall(SYS_gettid));
-    return out;
+    static _Thread_local char text[TRACE_TEXT_BYTES];
+    static _Thread_local uint32_t forks;
+    if (!text[0] || forks != forks_count()) {
+        char name[16] = "";
+        pthread_getname_np(pthread_self(), name, sizeof name);
+        snprintf(text, sizeof text, "%s %ld", name, (long)syscall(SYS_gettid));
+        forks = forks_count();
+    }
+    return text;
 }
 
 void trace_add(struct trace *self, const char *name, const char *track, const struct trace_span *span)
 {
-    char thread[TRACE_TEXT_BYTES];
     if (!trace_on(self))
         return;
     if (!track)
-        track = thread_text(thread, sizeof thread);
+        track = thread_text();
     pthread_mutex_lock(&self->lock);
     struct trace_list *list = &self->list;
     bool room = list->spans && list->n < list->capacity;

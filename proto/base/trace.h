@@ -41,6 +41,7 @@ struct trace_list {
     uint32_t n, capacity;
     uint64_t dropped;
     char (*texts)[TRACE_TEXT_BYTES];
+    const char **sources; /* [n_texts] where each text came from: most are constants */
     uint32_t n_texts;
 };
 void trace_list_fini(struct trace_list *self);
