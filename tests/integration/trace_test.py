@@ -8,7 +8,7 @@ import threading
 
 sys.dont_write_bytecode = True
 
-from runs import PATIENCE, SLOW, Run, check, equal, eventually, program  # noqa: E402
+from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program  # noqa: E402
 from harness import Runner  # noqa: E402
 from generated import pb  # noqa: E402
 from service import Service  # noqa: E402
@@ -172,10 +172,11 @@ def a_run_of_actors_and_a_learner():
         equal(kinds, {"request", "ingest"}, "kinds of arrows")
 
 
-def samples_lie_inside_their_requests(trace):
+def samples_lie_inside_their_requests(trace, offset=0):
     """What the broker did for a sample happened between its request and its reply, as far as the clocks are known."""
     margin = trace.about("learner-0", "clock_uncertainty_ns") / 1e3
-    equal(trace.about("learner-0", "clock_offset_ns"), 0, "processes of one machine have one clock")
+    apart = trace.about("learner-0", "clock_offset_ns") - offset
+    check(apart == 0 if offset == 0 else abs(apart) / 1e3 <= margin, "the clocks differ by", apart, "ns; uncertainty", margin)
     check(0 < margin < 1e5, "uncertainty of the clock in us", margin)
     asked = {e["args"]["id"]: e for e in trace.spans("learner-0", "sample", "requests")}
     client = {e["args"]["client"] for e in asked.values()}
@@ -189,6 +190,27 @@ def samples_lie_inside_their_requests(trace):
         check(request["ts"] - margin <= event["ts"] and
               event["ts"] + event["dur"] <= request["ts"] + request["dur"] + margin, "outside", request, event, margin)
     check(found > 10, "samples with both ends:", found)
+
+
+AHEAD_S = 500
+ELSEWHERE = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(AHEAD_S)]
+
+
+@test
+def a_learner_with_another_clock():
+    """A time namespace stands for another machine: its clock is 500 s ahead, and the trace puts its spans right."""
+    if subprocess.run(ELSEWHERE + ["true"], capture_output=True).returncode != 0:
+        print("      skipped: no time namespaces here")
+        return
+    with Run(CONFIG) as run:
+        run.broker()
+        Process(run, "learner-0", ELSEWHERE + [program("learner"), "-c", str(run.config), "--index", "0"])
+        run.actor()
+        eventually(lambda: run.policy() > 2, PATIENCE, "published parameters")
+        trace = take(run.base, 1.0 * SLOW)
+        samples_lie_inside_their_requests(trace, -AHEAD_S * 10**9)
+        equal(trace.about("actor-0", "clock_offset_ns"), 0, "the actor has the broker's clock")
+        check(all(e["ts"] < 60e6 for e in trace.spans("learner-0")), "spans far off the trace")
 
 
 BARE = """

@@ -12,7 +12,6 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
-#include "proto/wire/unpack.h"
 
 /* The answer comes this long after the end, at the latest, if the connection holds. */
 #define GRACE_MS 10000

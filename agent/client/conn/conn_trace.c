@@ -77,7 +77,7 @@ static void send_spans(struct conn *self, uint32_t n)
         leave(self);
         return;
     }
-    if (n)
+    if (n && list->spans)
         memcpy(zmq_msg_data(&frame), list->spans + trace->sent, n * sizeof *list->spans);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE_SPANS,
                                    .body = &body.base,
