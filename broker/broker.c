@@ -137,6 +137,26 @@ static bool take_requests(struct broker *self)
     return !self->closed && drain(self, receive_request, &idle);
 }
 
+/* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
+static bool stage(struct broker *self, const char *name, bool (*run)(struct broker *))
+{
+    int64_t start = loop_trace_start(&self->loop);
+    bool busy = run(self);
+    if (busy && start)
+        loop_trace_end(&self->loop, name, start, (struct trace_span){0});
+    return busy;
+}
+
+static bool run_chores(struct broker *self)
+{
+    return chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
+}
+
+static bool write_checkpoint(struct broker *self)
+{
+    return checkpoints_run(self->checkpoints);
+}
+
 static bool run_checkpoints(struct broker *self)
 {
     if (atomic_load_explicit(&self->checkpoint_wanted, memory_order_relaxed) &&
@@ -146,22 +166,7 @@ static bool run_checkpoints(struct broker *self)
         if (checkpoint_start(self->checkpoints, CHECKPOINT_SIGNAL, NULL, &err) != RP_OK)
             log_line(LEVEL_WARN, "B0525", "no checkpoint", "why=\"%s\"", err.text);
     }
-    return self->checkpoints && checkpoints_run(self->checkpoints);
-}
-
-static bool run_chores(struct broker *self)
-{
-    return chores_run(&self->loop.chores, self->loop.clock.now, self->loop.clock.ctx, CHORES_NS);
-}
-
-/* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
-static bool stage(struct broker *self, const char *name, bool (*run)(struct broker *))
-{
-    int64_t start = loop_trace_start(&self->loop);
-    bool busy = run(self);
-    if (busy)
-        loop_trace_end(&self->loop, name, start, (struct trace_span){0});
-    return busy;
+    return self->checkpoints && stage(self, "checkpoint", write_checkpoint);
 }
 
 /* Measures the processor time of a turn. Sleeping takes none, so the end of a turn is the start of the next. */
@@ -225,9 +230,9 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= take_requests(self);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
-    busy |= stage(self, "checkpoint", run_checkpoints);
+    busy |= run_checkpoints(self);
     busy |= snapshot_maker_run(&self->snapshots);
-    busy |= stage(self, "chores", run_chores);
+    busy |= loop->chores.first && stage(self, "chores", run_chores);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
     if (self->sessions.dirty)

@@ -65,6 +65,18 @@ static bool parks(struct waiter *waiter, const char *text)
     return true;
 }
 
+static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
+{
+    struct loop *loop = waiter->samples->loop;
+    int64_t start = loop_trace_start(loop);
+    bool sent = reply_picks(waiter->samples, reply);
+    loop_trace_end(
+        loop, "reply", start,
+        (struct trace_span){
+            .who = waiter->wait.client, .id = waiter->wait.id, .count = reply->picks->n, .link = TRACE_REQUEST});
+    return sent;
+}
+
 void sample_answer(struct waiter *waiter, const char *text)
 {
     if (parks(waiter, text))
@@ -81,12 +93,8 @@ void sample_answer(struct waiter *waiter, const char *text)
         .partial = !waiter->fetch && picks->n < waiter->want,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
-    struct loop *loop = waiter->samples->loop;
-    int64_t start = loop_trace_start(loop);
-    bool sent = reply_picks(waiter->samples, &reply);
-    loop_trace_end(loop, "reply", start,
-                   (struct trace_span){
-                       .who = waiter->wait.client, .id = waiter->wait.id, .count = picks->n, .link = TRACE_REQUEST});
+    bool sent =
+        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
         waiter->table->stats.orphaned_picks += picks->n;
     waiter_end(waiter);

@@ -144,7 +144,7 @@ static void fill(struct waiter *self)
     }
 }
 
-void waiter_fill(struct waiter *self)
+static __attribute__((noinline)) void fill_traced(struct waiter *self)
 {
     struct loop *loop = self->table->loop;
     int64_t start = loop_trace_start(loop);
@@ -152,6 +152,14 @@ void waiter_fill(struct waiter *self)
     fill(self);
     if (self->picks.n > before)
         loop_trace_end(loop, "fill", start, (struct trace_span){.count = self->picks.n - before});
+}
+
+void waiter_fill(struct waiter *self)
+{
+    if (trace_on(&self->table->loop->trace))
+        fill_traced(self);
+    else
+        fill(self);
 }
 
 bool waiter_is_done(const struct waiter *self)

@@ -82,6 +82,13 @@ static rp_status command_run(struct service *service, const struct command *comm
     return status;
 }
 
+static __attribute__((noinline)) void trace_command(struct service *service, const struct command *command,
+                                                    const struct request *request, int64_t start_ns)
+{
+    loop_trace_end(service->loop, command->name, start_ns,
+                   (struct trace_span){.who = request->head.client, .id = request->head.id, .link = TRACE_REQUEST});
+}
+
 /* The same, counted. */
 static rp_status command_count(struct service *service, const struct command *command, struct request *request,
                                rp_error *err)
@@ -92,12 +99,7 @@ static rp_status command_count(struct service *service, const struct command *co
     service->peers->commit.ahead = false;
     uint64_t took = (uint64_t)(clock_now(&service->loop->clock) - start);
     if (trace_on(&service->loop->trace))
-        trace_add(&service->loop->trace, command->name, "core",
-                  &(struct trace_span){.start_ns = start,
-                                       .duration_ns = (int64_t)took,
-                                       .who = request->head.client,
-                                       .id = request->head.id,
-                                       .link = TRACE_REQUEST});
+        trace_command(service, command, request, start);
     struct command_stats *stats = &service->commands[command - commands];
     stats->calls++;
     stats->errors += status != RP_OK;

@@ -247,13 +247,21 @@ static rp_status append(rp_writer *writer, const void *const *values, int64_t ti
     return finish_step(writer, err);
 }
 
+static __attribute__((noinline)) rp_status append_traced(rp_writer *writer, const void *const *values,
+                                                         int64_t timeout_ms, rp_error *err)
+{
+    int64_t start = trace_now(writer->trace);
+    rp_status status = append(writer, values, timeout_ms, err);
+    trace_add_since(writer->trace, "append", NULL, start, 1);
+    return status;
+}
+
 rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(writer_check_process(writer, err));
-    int64_t start = trace_now(conn_trace(writer->conn));
-    rp_status status = append(writer, values, timeout_ms, err);
-    trace_add_since(conn_trace(writer->conn), "append", NULL, start, 1);
-    return status;
+    if (trace_on(writer->trace))
+        return append_traced(writer, values, timeout_ms, err);
+    return append(writer, values, timeout_ms, err);
 }
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
@@ -365,6 +373,7 @@ static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column
                              const rp_writer_options *options, rp_error *err)
 {
     self->conn = client_conn(client);
+    self->trace = conn_trace(self->conn);
     self->forks = forks_count();
     self->hello = conn_hello_ref(self->conn);
     self->max_items = options->max_in_flight_items;

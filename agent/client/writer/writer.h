@@ -18,6 +18,7 @@ struct rp_writer {
     struct handoff handoff; /* first: aligned to a cache line */
     struct writer_session session;
     struct conn *conn;
+    struct trace *trace; /* of the connection */
     struct conn_hello *hello;
     struct step_stream stream;
     struct item_layouts layouts;
