@@ -310,6 +310,7 @@ void prepare_page(struct prepared *self, bool quiet)
     const struct page_options options = {.address = self->config.launch.http,
                                          .folder = self->folder,
                                          .runs = self->config.launch.runs,
+                                         .secure = self->keys.on,
                                          .stop = stop_run};
     rp_error err = {0};
     if (!options.address[0])
@@ -317,8 +318,10 @@ void prepare_page(struct prepared *self, bool quiet)
     self->page = page_start(&options, &err);
     if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, page_url(self->page), &err) != RP_OK)
         fprintf(stderr, "replay-launch: there is no page: %s\n", err.text);
-    else if (!quiet)
+    else if (!quiet && isatty(STDOUT_FILENO))
         printf("page: %s\n", page_url(self->page));
+    else if (!quiet) /* whoever reads a file of the output need not have the token */
+        printf("page: %s ('replay-launch open' has the token for changes)\n", page_address(self->page));
     fflush(stdout);
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
@@ -14,15 +15,30 @@
 #define RUNS "runs"
 #define WAIT_MS 1000
 
+/* Writes a page that leads on to the address: on a command line everybody would see the token. */
+static bool write_door(const char *url, char *path, size_t size)
+{
+    const char *base = getenv("XDG_RUNTIME_DIR");
+    snprintf(path, size, "%s/replay-page-XXXXXX.html", base && base[0] == '/' ? base : "/tmp");
+    int fd = mkstemps(path, 5); /* mode 0600 */
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool ok = out && fprintf(out, "<!doctype html><meta http-equiv=refresh content=\"0; url=%s\">\n", url) > 0;
+    if (out)
+        ok = fclose(out) == 0 && ok;
+    return ok;
+}
+
 /* Opens the browser where there is a screen; the address is printed in any case. */
 static void show(const char *url)
 {
-    const char *const argv[] = {"xdg-open", url, NULL};
+    char path[256];
+    const char *const argv[] = {"xdg-open", path, NULL};
     const struct spawn spawn = {.argv = argv, .in = SPAWN_NULL, .out = SPAWN_NULL, .err = SPAWN_NULL};
     int error;
     puts(url);
     fflush(stdout);
-    if ((getenv("DISPLAY") || getenv("WAYLAND_DISPLAY")) && spawn_can_start(argv[0]))
+    if ((getenv("DISPLAY") || getenv("WAYLAND_DISPLAY")) && spawn_can_start(argv[0]) &&
+        write_door(url, path, sizeof path))
         spawn_start(&spawn, &error);
 }
 
@@ -46,6 +62,13 @@ static int serve(const struct page_options *options)
     return EXIT_FINE;
 }
 
+/* True if the run has keys: what its broker says is not for everybody on this machine. */
+static bool has_keys(const char *folder)
+{
+    char path[FOLDER_SIZE + 32];
+    return folder[0] && access(run_folder_path(path, sizeof path, folder, "keys"), F_OK) == 0;
+}
+
 int launch_open(struct launch *launch)
 {
     char folder[FOLDER_SIZE] = "";
@@ -64,6 +87,7 @@ int launch_open(struct launch *launch)
                                          .folder = folder,
                                          .runs = RUNS,
                                          .service = broker ? given : "",
+                                         .secure = launch->key_file != NULL || has_keys(folder),
                                          .key_file = launch->key_file};
     return serve(&options);
 }

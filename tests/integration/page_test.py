@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -28,8 +27,10 @@ test = Runner()
 
 
 def page_of(launcher):
+    """With its token, which the output of a launcher without a terminal does not have."""
     launcher.await_alive(lambda: "page: http" in launcher.text(), "the address of the page")
-    return re.search(r"page: (\S+)", launcher.text()).group(1)
+    check("token=" not in launcher.text(), "the token is in the output")
+    return (launcher.folder / "page").read_text()
 
 
 def look(browser, url, view="now"):
@@ -55,6 +56,15 @@ def quiet(browser, url):
     origin = url.split("?")[0]
     elsewhere = [one for one in browser.requests() if not one.startswith(origin)]
     check(not elsewhere, "requests to", elsewhere)
+
+
+def get(url, headers=None):
+    """Status of a GET."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def post(url, body, headers=None):
@@ -195,6 +205,24 @@ def changes_need_a_token_and_a_yes():
         browser.run("%s.click()" % press, "Yes")
         launcher.ends(seconds=3 * PATIENCE)
         check(not (launcher.folder / "page").exists(), "the address is still there")
+
+
+@test
+def a_run_with_keys():
+    """Who may not ask the broker may not ask the page either."""
+    with Place(CONFIG) as place:
+        launcher = place.launch(*sets(*ENDLESS, "broker.security={mode: curve}"))
+        launcher.await_phase("running")
+        url = page_of(launcher)
+        base, token = url.split("?token=")
+        for path in ("api/state", "api/items?table=replay", "api/sessions", "api/log?process=broker", "api/history"):
+            equal(get(base + path), 401, "status of %s without a token" % path)
+            equal(get(base + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
+        equal(get(base), 200, "the page itself")
+        for text in ("The run ends.", "The run ends already."):
+            status, answer = post(base + "api/do", {"action": "stop"}, {"Authorization": "Bearer " + token})
+            equal((status, json.loads(answer)["text"]), (200, text), "the answer")
+        launcher.ends(seconds=3 * PATIENCE)  # and not 130: asking twice is no order to kill
 
 
 @test

@@ -59,13 +59,14 @@ struct page *page_start(const struct page_options *options, rp_error *err)
                                       .n_routes = sizeof routes / sizeof routes[0],
                                       .ctx = self,
                                       .token = self->token,
-                                      .open = http_is_loopback(options->address),
+                                      .open = !options->secure && http_is_loopback(options->address),
                                       .threads = THREADS};
     if (page_watch_start(self, err) != RP_OK || !(self->http = http_start(&http, err))) {
         page_stop(&self);
         return NULL;
     }
-    snprintf(self->url, sizeof self->url, "http://%s/?token=%s", http_address(self->http), self->token);
+    snprintf(self->address, sizeof self->address, "http://%s/", http_address(self->http));
+    snprintf(self->url, sizeof self->url, "%s?token=%s", self->address, self->token);
     return self;
 }
 
@@ -82,4 +83,9 @@ void page_stop(struct page **self)
 const char *page_url(const struct page *self)
 {
     return self->url;
+}
+
+const char *page_address(const struct page *self)
+{
+    return self->address;
 }

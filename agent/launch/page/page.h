@@ -16,6 +16,7 @@ struct page_options {
     const char *runs;     /* folder of all runs; "": none are listed */
     const char *service;  /* endpoint of a broker without a run; "": the run's folder says it */
     const char *key_file; /* for that broker; "": the run's admin key if there is one */
+    bool secure;          /* the broker has keys: looking needs the token, too */
     /* Ends the run in order; NULL: this process does not run it. Called from another thread. */
     void (*stop)(void *ctx);
     void *ctx;
@@ -26,5 +27,7 @@ struct page *page_start(const struct page_options *options, rp_error *err);
 void page_stop(struct page **self);
 /* "http://127.0.0.1:40123/?token=...": whoever has it may also change things. */
 const char *page_url(const struct page *self);
+/* The same without the token. */
+const char *page_address(const struct page *self);
 
 #endif

@@ -112,7 +112,9 @@ void page_do(void *ctx, const struct http_request *request, struct http_reply *r
     if (!json_object_is_type(change.wish, json_type_object)) {
         http_fail(reply, 400, "the request is no JSON object");
     } else if (strcmp(text_of(change.wish, "action"), "stop") == 0) {
-        if (page->options.stop) {
+        if (page->options.stop && atomic_flag_test_and_set(&page->stopped)) {
+            answer(reply, "The run ends already."); /* a second signal would kill it */
+        } else if (page->options.stop) {
             page->options.stop(page->options.ctx);
             answer(reply, "The run ends.");
         } else {

@@ -3,6 +3,7 @@
 #define AGENT_LAUNCH_PAGE_IMPL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/page/page.h"
@@ -28,7 +29,8 @@ struct page {
     struct page_options options;
     char folder[FOLDER_SIZE], runs[FOLDER_SIZE], service[256], key_file[1024];
     char token[65];
-    char url[192];
+    char address[96], url[192];
+    atomic_flag stopped; /* the run was asked to end */
     struct http *http;
     struct page_watch watch;
 };
