@@ -77,12 +77,21 @@ static void check_options(const struct schema_list *options, const char *path, s
             schema_problem(report, path, "'%s' is no option of sbatch: write it as --name=value", words[i]);
 }
 
+/* A partition becomes a part of such a line. Several are separated by commas. */
+static void check_partition(const char *name, const char *path, struct schema_report *report)
+{
+    if (name[0] == '-' || strpbrk(name, " \t\n\r"))
+        schema_problem(report, path, "'%s' is no name of a partition: 'sinfo' shows those of the cluster", name);
+}
+
 void run_config_check_slurm(const struct run_config *self, struct schema_report *report)
 {
     const struct slurm_section *slurm = &self->launch.slurm;
     if (self->launch.engine != ENGINE_SLURM)
         return;
     check_count(self, report);
+    check_partition(slurm->partition, "launch.slurm.partition", report);
+    check_partition(slurm->actors_partition, "launch.slurm.actors.partition", report);
     check_options(&slurm->options, "launch.slurm.options", report);
     check_options(&slurm->actors_options, "launch.slurm.actors.options", report);
     if (slurm->time_ns > 0 && slurm->time_ns <= slurm->warning_ns)

@@ -32,11 +32,12 @@ int submit_check_folder(const struct prepared *self)
     char near[PATH_MAX], real[PATH_MAX];
     rp_error err = {0};
     existing_folder(self->config.launch.runs, near);
-    rp_status status = slurm_check_shared(&self->config, realpath(near, real) ? real : near, &err);
+    const char *folder = realpath(near, real) ? real : near;
+    rp_status status = slurm_check_shared(&self->config, folder, &err);
     if (status == RP_FAILED_PRECONDITION)
         return launch_fail(&err);
     if (status != RP_OK)
-        printf("not checked: whether the nodes see the folder '%s' (%s)\n", real, err.text);
+        printf("not checked: whether the nodes see the folder '%s' (%s)\n", folder, err.text);
     return -1;
 }
 

@@ -127,7 +127,8 @@ static void show_log(struct watch *self)
         return;
     for (bool ok = fseek(in, self->log_at, SEEK_SET) == 0; ok && fgets(line, sizeof line, in);) {
         size_t length = strlen(line);
-        ok = line[length - 1] == '\n' || length == sizeof line - 1; /* the rest of a line may come later */
+        /* The rest of a line may come later; a line that begins with a zero byte has no length. */
+        ok = length > 0 && (line[length - 1] == '\n' || length == sizeof line - 1);
         if (!ok)
             break;
         self->log_at = ftell(in);

@@ -174,8 +174,14 @@ rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
         return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' cannot be written: %s", folder, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
         return RP_OK;
+    int error = errno;
     close(*lock);
     *lock = -1;
+    if (error != EWOULDBLOCK)
+        return err_set(err, RP_IO,
+                       "locks do not work in '%s' (%s): put the runs' folder on another file system, or mount this one "
+                       "with flock",
+                       folder, strerror(error));
     return err_set(err, RP_FAILED_PRECONDITION,
                    "another replay-launch works on '%s': 'replay-launch stop --run %s' ends it", folder, folder);
 }

@@ -53,7 +53,8 @@ void run_folder_point_latest(const char *runs, const char *folder);
 /* Finds the folder of a run by what a user wrote: a path, a name below RUNS, or NULL for the latest. */
 rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
 
-/* Locks the run until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run. */
+/* Locks the run until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run; RP_IO: locks
+ * do not work in this folder. */
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err);
 /* True if a launcher works on the run now. */
 bool run_folder_locked(const char *folder);

@@ -102,7 +102,7 @@ static pid_t start(struct slurm_call *self, char **argv, int *error)
 rp_status slurm_call_start(struct slurm_call *self, const char *const *argv, int64_t limit_ns, rp_error *err)
 {
     int error = 0;
-    *self = (struct slurm_call){.out = -1, .err = -1, .deadline_ns = now() + limit_ns};
+    *self = (struct slurm_call){.out = -1, .err = -1, .limit_ns = limit_ns, .deadline_ns = now() + limit_ns};
     if (!spawn_can_start(argv[0]))
         return err_set(err, RP_NOT_FOUND, "there is no program '%s' here: is this a machine of a Slurm cluster?",
                        argv[0]);
@@ -167,8 +167,8 @@ static const char *first_problem(struct slurm_call *self)
 static rp_status judge(struct slurm_call *self, int code, bool late, rp_error *err)
 {
     if (late)
-        return err_set(err, RP_DEADLINE_EXCEEDED, "Slurm does not answer: a command was ended after %d s",
-                       (int)(LIMIT_NS / NS_PER_S));
+        return err_set(err, RP_DEADLINE_EXCEEDED, "Slurm does not answer: a command was ended after %.3g s",
+                       1e-9 * (double)self->limit_ns);
     if (WIFEXITED(code) && WEXITSTATUS(code) == 0)
         return RP_OK;
     const char *problem = first_problem(self);

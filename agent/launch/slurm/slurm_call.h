@@ -13,8 +13,8 @@
 struct slurm_call {
     pid_t pid; /* 0: no call is under way */
     int out, err;
-    int64_t deadline_ns;
-    char *text; /* what it printed, NUL-terminated; NULL: nothing yet */
+    int64_t limit_ns, deadline_ns; /* the time that it may take; the end of that time */
+    char *text;                    /* what it printed, NUL-terminated; NULL: nothing yet */
     size_t size;
     char problem[512]; /* beginning of what it printed on standard error */
     size_t problem_size;

@@ -12,6 +12,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define SHARED_NS (15 * NS_PER_S)
+#define PARTITION_NAME sizeof((struct slurm_partition *)0)->name
 
 /* ---- the partitions ---- */
 
@@ -65,17 +66,36 @@ struct cluster {
     uint32_t n;
 };
 
-/* Adds up what the rows of one partition offer. False: there is no such partition. */
-static bool find_partition(const struct cluster *cluster, const char *name, struct slurm_partition *out)
+/* Copies the first name of a list such as "main,spare". Gives the rest; NULL: the list is at its end. */
+static const char *next_name(const char *list, char *out, size_t size)
+{
+    size_t length = strcspn(list, ",");
+    snprintf(out, size, "%.*s", (int)length, list);
+    return list[length] ? list + length + 1 : NULL;
+}
+
+static bool is_listed(const char *list, const char *name)
+{
+    char one[PARTITION_NAME];
+    bool found;
+    do {
+        list = next_name(list, one, sizeof one);
+        found = strcmp(one, name) == 0;
+    } while (list && !found);
+    return found;
+}
+
+/* Adds up what the rows of all named partitions offer; "": of the default one. False: there is none of them. */
+static bool find_partition(const struct cluster *cluster, const char *names, struct slurm_partition *out)
 {
     bool found = false;
     *out = (struct slurm_partition){0};
     for (uint32_t i = 0; i < cluster->n; i++) {
         const struct slurm_partition *row = &cluster->list[i];
-        if (name[0] ? strcmp(row->name, name) != 0 : !row->usual)
+        if (names[0] ? !is_listed(names, row->name) : !row->usual)
             continue;
         found = true;
-        snprintf(out->name, sizeof out->name, "%s", row->name);
+        snprintf(out->name, sizeof out->name, "%s", names[0] ? names : row->name);
         out->up |= row->up;
         out->nodes += row->nodes;
         out->cpus = row->cpus > out->cpus ? row->cpus : out->cpus;
@@ -96,21 +116,30 @@ static const char *name_all(const struct cluster *cluster, char *out, size_t siz
     return out;
 }
 
-/* Gives the partition by its name, or reports that there is none. path: the key with the name. */
-static bool check_name(const struct cluster *cluster, const char *name, const char *path, struct schema_report *report,
-                       struct slurm_partition *out)
+/* Gives what the partitions offer together, or reports that one of them does not exist, or that all are down: the job runs in
+ * whichever is free first. path: the key with the names. */
+static bool check_names(const struct cluster *cluster, const char *names, const char *path,
+                        struct schema_report *report, struct slurm_partition *out)
 {
-    char all[256];
-    bool found = find_partition(cluster, name, out);
-    if (!found && name[0])
-        schema_problem(report, path, "the cluster has no partition '%s'; there are: %s", name,
+    char all[256], one[PARTITION_NAME];
+    const char *rest = names;
+    bool found;
+    do {
+        rest = next_name(rest, one, sizeof one);
+        found = find_partition(cluster, one, out) && (one[0] || !names[0]);
+    } while (rest && found);
+    if (!found && names[0])
+        schema_problem(report, path, "the cluster has no partition '%s'; there are: %s", one,
                        name_all(cluster, all, sizeof all));
     else if (!found)
         schema_problem(report, path, "the cluster has no default partition: name one of these: %s",
                        name_all(cluster, all, sizeof all));
-    else if (!out->up)
+    if (!found)
+        return false;
+    find_partition(cluster, names, out);
+    if (!out->up)
         schema_problem(report, path, "partition '%s' is down", out->name);
-    return found && out->up;
+    return out->up;
 }
 
 static void check_cores(const struct slurm_partition *partition, int64_t cores, const char *path,
@@ -127,7 +156,7 @@ void slurm_check_partitions(const struct run_config *config, const struct slurm_
     const struct slurm_section *slurm = &config->launch.slurm;
     const struct cluster cluster = {partitions, n};
     struct slurm_partition found;
-    if (check_name(&cluster, slurm->partition, "launch.slurm.partition", report, &found)) {
+    if (check_names(&cluster, slurm->partition, "launch.slurm.partition", report, &found)) {
         check_cores(&found, slurm->cores, "launch.slurm.cores", report);
         if (slurm->memory > 0 && (uint64_t)slurm->memory > found.memory)
             schema_problem(report, "launch.slurm.memory",
@@ -140,7 +169,7 @@ void slurm_check_partitions(const struct run_config *config, const struct slurm_
     const char *path = slurm->actors_partition[0] ? "launch.slurm.actors.partition" : "launch.slurm.partition";
     bool same = strcmp(actors, slurm->partition) == 0;
     bool ok = same ? find_partition(&cluster, actors, &found) && found.up
-                   : check_name(&cluster, actors, path, report, &found);
+                   : check_names(&cluster, actors, path, report, &found);
     if (ok)
         check_cores(&found, slurm->actors_per_task, "launch.slurm.actors.per_task", report);
 }
@@ -152,7 +181,7 @@ void slurm_check(const struct run_config *config, struct schema_report *report)
     struct slurm_partition *partitions = calloc(SLURM_PARTITIONS, sizeof *partitions);
     if (!partitions)
         return;
-    if (slurm_run(SLURM_WORDS("sinfo", "-h", "-o", SLURM_PARTITION_FORMAT), 0, &text, &err) == RP_OK) {
+    if (slurm_run(SLURM_WORDS("sinfo", "-a", "-h", "-o", SLURM_PARTITION_FORMAT), 0, &text, &err) == RP_OK) {
         uint32_t n = slurm_parse_partitions(text, partitions, SLURM_PARTITIONS);
         slurm_check_partitions(config, partitions, n, report);
     } else {
@@ -162,21 +191,40 @@ void slurm_check(const struct run_config *config, struct schema_report *report)
     free(partitions);
 }
 
+/* Asks a free node whether it sees a file. The options of the core job name an account, for example, without which Slurm
+ * refuses. */
+static rp_status ask_node(const struct slurm_section *slurm, const char *path, char **answer, rp_error *err)
+{
+    static const char question[] = "test -e \"$1\" && echo seen || echo missing";
+    const char *const before[] = {"srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"};
+    const char *const after[] = {"--", "sh", "-c", question, "sh", path, NULL};
+    const size_t n_before = sizeof before / sizeof before[0], n_options = slurm->options.count;
+    char partition[512];
+    const char **argv = calloc(n_before + 1 + n_options + sizeof after / sizeof after[0], sizeof *argv);
+    if (!argv)
+        return err_set(err, RP_NO_MEMORY, "no memory for a question to the cluster");
+    size_t n = n_before;
+    memcpy(argv, before, sizeof before);
+    snprintf(partition, sizeof partition, "--partition=%s", slurm->partition);
+    if (slurm->partition[0])
+        argv[n++] = partition;
+    for (size_t i = 0; i < n_options; i++)
+        argv[n++] = ((char *const *)slurm->options.data)[i];
+    memcpy(argv + n, after, sizeof after);
+    rp_status status = slurm_run(argv, SHARED_NS, answer, err);
+    free(argv);
+    return status;
+}
+
 rp_status slurm_check_shared(const struct run_config *config, const char *folder, rp_error *err)
 {
-    char path[1024], partition[512];
-    const char *name = config->launch.slurm.partition;
+    char path[1024], *text = NULL;
     snprintf(path, sizeof path, "%s/.replay-shared-XXXXXX", folder);
     int file = mkstemp(path);
     if (file < 0)
         return err_set(err, RP_IO, "the folder '%s' cannot be written", folder);
     close(file);
-    snprintf(partition, sizeof partition, "--partition=%s", name);
-    char *text = NULL;
-    rp_status status = slurm_run(SLURM_WORDS("srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet",
-                                             name[0] ? partition : "--quiet", "--", "sh", "-c",
-                                             "test -e \"$1\" && echo seen || echo missing", "sh", path),
-                                 SHARED_NS, &text, err);
+    rp_status status = ask_node(&config->launch.slurm, path, &text, err);
     bool missing = status == RP_OK && strstr(text, "missing");
     free(text);
     unlink(path);

@@ -130,6 +130,8 @@ static bool is_unknown(const rp_error *err)
 rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err)
 {
     char name[24], *text = NULL;
+    rp_error own = {0};
+    err = err ? err : &own; /* its text tells whether the job is unknown */
     *out = (struct slurm_job){.id = id};
     rp_status status =
         slurm_run(SLURM_WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), 0, &text, err);
@@ -148,6 +150,8 @@ rp_status slurm_ask(uint64_t id, rp_error *err)
 rp_status slurm_cancel(uint64_t id, rp_error *err)
 {
     char name[24];
+    rp_error own = {0};
+    err = err ? err : &own;
     if (id == 0)
         return RP_OK;
     rp_status status = slurm_run(SLURM_WORDS("scancel", name_of(id, name)), 0, NULL, err);

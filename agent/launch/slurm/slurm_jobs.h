@@ -37,11 +37,11 @@ bool slurm_parse_id(const char *text, uint64_t *id);
 
 /* Submits a script with more words of sbatch; NULL-terminated, the script and its arguments at the end. */
 rp_status slurm_submit(const char *const *words, uint64_t *id, rp_error *err);
-/* Where a job is. One that Slurm does not know is SLURM_GONE. An error: Slurm could not be asked. */
+/* Where a job is. One that Slurm does not know is SLURM_GONE. An error: Slurm could not be asked. err may be NULL. */
 rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err);
 /* Sends SIGTERM to the script of a job alone, which then ends in order. */
 rp_status slurm_ask(uint64_t id, rp_error *err);
-/* Ends jobs at once; an id of 0 is skipped. Jobs that have ended already are no error. */
+/* Ends jobs at once; an id of 0 is skipped. Jobs that have ended already are no error. err may be NULL. */
 rp_status slurm_cancel(uint64_t id, rp_error *err);
 /* Ends a job and queues it again. */
 rp_status slurm_requeue(uint64_t id, rp_error *err);

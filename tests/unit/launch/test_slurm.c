@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -70,6 +71,9 @@ static void test_mistakes(void **state)
         {"launch.slurm.actors.count=1-2000", "launch.slurm.actors.per_task=1"},
         {"launch.slurm.options=[account]", NULL},
         {"launch.slurm.actors.options=[gres]", NULL},
+        {"launch.slurm.partition=\"main\\ntouch x\"", NULL}, /* would be a command of the script */
+        {"launch.slurm.actors.partition=\"main\\rx\"", NULL},
+        {"launch.slurm.partition=\"main --wrap=x\"", NULL},
     };
     struct run_config config;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -232,6 +236,13 @@ static void test_partitions(void **state)
     assert_int_equal(mistakes("launch.slurm.actors.partition=none", "launch.slurm.partition=none", list, n), 1);
     assert_int_equal(mistakes("launch.slurm={actors: {partition: spare, per_task: 32}}", NULL, list, n), 1);
     assert_int_equal(mistakes(NULL, NULL, list + 1, n - 1), 1); /* no default */
+    /* The job runs in whichever partition of a list is free first. */
+    assert_int_equal(mistakes("launch.slurm={partition: 'main,spare', cores: 16}", NULL, list, n), 0);
+    assert_int_equal(mistakes("launch.slurm={partition: 'main,spare', cores: 17}", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.partition='main,none'", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.partition='main,old'", NULL, list, n), 0);
+    assert_int_equal(mistakes("launch.slurm.partition='main,'", NULL, list, n), 1);
+    assert_int_equal(mistakes("launch.slurm.actors.partition='spare,none'", NULL, list, n), 1);
 }
 
 static void test_ids(void **state)
@@ -287,15 +298,97 @@ static void test_calls(void **state)
     assert_int_equal(slurm_run(SLURM_WORDS("no-such-program-of-slurm"), 0, NULL, &err), RP_NOT_FOUND);
     const char *const hangs[] = {"sleep", "60", NULL};
     assert_int_equal(slurm_run(hangs, 50000000, NULL, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "after 0.05 s")); /* the limit of this call */
+}
+
+/* ---- programs of Slurm that are scripts of the test ---- */
+
+static char fakes[64], path_before[4096];
+
+static int enter_fakes(void **state)
+{
+    char path[4200];
+    (void)state;
+    snprintf(fakes, sizeof fakes, "/tmp/replay-fakes-XXXXXX");
+    snprintf(path_before, sizeof path_before, "%s", getenv("PATH"));
+    if (!mkdtemp(fakes))
+        return -1;
+    snprintf(path, sizeof path, "%s:%s", fakes, path_before);
+    return setenv("PATH", path, 1) || setenv("FAKES", fakes, 1);
+}
+
+static int leave_fakes(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", fakes);
+    return setenv("PATH", path_before, 1) || system(command);
+}
+
+static void fake(const char *name, const char *body)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", fakes, name);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    fprintf(out, "#!/bin/sh\n%s\n", body);
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+/* Slurm forgets jobs, and some callers do not want to hear why. */
+static void test_forgotten(void **state)
+{
+    (void)state;
+    struct slurm_job job;
+    fake("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1");
+    fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Invalid job id specified' >&2; exit 1");
+    assert_int_equal(slurm_look(5, &job, NULL), RP_OK);
+    assert_int_equal(job.state, SLURM_GONE);
+    assert_int_equal(slurm_cancel(5, NULL), RP_OK);
+    fake("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
+    fake("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
+    assert_int_equal(slurm_look(5, &job, NULL), RP_FAILED_PRECONDITION);
+    assert_int_equal(slurm_cancel(5, NULL), RP_FAILED_PRECONDITION);
+}
+
+/* The question whether nodes see a folder has the partition and the options of the core job. */
+static void test_shared(void **state)
+{
+    (void)state;
+    struct run_config config;
+    rp_error err = {0};
+    assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, options: [--account=x, --qos=y]}", NULL, NULL),
+                     0);
+    fake("srun", "echo \"$*\" >\"$FAKES/words\"; echo seen");
+    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_OK);
+    char *words = run_folder_read(fakes, "words");
+    assert_non_null(words);
+    assert_non_null(strstr(words, " --partition=gpu --account=x --qos=y -- sh -c "));
+    free(words);
+    fake("srun", "echo missing");
+    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_FAILED_PRECONDITION);
+    fake("srun", "echo 'srun: error: Unable to allocate resources' >&2; exit 1");
+    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_UNAVAILABLE);
+    run_config_free(&config);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),      cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_core_script), cmocka_unit_test(test_actors_script), cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_answers),     cmocka_unit_test(test_ids),           cmocka_unit_test(test_record),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_partitions),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_core_script),
+        cmocka_unit_test(test_actors_script),
+        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_record),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_partitions),
+        cmocka_unit_test_setup_teardown(test_forgotten, enter_fakes, leave_fakes),
+        cmocka_unit_test_setup_teardown(test_shared, enter_fakes, leave_fakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
