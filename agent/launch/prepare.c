@@ -182,6 +182,7 @@ rp_status prepare_programs(struct prepared *self, rp_error *err)
 
 rp_status prepare_process(struct prepared *self, rp_error *err)
 {
+    process_raise_files();
     RP_TRY(prepare_programs(self, err));
     RP_TRY(interrupts_init(&self->interrupts, err));
     return guard_start(&self->guard, err);

@@ -260,7 +260,8 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->pinged_ns = self->sending.sent = self->sending.moved_ns = 0;
+    self->busy = false;
+    self->pinged_ns = self->moved_ns = self->sending.sent = self->sending.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     if (!host_reader_init(&self->reader, self->out, &self->noise) ||
         !host_reader_init(&self->errors, self->err, &self->noise)) {
@@ -415,6 +416,16 @@ const char *host_home_address(const struct host *self, const char *advertise, ch
 struct host_load host_load(const struct host *self)
 {
     return self->load;
+}
+
+int64_t host_moved(const struct host *self)
+{
+    return self->moved_ns;
+}
+
+bool host_busy(const struct host *self)
+{
+    return self->in >= 0 && self->busy;
 }
 
 void host_guard(const struct host *self)

@@ -87,6 +87,11 @@ struct host_load {
 };
 struct host_load host_load(const struct host *self);
 
+/* When the newest piece of a file or of output came from there; 0: none has come. */
+int64_t host_moved(const struct host *self);
+/* True if much was to be read there at the last look: the next one should come soon. */
+bool host_busy(const struct host *self);
+
 /* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
  * that is gone is not sent (RP_NOT_FOUND). */
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);

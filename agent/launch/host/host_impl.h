@@ -13,7 +13,8 @@
 struct host_process {
     uint32_t number;
     char log[512];
-    pid_t pid; /* 0: not known yet */
+    pid_t pid;   /* 0: not known yet */
+    bool exited; /* there; its last output and files are on their way */
     bool ended;
     int status;
     bool has_usage;
@@ -69,6 +70,8 @@ struct host {
     struct host_reader reader, errors;
     struct host_noise noise;
     int64_t heard_ns, tended_ns, pinged_ns;
+    int64_t moved_ns; /* when the newest piece of a file or of output came; 0: none has come */
+    bool busy;        /* the last look found much to read */
 
     struct host_parcel *first, **last;
     struct host_folder folder;

@@ -14,6 +14,8 @@
 
 /* Bytes that are read from one host in one call: the launcher has more to do. */
 #define READ_MOST (2u * 1024 * 1024)
+/* More than this in one call: files or output are on their way, and the next look should come soon. */
+#define READ_BUSY (64u * 1024)
 
 /* ---- facts ---- */
 
@@ -99,12 +101,21 @@ static void on_started(void *context, struct json_object *line)
 
 static void on_output(void *context, struct json_object *line)
 {
-    const struct host_process *process = process_of(context, line);
+    struct host *self = context;
+    const struct host_process *process = process_of(self, line);
     size_t size;
+    self->moved_ns = self->heard_ns;
     uint8_t *bytes = process && !process->ended ? host_line_data(line, &size) : NULL;
     if (bytes)
         append_log(process, bytes, size);
     free(bytes);
+}
+
+static void on_exited(void *context, struct json_object *line)
+{
+    struct host_process *process = process_of(context, line);
+    if (process)
+        process->exited = true;
 }
 
 static void on_ended(void *context, struct json_object *line)
@@ -166,6 +177,7 @@ static void on_file(void *context, struct json_object *line)
     const char *name = host_line_text(line, "name");
     int64_t offset = host_line_number(line, "offset", 0, INT64_MAX);
     size_t size;
+    self->moved_ns = self->heard_ns;
     uint8_t *bytes = name ? host_line_data(line, &size) : NULL;
     if (!bytes)
         return;
@@ -234,7 +246,7 @@ static void on_got(void *context, struct json_object *line)
 static const struct host_line_handler handlers[] = {
     {"ready", on_ready},       {"started", on_started}, {"output", on_output}, {"file", on_file},
     {"ended", on_ended},       {"usage", on_usage},     {"pong", on_pong},     {"reached", on_reached},
-    {"measured", on_measured}, {"need", on_need},       {"got", on_got},
+    {"measured", on_measured}, {"need", on_need},       {"got", on_got},       {"exited", on_exited},
 };
 
 void host_in_errors(struct host *self)
@@ -249,8 +261,9 @@ void host_in_errors(struct host *self)
 bool host_in_read(struct host *self)
 {
     struct clock clock = clock_system();
+    size_t total = 0;
     host_in_errors(self);
-    for (size_t total = 0, n = 1; total < READ_MOST && n > 0; total += n) {
+    for (size_t n = 1; total < READ_MOST && n > 0; total += n) {
         n = host_reader_fill(&self->reader);
         for (struct json_object *line; self->in >= 0 && (line = host_reader_next(&self->reader));) {
             self->heard_ns = clock_now(&clock);
@@ -258,5 +271,6 @@ bool host_in_read(struct host *self)
             json_object_put(line);
         }
     }
+    self->busy = total > READ_BUSY;
     return !self->reader.ended;
 }

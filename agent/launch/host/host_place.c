@@ -102,6 +102,7 @@ static bool ended(struct process_place *place, struct process *process, int *sta
     if (!entry)
         return true;
     process->pid = entry->pid;
+    process->exited = entry->exited;
     if (!entry->ended)
         return false;
     *status = entry->status;
@@ -132,7 +133,7 @@ static void kill_process(struct process_place *place, const struct process *proc
 static bool usage(struct process_place *place, const struct process *process, struct process_usage *out)
 {
     const struct host_process *entry = host_place_find((struct host *)place, process->number);
-    if (!entry || !entry->has_usage)
+    if (!entry || !entry->has_usage || entry->exited)
         return false;
     *out = entry->usage;
     return true;

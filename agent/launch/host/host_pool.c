@@ -202,6 +202,25 @@ void host_pool_tend(struct host_pool *self, int64_t now_ns)
         self->options.source->look(self->options.source, self, now_ns);
     for (uint32_t i = 1; i < self->n; i++)
         tend_one(self, self->hosts[i], now_ns);
+    for (uint32_t i = 0; i < self->n_old; i++)
+        host_tend(self->old[i], now_ns); /* until its carrier has ended */
+}
+
+bool host_pool_busy(const struct host_pool *self)
+{
+    for (uint32_t i = 1; i < self->n; i++)
+        if (self->hosts[i]->host && host_busy(self->hosts[i]->host))
+            return true;
+    return false;
+}
+
+void host_pool_guard(const struct host_pool *self)
+{
+    for (uint32_t i = 1; i < self->n; i++)
+        if (self->hosts[i]->host)
+            host_guard(self->hosts[i]->host);
+    for (uint32_t i = 0; i < self->n_old; i++)
+        host_guard(self->old[i]);
 }
 
 void host_pool_want(struct host_pool *self, uint32_t actors)

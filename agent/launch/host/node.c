@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "agent/launch/host/node_impl.h"
@@ -19,7 +18,6 @@
 #define USAGE_NS NS_PER_S
 #define TURN_MS 100
 #define STANDARD_POLLS 4u
-#define FILES_MOST 16384 /* descriptors: one for each process, and some */
 
 static int64_t now(void)
 {
@@ -236,15 +234,6 @@ static void turn(struct node *self)
 
 /* ---- begin and end ---- */
 
-static void raise_files(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= FILES_MOST)
-        return;
-    limit.rlim_cur = limit.rlim_max < FILES_MOST ? limit.rlim_max : FILES_MOST;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static rp_status begin(struct node *self, int in, int out, rp_error *err)
 {
     *self =
@@ -254,7 +243,7 @@ static rp_status begin(struct node *self, int in, int out, rp_error *err)
     node_mirror_init(&self->mirror);
     host_writer_init(&self->writer, out);
     host_folder_init(&self->folder, "", "node", NULL);
-    raise_files();
+    process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
     RP_TRY(guard_start(&self->guard, err));
     RP_TRY(node_work_make(self, err));

@@ -51,6 +51,14 @@ static void report_end(struct node *self, uint32_t id, int status, const char *t
     host_writer_put(&self->writer, line);
 }
 
+/* The end itself is told at once: what the process has written may take long to follow. */
+static void report_exit(struct node *self, uint32_t id)
+{
+    struct json_object *line = host_line_new("exited");
+    host_line_add_number(line, "id", id);
+    host_writer_put(&self->writer, line);
+}
+
 /* ---- start ---- */
 
 static bool is_listed(const char *name, const char *const *list)
@@ -176,8 +184,10 @@ void node_children_tend(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
         struct node_child *child = self->children[i];
-        if (!child->ended && process_ended(&child->process, &child->status))
+        if (!child->ended && process_ended(&child->process, &child->status)) {
             child->ended = true;
+            report_exit(self, child->id);
+        }
     }
     forward_all(self);
     for (uint32_t i = 0; i < self->n;) {

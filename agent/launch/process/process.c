@@ -6,12 +6,15 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
+
+#define FILES_MOST 16384 /* descriptors: some for each process and each host */
 
 /* Says what happened and what to do about it. */
 static rp_status explain(const char *name, int error, rp_error *err)
@@ -165,4 +168,13 @@ const char *process_describe(int status, char *out, size_t size)
     else
         snprintf(out, size, "no start");
     return out;
+}
+
+void process_raise_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= FILES_MOST)
+        return;
+    limit.rlim_cur = limit.rlim_max < FILES_MOST ? limit.rlim_max : FILES_MOST;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }

@@ -36,6 +36,7 @@ struct process {
     int64_t started_ns;
     int64_t asked_ns; /* when it was asked to end; 0: never */
     bool killed;      /* by process_kill */
+    bool exited;      /* in its place, which has yet to deliver its last output and files */
     struct guard *guard;
     struct process_place *place; /* NULL: this machine */
     uint32_t number;             /* of this start, in its place */
@@ -55,13 +56,15 @@ struct process_place {
      * says why. */
     rp_status (*start)(struct process_place *place, struct process *self, const struct process_options *options,
                        rp_error *err);
-    /* See process_ended. A place that is lost ends all its processes with PROCESS_LOST. Sets self->pid when it is known. */
+    /* See process_ended. A place that is lost ends all its processes with PROCESS_LOST. Sets self->pid
+     * when it is known, and self->exited. */
     bool (*ended)(struct process_place *place, struct process *self, int *status);
     void (*ask)(struct process_place *place, const struct process *self);
     void (*kill)(struct process_place *place, const struct process *self);
     bool (*usage)(struct process_place *place, const struct process *self, struct process_usage *out);
 };
-#define PROCESS_LOST (254 << 8)
+/* The status of a process whose place is lost: one that waitpid never gives. */
+#define PROCESS_LOST (1 << 20)
 
 /* Starts the command. One that cannot be executed fails here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
@@ -81,6 +84,9 @@ bool process_cut_log(struct process *self, int64_t most);
 
 /* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
 const char *process_describe(int status, char *out, size_t size);
+
+/* Raises the limit of open files as far as this user may: each process and each host takes some. */
+void process_raise_files(void);
 
 /* False: the usage is not known. */
 bool process_usage(const struct process *self, struct process_usage *out);

@@ -254,7 +254,8 @@ static void loop(struct run *self)
 {
     run_add(self, ROLE_BROKER, 0);
     for (;;) {
-        interrupts_wait(self->options->interrupts, RUN_TICK_MS);
+        bool busy = self->hosts.pool && host_pool_busy(self->hosts.pool);
+        interrupts_wait(self->options->interrupts, busy ? RUN_BUSY_MS : RUN_TICK_MS);
         int64_t now_ns = clock_now(&self->clock);
         heed_interrupts(self);
         run_tend(self, now_ns);

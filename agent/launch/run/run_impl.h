@@ -73,6 +73,7 @@ struct mark {
 };
 #define RUN_MARKS 64u
 #define RUN_TICK_MS 50
+#define RUN_BUSY_MS 2 /* while hosts have much to say */
 /* How long a look may wait for the broker. */
 #define RUN_LOOK_MS 300
 

@@ -329,6 +329,18 @@ static void tend_guard(struct run *self)
             self->options->guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     for (uint32_t i = 0; i < self->n_members; i++)
         process_guard(&self->members[i]->process);
+    if (self->hosts.pool)
+        host_pool_guard(self->hosts.pool);
+}
+
+/* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files, and as long
+ * as they come there is nothing to complain about. */
+static int64_t waited_since(const struct run *self, const struct member *member)
+{
+    int64_t asked_ns = member->process.asked_ns, moved_ns = 0;
+    if (member->process.exited && member->at != HOST_POOL_HOME)
+        moved_ns = host_moved(host_pool_at(self->hosts.pool, member->at));
+    return moved_ns > asked_ns ? moved_ns : asked_ns;
 }
 
 void run_tend(struct run *self, int64_t now_ns)
@@ -341,7 +353,7 @@ void run_tend(struct run *self, int64_t now_ns)
         if (member->process.running && process_ended(&member->process, &status))
             ended(self, member, status, now_ns);
         else if (member->process.running && member->process.asked_ns > 0 && !member->process.killed &&
-                 now_ns - member->process.asked_ns > grace_of(self, member)) {
+                 now_ns - waited_since(self, member) > grace_of(self, member)) {
             run_say(self, LEVEL_WARN, "A0407", "%s did not end within %.1f s of SIGTERM%s; it is killed", member->name,
                     (double)grace_of(self, member) * 1e-9, member->role == ROLE_BROKER ? "" : " (launch.grace)");
             process_kill(&member->process);

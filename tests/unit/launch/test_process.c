@@ -127,6 +127,8 @@ static void test_ends(void **state)
     } cases[] = {
         {"exit 0", "exit status 0"},
         {"exit 3", "exit status 3"},
+        {"exit 254", "exit status 254"},
+        {"exit 255", "exit status 255"},
         {"ulimit -c 0; kill -ABRT $$", "killed by signal 6 (Aborted)"},
         {"ulimit -c 0; kill -SEGV $$", "killed by signal 11 (Segmentation fault)"},
     };

@@ -1,0 +1,172 @@
+/* Ends of a run's processes: what counts as a failure, and how long a host is waited for that still sends files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/launch/run/run_impl.h"
+
+#define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"
+#define BIG 120000000 /* bytes */
+
+/* A run with one process, at home or on the host of a source. */
+struct world {
+    struct run_config config;
+    struct run_options options;
+    struct guard guard;
+    struct screen *screen;
+    char folder[64];
+    struct run run;
+    struct member member, *list[1];
+};
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+static void open_world(struct world *self, enum role role)
+{
+    rp_error err = {0};
+    struct schema_report *report = schema_report_new();
+    *self = (struct world){.folder = "/tmp/replay-ends-XXXXXX", .screen = screen_new(SCREEN_QUIET)};
+    assert_non_null(mkdtemp(self->folder));
+    assert_true(run_config_read_text("run.yaml", YAML, NULL, &self->config, report));
+    schema_report_destroy(&report);
+    assert_int_equal(guard_start(&self->guard, &err), RP_OK);
+    const struct host_pool_options options = {.config = &self->config,
+                                              .folder = self->folder,
+                                              .config_path = "config.yaml",
+                                              .here = self->folder,
+                                              .programs = ".",
+                                              .cores = 4,
+                                              .guard = &self->guard};
+    self->options = (struct run_options){.config = &self->config,
+                                         .folder = self->folder,
+                                         .guard = &self->guard,
+                                         .screen = &self->screen,
+                                         .hosts = host_pool_new(&options, &err)};
+    self->member = (struct member){.role = role, .name = "one", .wanted = true};
+    self->list[0] = &self->member;
+    self->run = (struct run){.options = &self->options,
+                             .config = &self->config,
+                             .clock = clock_system(),
+                             .members = self->list,
+                             .n_members = 1};
+    assert_non_null(self->options.hosts);
+    assert_true(run_hosts_open(&self->run));
+}
+
+static void close_world(struct world *self)
+{
+    char command[128];
+    run_hosts_fini(&self->run);
+    host_pool_destroy(&self->options.hosts);
+    guard_stop(&self->guard);
+    screen_destroy(&self->screen);
+    run_config_free(&self->config);
+    snprintf(command, sizeof command, "rm -rf '%s'", self->folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* As the loop of a run does it. */
+static void tick(struct world *self)
+{
+    bool busy = host_pool_busy(self->options.hosts);
+    nanosleep(&(struct timespec){.tv_nsec = (busy ? RUN_BUSY_MS : RUN_TICK_MS) * NS_PER_MS}, NULL);
+    self->run.event_unsaved = false; /* this run has no metrics.jsonl */
+    run_tend(&self->run, now());
+}
+
+#define await(self, condition)                                                                                         \
+    do {                                                                                                               \
+        for (int64_t end_ = now() + 40 * NS_PER_S; !(condition); tick(self))                                           \
+            if (now() > end_)                                                                                          \
+                fail_msg("waited in vain for: %s", #condition);                                                        \
+    } while (0)
+
+static void start(struct world *self, const char *script)
+{
+    char log[128];
+    rp_error err = {0};
+    const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+    struct host *host = host_pool_at(self->options.hosts, self->member.at);
+    snprintf(log, sizeof log, "%s/log", self->folder);
+    const struct process_options options = {
+        .name = "one", .argv = argv, .log = log, .guard = &self->guard, .place = host ? host_place(host) : NULL};
+    if (process_start(&self->member.process, &options, now(), &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+static int64_t size_of(const struct world *self, const char *name)
+{
+    char path[128];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", self->folder, name);
+    return stat(path, &info) == 0 ? info.st_size : -1;
+}
+
+/* Every exit status of a program is its own: none means that its host is lost. */
+static void test_exit_status(void **state)
+{
+    (void)state;
+    static const char *const scripts[] = {"exit 254", "exit 255", "exit 1"};
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        struct world world;
+        open_world(&world, ROLE_ACTOR);
+        start(&world, scripts[i]);
+        await(&world, !world.member.process.running);
+        assert_false(world.member.waits);
+        assert_int_equal(world.member.supervised.in_a_row, 1);
+        assert_true(world.member.supervised.restart_ns > 0);
+        close_world(&world);
+    }
+}
+
+/* A learner saves much at its end: the files may take longer than launch.grace, and the host is waited for. */
+static void test_last_state(void **state)
+{
+    (void)state;
+    static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node", NULL};
+    struct world world;
+    char script[1024];
+    rp_error err = {0};
+    open_world(&world, ROLE_LEARNER);
+    assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    world.member.host = world.member.at = 1;
+    await(&world, host_pool_ready(world.options.hosts, 1));
+    world.member.waits = false;
+    snprintf(
+        script, sizeof script,
+        "cd '%s'; trap 'truncate -s %d state.tmp; echo end >> state.tmp; mv state.tmp learner.weights; exit 0' TERM; "
+        "echo ready; while :; do sleep 0.02; done",
+        host_facts(host_pool_at(world.options.hosts, 1))->work, BIG);
+    start(&world, script);
+    await(&world, size_of(&world, "log") > 0);
+    world.run.phase = PHASE_STOPPING;
+    world.member.wanted = false;
+    int64_t begin_ns = now();
+    process_ask(&world.member.process, begin_ns);
+    await(&world, !world.member.process.running);
+    print_message("%d bytes took %.2f s\n", BIG, (double)(now() - begin_ns) * 1e-9);
+    assert_false(world.member.process.killed);
+    assert_int_equal(size_of(&world, "learner.weights"), BIG + 4);
+    assert_true(host_pool_ready(world.options.hosts, 1)); /* not given up */
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_last_state)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
