@@ -279,7 +279,7 @@ static const struct schema_row own_rows[] = {
     {"launch.slurm.actors.partition", SCHEMA_STRING, ROOT(launch.slurm.actors_partition), "", 0, 400, NULL, 0,
      "partition of the actor array, which may be preempted; empty: the core job's"},
     {"launch.slurm.actors.count", SCHEMA_STRING, ROOT(launch.slurm.actors_count), "", 0, 32, NULL, 0,
-     "least and most actors, such as 4-64; empty: actors.count, or with auto as many as plan.max_actors"},
+     "least and most actors (not tasks), such as 4-64; empty: actors.count, or with auto as many as plan.max_actors"},
     {"launch.slurm.actors.per_task", SCHEMA_INT, ROOT(launch.slurm.actors_per_task), "8", 1, 1024, NULL, 0,
      "actors in each task of the array, one processor each"},
     {"launch.slurm.actors.options", SCHEMA_STRINGS, ROOT(launch.slurm.actors_options), NULL, 0, 64, NULL, 0,

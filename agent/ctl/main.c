@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/clock.h"
@@ -12,6 +13,7 @@
 #include "proto/base/log.h"
 #include "proto/config/cli.h"
 #include "proto/config/schema.h"
+#include "proto/keys/keys.h"
 
 static const struct ctl_command commands[] = {
     {"info", "[TABLE]", "server, tables, slots and counters",
@@ -129,6 +131,7 @@ struct command_line {
     struct ctl ctl;
     const char *endpoint;
     const char *file;
+    const char *run; /* of replay-launch: its folder, or its name below runs/ */
     int64_t timeout_ns;
     bool help, version;
 };
@@ -143,6 +146,8 @@ static const struct cli_option options[] = {
      EVERY, CLI_TEXT, AT(endpoint)},
     {"endpoints-file", 0, "FILE", "read it from the file that replay-broker --endpoints-file wrote", EVERY, CLI_TEXT,
      AT(file)},
+    {"run", 0, "RUN", "the broker of a run of replay-launch: its folder, its name below runs/, or latest", EVERY,
+     CLI_TEXT, AT(run)},
     {"json", 0, NULL, "print JSON, one object on a line", EVERY, CLI_SWITCH, AT(ctl.json)},
     {"timeout", 0, "TIME", "how long to wait for the broker: 500ms, 3s (default), 1m", EVERY | CTL_TIMEOUT, CLI_TIME,
      AT(timeout_ns), 1},
@@ -191,7 +196,7 @@ static void print_command_help(const struct ctl_command *command)
            command->arguments, command->summary[0] - ('a' - 'A'), command->summary + 1);
     if (command->help[0])
         printf("%s\n", command->help);
-    printf("\nOptions for all commands: --endpoint, --endpoints-file, --json, --timeout (replay-ctl --help).\n");
+    printf("\nOptions for all commands: --endpoint, --endpoints-file, --run, --json, --timeout (replay-ctl --help).\n");
 }
 
 static const struct ctl_command *find_command(const char *name)
@@ -230,12 +235,30 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
 
 /* ---- where the broker is ---- */
 
+/* A run's folder has the endpoints of its broker and, if the broker wants keys, a key for its owner. */
+static int find_run(const char *run, char **out)
+{
+    char folder[700], file[800], key[800];
+    rp_error err = {0};
+    bool name = !strchr(run, '/') && access(run, F_OK) != 0;
+    snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
+    snprintf(file, sizeof file, "%s/endpoints", folder);
+    snprintf(key, sizeof key, "%s/keys/admin.key", folder);
+    if (access(file, R_OK) != 0)
+        return ctl_usage("there is no %s: no broker of that run has started yet, or there is no such run", file);
+    if (!getenv(KEY_FILE_VARIABLE) && access(key, R_OK) == 0)
+        setenv(KEY_FILE_VARIABLE, key, 1);
+    return endpoint_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+}
+
 static int find_endpoint(const struct command_line *line, char **out)
 {
     const char *environment = getenv("REPLAY_ENDPOINT");
-    if (line->endpoint && line->file)
-        return ctl_usage("--endpoint and --endpoints-file exclude each other");
+    if (!!line->endpoint + !!line->file + !!line->run > 1)
+        return ctl_usage("--endpoint, --endpoints-file and --run exclude each other");
     rp_error err = {0};
+    if (line->run)
+        return find_run(line->run, out);
     if (line->file)
         return endpoint_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
     *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : ENDPOINT_DEFAULT);
@@ -252,8 +275,10 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
             return ctl_usage("%s", err.text);
         if (err.status == RP_UNAVAILABLE || err.status == RP_DEADLINE_EXCEEDED) {
             format_buffer waited;
-            err_set(&err, RP_UNAVAILABLE, "no broker answers at %s (waited %s)", endpoint,
-                    format_time(waited, (uint64_t)ctl->timeout_ms * 1000000));
+            bool runs = strcmp(endpoint, ENDPOINT_DEFAULT) == 0 && access("runs/latest/endpoints", R_OK) == 0;
+            err_set(&err, RP_UNAVAILABLE, "no broker answers at %s (waited %s)%s", endpoint,
+                    format_time(waited, (uint64_t)ctl->timeout_ms * 1000000),
+                    runs ? "; for the broker of a run: --run latest" : "");
         }
         return ctl_fail(ctl, &err);
     }

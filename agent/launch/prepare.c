@@ -231,11 +231,26 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
 
 /* ---- the hosts ---- */
 
+/* A wait for hosts; what is wrong with a host is said as soon as it is known, once. */
+struct host_wait {
+    struct prepared *prepared;
+    bool verbose;
+    bool said[HOST_POOL_MOST];
+};
+
 static bool is_stopped(void *context)
 {
-    struct prepared *self = context;
-    interrupts_wait(&self->interrupts, 0);
-    return self->interrupts.asked > 0;
+    struct host_wait *self = context;
+    const struct host_pool *hosts = self->prepared->hosts;
+    for (uint32_t i = 1; self->verbose && i < host_pool_count(hosts); i++) {
+        const struct host *host = host_pool_at(hosts, i);
+        if (self->said[i] || !host || host_state(host) != HOST_LOST)
+            continue;
+        self->said[i] = true;
+        fprintf(stderr, "%s: %s\n", host_pool_name(hosts, i), host_reason(host));
+    }
+    interrupts_wait(&self->prepared->interrupts, 0);
+    return self->prepared->interrupts.asked > 0;
 }
 
 /* Why there is no host for a role: all reasons, one after the other. */
@@ -266,8 +281,9 @@ static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
         return RP_OK;
     if (verbose)
         fprintf(stderr, "waiting for %s\n", forever ? "the first machine for actors" : "the hosts of the run");
+    struct host_wait wait = {.prepared = self, .verbose = verbose};
     do
-        host_pool_await(self->hosts, HOSTS_NS, is_stopped, self);
+        host_pool_await(self->hosts, HOSTS_NS, is_stopped, &wait);
     while (forever && self->interrupts.asked == 0 && !host_pool_has(self->hosts, ROLE_ACTOR));
     if (self->interrupts.asked > 0)
         return err_set(err, RP_CANCELLED, "stopped while it was waiting for hosts");

@@ -317,6 +317,10 @@ static void add_worker(struct words *words, const struct command_context *contex
     words_addf(words, "actors.count=%u", actors);
     words_add(words, "--set");
     words_add(words, "stop.time=0s");
+    if (context->config->launch.engine != ENGINE_LOCAL) { /* its bounds are for the run, not for one measurement */
+        words_add(words, "--set");
+        words_add(words, "launch.engine=local");
+    }
     add_folder(words, context->folder);
     if (role == ROLE_LEARNER && !context->resume)
         words_add(words, "--fresh");

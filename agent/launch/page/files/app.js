@@ -63,7 +63,7 @@ function drawHead() {
   const state = store.state, run = state?.run;
   get("title").textContent = run?.name || "replay broker";
   document.title = `${run ? `${run.name}: ${run.phase}` : "replay broker"}`;
-  get("phase").textContent = run?.phase || "";
+  get("phase").textContent = store.lost ? "" : run?.phase || "";
   get("phase").className = `badge ${run?.phase === "failed" ? "bad" : run?.phase === "running" ? "good" : ""}`;
   const link = get("link"), since = duration((Date.now() - store.lostSince) / 1000);
   if (store.lost) set(link, "badge bad", `✕ no answer for ${since}; trying again`);
@@ -77,12 +77,19 @@ function set(element, kind, text) {
   if (element.textContent !== text) element.textContent = text; // a screen reader speaks only of changes
 }
 
+function ended(state) {
+  const run = state?.run;
+  if (!run) return "";
+  const over = ["stopping", "measuring", "done", "stopped", "failed"].includes(run.phase);
+  return `${over ? "The run has ended" : "If the run has ended"}: replay-launch open ${run.folder.split("/").pop()} shows it.`;
+}
+
 function drawVerdict(state, since) {
   const box = get("verdict");
   if (store.lost) {
     const refused = store.lost instanceof Refused && store.lost.status === 401;
     set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed at its start."
-      : `The program that serves this page does not answer (for ${since}). What is shown is old. The page tries again every second.`);
+      : `The program that serves this page does not answer (for ${since}), so what is shown is old. ${ended(state)} The page tries again every second.`);
     return;
   }
   const verdict = state?.verdict;

@@ -54,7 +54,7 @@ export function lines(series, options) {
   if (!box.some) return h("div", {class: "empty"}, `${options.title}: nothing yet`);
   const x = (value) => LEFT + ((value - box.left) / (box.right - box.left)) * (W - LEFT - RIGHT);
   const y = (value) => TOP + (1 - (value - box.low) / (box.high - box.low)) * (H - TOP - BOTTOM);
-  const xText = options.xTime ? (value) => (value >= box.right - 1e-9 ? "now" : `−${duration(box.right - value)}`) : number;
+  const xText = options.xTime ? (value) => (value >= box.right - 1e-9 ? (options.over ? "end" : "now") : `−${duration(box.right - value)}`) : number;
   const xTicks = options.xTime ? ticks(box.left - box.right, 0, 3).map((at) => at + box.right) : ticks(box.left, box.right, 4);
   const parts = ticks(box.low, box.high, 4).map((at) => [
     s("line", {class: "axis", x1: LEFT, x2: W - RIGHT, y1: y(at), y2: y(at)}),

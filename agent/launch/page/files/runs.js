@@ -43,7 +43,7 @@ export class Runs {
         {name: "run", of: (run) => h("a", {href: `?run=${encodeURIComponent(run.name)}`}, run.name)},
         {name: "phase", of: (run) => run.phase}, {name: "return", of: (run) => number(run.value), n: true}, {name: "best", of: (run) => number(run.best), n: true},
         {name: "steps", of: (run) => exact(run.steps), n: true, narrow: true}, {name: "time", of: (run) => duration(run.elapsed_s), n: true, narrow: true},
-        {name: "ended because", of: (run) => run.reason, narrow: true}], this.list || [], this.list ? "There are no runs." : "Looking ...")),
+        {name: "actors, learners", of: (run) => `${run.actors_wanted}, ${run.learners_wanted}`, n: true, narrow: true}], this.list || [], this.list ? "There are no runs." : "Looking ...")),
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against steps"), lines(series("steps_of_values"), {title: "Return against steps", legend: true, xName: "steps"})) : null,
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against time"), lines(series("seconds"), {title: "Return against time", legend: true, xName: "seconds"})) : null,
     chosen.length ? h("section", {class: "card wide"}, h("h2", {}, "Compared"), grid([{name: "run", of: (one) => one.name}, {name: "best", of: (one) => number(one.best), n: true},

@@ -81,14 +81,25 @@ export class Store {
     if (!old) return;
     const now = this.history;
     this.history = new History();
-    const first = now.first;
+    const first = this.over ? Infinity : now.first;
     for (const line of old.points) if (line.unix_s < first) this.history.add(runPoint(line));
     for (const point of now.since(0)) this.history.add(point);
+  }
+
+  // A run that is over: what is shown ends with it.
+  get over() {
+    return !!this.state?.run && !this.state.run_alive;
+  }
+
+  // The right end of charts, in seconds since 1970.
+  get end() {
+    return this.over ? this.state.run.unix_s : this.state.unix_s;
   }
 
   take(state) {
     const before = this.state;
     this.state = state;
+    if (this.over) return;
     const point = state.run ? runPoint(state.run) : {t: state.unix_s};
     point.t = state.unix_s;
     if (state.broker) addBroker(point, state, before);

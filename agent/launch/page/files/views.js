@@ -23,7 +23,12 @@ export function grid(columns, rows, caption, mark) {
 }
 
 function span(store) {
-  return store.state.unix_s - store.span;
+  return store.end - store.span;
+}
+// The mean of a figure over the whole run.
+function mean(store, field) {
+  const list = store.history.since(0).map(field).filter((value) => known(value) && value > 0);
+  return list.length ? list.reduce((a, b) => a + b, 0) / list.length : NaN;
 }
 function over(store, field) {
   return store.history.since(span(store)).map((point) => [point.t, field(point)]);
@@ -58,17 +63,17 @@ export function now(store) {
   const state = store.state, table = mainTable(state), run = state.run;
   const rates = table ? ratesOf(store, table.name) : {inserts: run?.inserts_rate, samples: run?.samples_rate, updates: NaN};
   return h("div", {class: "cards"},
-    h("section", {class: "card wide"}, flow(state, table, rates)),
+    store.over ? null : h("section", {class: "card wide"}, flow(state, table, rates)),
     card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts)}],
-      {title: "Throughput", xTime: true, zero: true})),
+      {title: "Throughput", xTime: true, over: store.over, zero: true})),
     table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
       table.limiter.samples_per_insert > 0 ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
       cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
         {title: "Samples per insert", xTime: true, lines: [{name: "target", y: table.limiter.samples_per_insert || NaN}]})) : null,
     run ? card("Who waits", lines([{name: "actors", points: over(store, (p) => p.actorIdle)}, {name: "learners", points: over(store, (p) => p.learnerIdle)}],
-      {title: "Share of the time for which processes wait", xTime: true, zero: true, format: percent}),
-      facts([["actors wait", causes(run, "actor")], ["learners wait", causes(run, "learner")], ["now", run.waits || "nobody waits"]])) : null,
-    run ? progress(state) : null,
+      {title: "Share of the time for which processes wait", xTime: true, over: store.over, zero: true, format: percent}),
+      store.over ? null : facts([["actors wait", causes(run, "actor")], ["learners wait", causes(run, "learner")], ["now", run.waits || "nobody waits"]])) : null,
+    run ? progress(state, store.over) : null,
     waitsCard(state));
 }
 
@@ -78,17 +83,17 @@ function causes(run, side) {
   return `${percent(run[`${side}_idle`])}${list.length ? ` (${list.join(", ")})` : ""}`;
 }
 
-function progress(state) {
+function progress(state, over) {
   const run = state.run;
   return card("Progress", facts([
     ["phase", run.phase + (run.reason ? `: ${run.reason}` : "")],
     ["time", duration(run.elapsed_s)],
-    ["left", known(run.eta_s) ? `about ${duration(run.eta_s)} (${percent(run.progress)} done)` : ""],
+    ["left", !over && known(run.eta_s) ? `about ${duration(run.eta_s)} (${percent(run.progress)} done)` : ""],
     ["environment steps", `${exact(run.steps)}${run.stop_steps ? ` of ${exact(run.stop_steps)}` : ""} (${number(run.steps_rate)}/s)`],
     ["learner steps", `${exact(run.learner_steps)} (${number(run.updates_rate)}/s)`],
     ["return", known(run.value) ? `${number(run.value)}, best ${number(run.best)}${known(run.stop_value) ? `, target ${number(run.stop_value)}` : ""}` : "no evaluation yet"],
-    ["processors", `${number(run.cpu)} of ${number(run.cores)}${run.others > 0 ? `; other programs take ${number(run.others)}` : ""}`],
-    ["memory", `${bytes(run.memory)}${run.memory_limit ? ` of ${bytes(run.memory_limit)}` : ""}`],
+    ["processors", over ? "" : `${number(run.cpu)} of ${number(run.cores)}${run.others > 0 ? `; other programs take ${number(run.others)}` : ""}`],
+    ["memory", over ? "" : `${bytes(run.memory)}${run.memory_limit ? ` of ${bytes(run.memory_limit)}` : ""}`],
     ["last event", run.event ? `${run.event} (${duration(state.unix_s - run.event_unix_s)} ago)` : ""],
   ]));
 }
@@ -104,6 +109,7 @@ function waitsCard(state) {
 
 export function tables(store, page) {
   const state = store.state;
+  if (store.over) return h("p", {class: "empty"}, "The run is over, and its broker with the tables has ended.");
   if (!state.broker) return h("p", {class: "empty"}, "The broker does not answer: there are no tables to show.");
   return h("div", {class: "cards"}, state.broker.tables.map((table) => {
     const rates = ratesOf(store, table.name), detail = page.histograms?.[table.name];
@@ -154,17 +160,19 @@ export function learning(store, page) {
       {title: "Return against seconds", lines: target, dots: times.length < 80, xName: "seconds"})),
     card("Evaluations", facts([["newest", number(run.value)], ["best", number(run.best)], ["target", known(run.stop_value) ? number(run.stop_value) : "none"],
       ["evaluations", exact(run.n_values)], ["return of the actors, with exploration", number(run.actor_value)]])),
-    planCard(store.state));
+    planCard(store));
 }
 
-function planCard(state) {
-  const run = state.run;
+function planCard(store) {
+  const run = store.state.run, over = store.over;
+  const seen = {inserts: over ? mean(store, (p) => p.inserts) : run.inserts_rate, samples: over ? mean(store, (p) => p.samples) : run.samples_rate,
+    actors: over ? mean(store, (p) => p.actorIdle) : run.actor_idle, learners: over ? mean(store, (p) => p.learnerIdle) : run.learner_idle};
   if (!known(run.planned_inserts)) return card("Plan", h("p", {class: "soft"}, "The file gives the counts; nothing was predicted."));
   const row = (name, plan, seen, format) => ({name, plan: format(plan), seen: format(seen)});
-  return card("Predicted and achieved", grid([{name: "", of: (one) => one.name}, {name: "predicted", of: (one) => one.plan, n: true}, {name: "now", of: (one) => one.seen, n: true}], [
-    row("inserts/s", run.planned_inserts, run.inserts_rate, number), row("samples/s", run.planned_samples, run.samples_rate, number),
-    row("actors wait", run.planned_actor_idle, run.actor_idle, percent), row("learners wait", run.planned_learner_idle, run.learner_idle, percent),
-    row("samples per insert", run.spi_target, run.spi, number)], "Plan"));
+  return card("Predicted and achieved", grid([{name: "", of: (one) => one.name}, {name: "predicted", of: (one) => one.plan, n: true}, {name: over ? "achieved" : "now", of: (one) => one.seen, n: true}], [
+    row("inserts/s", run.planned_inserts, seen.inserts, number), row("samples/s", run.planned_samples, seen.samples, number),
+    row("actors wait", run.planned_actor_idle, seen.actors, percent), row("learners wait", run.planned_learner_idle, seen.learners, percent),
+    row("samples per insert", run.spi_target, seen.samples / seen.inserts, number)], "Plan"));
 }
 
 export function processes(store, page) {
@@ -190,6 +198,7 @@ export function processes(store, page) {
 
 export function broker(store, page) {
   const state = store.state;
+  if (store.over) return h("p", {class: "empty"}, "The run is over, and its broker has ended.");
   if (!state.broker) return h("p", {class: "empty"}, "The broker does not answer.");
   const server = state.broker.server;
   const calls = (server.commands || []).filter((one) => one.calls > 0);
