@@ -116,20 +116,28 @@ char *slurm_script_core(const struct slurm_script *self)
 }
 
 /* The launcher starts the actors by srun; the script itself only stays. It looks at the run's status first, because a question
- * to the controller from each of a thousand tasks costs more than a look at a file. */
+ * to the controller from each of a thousand tasks costs more than a look at a file. An array whose number the launcher never heard,
+ * because sbatch took too long, gives its nodes back: slurm.json names another one. It may do so for a moment after the array was
+ * submitted, and a node's view of a network file system may be a minute old: four looks in a row count. */
 static const char hold[] =
     "\n"
     "# Holds these processors for the run. The launcher in the core job starts the actors here by srun.\n"
     "folder=$1\n"
     "core=$2\n"
     "missed=0\n"
+    "other=0\n"
     "nap=\n"
     "trap 'kill $nap 2>/dev/null; sleep 1; exit 0' TERM INT # the node agent tidies up meanwhile\n"
     "trap 'scontrol requeue \"$SLURM_JOB_ID\"; kill $nap 2>/dev/null; exit 0' USR1 # the time limit is near\n"
-    "while [ \"$missed\" -lt 4 ]; do\n"
+    "while [ \"$missed\" -lt 4 ] && [ \"$other\" -lt 4 ]; do\n"
     "    sleep 20 &\n"
     "    nap=$!\n"
     "    wait \"$nap\"\n"
+    "    array=$(sed -n 's/.*\"array\": *\\([0-9][0-9]*\\).*/\\1/p' \"$folder/slurm.json\" 2>/dev/null)\n"
+    "    case $array in\n"
+    "    '' | 0 | \"$SLURM_ARRAY_JOB_ID\") other=0 ;;\n"
+    "    *) other=$((other + 1)) ;;\n"
+    "    esac\n"
     "    if [ -n \"$(find \"$folder/status.json\" -mmin -1 2>/dev/null)\" ]; then\n"
     "        missed=0\n"
     "        continue\n"
@@ -140,7 +148,7 @@ static const char hold[] =
     "    *) missed=$((missed + 1)) ;;\n"
     "    esac\n"
     "done\n"
-    "echo \"job $core does not run: task $SLURM_ARRAY_TASK_ID gives the array up\"\n"
+    "echo \"job $core does not run, or has array $array: task $SLURM_ARRAY_TASK_ID gives its array up\"\n"
     "scancel \"$SLURM_ARRAY_JOB_ID\"\n";
 
 char *slurm_script_actors(const struct slurm_script *self)

@@ -18,6 +18,8 @@
 #define RETRY_NS (15 * NS_PER_S)
 /* Looks in a row without any task after which the array is taken for cancelled. */
 #define GONE_LOOKS 3u
+/* Looks in a row with fewer tasks than wanted after which a message says so: tasks that are queued again are away for a moment. */
+#define SHORT_LOOKS 5u
 /* Tasks that one order may give back. */
 #define MOST_REQUEUED 64u
 
@@ -38,7 +40,9 @@ struct slurm_source {
     uint32_t order_value;      /* throttle that the order sets */
     int64_t look_ns, order_ns; /* earliest time of the next one */
     uint32_t empty_looks;
-    bool look_failed; /* a message said so */
+    uint32_t short_looks; /* looks in a row with fewer tasks than wanted */
+    bool look_failed;     /* a message said so */
+    bool unrecorded;      /* slurm.json lacks the number of the array */
 };
 
 static void say(struct slurm_source *self, bool loud, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -79,10 +83,12 @@ static rp_status take_array(struct slurm_source *self, const char *text, rp_erro
         return err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text ? text : "");
     self->record.array = id;
     self->throttle = self->wanted;
-    self->empty_looks = 0;
+    self->empty_looks = self->short_looks = 0;
     say(self, false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted,
         self->record.tasks);
-    return slurm_record_write(self->options.folder, &self->record, err);
+    rp_status status = slurm_record_write(self->options.folder, &self->record, err);
+    self->unrecorded = status != RP_OK;
+    return status;
 }
 
 static rp_status submit(struct slurm_source *self, rp_error *err)
@@ -182,6 +188,26 @@ static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t
     free(runs);
 }
 
+/* Slurm queues a task again that was preempted or lost its node; one that somebody cancelled is gone for good. */
+static void count_tasks(struct slurm_source *self)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < self->n_jobs; i++)
+        left += self->jobs[i].state != SLURM_GONE;
+    self->empty_looks = self->n_jobs > 0 ? 0 : self->empty_looks + 1;
+    if (left == 0 || left >= self->wanted) {
+        self->short_looks = 0;
+        return;
+    }
+    self->short_looks += self->short_looks < UINT32_MAX;
+    if (self->short_looks == SHORT_LOOKS)
+        say(self, true,
+            "the actor array, job %" PRIu64
+            ", has %u of the %u tasks that the run wants: tasks that have ended for good "
+            "are not replaced. 'scancel %" PRIu64 "' ends the others, too, and the whole array is submitted again",
+            self->record.array, left, self->wanted, self->record.array);
+}
+
 static int by_index(const void *a, const void *b)
 {
     const struct slurm_job *left = a, *right = b;
@@ -203,7 +229,7 @@ static void take_look(struct slurm_source *self, struct host_pool *pool, rp_stat
     self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.text, self->jobs, self->record.tasks);
     /* The lowest indices become the first hosts: those that take actors first, and that are given back last. */
     qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
-    self->empty_looks = self->n_jobs > 0 ? 0 : self->empty_looks + 1;
+    count_tasks(self);
     tell_pool(self, pool, now_ns);
 }
 
@@ -295,6 +321,13 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
     self->order_ns = now_ns + RETRY_NS;
 }
 
+/* Tasks of an array that slurm.json does not name give up. */
+static void record_again(struct slurm_source *self, int64_t now_ns)
+{
+    self->unrecorded = slurm_record_write(self->options.folder, &self->record, NULL) != RP_OK;
+    self->order_ns = self->unrecorded ? now_ns + LOOK_NS : self->order_ns;
+}
+
 /* One order at a time, and the next one from what is seen then: an order that is lost is given again. */
 static void keep_size(struct slurm_source *self, int64_t now_ns)
 {
@@ -310,7 +343,9 @@ static void keep_size(struct slurm_source *self, int64_t now_ns)
         return;
     for (uint32_t i = 0; i < self->n_jobs; i++)
         running += self->jobs[i].state == SLURM_RUNNING;
-    if (self->empty_looks >= GONE_LOOKS)
+    if (self->unrecorded)
+        record_again(self, now_ns);
+    else if (self->empty_looks >= GONE_LOOKS)
         submit_again(self, now_ns);
     else if (self->throttle != self->wanted)
         set_throttle(self, now_ns);

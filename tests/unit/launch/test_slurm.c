@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -16,6 +17,8 @@
 #include "agent/launch/slurm/slurm_jobs.h"
 #include "agent/launch/slurm/slurm_record.h"
 #include "agent/launch/slurm/slurm_script.h"
+#include "agent/launch/slurm/slurm_source.h"
+#include "proto/base/clock.h"
 
 #define SLURM "launch.engine=slurm"
 
@@ -327,13 +330,15 @@ static int leave_fakes(void **state)
 
 static void fake(const char *name, const char *body)
 {
-    char path[128];
+    char path[128], fresh[136];
     snprintf(path, sizeof path, "%s/%s", fakes, name);
-    FILE *out = fopen(path, "w");
+    snprintf(fresh, sizeof fresh, "%s.new", path); /* the one before may run now */
+    FILE *out = fopen(fresh, "w");
     assert_non_null(out);
     fprintf(out, "#!/bin/sh\n%s\n", body);
     assert_int_equal(fclose(out), 0);
-    assert_int_equal(chmod(path, 0755), 0);
+    assert_int_equal(chmod(fresh, 0755), 0);
+    assert_int_equal(rename(fresh, path), 0);
 }
 
 /* Slurm forgets jobs, and some callers do not want to hear why. */
@@ -373,6 +378,104 @@ static void test_shared(void **state)
     run_config_free(&config);
 }
 
+static void write_record(const char *name, uint64_t array)
+{
+    char folder[96];
+    rp_error err = {0};
+    struct slurm_record record = {.core = 5, .array = array, .tasks = 2, .script = "/a \"array\": 4"};
+    snprintf(folder, sizeof folder, "%s/%s", fakes, name);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(slurm_record_write(folder, &record, &err), RP_OK);
+}
+
+static void assert_contents(const char *file, const char *wanted)
+{
+    char *text = run_folder_read(fakes, file);
+    assert_non_null(text);
+    assert_string_equal(text, wanted);
+    free(text);
+}
+
+/* Tasks of array 9 stay while slurm.json has no number, an older one for a moment, or theirs; not if it keeps to another one,
+ * although the run goes on. */
+static void test_stray_array(void **state)
+{
+    (void)state;
+    struct run_config config;
+    rp_error err = {0};
+    write_record("none", 0);
+    write_record("older", 8);
+    write_record("own", 9);
+    assert_int_equal(read_config(&config, NULL, NULL, NULL), 0);
+    struct slurm_script script = {.config = &config};
+    char *text = slurm_script_actors(&script);
+    assert_non_null(text);
+    assert_int_equal(run_folder_write(fakes, "hold", text, &err), RP_OK);
+    free(text);
+    run_config_free(&config);
+    fake("sleep",
+         "n=$(($(cat \"$FAKES/n\") + 1)); echo $n >\"$FAKES/n\"\n"
+         "case $n in 1) from= ;; 2) from=none ;; 3 | 4 | 5) from=older ;; 6) from=own ;; *) from=older ;; esac\n"
+         "[ -z \"$from\" ] || cp \"$FAKES/$from/slurm.json\" \"$FAKES/slurm.json\"\n"
+         "touch \"$FAKES/status.json\"\n"
+         "[ $n -lt 30 ] || kill -9 $PPID");
+    fake("scancel", "echo \"$*\" >\"$FAKES/cancelled\"");
+    assert_int_equal(run_folder_write(fakes, "n", "0\n", &err), RP_OK);
+    assert_int_equal(system("SLURM_ARRAY_JOB_ID=9 SLURM_ARRAY_TASK_ID=0 sh \"$FAKES/hold\" \"$FAKES\" 5 >/dev/null"),
+                     0);
+    assert_contents("n", "10\n");
+    assert_contents("cancelled", "9\n");
+}
+
+static void count_loud(void *context, bool loud, const char *text)
+{
+    (void)text;
+    *(uint32_t *)context += loud;
+}
+
+/* Lets a source look until it has said something loud, or for some looks. */
+static void look_at_tasks(struct slurm_source *source, const uint32_t *loud, uint32_t looks)
+{
+    struct clock clock = clock_system();
+    int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S;
+    struct host_source *hosts = slurm_source_hosts(source);
+    for (uint32_t before = *loud, seen = 0; *loud == before && seen < looks && clock_now(&clock) < end_ns;) {
+        static int64_t now_ns = NS_PER_S;
+        hosts->look(hosts, NULL, now_ns += NS_PER_S);
+        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+        char *text = run_folder_read(fakes, "looks");
+        seen = text ? (uint32_t)strlen(text) : 0;
+        free(text);
+    }
+}
+
+/* A task that is gone for good is named once; the array as a whole is still there. */
+static void test_lost_task(void **state)
+{
+    (void)state;
+    struct run_config config;
+    uint32_t loud = 0;
+    rp_error err = {0};
+    assert_int_equal(read_config(&config, "launch.slurm={actors: {count: 2, per_task: 1}}", "actors.count=2", NULL), 0);
+    fake("sbatch", "echo 12");
+    fake("scancel", "");
+    fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_0|13|PENDING||Priority'; echo '12_1|14|PENDING||Priority'");
+    const struct slurm_source_options options = {
+        .config = &config, .folder = fakes, .programs = fakes, .say = count_loud, .context = &loud};
+    struct slurm_source *source = slurm_source_new(&options, &err);
+    assert_non_null(source);
+    look_at_tasks(source, &loud, 8);
+    assert_int_equal(loud, 0);
+    fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_1|14|PENDING||Priority'");
+    look_at_tasks(source, &loud, 100);
+    assert_int_equal(loud, 1);
+    run_folder_remove(fakes, "looks");
+    look_at_tasks(source, &loud, 12);
+    assert_int_equal(loud, 1);
+    slurm_source_destroy(&source);
+    run_config_free(&config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +492,8 @@ int main(void)
         cmocka_unit_test(test_partitions),
         cmocka_unit_test_setup_teardown(test_forgotten, enter_fakes, leave_fakes),
         cmocka_unit_test_setup_teardown(test_shared, enter_fakes, leave_fakes),
+        cmocka_unit_test_setup_teardown(test_stray_array, enter_fakes, leave_fakes),
+        cmocka_unit_test_setup_teardown(test_lost_task, enter_fakes, leave_fakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
