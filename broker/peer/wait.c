@@ -46,6 +46,7 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     self->client = request->head.client;
     self->id = request->head.id;
     self->since_ns = loop->now_ns;
+    self->traced_ns = loop_trace_start(loop);
     self->times = request->times;
     self->measured = false;
     self->message = peers->counters.messages_in;
@@ -78,12 +79,12 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
 
 void wait_trace(const struct peers *peers, const struct wait *self)
 {
-    int64_t now = clock_now(&peers->loop->clock);
+    int64_t now = clock_now(&peers->loop->clock), start = self->traced_ns ? self->traced_ns : self->since_ns;
     if (self->message !=
         peers->counters.messages_in) /* otherwise it was answered at once, and is part of its request */
         trace_add(&peers->loop->trace, self->ops->kind, "waits",
-                  &(struct trace_span){.start_ns = self->since_ns,
-                                       .duration_ns = now - self->since_ns,
+                  &(struct trace_span){.start_ns = start,
+                                       .duration_ns = now - start,
                                        .who = self->client,
                                        .id = self->id,
                                        .link = TRACE_REQUEST});

@@ -35,6 +35,7 @@ struct wait {
     struct envelope to;
     uint64_t client, id;
     int64_t since_ns;
+    int64_t traced_ns;           /* the same by a fresh look at the clock; 0: no trace was recorded then */
     int descriptor;              /* of the connection by which the request came; -1: not known */
     uint64_t connection;         /* number of that connection: monitor.h */
     struct identity *identity;   /* whose request it is */
