@@ -279,7 +279,7 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
 int launch_resume(struct launch *launch)
 {
     struct prepared self;
-    struct folder_state state;
+    struct folder_state state = {0};
     rp_error err = {0};
     if (submit_is_free(launch->argument, &err) != RP_OK)
         return launch_fail(&err);

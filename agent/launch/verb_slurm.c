@@ -122,7 +122,7 @@ static bool holds_run(const char *folder)
 /* Queues the job again if its time limit ended the leg, and not the run itself. */
 static int queue_again(const char *folder, uint64_t job, const struct interrupts *interrupts, int status)
 {
-    struct folder_state state;
+    struct folder_state state = {0};
     rp_error err = {0};
     if (interrupts->asked != 1 || interrupts->last != SIGUSR1 || status != EXIT_FINE)
         return status;
@@ -164,7 +164,7 @@ static void keep_output_private(void)
 int launch_core(struct launch *launch)
 {
     struct prepared self;
-    struct folder_state state;
+    struct folder_state state = {0};
     struct slurm_source *source = NULL;
     char folder[FOLDER_SIZE];
     uint64_t job = 0;

@@ -143,7 +143,7 @@ static void skip_old(struct watch *self)
 {
     char path[FOLDER_SIZE + 32];
     struct stat st;
-    struct folder_state state;
+    struct folder_state state = {0};
     if (run_folder_read_state(self->options->folder, &state, NULL) != RP_OK || state.legs == 0)
         return;
     if (stat(run_folder_path(path, sizeof path, self->options->folder, SLURM_CORE_LOG), &st) == 0)
