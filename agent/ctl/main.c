@@ -333,7 +333,7 @@ int main(int argc, char **argv)
         return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
     }
     char *endpoint = NULL;
-    if ((rc = find_endpoint(&line, &endpoint)) == 0)
+    if ((rc = find_endpoint(&line, &endpoint)) == 0 && endpoint)
         rc = run(&ctl, command, endpoint);
     free(endpoint);
     return rc;
