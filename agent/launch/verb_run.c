@@ -110,6 +110,7 @@ int launch_run(struct launch *launch)
         return finish(&self, &err);
     /* Lets status and stop find the run while it is still being measured. */
     struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
+    run_folder_this_node(state.node);
     snprintf(state.here, sizeof state.here, "%s", self.here);
     snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
     snprintf(state.command, sizeof state.command, "%s", launch->command);

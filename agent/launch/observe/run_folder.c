@@ -255,7 +255,7 @@ char *run_folder_read(const char *folder, const char *file)
 static const struct json_row state_rows[] = {
     STATE(pid),    STATE(legs),     STATE(elapsed_s),   STATE(steps), STATE(learner_steps),
     STATE(actors), STATE(learners), STATE(auto_actors), STATE(done),  STATE(service),
-    STATE(here),   STATE(cwd),      STATE(command),     {0},
+    STATE(here),   STATE(cwd),      STATE(command),     STATE(node),  {0},
 };
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
@@ -300,4 +300,18 @@ rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp
               : err_set(err, RP_NOT_FOUND,
                         "'%s/" FOLDER_STATE "' cannot be read: the folder holds no run, or the file is damaged",
                         folder);
+}
+
+void run_folder_this_node(char out[FOLDER_NODE])
+{
+    memset(out, 0, FOLDER_NODE);
+    if (gethostname(out, FOLDER_NODE - 1) != 0)
+        out[0] = '\0';
+}
+
+bool run_folder_is_elsewhere(const struct folder_state *state)
+{
+    char node[FOLDER_NODE];
+    run_folder_this_node(node);
+    return state->node[0] && node[0] && strcmp(state->node, node) != 0;
 }

@@ -19,6 +19,7 @@
 #include "replay/error.h"
 
 #define FOLDER_SIZE 512u
+#define FOLDER_NODE 256u
 #define FOLDER_CONFIG "config.yaml"
 #define FOLDER_STATE "launch.json"
 #define FOLDER_LOCK "launch.lock"
@@ -36,9 +37,10 @@ struct folder_state {
     double elapsed_s; /* time of all legs so far */
     uint64_t steps, learner_steps;
     uint32_t actors, learners;
-    bool auto_actors; /* the file says auto for the number of actors */
-    bool done;        /* a stop condition was met: there is nothing to resume */
-    char service[256];
+    bool auto_actors;       /* the file says auto for the number of actors */
+    bool done;              /* a stop condition was met: there is nothing to resume */
+    char node[FOLDER_NODE]; /* hostname of the launcher's machine; "": not known */
+    char service[256];      /* as that machine reaches it */
     char here[FOLDER_SIZE]; /* folder of the user's file */
     char cwd[FOLDER_SIZE];  /* folder where the run was begun: relative paths of the file start there; "": not known */
     char command[1024];     /* the command line that began the run */
@@ -61,6 +63,10 @@ bool run_folder_locked(const char *folder);
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
 rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err);
+/* Writes the hostname of this machine to out. */
+void run_folder_this_node(char out[FOLDER_NODE]);
+/* True if the run's launcher works, or has worked, on another machine. */
+bool run_folder_is_elsewhere(const struct folder_state *state);
 
 /* Writes a file whole or not at all. */
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@
 #define LOOKING_NS (8 * NS_PER_S)
 #define EVERY_NS (NS_PER_S * 9 / 10)
 #define FRESH_NS (2 * NS_PER_S)
+/* A status that is younger than this is written by a launcher that works. */
+#define FRESH_STATUS_S 30
 
 static int64_t now_ns(void)
 {
@@ -28,13 +31,13 @@ static int64_t now_ns(void)
 
 /* ---- the client ---- */
 
-/* Where the broker listens now: as given, or as the launcher wrote it. */
+/* Where the broker listens now: as given, or as the launcher wrote it. Endpoints of another machine mean nothing here. */
 static void find_service(const struct page *self, char out[256])
 {
     struct folder_state state;
     snprintf(out, 256, "%s", self->service);
     if (!out[0] && self->folder[0] && run_folder_locked(self->folder) &&
-        run_folder_read_state(self->folder, &state, NULL) == RP_OK)
+        run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state))
         snprintf(out, 256, "%s", state.service);
 }
 
@@ -89,6 +92,7 @@ struct look {
     rp_waits *waits;
     struct status_copy copy;
     bool run, alive;
+    char node[FOLDER_NODE]; /* machine of the run if it is another one; "": this one */
     char silence[300];
 };
 
@@ -110,11 +114,33 @@ static void look_at_broker(struct page *self, struct look *look)
     rp_admin_why_json(client, PAGE_ASK_MS, &look->why_json, NULL);
 }
 
+/* Name of the machine where the launcher works, if it is another one. */
+static void find_node(const struct page *self, char out[FOLDER_NODE])
+{
+    struct folder_state state;
+    out[0] = '\0';
+    if (self->folder[0] && !self->service[0] && run_folder_read_state(self->folder, &state, NULL) == RP_OK &&
+        run_folder_is_elsewhere(&state))
+        memcpy(out, state.node, FOLDER_NODE);
+}
+
+/* A launcher writes the status every second. */
+static bool is_fresh(const struct page *self)
+{
+    char path[FOLDER_SIZE + 16];
+    struct stat st;
+    return stat(run_folder_path(path, sizeof path, self->folder, FOLDER_STATUS), &st) == 0 &&
+           time(NULL) - st.st_mtime < FRESH_STATUS_S;
+}
+
+/* Locks do not reach from one machine to another on all file systems. */
 static void look_at_run(const struct page *self, struct look *look)
 {
-    look->alive = self->folder[0] && run_folder_locked(self->folder);
     look->run_text = self->folder[0] ? run_folder_read(self->folder, FOLDER_STATUS) : NULL;
     look->run = look->run_text && status_from_json(look->run_text, &look->copy);
+    find_node(self, look->node);
+    bool signs = look->node[0] && look->run && look->copy.status.phase < PHASE_DONE && is_fresh(self);
+    look->alive = self->folder[0] && (signs || run_folder_locked(self->folder));
 }
 
 static void look_fini(struct look *look)
@@ -153,6 +179,8 @@ static void put_verdict(struct json *out, const struct page *self, const struct 
     } else if (self->folder[0] && !look->run && !look->info) {
         snprintf(why.text, sizeof why.text,
                  "The run is being prepared: replay-launch measures how many processes to start.");
+    } else if (look->node[0]) {
+        snprintf(why.text, sizeof why.text, "The run goes on on %s: this page shows what its folder says.", look->node);
     } else {
         explain_live(look, &why);
         level = why.bad ? "bad" : why.blocked != WHY_NOBODY ? "warn" : "good";
@@ -176,13 +204,14 @@ static char *make_state(struct page *self)
     struct text all = {0};
     struct timespec now;
     look_at_run(self, &look);
-    if (!self->folder[0] || look.alive)
+    if (!self->folder[0] || (look.alive && !look.node[0]))
         look_at_broker(self, &look);
     clock_gettime(CLOCK_REALTIME, &now);
     json_open(&out, '{');
     json_real(&out, "unix_s", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     json_key(&out, "run_alive");
     json_boolean(&out, look.alive);
+    json_text(&out, "elsewhere", look.node);
     put_verdict(&out, self, &look);
     char *head = json_take(&out);
     /* {"waits": [...]} becomes a member. */

@@ -268,6 +268,7 @@ static void save_state(struct run *self, const struct status *status)
                                  .learners = run_config_learners(self->config),
                                  .auto_actors = options->auto_actors,
                                  .done = self->phase > PHASE_STOPPING && self->outcome == RUN_DONE};
+    run_folder_this_node(state.node);
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
     snprintf(state.here, sizeof state.here, "%s", options->here);
     snprintf(state.cwd, sizeof state.cwd, "%s", options->cwd);

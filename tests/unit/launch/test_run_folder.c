@@ -151,9 +151,13 @@ static void test_state(void **state)
     snprintf(run.here, sizeof run.here, "/a \"quoted\" place");
     snprintf(run.cwd, sizeof run.cwd, "/somewhere/else");
     snprintf(run.command, sizeof run.command, "replay-launch x.yaml");
+    snprintf(run.node, sizeof run.node, "n1.cluster");
     assert_int_equal(run_folder_write_state(".", &run, &err), RP_OK);
     assert_int_equal(run_folder_read_state(".", &out, &err), RP_OK);
     assert_memory_equal(&out, &run, sizeof run);
+    assert_true(run_folder_is_elsewhere(&out));
+    run_folder_this_node(out.node);
+    assert_false(run_folder_is_elsewhere(&out));
     static const char *const damaged[] = {"",
                                           "{",
                                           "[]",
@@ -165,6 +169,8 @@ static void test_state(void **state)
         assert_int_equal(run_folder_write(".", "launch.json", damaged[i], &err), RP_OK);
         rp_status status = run_folder_read_state(".", &out, &err);
         assert_int_equal(status, i < 4 ? RP_NOT_FOUND : RP_OK);
+        assert_string_equal(out.node, ""); /* as in files of older versions: here */
+        assert_false(run_folder_is_elsewhere(&out));
         assert_int_equal(out.pid, 0);                   /* never a process that is not ours */
         assert_int_equal(out.actors + out.learners, 0); /* nor more of them than a machine can bear */
     }

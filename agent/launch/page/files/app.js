@@ -67,7 +67,7 @@ function drawHead() {
   get("phase").className = `badge ${run?.phase === "failed" ? "bad" : run?.phase === "running" ? "good" : ""}`;
   const link = get("link"), since = duration((Date.now() - store.lostSince) / 1000);
   if (store.lost) set(link, "badge bad", `✕ no answer for ${since}; trying again`);
-  else if (state && !state.broker && state.run_alive !== false) set(link, "badge warn", "✕ the broker does not answer; trying again");
+  else if (state && !state.broker && state.run_alive !== false && !state.elsewhere) set(link, "badge warn", "✕ the broker does not answer; trying again");
   else set(link, "badge good", state ? (state.run && !state.run_alive ? "finished" : "✓ live") : "…");
   drawVerdict(state, since);
 }

@@ -1,0 +1,99 @@
+/* The page of a run on another machine: what its folder says, without a question to a broker that is not here. */
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/launch/observe/status.h"
+#include "agent/launch/page/page_impl.h"
+
+static char base[64];
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(base, sizeof base, "/tmp/replay-page-XXXXXX");
+    return mkdtemp(base) ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", base);
+    return system(command);
+}
+
+/* A run as its folder shows it, with a status of this age. */
+static void write_run(const char *node, enum phase phase, time_t age_s)
+{
+    rp_error err = {0};
+    struct folder_state state = {.pid = 7, .legs = 1};
+    struct status status = {.phase = phase};
+    char path[128];
+    snprintf(state.node, sizeof state.node, "%s", node);
+    snprintf(state.service, sizeof state.service, "tcp://127.0.0.1:1");
+    assert_int_equal(run_folder_write_state(base, &state, &err), RP_OK);
+    char *text = status_to_json(&status, true);
+    assert_non_null(text);
+    assert_int_equal(run_folder_write(base, FOLDER_STATUS, text, &err), RP_OK);
+    free(text);
+    struct timespec times[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
+    run_folder_path(path, sizeof path, base, FOLDER_STATUS);
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+/* What the page says: whether the run is alive, and on which other machine. */
+static void assert_page(bool alive, const char *node)
+{
+    rp_error err = {0};
+    const struct page_options options = {
+        .address = "127.0.0.1:0", .folder = base, .runs = "", .service = "", .key_file = ""};
+    struct page *page = page_start(&options, &err);
+    assert_non_null(page);
+    char *text = page_watch_state(page), *whole = NULL;
+    assert_non_null(text);
+    assert_true(asprintf(&whole, "%s}", text) > 0);
+    json_object *root = json_tokener_parse(whole);
+    assert_non_null(root);
+    assert_int_equal(json_object_get_boolean(json_object_object_get(root, "run_alive")), alive);
+    assert_string_equal(json_object_get_string(json_object_object_get(root, "elsewhere")), node);
+    assert_null(json_object_object_get(root, "broker"));
+    assert_non_null(json_object_object_get(root, "run"));
+    json_object_put(root);
+    free(whole);
+    free(text);
+    page_stop(&page);
+}
+
+static void test_elsewhere(void **state)
+{
+    (void)state;
+    char here[FOLDER_NODE];
+    run_folder_this_node(here);
+    write_run("n1.cluster", PHASE_RUNNING, 2);
+    assert_page(true, "n1.cluster");
+    write_run("n1.cluster", PHASE_RUNNING, 60);
+    assert_page(false, "n1.cluster");
+    write_run("n1.cluster", PHASE_DONE, 2);
+    assert_page(false, "n1.cluster");
+    write_run(here, PHASE_RUNNING, 2); /* here, the lock is right */
+    assert_page(false, "");
+    write_run("", PHASE_RUNNING, 2);
+    assert_page(false, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_elsewhere)};
+    return cmocka_run_group_tests(tests, enter, leave);
+}
