@@ -19,10 +19,16 @@
 #define CONNECT_NS (11 * NS_PER_S) /* ssh itself gives up after 10 s, and says why */
 #define SEND_NS (300 * NS_PER_S)   /* for programs to arrive there */
 #define TURN_MS 10
+#define SPACE_NS (25 * NS_PER_MS)  /* between two connections: an ssh server refuses many at once */
+#define RETRY_NS (500 * NS_PER_MS) /* before the second attempt */
+#define ATTEMPTS 2u
 
 struct trial {
     struct host *host; /* NULL: there is none, see reason */
     char name[HOST_NAME];
+    uint32_t attempts;
+    int64_t open_ns; /* when the connection was opened, or may be opened again */
+    bool lost;       /* the first attempt has failed */
     bool asked, done, works;
     char endpoint[HOST_PATH]; /* of this machine, as the host is asked to reach it */
     char reason[512];         /* why the host cannot work */
@@ -34,7 +40,7 @@ struct check {
     bool bundled;
     int listener;
     uint16_t port;
-    int64_t begin_ns;
+    int64_t open_ns; /* when the next connection may be opened */
     struct trial *trials;
     uint32_t n;
 };
@@ -187,13 +193,37 @@ static void await_reach(struct trial *self)
     end_trial(self, reached ? NULL : reason);
 }
 
+static void open_next(struct check *self, struct trial *trial, int64_t now_ns)
+{
+    if (now_ns < self->open_ns || now_ns < trial->open_ns)
+        return;
+    self->open_ns = now_ns + SPACE_NS;
+    trial->open_ns = now_ns;
+    trial->attempts++;
+    trial->asked = trial->lost = false;
+    host_open(trial->host, now_ns);
+}
+
+/* One refusal is no answer yet: a server may have had too many connections at that moment. */
+static void note_loss(struct trial *self, int64_t now_ns)
+{
+    if (self->attempts == ATTEMPTS) {
+        end_trial(self, host_reason(self->host));
+        return;
+    }
+    self->lost = true;
+    self->open_ns = now_ns + RETRY_NS;
+}
+
 static void tend(struct check *self, struct trial *trial, int64_t now_ns)
 {
     host_tend(trial->host, now_ns);
     int64_t most = host_sent(trial->host) > 0 ? SEND_NS : CONNECT_NS;
-    if (host_state(trial->host) == HOST_LOST)
-        end_trial(trial, host_reason(trial->host));
-    else if (now_ns - self->begin_ns > most)
+    if (trial->attempts == 0 || trial->lost)
+        open_next(self, trial, now_ns);
+    else if (host_state(trial->host) == HOST_LOST)
+        note_loss(trial, now_ns);
+    else if (now_ns - trial->open_ns > most)
         end_trial(trial, trial->asked ? "it gives no answer" : "no connection within 10 s");
     else if (host_state(trial->host) == HOST_READY && !trial->asked)
         ask_reach(self, trial);
@@ -204,9 +234,6 @@ static void tend(struct check *self, struct trial *trial, int64_t now_ns)
 static void try_all(struct check *self)
 {
     struct interrupts *interrupts = self->options->interrupts;
-    self->begin_ns = now();
-    for (uint32_t i = 0; i < self->n; i++)
-        host_open(self->trials[i].host, self->begin_ns);
     for (uint32_t left = self->n; left > 0 && interrupts->asked == 0;) {
         left = 0;
         for (uint32_t i = 0; i < self->n; i++) {

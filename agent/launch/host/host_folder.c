@@ -31,7 +31,7 @@ static bool is_reserved(const struct host_folder *self, const char *name)
     char first[HOST_FILE_NAME];
     snprintf(first, sizeof first, "%.*s", (int)strcspn(name, "/"), name);
     for (size_t i = 0; self->reserved && self->reserved[i]; i++)
-        if (fnmatch(self->reserved[i], first, 0) == 0)
+        if (strcmp(self->reserved[i], first) == 0 || fnmatch(self->reserved[i], first, 0) == 0)
             return true;
     return false;
 }

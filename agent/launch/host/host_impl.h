@@ -49,6 +49,7 @@ struct host {
     struct process_place place; /* must be first */
     char name[HOST_NAME];
     char **carrier;
+    char **reserved; /* see host_folder_init */
     char here[HOST_PATH];
     struct guard *guard;
     int64_t lease_ns;

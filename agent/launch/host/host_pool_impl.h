@@ -3,9 +3,11 @@
 #define AGENT_LAUNCH_HOST_POOL_IMPL_H
 
 #include "agent/launch/host/bundle.h"
+#include "agent/launch/host/host_folder.h"
 #include "agent/launch/host/host_pool.h"
 
 #define POOL_PATH 1024u
+#define POOL_RESERVED 3u /* folders of the broker */
 /* Overrides that a host may need beyond those of home: actors.weights, environment.plugin. */
 #define POOL_OVERRIDES 2u
 
@@ -45,6 +47,9 @@ struct host_pool {
     uint32_t n_files;
     struct host **old; /* former connections of a source's hosts */
     uint32_t n_old;
+    char reserved_names[POOL_RESERVED]
+                       [HOST_FILE_NAME]; /* in the run's folder: what the broker loads, which no host writes */
+    const char *reserved[POOL_RESERVED + 1];
 };
 
 /* host_pool_context.c */

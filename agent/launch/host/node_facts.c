@@ -17,6 +17,7 @@
 
 #define PREFIX "replay-node-"
 #define LOCK ".lock"
+#define RANDOM "XXXXXX"
 #define ATTEMPTS 8
 
 /* ---- work folder ---- */
@@ -25,40 +26,60 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 {
     (void)info;
     (void)kind;
-    (void)at;
-    remove(path);
+    if (at->level != 1 || strcmp(path + at->base, LOCK) != 0)
+        remove(path);
     return 0;
 }
 
+/* Removes a work folder. Its lock goes last: a folder without one is nobody's to sweep, and would stay. */
 static void remove_tree(const char *path)
 {
+    char lock[700];
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    snprintf(lock, sizeof lock, "%s/" LOCK, path);
+    unlink(lock);
+    rmdir(path);
 }
 
-/* Locks the folder as long as this process lives. -1: it is in use, or not ours to look at. */
+/* "replay-node-HOST-": agents of several machines may share a folder in which a lock holds on its own machine alone. */
+static void make_prefix(char *out, size_t size)
+{
+    char hostname[65] = "";
+    gethostname(hostname, sizeof hostname - 1);
+    for (char *c = hostname; *c; c++)
+        *c = *c == '/' ? '_' : *c;
+    snprintf(out, size, PREFIX "%s-", hostname);
+}
+
+/* Locks the folder as long as this process lives. -1: it is in use, being removed, or not ours to look at. */
 static int lock_folder(const char *folder, int flags)
 {
     char path[700];
     snprintf(path, sizeof path, "%s/" LOCK, folder);
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return fd;
+    struct stat info;
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
     int error = errno;
+    if (locked && fstat(fd, &info) == 0 && info.st_nlink > 0)
+        return fd;
+    if (locked) /* another agent has removed the folder meanwhile */
+        error = EWOULDBLOCK;
     if (fd >= 0)
         close(fd);
     errno = error;
     return -1;
 }
 
-/* Removes folders of node agents that were killed: keys and weights lie in them. A folder without a lock may be one that is being
+/* Removes folders of this machine's node agents that were killed: keys and weights lie in them. A folder without a lock may be one that is being
  * made. */
-static void sweep(const char *parent)
+static void sweep(const char *parent, const char *prefix)
 {
+    size_t length = strlen(prefix);
     DIR *folder = opendir(parent);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
         char path[600];
         struct stat info;
-        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) != 0 ||
+        if (strncmp(entry->d_name, prefix, length) != 0 || strlen(entry->d_name) != length + strlen(RANDOM) ||
             fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode) ||
             info.st_uid != geteuid())
             continue;
@@ -93,9 +114,11 @@ rp_status node_work_make(struct node *self, rp_error *err)
 {
     const char *parent = choose_parent();
     char path[sizeof self->work - 64]; /* names of files follow */
-    if ((size_t)snprintf(path, sizeof path, "%s/" PREFIX "XXXXXX", parent) >= sizeof path)
+    char prefix[96];
+    make_prefix(prefix, sizeof prefix);
+    if ((size_t)snprintf(path, sizeof path, "%s/%s" RANDOM, parent, prefix) >= sizeof path)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
-    sweep(parent);
+    sweep(parent, prefix);
     /* Another agent that sweeps may take a folder that has no lock yet. */
     for (int attempt = 0; attempt < ATTEMPTS && self->lock < 0; attempt++) {
         snprintf(self->work, sizeof self->work, "%s", path);

@@ -131,6 +131,19 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
+/* Inserts/s of actors on other machines, if all actors are alike. */
+static double inserts_from_afar(const struct run *self, const struct status *status)
+{
+    uint32_t actors = 0, away = 0;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        bool acts = member->role == ROLE_ACTOR && member->process.running;
+        actors += acts;
+        away += acts && member->at != HOST_POOL_HOME;
+    }
+    return actors > 0 ? status->inserts_rate * away / actors : 0.0;
+}
+
 /* The sentence of agent/why, unless nothing limits the run; without a host for a process, that is what limits. */
 static void fill_waits(const struct run *self, struct status *out)
 {
@@ -141,7 +154,7 @@ static void fill_waits(const struct run *self, struct status *out)
                                 .cpu = out->cpu,
                                 .cores = out->cores,
                                 .others = out->others,
-                                .network = NAN};
+                                .network = plan_network_share(self->options->plan_input, inserts_from_afar(self, out))};
     struct why why;
     if (run_waits_for_hosts(self, out->waits, sizeof out->waits)) {
         snprintf(out->cause, sizeof out->cause, "hosts");

@@ -223,12 +223,22 @@ static void test_node_killed(void **state)
     assert_true(host_reason(f->host)[0]);
     hostbed_await_nobody(f);
     assert_true(hostbed_exists(old));
+    /* Folders of other machines, whose locks may not be seen here. */
+    static const char *const others[] = {"replay-node-else-abcdef", "replay-node-abcdef"};
+    for (size_t i = 0; i < 2; i++) {
+        char lock[64];
+        snprintf(lock, sizeof lock, "%s/.lock", others[i]);
+        assert_int_equal(mkdir(hostbed_path(f->dir, others[i]), 0700), 0);
+        hostbed_write_text(hostbed_path(f->dir, lock), "");
+    }
     host_open(f->host, hostbed_now());
     hostbed_await(f, host_state(f->host) == HOST_READY);
     hostbed_shell(f, &a, "a", "exit 0");
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_int_equal(host_times(f->host), 2);
     assert_false(hostbed_exists(old)); /* the next agent cleans up */
+    for (size_t i = 0; i < 2; i++)
+        assert_true(hostbed_exists(hostbed_path(f->dir, others[i])));
     assert_true(hostbed_exists(host_facts(f->host)->work));
 }
 

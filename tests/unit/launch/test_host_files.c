@@ -179,6 +179,11 @@ static void test_hostile(void **state)
                                         "return.svg",
                                         "plan.json",
                                         "report.html",
+                                        "checkpoint/1/manifest",
+                                        "checkpoints",
+                                        "journal-1/0",
+                                        "status.json.new",
+                                        "tables/0",
                                         "x/\\u0000/y",
                                         "x\\u0000",
                                         "a/b/c/d/e/f/g/h/i/j/k"};
@@ -236,19 +241,10 @@ static void test_hostile(void **state)
     assert_false(hostbed_exists(hostbed_path(f->dir, "outside")));
     assert_false(hostbed_exists(hostbed_path(f->dir, "other/outside")));
     assert_false(hostbed_exists("/tmp/test-host-outside"));
-    static const char *const absent[] = {"core.sbatch",
-                                         "logs",
-                                         "launch.lock",
-                                         ".hidden",
-                                         "metrics.jsonl",
-                                         "report.html",
-                                         "evaluator-0.jsonl",
-                                         "best.weights",
-                                         "report.txt",
-                                         "return.svg",
-                                         "sparse",
-                                         "middle",
-                                         "x"};
+    static const char *const absent[] = {
+        "core.sbatch",  "checkpoint",  "checkpoints", "journal-1",     "status.json.new", "tables",
+        "logs",         "launch.lock", ".hidden",     "metrics.jsonl", "report.html",     "evaluator-0.jsonl",
+        "best.weights", "report.txt",  "return.svg",  "sparse",        "middle",          "x"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
     assert_true(a.running);

@@ -6,10 +6,12 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,11 +135,32 @@ static void test_exit_status(void **state)
     }
 }
 
+static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node", NULL};
+
+/* A guard that was killed is replaced, and the new one knows the carriers. */
+static void test_guard_of_carriers(void **state)
+{
+    (void)state;
+    struct world world;
+    rp_error err = {0};
+    open_world(&world, ROLE_LEARNER);
+    assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    await(&world, host_pool_ready(world.options.hosts, 1));
+    world.member.wanted = false;
+    pid_t first = world.guard.pid;
+    assert_int_equal(kill(first, SIGKILL), 0);
+    await(&world, world.guard.pid != first);
+    close(world.guard.pipe); /* as the launcher's end does */
+    world.guard.pipe = -1;
+    await(&world, host_state(host_pool_at(world.options.hosts, 1)) == HOST_LOST);
+    assert_int_equal(waitpid(world.guard.pid, NULL, 0), world.guard.pid);
+    close_world(&world);
+}
+
 /* A learner saves much at its end: the files may take longer than launch.grace, and the host is waited for. */
 static void test_last_state(void **state)
 {
     (void)state;
-    static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node", NULL};
     struct world world;
     char script[1024];
     rp_error err = {0};
@@ -167,6 +190,8 @@ static void test_last_state(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_last_state)};
+    signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_guard_of_carriers),
+                                       cmocka_unit_test(test_last_state)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
