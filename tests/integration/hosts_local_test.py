@@ -102,6 +102,21 @@ def test_a_run_over_two_hosts():
 
 
 @test
+def test_check_tries_twice():
+    """A server that is asked by many at once may refuse a connection; one that refuses two cannot work."""
+    with Hosts() as place:
+        refuse = "test -e $TMPDIR/%s && exec sh -c \"$1\"; touch $TMPDIR/once; echo refused >&2; exit 255"
+        hosts = [place.host(name) for name in ("left", "right")]
+        for host, mark in zip(hosts, ("once", "never")):
+            host["command"] += [refuse % mark, "sh"]
+        place.say(*hosts)
+        out, err = place.call("check", str(place.config), status=1)
+        found = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+        check("cannot work" not in found["left"] and "cannot work" in found["right"], out)
+        check("1 of 2 hosts" in err, err)
+
+
+@test
 def test_programs_of_the_user():
     """Their placeholders name what is on the host, and what they print is in the run's logs."""
     with Hosts() as place:

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -668,10 +669,25 @@ static int tear_down(void **state)
     return rmdir(dir);
 }
 
+/* Each host takes some descriptors: hundreds must fit where the usual limit is 1024. */
+static void test_raised_files(void **state)
+{
+    (void)state;
+    struct rlimit before, after;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlim_t most = before.rlim_max < 16384 ? before.rlim_max : 16384;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 64, .rlim_max = before.rlim_max}), 0);
+    process_raise_files();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &after), 0);
+    assert_true(after.rlim_cur == most && after.rlim_max == before.rlim_max);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_ends, clean),
+        cmocka_unit_test(test_raised_files),
         cmocka_unit_test_teardown(test_ask_once_then_kill, clean),
         cmocka_unit_test_teardown(test_hanging_child_ends_when_asked, clean),
         cmocka_unit_test_teardown(test_child_begins_clean, clean),
