@@ -69,6 +69,14 @@ static bool has_keys(const char *folder)
     return folder[0] && access(run_folder_path(path, sizeof path, folder, "keys"), F_OK) == 0;
 }
 
+/* True if a launcher of this machine works on the run: its page can be reached from here. */
+static bool is_here(const char *folder)
+{
+    struct folder_state state = {0};
+    return run_folder_locked(folder) && run_folder_read_state(folder, &state, NULL) == RP_OK &&
+           !run_folder_is_elsewhere(&state);
+}
+
 int launch_open(struct launch *launch)
 {
     char folder[FOLDER_SIZE] = "";
@@ -77,7 +85,7 @@ int launch_open(struct launch *launch)
     bool broker = given && strstr(given, "://");
     if (!broker && run_folder_find(RUNS, given, folder, &err) != RP_OK)
         return launch_fail(&err);
-    char *url = !broker && !launch->http && run_folder_locked(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
+    char *url = !broker && !launch->http && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
     if (url) {
         show(url);
         free(url);

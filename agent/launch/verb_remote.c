@@ -225,6 +225,11 @@ int launch_stop(struct launch *launch)
     }
     if (run_folder_read_state(folder, &state, &err) != RP_OK)
         return launch_fail(&err);
+    if (run_folder_is_elsewhere(&state)) { /* the same number may be another process here */
+        err_set(&err, RP_FAILED_PRECONDITION, "the run works on %s: stop it there (ssh %s replay-launch stop %s)",
+                state.node, state.node, folder);
+        return launch_fail(&err);
+    }
     if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
         err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(errno));
         return launch_fail(&err);
