@@ -95,7 +95,7 @@ def a_live_run():
         browser.wait("more steps", "return fetch('api/state').then((r) => r.json()).then((s) => s.run.steps > arguments[0])".replace(
             "arguments[0]", str(before)))
         go(browser, "tables")
-        browser.wait("priorities and ages", "return document.querySelectorAll('main svg rect.f0').length >= 40")
+        browser.wait("priorities and ages", "return document.querySelectorAll('main svg rect.f0').length >= 21")
         for view in VIEWS:
             go(browser, view)
             for width, height in ((360, 800), (768, 1000), (1920, 1080)):

@@ -8,8 +8,8 @@
 #include "proto/base/json.h"
 #include "replay/admin.h"
 
-#define PARTS 8u /* of the table, from each of which a page of items is taken */
-#define PART_ITEMS 128u
+#define PARTS 64u /* of the table, from each of which a few items are taken: neighbours are of one age */
+#define PART_ITEMS 16u
 #define ITEMS_MOST (PARTS * PART_ITEMS)
 #define BINS 20u
 
@@ -59,7 +59,7 @@ static void put_bins(struct json *out, const char *name, const double *values, u
     }
     json_key(out, name);
     json_open(out, '[');
-    for (uint32_t i = 0; n > 0 && i < BINS; i++) {
+    for (uint32_t i = 0; n > 0 && i < (width > 0 ? BINS : 1); i++) {
         double start = from + width * i;
         json_open(out, '{');
         json_real(out, "from", logs ? exp(start) : start);
