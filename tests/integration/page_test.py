@@ -246,6 +246,13 @@ def a_finished_run_and_others():
             browser.wait("the choice", "return document.querySelectorAll('main input[type=checkbox]:checked').length === arguments[0]", index + 1)
         browser.wait("both curves", "return document.querySelectorAll('main .legend li').length >= 4")
         browser.screenshot(str(SHOTS / "runs-compared.png"))
+        older = browser.run("return [...document.querySelectorAll('main td a')].at(-1).textContent")
+        browser.run("[...document.querySelectorAll('main td a')].at(-1).click()")
+        browser.wait("the older run", "return new URLSearchParams(location.search).get('run') === arguments[0]", older)
+        browser.wait("its state", "return document.querySelector('#link')?.textContent === 'finished'")
+        shown = browser.run("return fetch('api/state' + location.search).then((r) => r.json())")["run"]["folder"]
+        check(shown.endswith(older), shown, "is shown, and not", older)
+        equal(get(url.split("?")[0] + "api/state?run=../" + older), 404, "status of a name with a path")
         quiet(browser, url)
         viewer.signal()
         viewer.ends()

@@ -10,12 +10,19 @@
 
 void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    char *state = page_watch_state(ctx);
+    const char *other = http_query(request, "run");
+    char folder[FOLDER_SIZE];
+    if (other && other[0] && !page_find_run(ctx, request, folder)) {
+        http_fail(reply, 404, "there is no such run");
+        return;
+    }
+    char *state = other && other[0] ? page_folder_state(folder) : page_watch_state(ctx);
     if (!state) {
         http_fail(reply, 503, "there is no answer yet");
         return;
     }
-    text_add(&reply->text, "%s, \"can\": {\"change\": %s}}\n", state, request->trusted ? "true" : "false");
+    text_add(&reply->text, "%s, \"can\": {\"change\": %s}}\n", state,
+             request->trusted && !(other && other[0]) ? "true" : "false");
     free(state);
 }
 

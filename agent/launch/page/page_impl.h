@@ -40,6 +40,10 @@ rp_status page_watch_start(struct page *self, rp_error *err);
 void page_watch_stop(struct page *self);
 /* Copies the newest state, after a moment of waiting for one that is fresh. NULL: no memory. */
 char *page_watch_state(struct page *self);
+/* The state of another run, from its folder alone. NULL: no memory. */
+char *page_folder_state(const char *folder);
+/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own. False: there is none. (page_run.c) */
+bool page_find_run(const struct page *self, const struct http_request *request, char out[FOLDER_SIZE]);
 /* Calls with the client of the broker, or NULL; the client lives until the call returns. */
 void page_with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx);
 

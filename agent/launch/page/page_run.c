@@ -90,10 +90,9 @@ static void finish(struct json *out, struct http_reply *reply)
 
 /* ---- history ---- */
 
-/* A run's folder by its name below the folder of all runs, or the page's own for no name. False: there is no such run. */
-static bool find_run(const struct page *self, const struct http_request *request, char out[FOLDER_SIZE])
+bool page_find_run(const struct page *self, const struct http_request *request, char out[FOLDER_SIZE])
 {
-    const char *name = http_query(request, "name");
+    const char *name = http_query(request, "run");
     if (!name || !name[0]) {
         snprintf(out, FOLDER_SIZE, "%s", self->folder);
         return out[0] != '\0';
@@ -111,7 +110,7 @@ void page_get_history(void *ctx, const struct http_request *request, struct http
                                         "samples_rate", "spi",   "cpu",   "memory",     "steps_rate"};
     struct points points = {.names = names, .width = sizeof names / sizeof names[0]};
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
-    if (!find_run(ctx, request, folder)) {
+    if (!page_find_run(ctx, request, folder)) {
         http_fail(reply, 404, "there is no run here");
         return;
     }
@@ -139,13 +138,14 @@ void page_get_log(void *ctx, const struct http_request *request, struct http_rep
     const struct page *self = ctx;
     const char *name = http_query(request, "process"), *lines = http_query(request, "lines");
     struct process process = {0};
-    char text[65536];
-    if (!self->folder[0] || !name || !name[0] || strchr(name, '/') || name[0] == '.' || strlen(name) > 63) {
+    char text[65536], folder[FOLDER_SIZE];
+    if (!page_find_run(self, request, folder) || !name || !name[0] || strchr(name, '/') || name[0] == '.' ||
+        strlen(name) > 63) {
         http_fail(reply, 404, "there is no such log");
         return;
     }
     unsigned long wanted = lines ? strtoul(lines, NULL, 10) : 40;
-    if ((size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", self->folder, name) >= sizeof process.log) {
+    if ((size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", folder, name) >= sizeof process.log) {
         http_fail(reply, 404, "there is no such log");
         return;
     }
@@ -216,7 +216,7 @@ void page_get_run(void *ctx, const struct http_request *request, struct http_rep
     struct points points = {.names = names, .width = 3};
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
     struct run_summary run;
-    if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
+    if (!page_find_run(ctx, request, folder) || !runs_read(folder, &run)) {
         http_fail(reply, 404, "there is no such run");
         return;
     }

@@ -92,6 +92,7 @@ struct look {
     rp_waits *waits;
     struct status_copy copy;
     bool run, alive;
+    bool folder_only;       /* the broker is not asked */
     char node[FOLDER_NODE]; /* machine of the run if it is another one; "": this one */
     char silence[300];
 };
@@ -179,6 +180,10 @@ static void put_verdict(struct json *out, const struct page *self, const struct 
     } else if (self->folder[0] && !look->run && !look->info) {
         snprintf(why.text, sizeof why.text,
                  "The run is being prepared: replay-launch measures how many processes to start.");
+    } else if (look->folder_only) {
+        const struct status *status = &look->copy.status;
+        snprintf(why.text, sizeof why.text, "%s", look->run && status->waits[0] ? status->waits : "The run goes on.");
+        snprintf(why.advice, sizeof why.advice, "%s", look->run ? status->advice : "");
     } else if (look->node[0]) {
         snprintf(why.text, sizeof why.text, "The run goes on on %s: this page shows what its folder says.", look->node);
     } else {
@@ -197,14 +202,14 @@ static void put_verdict(struct json *out, const struct page *self, const struct 
 }
 
 /* The status and the broker's answers are JSON already. */
-static char *make_state(struct page *self)
+static char *make_state(struct page *self, bool folder_only)
 {
-    struct look look = {0};
+    struct look look = {.folder_only = folder_only};
     struct json out = {0};
     struct text all = {0};
     struct timespec now;
     look_at_run(self, &look);
-    if (!self->folder[0] || (look.alive && !look.node[0]))
+    if (!folder_only && (!self->folder[0] || (look.alive && !look.node[0])))
         look_at_broker(self, &look);
     clock_gettime(CLOCK_REALTIME, &now);
     json_open(&out, '{');
@@ -223,6 +228,13 @@ static char *make_state(struct page *self)
     free(head);
     look_fini(&look);
     return all.data;
+}
+
+char *page_folder_state(const char *folder)
+{
+    struct page other = {0};
+    snprintf(other.folder, sizeof other.folder, "%s", folder);
+    return make_state(&other, true);
 }
 
 /* ---- the thread ---- */
@@ -249,7 +261,7 @@ static void *watch_main(void *ctx)
             continue;
         }
         pthread_mutex_unlock(&watch->lock);
-        char *state = make_state(self);
+        char *state = make_state(self, false);
         pthread_mutex_lock(&watch->lock);
         free(watch->state);
         watch->state = state;

@@ -1,5 +1,5 @@
 // All runs below the same folder: a list, and several of them in one chart.
-import {ask, duration, exact, h, known, number, show} from "./util.js";
+import {OTHER, ask, duration, exact, h, known, number, show} from "./util.js";
 import {grid} from "./views.js";
 import {lines} from "./chart.js";
 
@@ -28,7 +28,7 @@ export class Runs {
 
   async choose(name, on) {
     if (on) this.chosen.add(name); else this.chosen.delete(name);
-    if (on && !this.curves.has(name)) this.curves.set(name, await ask(`api/run?name=${encodeURIComponent(name)}`).catch((error) => ({problem: error.message})));
+    if (on && !this.curves.has(name)) this.curves.set(name, await ask(`api/run?run=${encodeURIComponent(name)}`).catch((error) => ({problem: error.message})));
     this.draw();
   }
 
@@ -37,6 +37,7 @@ export class Runs {
     const series = (key) => chosen.filter((one) => one.values).map((one) => ({name: one.name, points: one.values.map((value, i) => [one[key][i], value])}));
     show(this.root, h("section", {class: "card wide"}, h("h2", {}, "Runs"),
       h("div", {class: "row"}, h("button", {type: "button", onclick: () => this.load()}, "Look again"),
+        OTHER ? h("a", {href: "./"}, "Back to this page's own run") : null,
         h("span", {class: "soft"}, "Choose runs to compare them; a name opens a run.")),
       this.problem ? h("p", {role: "alert"}, this.problem) : grid([
         {name: "compare", of: (run) => h("input", {type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `compare ${run.name}`, onchange: (event) => this.choose(run.name, event.target.checked)})},

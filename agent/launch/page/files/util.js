@@ -71,13 +71,17 @@ export class Refused extends Error {
 
 // The token comes with the address of the page once, and stays in this tab.
 const params = new URLSearchParams(location.search);
+// The name of another run than the page's own, which the list of runs has opened.
+export const OTHER = params.get("run") || "";
 if (params.get("token")) {
   sessionStorage.setItem("token", params.get("token"));
-  history.replaceState(null, "", location.pathname + location.hash);
+  history.replaceState(null, "", location.pathname + (OTHER ? `?run=${encodeURIComponent(OTHER)}` : "") + location.hash);
 }
 
 export async function ask(path, options = {}) {
   const token = sessionStorage.getItem("token");
+  if (OTHER && /^api\/(state|history|log|run)(\?|$)/.test(path) && !/[?&]run=/.test(path))
+    path += `${path.includes("?") ? "&" : "?"}run=${encodeURIComponent(OTHER)}`;
   const headers = {...(token ? {Authorization: `Bearer ${token}`} : {}), ...(options.headers || {})};
   const reply = await fetch(path, {...options, headers, cache: "no-store", signal: AbortSignal.timeout(8000)});
   const text = await reply.text();
