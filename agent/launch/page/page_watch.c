@@ -52,33 +52,34 @@ static const char *find_key(const struct page *self, char *out, size_t size)
     return out;
 }
 
-/* Connects to the broker of now, unless the client is for it already. Only this thread replaces the client. */
+/* Returns a client of the broker at `service`; NULL: nobody answers, or no broker is known. */
+static rp_client *connect_to(const struct page *self, const char *service)
+{
+    char key[1100];
+    rp_client_options options = {.struct_size = sizeof options, .name = "page", .backoff_max_ms = 500};
+    options.key_file = find_key(self, key, sizeof key);
+    return service[0] ? rp_client_connect(service, &options, PAGE_ASK_MS, NULL) : NULL;
+}
+
+/* Connects to the broker of now, unless the client is for it already. The client belongs to the watch's thread. */
 static void connect_now(struct page *self)
 {
     struct page_watch *watch = &self->watch;
-    char service[256], key[1100];
+    char service[256];
     find_service(self, service);
     if (watch->client && strcmp(service, watch->service) == 0)
         return;
-    rp_client_options options = {.struct_size = sizeof options, .name = "page", .backoff_max_ms = 500};
-    options.key_file = find_key(self, key, sizeof key);
-    rp_client *client = service[0] ? rp_client_connect(service, &options, PAGE_ASK_MS, NULL) : NULL;
-    pthread_mutex_lock(&watch->lock);
-    rp_client *before = watch->client;
-    watch->client = client;
-    snprintf(watch->service, sizeof watch->service, "%s", client ? service : "");
-    pthread_mutex_unlock(&watch->lock);
-    if (before)
-        rp_client_destroy(&before);
+    if (watch->client)
+        rp_client_destroy(&watch->client);
+    watch->client = connect_to(self, service);
+    snprintf(watch->service, sizeof watch->service, "%s", watch->client ? service : "");
 }
 
 void page_with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx)
 {
-    rp_client_options options = {.struct_size = sizeof options, .name = "page"};
-    char service[256], key[1100];
+    char service[256];
     find_service(self, service);
-    options.key_file = find_key(self, key, sizeof key);
-    rp_client *client = service[0] ? rp_client_connect(service, &options, PAGE_ASK_MS, NULL) : NULL;
+    rp_client *client = connect_to(self, service);
     call(client, ctx);
     if (client)
         rp_client_destroy(&client);
