@@ -357,6 +357,9 @@ void identities_look(struct peers *peers)
         bind_rest(peers);
     if (file_has_changed(config, ALLOW_FILE, &self->list_file))
         change_list(peers);
+    struct seen_file now = look_at(config, ALLOW_FILE);
+    if (is_same(&now, &self->list_file))
+        self->known_ns = start;
     /* One long look may be this thread waiting for a processor. Two in a row are a slow disk. */
     int64_t end = clock_now(clock), took = end - start;
     self->look_ns = end + LOOK_PAUSE * (took < self->took_ns ? took : self->took_ns);

@@ -52,6 +52,9 @@ struct seen_file {
     int64_t empty_ns; /* since when it was seen empty; 0: it is not */
 };
 
+/* Frames of a request to the ZAP handler. */
+#define ZAP_FRAMES 7u
+
 struct identities {
     bool on; /* CURVE is used */
     struct identity anyone;
@@ -62,8 +65,12 @@ struct identities {
     uint8_t next_key[KEY_BYTES];
     bool has_next;
     void *zap; /* socket of the ZAP handler */
+    /* Handshake that waits for the list, and since when; 0: none. */
+    zmq_msg_t held[ZAP_FRAMES];
+    int64_t held_ns;
     struct seen_file list_file, key_file, next_file;
     int64_t look_ns;  /* no look at the files before this time */
+    int64_t known_ns; /* time of the list that is in use: what was in the file then is known */
     int64_t took_ns;  /* time that the last look took */
     int64_t bind_ns;  /* since when endpoints could not be bound, or when that was logged */
     uint64_t refused; /* handshakes */

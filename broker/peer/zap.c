@@ -15,8 +15,12 @@
 /* Requests that a turn answers: a flood of handshakes must not hold up the clients that are in. */
 #define ZAP_PER_TURN 16u
 
+/* The longest time that a handshake waits for a list of keys that is being written. */
+#define HOLD_NS NS_PER_S
+
 /* Frames of a request. */
 enum { VERSION, REQUEST_ID, DOMAIN, ADDRESS, ROUTING_ID, MECHANISM, CREDENTIALS, REQUEST_FRAMES };
+_Static_assert(REQUEST_FRAMES == ZAP_FRAMES, "room for a held request");
 
 rp_status zap_open(struct peers *peers, rp_error *err)
 {
@@ -34,6 +38,9 @@ rp_status zap_open(struct peers *peers, rp_error *err)
 
 void zap_close(struct peers *peers)
 {
+    if (peers->identities.held_ns)
+        frames_close(peers->identities.held, ZAP_FRAMES);
+    peers->identities.held_ns = 0;
     if (peers->identities.zap)
         zmq_close(peers->identities.zap);
     peers->identities.zap = NULL;
@@ -44,8 +51,11 @@ static bool is_text(zmq_msg_t *frame, const char *text)
     return zmq_msg_size(frame) == strlen(text) && memcmp(zmq_msg_data(frame), text, strlen(text)) == 0;
 }
 
-/* Returns the identity that asks. NULL: it is not let in, and *why says the reason. */
-static const struct identity *judge(struct peers *peers, zmq_msg_t *frames, uint32_t n, const char **why)
+/* Returns the identity that asks. NULL: it is not let in, and *why says the reason; a NULL there: the key is unknown so far, and
+ * the list may be newer than what was read. libzmq's clients do not come back after a refusal, so a key that was allowed a moment
+ * ago must count. */
+static const struct identity *judge(struct peers *peers, zmq_msg_t *frames, uint32_t n, int64_t asked_ns,
+                                    const char **why)
 {
     *why = "the handshake cannot be read";
     if (n != REQUEST_FRAMES || !is_text(&frames[VERSION], ZAP_VERSION) || !is_text(&frames[DOMAIN], ZAP_DOMAIN))
@@ -53,8 +63,8 @@ static const struct identity *judge(struct peers *peers, zmq_msg_t *frames, uint
     *why = "the client does not use CURVE";
     if (!is_text(&frames[MECHANISM], "CURVE") || zmq_msg_size(&frames[CREDENTIALS]) != KEY_BYTES)
         return NULL;
-    *why = "the key is not allowed";
-    identities_look(peers); /* a key that was allowed a moment ago counts */
+    identities_look(peers);
+    *why = peers->identities.known_ns >= asked_ns ? "the key is not allowed" : NULL;
     const uint8_t *key = zmq_msg_data(&frames[CREDENTIALS]);
     const struct identity *identity = identity_find(&peers->identities, key);
     return identity && identity->roles ? identity : NULL;
@@ -92,22 +102,52 @@ static void answer(struct identities *self, zmq_msg_t *request_id, const struct 
     }
 }
 
+/* Answers a request that came at asked_ns, and closes its frames. False: it has to wait. */
+static bool serve(struct peers *peers, zmq_msg_t *frames, uint32_t n, int64_t asked_ns)
+{
+    const char *why;
+    const struct identity *identity = judge(peers, frames, n, asked_ns, &why);
+    if (!identity && !why && clock_now(&peers->loop->clock) - asked_ns < HOLD_NS)
+        return false;
+    if (!identity)
+        log_refusal(peers, frames, n, why ? why : "the key is not allowed, and the list of keys cannot be read");
+    zmq_msg_t none;
+    zmq_msg_init(&none);
+    answer(&peers->identities, n > REQUEST_ID ? &frames[REQUEST_ID] : &none, identity);
+    frames_close(frames, n);
+    return true;
+}
+
+/* True if no request waits any more. The timer that looks at the keys wakes the core thread for the next try. */
+static bool serve_held(struct peers *peers)
+{
+    struct identities *self = &peers->identities;
+    if (self->held_ns && serve(peers, self->held, ZAP_FRAMES, self->held_ns))
+        self->held_ns = 0;
+    return !self->held_ns;
+}
+
+static void hold(struct identities *self, zmq_msg_t *frames, int64_t asked_ns)
+{
+    for (uint32_t i = 0; i < ZAP_FRAMES; i++) {
+        zmq_msg_init(&self->held[i]);
+        zmq_msg_move(&self->held[i], &frames[i]);
+    }
+    frames_close(frames, ZAP_FRAMES);
+    self->held_ns = asked_ns;
+}
+
 bool zap_run(struct peers *peers)
 {
     struct identities *self = &peers->identities;
     zmq_msg_t frames[REQUEST_FRAMES + 1];
     uint32_t n, served = 0;
     bool whole;
-    while (self->zap && served < ZAP_PER_TURN &&
+    while (self->zap && served < ZAP_PER_TURN && serve_held(peers) &&
            frames_receive((struct way){self->zap, NULL}, frames, REQUEST_FRAMES + 1, &n, &whole)) {
-        const char *why;
-        const struct identity *identity = judge(peers, frames, n, &why);
-        if (!identity)
-            log_refusal(peers, frames, n, why);
-        zmq_msg_t none;
-        zmq_msg_init(&none);
-        answer(self, n > REQUEST_ID ? &frames[REQUEST_ID] : &none, identity);
-        frames_close(frames, n);
+        int64_t asked_ns = clock_now(&peers->loop->clock);
+        if (!serve(peers, frames, n, asked_ns))
+            hold(self, frames, asked_ns);
         served++;
     }
     return served > 0;

@@ -16,7 +16,7 @@ import time
 import zmq
 import zmq.utils.z85 as z85
 
-from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, run, send, status, write
+from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, Stranger, run, send, status, write
 from actor import Actor
 from generated import pb
 from harness import Runner, check, equal, eventually
@@ -460,6 +460,19 @@ def a_folder_that_others_may_write(world):
         broker.start()
     finally:
         broker.remove()
+
+
+@test
+def a_connection_right_after_its_key_was_allowed(world):
+    """A client of libzmq does not come back after a refusal: a list that is being written must not lead to one."""
+    clients = world.broker.keys / "clients"
+    for i in range(5):
+        key = Stranger(world.broker.public)
+        with open(clients, "a") as file:
+            file.write("hasty%d observer %s\n" % (i, key.public.decode()))
+        service = world.broker.service(key)
+        service.info()
+        service.close()
 
 
 @test
