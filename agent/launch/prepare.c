@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/launch/describe.h"
+#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
@@ -318,7 +319,8 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
 /* The same as a signal from the terminal: the run's loop notices. */
 static void stop_run(void *ctx)
 {
-    (void)ctx;
+    const struct prepared *self = ctx;
+    stop_note_leave(self->folder, "the page");
     kill(getpid(), SIGTERM);
 }
 
@@ -328,7 +330,8 @@ void prepare_page(struct prepared *self, bool quiet)
                                          .folder = self->folder,
                                          .runs = self->config.launch.runs,
                                          .secure = self->keys.on,
-                                         .stop = stop_run};
+                                         .stop = stop_run,
+                                         .ctx = self};
     rp_error err = {0};
     if (!options.address[0])
         return;

@@ -12,6 +12,7 @@
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/observe/status_metrics.h"
+#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
@@ -230,8 +231,11 @@ int launch_stop(struct launch *launch)
                 state.node, state.node, folder);
         return launch_fail(&err);
     }
+    stop_note_leave(folder, "replay-launch stop");
     if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
-        err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(errno));
+        int error = errno;
+        stop_note_drop(folder);
+        err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(error));
         return launch_fail(&err);
     }
     for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {

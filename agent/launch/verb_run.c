@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
+#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/profile/profile.h"
 #include "agent/launch/run/run.h"
@@ -83,9 +84,37 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     return prepare_write_config(self, err);
 }
 
-/* The user asked to stop meanwhile. */
+/* Leaves a status that says how the run ended before it began: 'runs' and 'status' would take it for lost. */
+static void leave_status(const struct prepared *self, const rp_error *err)
+{
+    struct status_copy copy;
+    char who[STOP_ASKER];
+    bool stopped = err->status == RP_CANCELLED;
+    char *before = run_folder_read(self->folder, FOLDER_STATUS);
+    bool known = (before && status_from_json(before, &copy)) || status_from_json("{\"phase\": \"stopped\"}", &copy);
+    free(before);
+    if (!known)
+        return;
+    struct status *status = &copy.status;
+    status->phase = stopped ? PHASE_STOPPED : PHASE_FAILED;
+    snprintf(status->name, sizeof status->name, "%s", self->config.name);
+    snprintf(status->folder, sizeof status->folder, "%s", self->folder);
+    if (stopped)
+        snprintf(status->reason, sizeof status->reason, "%s, before the run began",
+                 stop_asker(self->folder, &self->interrupts, who, sizeof who));
+    else
+        snprintf(status->reason, sizeof status->reason, "%s", err->text);
+    char *text = status_to_json(status, true);
+    if (text)
+        run_folder_write(self->folder, FOLDER_STATUS, text, NULL);
+    free(text);
+    status_copy_fini(&copy);
+}
+
+/* Something is missing, or the user asked to stop meanwhile. */
 static int not_sized_up(struct prepared *self, const rp_error *err)
 {
+    leave_status(self, err);
     int stopped = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
     int status = finish(self, err);
     return err->status == RP_CANCELLED ? stopped : status;
@@ -259,7 +288,7 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
     take_plan(self);
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
         prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
-        return finish(self, &err);
+        return not_sized_up(self, &err);
     prepare_page(self, launch->quiet || launch->json_lines);
     if (prepare_hosts(self, !launch->quiet && !launch->json_lines, &err) != RP_OK)
         return not_sized_up(self, &err);

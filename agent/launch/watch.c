@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
+#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/report/report.h"
 #include "agent/launch/submit.h"
 #include "proto/base/clock.h"
@@ -245,6 +246,8 @@ static void stop(struct watch *self)
     bool force = self->stopping || self->job.state != SLURM_RUNNING;
     screen_say(self->screen, false, force ? "the jobs are cancelled" : "the run stops in order; once more kills it");
     slurm_record_read(self->options->folder, &self->record); /* the array is known by now */
+    if (!force)
+        stop_note_leave(self->options->folder, "the terminal of the run");
     if ((force ? cancel_both(&self->record, &err) : slurm_ask(self->record.core, &err)) != RP_OK)
         screen_say(self->screen, true, "%s", err.text);
     self->stopping = true;
@@ -346,6 +349,8 @@ static rp_status stop_job(const char *folder, const struct slurm_job *job, bool 
     if (!slurm_record_read(folder, &record))
         return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", folder);
     bool cancel = force || job->state != SLURM_RUNNING;
+    if (!cancel)
+        stop_note_leave(folder, "replay-launch stop");
     RP_TRY(cancel ? cancel_both(&record, err) : slurm_ask(record.core, err));
     RP_TRY(await_end(record.core, STOP_NS, err));
     slurm_record_read(folder, &record);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -59,5 +60,36 @@ void interrupts_wait(struct interrupts *self, int ms)
             continue;
         self->asked++;
         self->last = (int)info.ssi_signo;
+        self->sender = info.ssi_code == SI_USER || info.ssi_code == SI_QUEUE ? (int32_t)info.ssi_pid : 0;
     }
+}
+
+/* "": the process has ended, or is none of this machine's. */
+static const char *name_of(int32_t pid, char *out, size_t size)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file || !fgets(out, (int)size, file))
+        out[0] = '\0';
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = '\0';
+    return out;
+}
+
+const char *interrupts_describe(const struct interrupts *self, char *out, size_t size)
+{
+    char name[32];
+    const char *what = self->last == SIGINT    ? "Ctrl-C"
+                       : self->last == SIGUSR1 ? "the time limit of the job is near"
+                                               : "a signal (SIGTERM)";
+    if (self->sender <= 0 || self->last == SIGUSR1) {
+        snprintf(out, size, "%s", what);
+        return out;
+    }
+    name_of(self->sender, name, sizeof name);
+    snprintf(out, size, "%s%s from %s%sprocess %d", what, self->last == SIGINT ? " (SIGINT)" : "", name,
+             name[0] ? ", " : "", (int)self->sender);
+    return out;
 }

@@ -99,10 +99,11 @@ static bool take_report(struct run_summary *out)
     return ok;
 }
 
-/* Reads the status of a run that still goes on or was lost. */
+/* Reads the status of a run that still goes on, ended before it had a report, or was lost. */
 static void take_status(struct run_summary *out)
 {
     struct status_copy copy;
+    const char *result = out->active ? "running" : "lost";
     char *text = run_folder_read(out->folder, FOLDER_STATUS);
     if (text && status_from_json(text, &copy)) {
         const struct status *s = &copy.status;
@@ -115,10 +116,12 @@ static void take_status(struct run_summary *out)
         out->learners = s->learners_wanted;
         out->inserts = s->inserts_rate;
         out->samples = s->samples_rate;
+        if (!out->active && s->phase >= PHASE_DONE)
+            result = phase_name(s->phase);
         status_copy_fini(&copy);
     }
     free(text);
-    snprintf(out->result, sizeof out->result, "%s", out->active ? "running" : "lost");
+    snprintf(out->result, sizeof out->result, "%s", result);
 }
 
 /* config.yaml is printed by the launcher: each key is alone on its line. */

@@ -1,7 +1,6 @@
 #include "agent/launch/run/run.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,19 +63,15 @@ void run_stop(struct run *self, enum run_outcome outcome, bool patient, const ch
     tell(self, failed ? LEVEL_ERROR : LEVEL_INFO, "A0408", failed ? "stopping: the run has failed" : line, line);
 }
 
-static const char *signal_name(int number)
-{
-    return number == SIGINT ? "Ctrl-C" : number == SIGUSR1 ? "the time limit of the job is near" : "SIGTERM";
-}
-
 static void heed_interrupts(struct run *self)
 {
     const struct interrupts *interrupts = self->options->interrupts;
+    char who[STOP_ASKER];
     if (interrupts->asked == self->interrupts_seen || self->forced)
         return;
     self->interrupts_seen = interrupts->asked;
     self->patient = false; /* the run is stopping already and takes too long */
-    run_stop(self, RUN_STOPPED, false, "%s", signal_name(interrupts->last));
+    run_stop(self, RUN_STOPPED, false, "%s", stop_asker(self->options->folder, interrupts, who, sizeof who));
     if (interrupts->asked < 2)
         return;
     run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
@@ -97,6 +92,10 @@ static void check_ends(struct run *self, const struct status *status)
         run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
     } else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps) {
         run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
+    } else if (run_time_to_end(self) && !self->learners_started && run_had_time(self)) {
+        run_stop(self, RUN_FAILED, false,
+                 "stop.time of %.6g s is reached, and the broker was never ready: see logs/broker.log",
+                 status->stop_time_s);
     } else if (run_time_to_end(self)) {
         run_stop(self, RUN_DONE, false, "stop.time of %.6g s is reached", status->stop_time_s);
     }
@@ -292,6 +291,7 @@ static rp_status open_run(struct run *self, rp_error *err)
         return err->status;
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of an earlier leg */
+    stop_note_drop(options->folder);
     return RP_OK;
 }
 

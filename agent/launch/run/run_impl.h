@@ -5,6 +5,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/observe/history.h"
 #include "agent/launch/observe/observe.h"
+#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine_load.h"
 #include "agent/launch/report/report.h"
@@ -173,6 +174,8 @@ double run_elapsed(const struct run *self);
 double run_time_left(const struct run *self);
 /* True if the rest of stop.time is needed for the end. */
 bool run_time_to_end(const struct run *self);
+/* True if this leg began before that: a run may be resumed with hardly any time left. */
+bool run_had_time(const struct run *self);
 /* Kills the remaining processes when stop.time has passed. */
 void run_keep_time(struct run *self);
 

@@ -36,6 +36,12 @@ static double reserve(const struct run *self)
     return needed < most ? needed : most;
 }
 
+bool run_had_time(const struct run *self)
+{
+    double leg_s = (double)(clock_now(&self->clock) - self->start_ns) * 1e-9;
+    return run_time_left(self) + leg_s > reserve(self);
+}
+
 bool run_time_to_end(const struct run *self)
 {
     return self->config->stop.time_ns > 0 && run_time_left(self) <= reserve(self);

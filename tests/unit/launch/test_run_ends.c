@@ -188,10 +188,64 @@ static void test_last_state(void **state)
     close_world(&world);
 }
 
+/* A run whose broker never answers has not met stop.time: it has failed. A leg that began with no time left is done. */
+static void test_time_without_broker(void **state)
+{
+    (void)state;
+    static const struct {
+        double before_s; /* of earlier legs */
+        bool learners_started;
+        enum run_outcome outcome;
+    } rows[] = {{0, false, RUN_FAILED}, {0, true, RUN_DONE}, {10, false, RUN_DONE}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct world world;
+        struct folder_state before = {.elapsed_s = rows[i].before_s};
+        struct status_process shown[1];
+        open_world(&world, ROLE_BROKER);
+        world.config.stop.time_ns = 10 * NS_PER_S;
+        world.options.before = &before;
+        world.run.shown = shown;
+        world.run.learners_started = rows[i].learners_started;
+        world.run.save_ns = INT64_MAX; /* this run has no metrics.jsonl */
+        world.run.start_ns = now() - 9 * NS_PER_S;
+        run_look(&world.run, now());
+        assert_int_equal(world.run.phase, PHASE_STOPPING);
+        assert_int_equal(world.run.outcome, rows[i].outcome);
+        assert_int_equal(strlen(world.run.cause) > 0, rows[i].outcome == RUN_FAILED);
+        close_world(&world);
+    }
+}
+
+/* The reason of a stop names who asked: the note, else the sender of the signal. */
+static void test_asker(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/replay-ends-XXXXXX", who[STOP_ASKER], own[64];
+    struct interrupts interrupts;
+    rp_error err = {0};
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(interrupts_init(&interrupts, &err), RP_OK);
+    snprintf(own, sizeof own, "process %d", (int)getpid());
+    stop_note_leave(folder, "replay-launch stop\nand more");
+    kill(getpid(), SIGTERM);
+    interrupts_wait(&interrupts, 1000);
+    assert_int_equal(interrupts.asked, 1);
+    assert_string_equal(stop_asker(folder, &interrupts, who, sizeof who), "replay-launch stop");
+    assert_non_null(strstr(stop_asker(folder, &interrupts, who, sizeof who), own)); /* a note serves once */
+    assert_non_null(strstr(who, "SIGTERM"));
+    stop_note_leave(folder, "replay-launch stop");
+    interrupts.last = SIGINT;
+    interrupts.sender = 0;
+    assert_string_equal(stop_asker(folder, &interrupts, who, sizeof who), "Ctrl-C");
+    interrupts_fini(&interrupts);
+    assert_int_equal(rmdir(folder), 0); /* no note is left */
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_guard_of_carriers),
-                                       cmocka_unit_test(test_last_state)};
+                                       cmocka_unit_test(test_last_state), cmocka_unit_test(test_time_without_broker),
+                                       cmocka_unit_test(test_asker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,11 @@ static void test_reads(void **state)
     assert_true(runs_read(at("lost"), &run));
     assert_string_equal(run.result, "lost");
     assert_true(run.steps == 77 && run.final_value == 12.5 && run.actors == 3);
+    /* A run that was stopped while it was measured has a status and no report. */
+    make_run("early", 5, NULL);
+    put("early/status.json", "{\"phase\": \"stopped\"}");
+    assert_true(runs_read(at("early"), &run));
+    assert_string_equal(run.result, "stopped");
     /* Nonsense. */
     make_run("odd", 5, "[1, {");
     assert_true(runs_read(at("odd"), &run));
