@@ -53,7 +53,9 @@ typedef struct rp_batch_arrays {
     const uint64_t *age_ns;        /* since the insert */
     const uint64_t *policy;        /* version of the parameters that produced it */
     const uint64_t *step;          /* its first step in its stream */
-    const uint32_t *session;       /* ordinal of the session that inserted it */
+    const uint32_t *session;       /* ordinal of the session that inserted it, at its shard */
+    const uint32_t *source;        /* of a sampler over sources: index of the source; NULL: there is one */
+    const uint32_t *shard;         /* number of the shard that has it; NULL: there are no shards */
 } rp_batch_arrays;
 
 /* A field: an array in C order of shape[0] == n items. Unless the field is squeezed, shape[1] counts steps; the rest is
@@ -108,6 +110,19 @@ RP_API void rp_sampler_defaults(rp_sampler_options *options);
  * must outlive the sampler. */
 RP_API rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options,
                                   rp_error *err);
+/* Where a sampler takes items from: a table of a broker, or of all its shards. */
+typedef struct rp_source {
+    rp_client *client;
+    const char *table;
+    double share; /* of the items, above 0 and at most 1; negative: sources without a share divide the rest by mass */
+} rp_source;
+
+/* Starts sampling from several sources, such as demonstrations beside replay: each item of a batch comes from a source that is
+ * drawn by the shares. probability is the share used, times the probability in the source; importance weights follow from it. The
+ * sources must have the same fields, or their items come in separate batches. The array is copied; the clients must outlive the
+ * sampler. */
+RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
+                                        rp_error *err);
 /* Cancels requests in flight. Batches that were taken stay valid. Nulls *sampler. */
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 

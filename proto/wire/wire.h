@@ -22,6 +22,14 @@
 #include "replay/error.h"
 
 #define WIRE_VERSION 1u
+/* The first bits of a key are the number of the shard that owns it; 0 if the broker is alone. */
+#define WIRE_KEY_SHARD_SHIFT 56
+#define WIRE_MAX_SHARDS 255u
+static inline uint32_t wire_key_shard(uint64_t key)
+{
+    return (uint32_t)(key >> WIRE_KEY_SHARD_SHIFT);
+}
+
 #define WIRE_SESSION_BYTES 16u
 /* Largest number of chunks in one sample reply: a header can claim any number of chunks in a few bytes. */
 #define WIRE_MAX_CHUNKS (1u << 24)

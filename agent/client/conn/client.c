@@ -86,6 +86,24 @@ struct conn *client_conn(rp_client *self)
     return self->conn;
 }
 
+uint32_t client_shards(const rp_client *self)
+{
+    (void)self;
+    return 1;
+}
+
+struct conn *client_shard(rp_client *self, uint32_t shard)
+{
+    (void)shard;
+    return self->conn;
+}
+
+struct conn *client_owner(rp_client *self, uint64_t key)
+{
+    uint32_t shard = wire_key_shard(key);
+    return client_shard(self, shard < client_shards(self) ? shard : 0);
+}
+
 const char *client_name(const rp_client *self)
 {
     return self->name;

@@ -9,8 +9,14 @@
  * thread makes all calls of such a client. */
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err);
-/* Returns the connection, which lives as long as the client. */
+/* Returns the connection, which lives as long as the client. With shards: that to shard 0, which has the counters and reduces. */
 struct conn *client_conn(rp_client *self);
+/* Returns the number of shards, at least 1, and the connection to one of them. A shard that has not answered yet has a connection,
+ * too: it keeps trying, and its conn_hello_ref gives what another shard said. */
+uint32_t client_shards(const rp_client *self);
+struct conn *client_shard(rp_client *self, uint32_t shard);
+/* Returns the connection to the shard that owns a key. A key of no shard goes to shard 0, which does not have it. */
+struct conn *client_owner(rp_client *self, uint64_t key);
 /* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
 
