@@ -33,19 +33,21 @@ typedef struct rp_client_options {
 
 typedef enum rp_client_state {
     RP_CLIENT_CONNECTING = 0, /* no connection: the client keeps trying */
-    RP_CLIENT_CONNECTED = 1,
+    RP_CLIENT_CONNECTED = 1,  /* with shards: shard 0 answers; rp_client_info says how many do */
 } rp_client_state;
 
 typedef struct rp_client_info {
     uint32_t struct_size;
-    int32_t state;       /* an rp_client_state */
-    uint64_t id;         /* of this client; random */
-    uint64_t broker;     /* of the broker; a new random number at each start */
-    uint64_t reconnects; /* number of reconnects */
-    uint32_t tables;     /* number of tables */
-    uint32_t max_batch;  /* largest number of items in one sample */
-    char endpoint[256];  /* service endpoint in use */
-    char release[64];    /* of the broker */
+    int32_t state;             /* an rp_client_state */
+    uint64_t id;               /* of this client; random */
+    uint64_t broker;           /* of the broker, or of shard 0; a new random number at each start */
+    uint64_t reconnects;       /* number of reconnects, to all shards */
+    uint32_t tables;           /* number of tables */
+    uint32_t max_batch;        /* largest number of items in one sample */
+    char endpoint[256];        /* service endpoint in use; with shards: that of shard 0 */
+    char release[64];          /* of the broker */
+    uint32_t shards;           /* number of shards; 1: the broker is alone */
+    uint32_t connected_shards; /* number of them that answer now */
 } rp_client_info;
 
 /* Called every 50 ms by a thread that waits inside a call of the library; the library holds no lock meanwhile. Not 0: the call
@@ -56,7 +58,12 @@ typedef int rp_wait_fn(void *ctx);
 RP_API void rp_wait_set(rp_wait_fn *fn, void *ctx);
 
 /* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when the broker has answered. NULL
- * with err set: no connection. options may be NULL. */
+ * with err set: no connection. options may be NULL.
+ *
+ * A broker with shards: one endpoint, of any shard, is enough, because each shard knows the others. Several endpoints, separated
+ * by commas, help when one of the shards may be down. The call waits for all shards; those that have not answered one second
+ * after the first keep connecting in the background, but shard 0 must answer. A shard whose settings differ from the others' is
+ * refused with RP_FAILED_PRECONDITION. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                                     rp_error *err);
 /* Ends requests that still wait with RP_CANCELLED. Destroy writers and samplers first. Nulls *client. */

@@ -168,6 +168,10 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
     body.expiry_ms = self->expiry_ms;
     body.ingest = self->ingest;
     body.max_message_bytes = 1 << 20;
+    body.shard = self->shard;
+    body.shards = self->shards;
+    body.n_shards = self->n_shards;
+    body.settings = self->settings;
     body.n_tables = FAKEPEER_TABLES;
     body.tables = list;
     for (uint32_t t = 0; t < FAKEPEER_TABLES; t++) {
@@ -392,6 +396,16 @@ void fakepeer_set(struct fakepeer *self, bool *knob, bool value)
 {
     pthread_mutex_lock(&self->mutex);
     *knob = value;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_t n, uint64_t settings)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->shard = shard;
+    self->shards = shards;
+    self->n_shards = n;
+    self->settings = settings;
     pthread_mutex_unlock(&self->mutex);
 }
 

@@ -34,6 +34,10 @@ struct fakepeer {
     uint64_t key_count;         /* keys of a session; 0: HELLO does not say */
     const rp_column *signature; /* of table 0; its shape includes the steps */
     uint32_t n_signature;
+    uint32_t shard;    /* with shards: the number of this one */
+    char **shards;     /* endpoints of all */
+    uint32_t n_shards; /* 0: this broker is alone */
+    uint64_t settings; /* hash of the settings */
     /* Counts. */
     uint64_t hellos, resumes, heartbeats, byes, explains;
     uint64_t messages, duplicates, stale, gaps, blanks;
@@ -64,6 +68,8 @@ struct fakepeer {
 void fakepeer_start(struct fakepeer *self);
 void fakepeer_stop(struct fakepeer *self);
 void fakepeer_set(struct fakepeer *self, bool *knob, bool value);
+/* Makes the broker one of several shards. The list stays the caller's. */
+void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_t n, uint64_t settings);
 void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value);
 /* Resolves held items and notifies the client. */
 void fakepeer_release(struct fakepeer *self);

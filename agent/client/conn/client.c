@@ -7,10 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/client/conn/conn_set.h"
 #include "proto/base/error.h"
 
 struct rp_client {
-    struct conn *conn;
+    struct conn_set set;
     char name[RP_MAX_NAME + 1];
     struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
 };
@@ -48,10 +49,6 @@ rp_client *client_connect(const char *endpoints, const rp_client_options *option
         err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
         return NULL;
     }
-    if (strchr(endpoints, ',')) {
-        err_set(err, RP_UNSUPPORTED, "'%.200s': several endpoints (shards) are not supported yet", endpoints);
-        return NULL;
-    }
     rp_client *self = calloc(1, sizeof *self);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a client");
@@ -62,12 +59,12 @@ rp_client *client_connect(const char *endpoints, const rp_client_options *option
     else
         snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
     own.name = self->name;
-    self->conn = conn_new(endpoints, &own, host, timeout_ms, err);
-    if (!self->conn) {
-        free(self);
+    struct conn_set_plan plan = {endpoints, &own, host};
+    if (conn_set_open(&self->set, &plan, timeout_ms, err) != RP_OK) {
+        rp_client_destroy(&self);
         return NULL;
     }
-    self->hello = conn_hello_ref(self->conn);
+    self->hello = conn_hello_ref(client_conn(self));
     return self;
 }
 
@@ -76,32 +73,40 @@ void rp_client_destroy(rp_client **client)
     if (!client || !*client)
         return;
     conn_hello_unref(&(*client)->hello);
-    conn_destroy(&(*client)->conn);
+    conn_set_close(&(*client)->set);
     free(*client);
     *client = NULL;
 }
 
 struct conn *client_conn(rp_client *self)
 {
-    return self->conn;
+    return self->set.conns[0];
 }
 
 uint32_t client_shards(const rp_client *self)
 {
-    (void)self;
-    return 1;
+    return self->set.n;
 }
 
 struct conn *client_shard(rp_client *self, uint32_t shard)
 {
-    (void)shard;
-    return self->conn;
+    return self->set.conns[shard];
+}
+
+uint32_t client_shard_of(const rp_client *self, uint64_t key)
+{
+    uint32_t shard = wire_key_shard(key);
+    return shard < self->set.n ? shard : 0;
 }
 
 struct conn *client_owner(rp_client *self, uint64_t key)
 {
-    uint32_t shard = wire_key_shard(key);
-    return client_shard(self, shard < client_shards(self) ? shard : 0);
+    return self->set.conns[client_shard_of(self, key)];
+}
+
+void client_describe(rp_client *self, char *out, size_t size)
+{
+    conn_set_describe(&self->set, out, size);
 }
 
 const char *client_name(const rp_client *self)
@@ -111,25 +116,31 @@ const char *client_name(const rp_client *self)
 
 int32_t rp_client_get_state(rp_client *client)
 {
-    return conn_is_foreign(client->conn) ? RP_CLIENT_CONNECTING : conn_state(client->conn);
+    struct conn *conn = client_conn(client);
+    return conn_is_foreign(conn) ? RP_CLIENT_CONNECTING : conn_state(conn);
 }
 
 rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err)
 {
     if (out->struct_size < offsetof(rp_client_info, id))
         return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_info to its size");
-    RP_TRY(conn_check_process(client->conn, err));
-    struct conn_hello *hello = conn_hello_ref(client->conn);
+    struct conn *conn = client_conn(client);
+    RP_TRY(conn_check_process(conn, err));
+    struct conn_hello *hello = conn_hello_ref(conn);
     rp_client_info info = {
         .struct_size = out->struct_size,
-        .state = conn_state(client->conn),
-        .id = conn_client_id(client->conn),
+        .state = conn_state(conn),
+        .id = conn_client_id(conn),
         .broker = hello->instance,
-        .reconnects = conn_reconnects(client->conn),
         .tables = hello->n_tables,
         .max_batch = hello->max_batch,
+        .shards = client->set.n,
     };
-    snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(client->conn));
+    for (uint32_t i = 0; i < client->set.n; i++) {
+        info.reconnects += conn_reconnects(client->set.conns[i]);
+        info.connected_shards += conn_state(client->set.conns[i]) == RP_CLIENT_CONNECTED;
+    }
+    snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(conn));
     snprintf(info.release, sizeof info.release, "%s", hello->release);
     conn_hello_unref(&hello);
     memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);

@@ -17,6 +17,11 @@ uint32_t client_shards(const rp_client *self);
 struct conn *client_shard(rp_client *self, uint32_t shard);
 /* Returns the connection to the shard that owns a key. A key of no shard goes to shard 0, which does not have it. */
 struct conn *client_owner(rp_client *self, uint64_t key);
+/* Returns the number of that shard. */
+uint32_t client_shard_of(const rp_client *self, uint64_t key);
+/* Writes which shards do not answer ("shard 2 at tcp://... does not answer for 3.2 s; ..."), or "no broker answers at ..."; ""
+ * while all answer. */
+void client_describe(rp_client *self, char *out, size_t size);
 /* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
 

@@ -3,8 +3,8 @@
  * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
  * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_wait.c (callers that wait),
- * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, and
- * client.c (rp_client).
+ * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, conn_set.c
+ * (the connections to all shards), and client.c (rp_client).
  *
  * A connection with a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
  * is then the caller's thread, and all calls come from one thread.
@@ -106,7 +106,8 @@ struct conn_table {
     uint64_t max_size, max_bytes;
 };
 
-/* The newest answer to a HELLO: immutable and reference-counted. */
+/* The newest answer to a HELLO: immutable and reference-counted. A shard that has not answered yet has a stand-in: what another
+ * shard said, with instance 0. */
 struct conn_hello {
     uint32_t refs;
     uint64_t instance;
@@ -120,6 +121,12 @@ struct conn_hello {
     uint32_t n_tables;
     bool has_next_key;
     uint8_t next_key[32]; /* public key that the broker will have next */
+    uint32_t shard;       /* number of the broker among its shards */
+    uint32_t n_shards;    /* 0: it is alone */
+    char **shards;        /* their service endpoints, in order, '*' replaced */
+    uint64_t settings;    /* hash of the settings that all shards have in common */
+    struct conn_hello
+        *basis; /* of a stand-in: what another shard said; its strings and tables are borrowed. NULL: none */
 };
 
 /* Adds a reference; never NULL once rp_client_connect has returned. */
@@ -140,9 +147,22 @@ struct conn_host {
     void *ctx;
 };
 
-/* Waits until the broker has answered HELLO. host is copied; NULL: the connection has a thread. */
-struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
-                      int64_t timeout_ms, rp_error *err);
+struct conn_set;
+
+/* Where a connection leads. conn_open copies what it needs. */
+struct conn_plan {
+    const char *endpoint;
+    const rp_client_options *options;
+    const struct conn_host *host; /* NULL: the connection has a thread */
+    struct conn_set *set;         /* of the client; outlives the connection */
+    uint32_t shard;               /* that is expected there; CONN_SHARD_UNKNOWN: any */
+    uint64_t client_id;
+};
+
+/* Starts to connect and does not wait: conn_set_open does. */
+rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *err);
+/* Gives a connection that has not heard from its broker yet a stand-in for the answer to HELLO. */
+rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err);
 /* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */
 void conn_destroy(struct conn **self);
 
@@ -165,7 +185,12 @@ uint64_t conn_client_id(const struct conn *self);
 /* Returns an rp_client_state. */
 int32_t conn_state(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
-/* Writes "no broker answers at tcp://... for 3.2 s", or "" while the broker answers. */
+/* Returns the number of the shard that this connection leads to; 0 if the broker is alone. */
+uint32_t conn_shard(const struct conn *self);
+/* Writes "the broker at tcp://..." or "shard 2 at tcp://...". Returns out. */
+const char *conn_title(const struct conn *self, char *out, size_t size);
+/* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... does not answer for 3.2 s", or "" while the broker
+ * answers. */
 void conn_describe(struct conn *self, char *out, size_t size);
 
 /* ---- parts: objects that live on the I/O thread ---- */

@@ -47,6 +47,14 @@ static bool table_read(struct conn_table *table, const Replay__TableSpec *spec)
 
 static void hello_free(struct conn_hello *self)
 {
+    if (self->basis) {
+        conn_hello_unref(&self->basis);
+        free(self);
+        return;
+    }
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        free(self->shards[i]);
+    free(self->shards);
     for (uint32_t i = 0; i < self->n_tables; i++) {
         for (uint32_t f = 0; f < self->tables[i].n_fields; f++)
             free(self->tables[i].fields[f].name);
@@ -58,6 +66,20 @@ static void hello_free(struct conn_hello *self)
     free(self->events);
     free(self->release);
     free(self);
+}
+
+static bool shards_read(struct conn_hello *self, const Replay__HelloReply *wire, const char *host)
+{
+    self->shard = wire->shard;
+    self->settings = wire->settings;
+    self->shards = calloc(wire->n_shards ? wire->n_shards : 1, sizeof(char *));
+    for (size_t i = 0; self->shards && i < wire->n_shards; i++) {
+        self->shards[i] = hello_endpoint(wire->shards[i], host);
+        if (!self->shards[i])
+            return false;
+        self->n_shards++;
+    }
+    return self->shards != NULL;
 }
 
 static struct conn_hello *hello_copy(const Replay__HelloReply *wire, const char *host)
@@ -79,7 +101,7 @@ static struct conn_hello *hello_copy(const Replay__HelloReply *wire, const char 
     self->events = hello_endpoint(wire->events, host);
     self->release = strdup(wire->release);
     self->tables = calloc(wire->n_tables ? wire->n_tables : 1, sizeof *self->tables);
-    bool ok = self->ingest && self->events && self->release && self->tables;
+    bool ok = self->ingest && self->events && self->release && self->tables && shards_read(self, wire, host);
     for (size_t i = 0; ok && i < wire->n_tables; i++) {
         self->n_tables = (uint32_t)i + 1;
         ok = table_read(&self->tables[i], wire->tables[i]);
@@ -101,6 +123,20 @@ struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, 
     else if (!(self = hello_copy(wire->hello, host)))
         err_set(err, RP_NO_MEMORY, "no memory for the broker's answer to HELLO");
     conn_reply_unpacked_free(wire);
+    return self;
+}
+
+struct conn_hello *hello_stand_in(const struct conn_hello *from)
+{
+    struct conn_hello *basis = (struct conn_hello *)(uintptr_t)from, *self = malloc(sizeof *self);
+    if (!self)
+        return NULL;
+    *self = *from;
+    self->refs = 1;
+    self->instance = 0;
+    self->has_next_key = false;
+    self->basis = basis;
+    __atomic_add_fetch(&basis->refs, 1, __ATOMIC_RELAXED);
     return self;
 }
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "agent/client/conn/conn.h"
+#include "agent/client/conn/conn_set.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "proto/keys/keys.h"
@@ -86,6 +87,8 @@ struct conn {
     uint32_t broker_key; /* the one of them that is tried, or in use */
     uint32_t broken;     /* handshakes in a row that broke off without a reason */
     uint64_t client_id;
+    struct conn_set *set;
+    uint32_t shard; /* expected there; guarded by the set's mutex until the set is complete */
     uint32_t forks; /* forks_count and process id of the process that this connection's threads run in */
     int32_t pid;
     int64_t backoff_min_ns, backoff_max_ns;
@@ -119,6 +122,7 @@ struct conn {
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
+    bool joined;        /* counted as up by the set */
     bool pipe_ready;    /* the last poll found a wake-up in the pipe */
     uint64_t n_replies; /* taken so far */
     struct conn_request_list pending;
@@ -205,6 +209,8 @@ bool greeting_mechanism(const char *endpoint, char out[21]);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);
+/* Makes a stand-in, which keeps a reference to from. NULL: out of memory. */
+struct conn_hello *hello_stand_in(const struct conn_hello *from);
 /* Replaces "*" by the host in a tcp endpoint. NULL: out of memory. */
 char *hello_endpoint(const char *endpoint, const char *host);
 

@@ -69,13 +69,38 @@ uint64_t conn_reconnects(struct conn *self)
     return n;
 }
 
+uint32_t conn_shard(const struct conn *self)
+{
+    return self->shard;
+}
+
+/* True if this connection is one of several: then messages name the shard. */
+static bool is_shard(const struct conn *self)
+{
+    return self->set->n > 1 && self->shard != CONN_SHARD_UNKNOWN;
+}
+
+const char *conn_title(const struct conn *self, char *out, size_t size)
+{
+    if (is_shard(self))
+        snprintf(out, size, "shard %u at %s", self->shard, self->endpoint);
+    else
+        snprintf(out, size, "the broker at %s", self->endpoint);
+    return out;
+}
+
 void conn_describe(struct conn *self, char *out, size_t size)
 {
     out[0] = '\0';
     pthread_mutex_lock(&self->mutex);
-    if (self->state != LINK_UP)
-        snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint,
-                 (double)(conn_now() - self->lost_ns) / 1e9, self->refusal.status ? ": " : "", self->refusal.text);
+    double lost_s = (double)(conn_now() - self->lost_ns) / 1e9;
+    const char *colon = self->refusal.status ? ": " : "";
+    if (self->state != LINK_UP && is_shard(self))
+        snprintf(out, size, "shard %u at %s does not answer for %.1f s%s%s", self->shard, self->endpoint, lost_s, colon,
+                 self->refusal.text);
+    else if (self->state != LINK_UP)
+        snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint, lost_s, colon,
+                 self->refusal.text);
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -92,15 +117,14 @@ static char *host_of(const char *endpoint)
     return colon ? strndup(start, (size_t)(colon - start)) : NULL;
 }
 
-static bool conn_start(struct conn *self, rp_error *err)
+static rp_status conn_start(struct conn *self, rp_error *err)
 {
     int fds[2];
-    if (self->broker.turn)
-        return self->started = true;
-    if (pipe(fds) != 0) {
-        err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
-        return false;
-    }
+    self->started = self->broker.turn != NULL;
+    if (self->started)
+        return RP_OK;
+    if (pipe(fds) != 0)
+        return err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
     self->wake_read = fds[0];
     self->wake_write = fds[1];
     for (int i = 0; i < 2; i++) {
@@ -113,30 +137,7 @@ static bool conn_start(struct conn *self, rp_error *err)
     int rc = pthread_create(&self->thread, NULL, conn_main, self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     self->started = rc == 0;
-    if (rc != 0)
-        err_set(err, RP_IO, "no thread for the client: %s", strerror(rc));
-    return rc == 0;
-}
-
-static rp_status conn_await(struct conn *self, int64_t timeout_ms, rp_error *err)
-{
-    int64_t deadline = conn_deadline(timeout_ms);
-    pthread_mutex_lock(&self->mutex);
-    while (self->state != LINK_UP && self->refusal.status == RP_OK &&
-           conn_wait(self, &self->changed, &self->mutex, deadline))
-        ;
-    rp_status status = RP_OK;
-    if (self->state != LINK_UP && self->refusal.status != RP_OK)
-        status = err_set(err, (rp_status)self->refusal.status, "%s: %s", self->endpoint, self->refusal.text);
-    else if (self->state != LINK_UP && conn_is_stopped())
-        status = conn_stopped(err);
-    else if (self->state != LINK_UP)
-        status = err_set(err, RP_UNAVAILABLE,
-                         "no broker answers at %s within %g s: is replay-broker running, and is this its service "
-                         "endpoint?",
-                         self->endpoint, (double)timeout_ms / 1e3);
-    pthread_mutex_unlock(&self->mutex);
-    return status;
+    return rc == 0 ? RP_OK : err_set(err, RP_IO, "no thread for the client: %s", strerror(rc));
 }
 
 /* Longest back-off in milliseconds: a day. More is no help, and must not overflow in nanoseconds. */
@@ -171,44 +172,69 @@ static void set_back_off(struct conn *self, const rp_client_options *options)
     self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
 }
 
-struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
-                      int64_t timeout_ms, rp_error *err)
+static void conn_init(struct conn *self, const struct conn_plan *plan)
 {
-    struct conn *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a client");
-        return NULL;
-    }
+    const rp_client_options *options = plan->options;
     uint64_t seed = 0;
-    bool watched = forks_watch();
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (host)
-        self->broker = *host;
+    if (plan->host)
+        self->broker = *plan->host;
+    self->set = plan->set;
+    self->shard = plan->shard;
+    self->client_id = plan->client_id;
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);
     conn_cond_init(&self->changed);
     set_back_off(self, options);
-    rng_system(&self->client_id, sizeof self->client_id);
-    self->client_id |= 1; /* 0 stands for no client */
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);
     self->lost_ns = conn_now();
-    self->endpoint = strdup(endpoint);
-    self->name = strdup(options && options->name ? options->name : "client");
-    self->host = host_of(endpoint);
-    self->own_context = !(options && options->zmq_context) && !host;
-    self->context = self->own_context ? zmq_ctx_new() : options ? options->zmq_context : NULL;
-    bool ok = watched && self->endpoint && self->name && (self->context || host);
-    if (!ok)
-        err_set(err, RP_NO_MEMORY, "no memory for a client");
-    ok = ok && conn_key_load(self, options, err) == RP_OK && (host || conn_check(self, err) == RP_OK) &&
-         conn_start(self, err) && conn_await(self, timeout_ms, err) == RP_OK;
-    if (!ok)
+    self->endpoint = strdup(plan->endpoint);
+    self->name = strdup(options->name ? options->name : "client");
+    self->host = host_of(plan->endpoint);
+    self->own_context = !options->zmq_context && !plan->host;
+    self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
+}
+
+rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *err)
+{
+    struct conn *self = calloc(1, sizeof *self);
+    if (!self)
+        return err_set(err, RP_NO_MEMORY, "no memory for a client");
+    bool watched = forks_watch();
+    conn_init(self, plan);
+    rp_status status = RP_OK;
+    if (!watched || !self->endpoint || !self->name || !(self->context || plan->host))
+        status = err_set(err, RP_NO_MEMORY, "no memory for a client");
+    if (status == RP_OK)
+        status = conn_key_load(self, plan->options, err);
+    if (status == RP_OK && !plan->host)
+        status = conn_check(self, err);
+    if (status == RP_OK)
+        status = conn_start(self, err);
+    if (status == RP_OK)
+        *out = self;
+    else
         conn_destroy(&self);
-    return self;
+    return status;
+}
+
+rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err)
+{
+    struct conn_hello *hello = hello_stand_in(from);
+    if (!hello)
+        return err_set(err, RP_NO_MEMORY, "no memory for a client");
+    pthread_mutex_lock(&self->mutex);
+    if (!self->hello) {
+        self->hello = hello;
+        hello = NULL;
+    }
+    pthread_mutex_unlock(&self->mutex);
+    conn_hello_unref(&hello);
+    return RP_OK;
 }
 
 void conn_stop(struct conn *self)

@@ -23,7 +23,7 @@ static void link_monitor(struct conn *self)
     char address[80];
     int events = ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-    snprintf(address, sizeof address, "inproc://replay-client-%016llx-%llu", (unsigned long long)self->client_id,
+    snprintf(address, sizeof address, "inproc://replay-client-%p-%llu", (void *)self,
              (unsigned long long)++self->monitor_serial);
     if (zmq_socket_monitor(self->dealer, address, events) != 0)
         return;
@@ -84,6 +84,9 @@ static void link_open(struct conn *self, int64_t now_ns)
 
 void link_close(struct conn *self)
 {
+    if (self->joined)
+        conn_set_leave(self->set);
+    self->joined = false;
     if (self->monitor) {
         zmq_socket_monitor(self->dealer, NULL, 0);
         zmq_close(self->monitor);
@@ -101,6 +104,7 @@ static void link_publish(struct conn *self, enum link_state state, int64_t now_n
     self->state = state;
     pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->mutex);
+    conn_set_signal(self->set);
 }
 
 static int64_t link_pause(struct conn *self)
@@ -134,9 +138,14 @@ void link_fail(struct conn *self, const char *why, int64_t now_ns)
 
 static void link_refused(struct conn *self, const rp_error *refusal, int64_t now_ns)
 {
+    char quoted[256];
     pthread_mutex_lock(&self->mutex);
+    bool news = self->hello && strcmp(self->refusal.text, refusal->text) != 0;
     self->refusal = *refusal;
     pthread_mutex_unlock(&self->mutex);
+    if (news)
+        log_line(LEVEL_WARN, "C0104", "connection refused", "endpoint=%s reason=%s", self->endpoint,
+                 log_quote(quoted, sizeof quoted, refusal->text));
     link_fail(self, refusal->text, now_ns);
 }
 
@@ -155,6 +164,24 @@ static void take_key_news(struct conn *self, struct conn_hello *hello)
     conn_hello_unref(&hello);
 }
 
+/* Makes the answer to HELLO the newest, and returns the one before, which the caller has now. */
+static struct conn_hello *take_hello(struct conn *self, struct conn_hello *hello)
+{
+    pthread_mutex_lock(&self->mutex);
+    struct conn_hello *old = self->hello;
+    self->hello = hello;
+    self->refusal = (rp_error){0};
+    self->reconnects += old && old->instance;
+    pthread_mutex_unlock(&self->mutex);
+    if (old && old->instance)
+        log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
+                 old->instance == hello->instance ? "no" : "yes");
+    else if (old)
+        log_line(LEVEL_INFO, "C0105", "connected to a late shard", "endpoint=%s shard=%u", self->endpoint,
+                 hello->shard);
+    return old;
+}
+
 void link_answer(struct conn *self, const struct conn_reply *reply)
 {
     rp_error refusal = {0};
@@ -167,7 +194,9 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
         take_key_news(self, hello);
         return;
     }
-    if (!hello) {
+    self->joined = hello && conn_set_join(self->set, self->endpoint, hello, &self->shard, &refusal) == RP_OK;
+    if (!self->joined) {
+        conn_hello_unref(&hello);
         link_refused(self, &refusal, now);
         return;
     }
@@ -176,15 +205,7 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
     self->failures = self->broken = 0;
     if (self->has_key && hello->has_next_key)
         conn_key_announced(self, hello->next_key);
-    pthread_mutex_lock(&self->mutex);
-    struct conn_hello *old = self->hello;
-    self->hello = hello;
-    self->refusal = (rp_error){0};
-    self->reconnects += old != NULL;
-    pthread_mutex_unlock(&self->mutex);
-    if (old)
-        log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
-                 old->instance == hello->instance ? "no" : "yes");
+    struct conn_hello *old = take_hello(self, hello);
     conn_hello_unref(&old);
     link_publish(self, LINK_UP, now);
     for (struct conn_part *part = self->parts; part; part = part->next)

@@ -345,6 +345,20 @@ void conn_request_end(struct conn_request *request, rp_status status, const char
     conn_request_answer(request, reply ? reply : reply_no_memory());
 }
 
+static void expire(struct conn *self, struct conn_request *request)
+{
+    char text[200];
+    if (request->cancelled) {
+        conn_request_end(request, RP_CANCELLED, "cancelled by the caller");
+    } else if (self->link != LINK_UP) {
+        conn_describe(self, text, sizeof text);
+        conn_request_end(request, RP_UNAVAILABLE, "%s", text);
+    } else {
+        conn_request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
+                         conn_title(self, text, sizeof text), (long long)request->timeout_ms);
+    }
+}
+
 int64_t conn_request_expire(struct conn *self, int64_t now_ns)
 {
     int64_t next = INT64_MAX;
@@ -355,13 +369,7 @@ int64_t conn_request_expire(struct conn *self, int64_t now_ns)
             continue;
         }
         conn_request_take(self, request->id);
-        if (request->cancelled)
-            conn_request_end(request, RP_CANCELLED, "cancelled by the caller");
-        else if (self->link != LINK_UP)
-            conn_request_end(request, RP_UNAVAILABLE, "no broker answers at %s", self->endpoint);
-        else
-            conn_request_end(request, RP_DEADLINE_EXCEEDED, "the broker at %s has not answered within %lld ms",
-                             self->endpoint, (long long)request->timeout_ms);
+        expire(self, request);
         after = self->pending.first; /* a reply function may have sent a request */
         next = INT64_MAX;
     }

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "agent/client/conn/client.h"
 #include "agent/client/conn/conn_impl.h"
 #include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
@@ -22,6 +23,7 @@
 
 struct fixture {
     struct fakepeer peer;
+    rp_client *client;
     struct conn *conn;
     int flags; /* of the wake-up pipe */
 };
@@ -32,9 +34,10 @@ static int set_up(void **state)
     rp_error err = {0};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
-    f->conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
-    if (!f->conn)
+    f->client = rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err);
+    if (!f->client)
         fail_msg("%s", err.text);
+    f->conn = client_conn(f->client);
     *state = f;
     return 0;
 }
@@ -42,7 +45,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    conn_destroy(&f->conn);
+    rp_client_destroy(&f->client);
     fakepeer_stop(&f->peer);
     free(f);
     return 0;
@@ -125,13 +128,13 @@ static void test_ends_at_any_time(void **state)
     struct fixture *f = *state;
     rp_error err = {0};
     for (long spins = 0; spins < 200; spins++) {
-        struct conn *conn = conn_new(f->peer.endpoint, NULL, NULL, WAIT_MS, &err);
-        if (!conn)
+        rp_client *client = rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err);
+        if (!client)
             fail_msg("%s", err.text);
-        conn_cancel(conn, UINT64_MAX);
+        conn_cancel(client_conn(client), UINT64_MAX);
         for (int64_t until = conn_now() + spins * 500; conn_now() < until;)
             ;
-        conn_destroy(&conn);
+        rp_client_destroy(&client);
     }
 }
 

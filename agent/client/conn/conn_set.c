@@ -1,0 +1,347 @@
+/* Connects to all shards of a broker, and keeps those out that do not fit. */
+#include "agent/client/conn/conn_set.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/client/conn/conn_impl.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+
+/* Shards that have not answered this long after the first are left to themselves. */
+#define GRACE_NS NS_PER_S
+#define ZMQ_THREADS_MOST 8
+#define SOCKETS_PER_SHARD 16
+
+/* ---- agreement ---- */
+
+static uint32_t hello_count(const struct conn_hello *hello)
+{
+    return hello->n_shards ? hello->n_shards : 1;
+}
+
+static rp_status other_count(const struct conn_set *self, const char *endpoint, uint32_t n, rp_error *err)
+{
+    if (self->shards == 1)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "%.200s is one of %u shards, but the broker at %s was alone: make a new client", endpoint, n,
+                       self->where);
+    if (n == 1)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "the broker at %.200s has no shards, but shard %u at %s is one of %u: give all shards the same "
+                       "'shards' in their configuration",
+                       endpoint, self->witness, self->where, self->shards);
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "%.200s is one of %u shards, but shard %u at %s is one of %u: give all shards the same 'shards' in "
+                   "their configuration, and make a new client",
+                   endpoint, n, self->witness, self->where, self->shards);
+}
+
+static rp_status check(const struct conn_set *self, const char *endpoint, const struct conn_hello *hello,
+                       uint32_t expected, rp_error *err)
+{
+    uint32_t n = hello_count(hello);
+    if (hello->shard >= n || n > WIRE_MAX_SHARDS)
+        return err_set(err, RP_BAD_MESSAGE, "%.200s says that it is shard %u of %u", endpoint, hello->shard, n);
+    if (self->shards == 0)
+        return RP_OK;
+    if (n != self->shards)
+        return other_count(self, endpoint, n, err);
+    if (expected != CONN_SHARD_UNKNOWN && hello->shard != expected)
+        return err_set(
+            err, RP_FAILED_PRECONDITION,
+            "%.200s answers as shard %u, but shard %u at %s says that shard %u is there: check 'shard' in its "
+            "configuration",
+            endpoint, hello->shard, self->witness, self->where, expected);
+    if (hello->settings != self->settings && self->up > 0)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "shard %u at %.200s has other settings than shard %u at %s: start all shards with the same "
+                       "tables, limiters and sizes",
+                       hello->shard, endpoint, self->witness, self->where);
+    return RP_OK;
+}
+
+rp_status conn_set_join(struct conn_set *self, const char *endpoint, const struct conn_hello *hello, uint32_t *shard,
+                        rp_error *err)
+{
+    pthread_mutex_lock(&self->mutex);
+    rp_status status = check(self, endpoint, hello, *shard, err);
+    if (status == RP_OK) {
+        if (self->shards == 0)
+            self->first_ns = conn_now();
+        self->shards = hello_count(hello);
+        self->settings = hello->settings;
+        self->up++;
+        self->witness = *shard = hello->shard;
+        snprintf(self->where, sizeof self->where, "%s", endpoint);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return status;
+}
+
+void conn_set_leave(struct conn_set *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->up--;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void conn_set_signal(struct conn_set *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    pthread_cond_broadcast(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- opening ---- */
+
+/* A context for connections that share one: with a thread for each shard, as far as there are processors. */
+static void *shared_context(struct conn_set *self, const struct conn_set_plan *plan, uint32_t shards)
+{
+    if (self->zmq || plan->options->zmq_context || plan->host)
+        return self->zmq ? self->zmq : plan->options->zmq_context;
+    long threads = sysconf(_SC_NPROCESSORS_ONLN);
+    threads = threads < (long)shards ? threads : (long)shards;
+    threads = threads < ZMQ_THREADS_MOST ? threads : ZMQ_THREADS_MOST;
+    self->zmq = zmq_ctx_new();
+    if (self->zmq) {
+        zmq_ctx_set(self->zmq, ZMQ_IO_THREADS, threads > 0 ? (int)threads : 1);
+        if (shards * SOCKETS_PER_SHARD > ZMQ_MAX_SOCKETS_DFLT)
+            zmq_ctx_set(self->zmq, ZMQ_MAX_SOCKETS, (int)(shards * SOCKETS_PER_SHARD));
+    }
+    return self->zmq;
+}
+
+static uint32_t count_names(const char *endpoints)
+{
+    uint32_t n = 1;
+    for (const char *at = endpoints; *at; at++)
+        n += *at == ',';
+    return n;
+}
+
+/* Opens a connection to one shard, without waiting. context NULL: it has its own. */
+static rp_status open_one(struct conn_set *self, const struct conn_set_plan *plan, struct conn_plan one, void *context,
+                          struct conn **out, rp_error *err)
+{
+    rp_client_options options = *plan->options;
+    if (context)
+        options.zmq_context = context;
+    one.options = &options;
+    one.host = plan->host;
+    one.set = self;
+    one.client_id = self->client_id;
+    return conn_open(&one, out, err);
+}
+
+/* Opens a connection to every endpoint that was named. */
+static rp_status open_named(struct conn_set *self, const struct conn_set_plan *plan, rp_error *err)
+{
+    uint32_t n = plan->host ? 1 : count_names(plan->endpoints);
+    if (n > WIRE_MAX_SHARDS)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u endpoints: there are at most %u shards", n, WIRE_MAX_SHARDS);
+    char *names = strdup(plan->endpoints), *rest = names;
+    self->conns = calloc(n, sizeof(struct conn *));
+    void *context = n > 1 ? shared_context(self, plan, n) : NULL;
+    rp_status status = RP_OK;
+    if (!names || !self->conns || (n > 1 && !context))
+        status = err_set(err, RP_NO_MEMORY, "no memory for a client");
+    while (status == RP_OK && self->n < n) {
+        struct conn_plan one = {.endpoint = n > 1 ? strsep(&rest, ",") : names, .shard = CONN_SHARD_UNKNOWN};
+        status = open_one(self, plan, one, context, &self->conns[self->n], err);
+        self->n += status == RP_OK;
+    }
+    free(names);
+    return status;
+}
+
+/* What the connections of a set do, counted with the set's mutex held. */
+struct census {
+    uint32_t up, refused;
+    bool first_is_up;
+    rp_error refusal; /* one of them */
+};
+
+static struct census count_states(struct conn_set *self)
+{
+    struct census out = {0};
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct conn *conn = self->conns[i];
+        pthread_mutex_lock(&conn->mutex);
+        if (conn->state == LINK_UP) {
+            out.up++;
+            out.first_is_up |= i == 0;
+        } else if (conn->refusal.status != RP_OK) {
+            out.refused++;
+            err_set(&out.refusal, (rp_status)conn->refusal.status, "%s: %s", conn->endpoint, conn->refusal.text);
+        }
+        pthread_mutex_unlock(&conn->mutex);
+    }
+    return out;
+}
+
+/* Waits until all connections are up, or one is refused. When enough are up (any, or the first), it waits until the end of the
+ * grace only. */
+static struct census await(struct conn_set *self, bool first, int64_t deadline)
+{
+    struct census census;
+    pthread_mutex_lock(&self->mutex);
+    for (;;) {
+        census = count_states(self);
+        if (census.refused || census.up == self->n)
+            break;
+        bool enough = first ? census.first_is_up : census.up > 0;
+        int64_t grace = self->first_ns + GRACE_NS;
+        int64_t until = enough && grace < deadline ? grace : deadline;
+        if (!conn_wait(self->conns[0], &self->changed, &self->mutex, until))
+            break;
+    }
+    census = count_states(self);
+    pthread_mutex_unlock(&self->mutex);
+    return census;
+}
+
+/* Waits until one of the named endpoints has answered, and for a while for the others. */
+static rp_status await_named(struct conn_set *self, const char *endpoints, int64_t deadline, int64_t timeout_ms,
+                             rp_error *err)
+{
+    struct census census = await(self, false, deadline);
+    if (census.refused)
+        return err_set(err, (rp_status)census.refusal.status, "%s", census.refusal.text);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    if (census.up)
+        return RP_OK;
+    return err_set(
+        err, RP_UNAVAILABLE,
+        "no broker answers at %.300s within %g s: is replay-broker running, and is this its service endpoint?",
+        endpoints, (double)timeout_ms / 1e3);
+}
+
+/* Waits for all shards, and for those that are not the first only for a while. */
+static rp_status await_all(struct conn_set *self, int64_t deadline, int64_t timeout_ms, rp_error *err)
+{
+    struct census census = await(self, true, deadline);
+    if (census.refused)
+        return err_set(err, (rp_status)census.refusal.status, "%s", census.refusal.text);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    if (census.first_is_up)
+        return RP_OK;
+    return err_set(err, RP_UNAVAILABLE,
+                   "shard 0 at %s does not answer within %g s (%u of %u shards do): it has the counters, so no client "
+                   "starts without it",
+                   conn_endpoint(self->conns[0]), (double)timeout_ms / 1e3, census.up, self->n);
+}
+
+/* Returns the number of the shard that a connection is for; CONN_SHARD_UNKNOWN: of none. */
+static uint32_t number_of(const struct conn *conn, const struct conn_hello *hello)
+{
+    for (uint32_t i = 0; conn->shard == CONN_SHARD_UNKNOWN && i < hello->n_shards; i++)
+        if (strcmp(hello->shards[i], conn->endpoint) == 0)
+            return i;
+    return conn->shard;
+}
+
+/* Makes self->conns an array over all shards, with the named connections in their places. A connection that leads nowhere, or
+ * where another one leads, is closed. */
+static rp_status sort_named(struct conn_set *self, const struct conn_hello *hello, rp_error *err)
+{
+    uint32_t n = hello_count(hello), n_named = self->n;
+    struct conn **sorted = calloc(n, sizeof(struct conn *)), **named = self->conns;
+    if (!sorted)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u shards", n);
+    pthread_mutex_lock(&self->mutex);
+    for (uint32_t i = 0; i < n_named; i++) {
+        uint32_t shard = number_of(named[i], hello);
+        if (shard == CONN_SHARD_UNKNOWN || sorted[shard])
+            continue;
+        named[i]->shard = shard;
+        sorted[shard] = named[i];
+        named[i] = NULL;
+    }
+    self->conns = sorted;
+    self->n = n;
+    pthread_mutex_unlock(&self->mutex);
+    for (uint32_t i = 0; i < n_named; i++)
+        conn_destroy(&named[i]);
+    free(named);
+    return RP_OK;
+}
+
+/* Opens connections to the shards that were not named. */
+static rp_status open_rest(struct conn_set *self, const struct conn_set_plan *plan, const struct conn_hello *hello,
+                           rp_error *err)
+{
+    RP_TRY(sort_named(self, hello, err));
+    if (self->n == 1)
+        return RP_OK;
+    if (plan->host)
+        return err_set(err, RP_UNSUPPORTED, "a broker on this thread cannot be one of %u shards", self->n);
+    void *context = shared_context(self, plan, self->n);
+    if (!context)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u shards", self->n);
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct conn_plan one = {.endpoint = hello->shards[i], .shard = i};
+        if (!self->conns[i])
+            RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
+        RP_TRY(conn_stand_in(self->conns[i], hello, err));
+    }
+    return RP_OK;
+}
+
+/* Returns what one of the connections heard. */
+static struct conn_hello *any_hello(struct conn_set *self)
+{
+    struct conn_hello *hello = NULL;
+    for (uint32_t i = 0; i < self->n && !hello; i++)
+        hello = conn_hello_ref(self->conns[i]);
+    return hello;
+}
+
+rp_status conn_set_open(struct conn_set *self, const struct conn_set_plan *plan, int64_t timeout_ms, rp_error *err)
+{
+    *self = (struct conn_set){.shards = 0};
+    pthread_mutex_init(&self->mutex, NULL);
+    conn_cond_init(&self->changed);
+    rng_system(&self->client_id, sizeof self->client_id);
+    self->client_id |= 1; /* 0 stands for no client */
+    int64_t deadline = conn_deadline(timeout_ms);
+    RP_TRY(open_named(self, plan, err));
+    RP_TRY(await_named(self, plan->endpoints, deadline, timeout_ms, err));
+    struct conn_hello *hello = any_hello(self);
+    rp_status status = open_rest(self, plan, hello, err);
+    conn_hello_unref(&hello);
+    return status == RP_OK ? await_all(self, deadline, timeout_ms, err) : status;
+}
+
+void conn_set_close(struct conn_set *self)
+{
+    bool foreign = self->n && self->conns[0] && conn_is_foreign(self->conns[0]);
+    for (uint32_t i = 0; i < self->n && !foreign; i++)
+        if (self->conns[i])
+            conn_stop(self->conns[i]);
+    for (uint32_t i = 0; i < self->n; i++)
+        conn_destroy(&self->conns[i]);
+    free(self->conns);
+    if (foreign) /* the parent's threads may hold the mutex, and libzmq would wait for its own */
+        return;
+    if (self->zmq)
+        zmq_ctx_term(self->zmq);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->mutex);
+}
+
+void conn_set_describe(struct conn_set *self, char *out, size_t size)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < self->n && at + 1 < size; i++) {
+        char one[400];
+        conn_describe(self->conns[i], one, sizeof one);
+        if (one[0])
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? "; " : "", one);
+    }
+}

@@ -1,0 +1,224 @@
+/* A client of several shards: finding them all, and refusing those that do not belong together. The shards are scripted, so that
+ * they can say what no real broker would. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/client/conn/client.h"
+#include "agent/client/conn/conn_set.h"
+#include "proto/base/log.h"
+#include "tests/support/fakepeer.h"
+
+#define WAIT_MS 5000
+#define SHARDS 3u
+#define SETTINGS UINT64_C(77)
+
+struct fixture {
+    struct fakepeer peers[SHARDS];
+    char *list[SHARDS];
+    rp_client *client;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    log_set_level(LEVEL_OFF);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        fakepeer_start(&f->peers[i]);
+        f->list[i] = strdup(f->peers[i].endpoint);
+    }
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_join(&f->peers[i], i, f->list, SHARDS, SETTINGS);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        fakepeer_stop(&f->peers[i]);
+        free(f->list[i]);
+    }
+    free(f);
+    return 0;
+}
+
+static rp_client *connect_to(struct fixture *f, const char *endpoints)
+{
+    rp_error err = {0};
+    f->client = rp_client_connect(endpoints, NULL, WAIT_MS, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    return f->client;
+}
+
+static void check_complete(rp_client *client, struct fixture *f)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    assert_int_equal(client_shards(client), SHARDS);
+    assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
+    assert_int_equal(info.shards, SHARDS);
+    assert_int_equal(info.connected_shards, SHARDS);
+    assert_int_equal(info.reconnects, 0);
+    assert_string_equal(info.endpoint, f->peers[0].endpoint);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct conn *conn = client_shard(client, i);
+        struct conn_hello *hello = conn_hello_ref(conn);
+        assert_int_equal(conn_shard(conn), i);
+        assert_int_equal(hello->shard, i);
+        assert_string_equal(conn_endpoint(conn), f->peers[i].endpoint);
+        assert_int_equal(conn_client_id(conn), info.id);
+        assert_ptr_equal(client_owner(client, (uint64_t)i << WIRE_KEY_SHARD_SHIFT | 5), conn);
+        conn_hello_unref(&hello);
+    }
+    assert_ptr_equal(client_owner(client, (uint64_t)SHARDS << WIRE_KEY_SHARD_SHIFT), client_conn(client));
+}
+
+static void test_any_shard(void **state)
+{
+    struct fixture *f = *state;
+    check_complete(connect_to(f, f->peers[1].endpoint), f);
+}
+
+/* Out of order, one twice, one not at all. */
+static void test_several_endpoints(void **state)
+{
+    struct fixture *f = *state;
+    char names[256];
+    snprintf(names, sizeof names, "%s,%s,%s", f->peers[2].endpoint, f->peers[1].endpoint, f->peers[2].endpoint);
+    check_complete(connect_to(f, names), f);
+}
+
+static void test_any_host(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        char *port = strrchr(f->peers[i].endpoint, ':') + 1;
+        snprintf(f->list[i], strlen(f->list[i]) + 1, "tcp://*:%s", port);
+    }
+    check_complete(connect_to(f, f->peers[0].endpoint), f);
+}
+
+static rp_error refuse(const char *endpoints)
+{
+    rp_error err = {0};
+    assert_null(rp_client_connect(endpoints, NULL, WAIT_MS, &err));
+    return err;
+}
+
+static void test_other_settings(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_join(&f->peers[2], 2, f->list, SHARDS, SETTINGS + 1);
+    rp_error err = refuse(f->peers[0].endpoint);
+    assert_int_equal(err.status, RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.text, "shard 2"));
+    assert_non_null(strstr(err.text, f->peers[2].endpoint));
+}
+
+static void test_other_number(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_join(&f->peers[2], 1, f->list, SHARDS, SETTINGS);
+    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->peers[2], SHARDS, f->list, SHARDS, SETTINGS);
+    assert_int_equal(refuse(f->peers[2].endpoint).status, RP_BAD_MESSAGE);
+}
+
+static void test_other_count(void **state)
+{
+    struct fixture *f = *state;
+    fakepeer_join(&f->peers[1], 1, f->list, SHARDS - 1, SETTINGS);
+    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
+    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+}
+
+/* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
+static void test_silent_shard(void **state)
+{
+    struct fixture *f = *state;
+    char text[300];
+    rp_client_info info = {.struct_size = sizeof info};
+    fakepeer_set(&f->peers[2], &f->peers[2].deaf, true);
+    rp_client *client = connect_to(f, f->peers[1].endpoint);
+    assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
+    assert_int_equal(info.shards, SHARDS);
+    assert_int_equal(info.connected_shards, SHARDS - 1);
+    assert_int_equal(info.state, RP_CLIENT_CONNECTED);
+    struct conn_hello *hello = conn_hello_ref(client_shard(client, 2));
+    assert_int_equal(hello->instance, 0);
+    assert_int_equal(hello->n_tables, FAKEPEER_TABLES);
+    assert_non_null(conn_hello_table(hello, "b"));
+    conn_hello_unref(&hello);
+    client_describe(client, text, sizeof text);
+    assert_non_null(strstr(text, "shard 2 at "));
+    assert_null(strstr(text, "shard 1"));
+}
+
+static void test_silent_shard_0(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    fakepeer_set(&f->peers[0], &f->peers[0].deaf, true);
+    assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 300, &err));
+    assert_int_equal(err.status, RP_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "shard 0"));
+}
+
+static rp_status join(struct conn_set *set, uint32_t shard, uint64_t settings)
+{
+    struct conn_hello hello = {.shard = shard, .n_shards = 2, .settings = settings};
+    return conn_set_join(set, "tcp://somewhere", &hello, &shard, NULL);
+}
+
+/* Settings can be changed by a restart of all shards, and not while one of them goes on with the old. */
+static void test_new_settings(void **state)
+{
+    (void)state;
+    struct conn_set set = {.n = 0};
+    pthread_mutex_init(&set.mutex, NULL);
+    assert_int_equal(join(&set, 0, 1), RP_OK);
+    assert_int_equal(join(&set, 1, 1), RP_OK);
+    conn_set_leave(&set);
+    assert_int_equal(join(&set, 1, 2), RP_FAILED_PRECONDITION);
+    conn_set_leave(&set);
+    assert_int_equal(join(&set, 1, 2), RP_OK);
+    assert_int_equal(join(&set, 0, 1), RP_FAILED_PRECONDITION);
+    assert_int_equal(join(&set, 0, 2), RP_OK);
+    struct conn_hello alone = {.instance = 1};
+    uint32_t shard = 0;
+    assert_int_equal(conn_set_join(&set, "tcp://somewhere", &alone, &shard, NULL), RP_FAILED_PRECONDITION);
+    pthread_mutex_destroy(&set.mutex);
+}
+
+static void test_bad_names(void **state)
+{
+    struct fixture *f = *state;
+    char names[256];
+    snprintf(names, sizeof names, "%s,", f->peers[0].endpoint);
+    assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
+    snprintf(names, sizeof names, "%s,no-endpoint", f->peers[0].endpoint);
+    assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_any_shard),      CASE(test_several_endpoints), CASE(test_any_host),
+        CASE(test_other_settings), CASE(test_other_number),      CASE(test_other_count),
+        CASE(test_silent_shard),   CASE(test_silent_shard_0),    cmocka_unit_test(test_new_settings),
+        CASE(test_bad_names),
+    };
+    return cmocka_run_group_tests_name("conn_set", tests, NULL, NULL);
+}
