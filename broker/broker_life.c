@@ -206,6 +206,11 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
     return create(config, clock, NULL, ducts, err);
 }
 
+rp_status broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n, rp_error *err)
+{
+    return service_set_shards(&self->service, endpoints, n, err);
+}
+
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)
 {
     char temporary[4096];

@@ -225,6 +225,15 @@ static int run(const struct options *options, const struct broker_config *config
     return status;
 }
 
+static int run_shard(const struct options *options, struct broker_config *config)
+{
+    rp_error err = {0};
+    if (config_become_shard(config, &err) == RP_OK)
+        return run(options, config);
+    fprintf(stderr, "replay-broker: %s\n", err.text);
+    return 2;
+}
+
 static int start(const struct options *options)
 {
     zsys_handler_set(NULL); /* czmq must not handle signals */
@@ -239,7 +248,7 @@ static int start(const struct options *options)
     else if (options->check)
         printf("%s: no mistakes; %u tables\n", options->config ? options->config : "(embedded)", config.tables.count);
     else
-        status = run(options, &config);
+        status = run_shard(options, &config);
     schema_free(&broker_schema, &config);
     return status;
 }

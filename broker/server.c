@@ -45,7 +45,10 @@ static rp_status read_config(rp_server *self, const char *yaml, rp_error *err)
     schema_report_destroy(&report);
     if (status == RP_OK && self->config.http[0])
         return err_set(err, RP_UNSUPPORTED, "an embedded broker serves no http: leave it out, or run replay-broker");
-    return status;
+    if (status == RP_OK && config_shards(&self->config) > 1 && !config_shard_endpoint(&self->config, 0))
+        return err_set(err, RP_UNSUPPORTED,
+                       "an embedded broker is one process: list the endpoints of its shards, or run replay-broker");
+    return status == RP_OK ? config_become_shard(&self->config, err) : status;
 }
 
 static rp_status start(rp_server *self, void *zmq_context, rp_error *err)

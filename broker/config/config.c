@@ -38,6 +38,11 @@ static const struct schema_row rows[] = {
      "serve metrics and JSON at HOST:PORT, such as 127.0.0.1:0 (port 0: any free port); empty: not at all "
      "(METRICS.md). "
      "The program replay-broker does, embedded brokers do not"},
+    {"shards", SCHEMA_COUNT, ROOT(shards), "1", 1, CONFIG_MAX_SHARDS, NULL, 0,
+     "brokers that are one logical broker (SHARDS.md): a number of processes on this machine, or the service endpoints "
+     "of brokers that run anywhere, each with the same list. All other settings are those of the logical broker"},
+    {"shard", SCHEMA_INT, ROOT(shard), "-1", -1, CONFIG_MAX_SHARDS - 1, NULL, 0,
+     "with a list of shards: which of them this broker is, from 0"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience, stored and in flight"},

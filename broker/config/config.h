@@ -57,6 +57,9 @@ struct table_config {
  * size of the configuration is the limit. */
 #define CONFIG_METADATA_MOST 65536u
 
+/* Most shards: a key has 8 bits for the number of its shard. */
+#define CONFIG_MAX_SHARDS 255
+
 struct broker_config {
     char *service, *ingest, *events;
     char *advertise; /* host under which other machines reach the broker; empty: as bound */
@@ -86,9 +89,12 @@ struct broker_config {
     char *storage_dir;
     int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;
-    int32_t security_mode;      /* enum security_mode */
-    char *keys_dir;             /* of the keys that are let in */
-    struct quota quota;         /* of each key that has none of its own */
+    int32_t security_mode;     /* enum security_mode */
+    char *keys_dir;            /* of the keys that are let in */
+    struct quota quota;        /* of each key that has none of its own */
+    struct schema_list shards; /* char *: service endpoints; empty strings: processes of one broker. One: it is alone */
+    int64_t shard;             /* number of this broker among them; -1: it is none of them */
+    uint64_t settings;         /* hash of what all shards must have in common; 0: it is alone */
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
 };
@@ -121,6 +127,23 @@ rp_status config_check_keys(const struct broker_config *config, rp_error *err);
 bool config_uses_curve(const struct broker_config *config);
 /* Returns the part of memory_limit for data in flight; the rest is for tables. */
 int64_t config_ingest_budget(const struct broker_config *config);
+
+/* The file describes one logical broker. Returns the number of its shards, at least 1. */
+uint32_t config_shards(const struct broker_config *config);
+/* Returns the service endpoint of a shard. NULL: the file says only how many there are. */
+const char *config_shard_endpoint(const struct broker_config *config, uint32_t shard);
+/* Turns the settings of the logical broker into those of its shard: its part of sizes and limiters, its endpoints, its folders.
+ * A broker that is alone stays as it is. Once, before the broker is made. */
+rp_status config_become_shard(struct broker_config *config, rp_error *err);
+/* Reports what shards cannot do. */
+void config_check_shards(const struct broker_config *config, struct schema_report *report);
+/* The sentence about a sampler, whose name it takes, that shards cannot use. */
+#define CONFIG_NO_MASS                                                                                                 \
+    "the sampler '%s' cannot be used over shards: it has no mass by which a batch could be divided among them. Use "   \
+    "uniform, prioritized or fifo"
+
+/* Reports an endpoint that cannot be bound. */
+void config_check_endpoint(const char *key, const char *endpoint, struct schema_report *report);
 
 /* Returns the bytes of an item by the table's signature. Each field counts once; "next_x" beside an "x" does not count, since it
  * is the "x" of another item. 0: unknown. */

@@ -173,7 +173,7 @@ static const char *port_of(const char *endpoint)
     return colon && colon > endpoint + sizeof tcp - 1 ? colon + 1 : "";
 }
 
-static void check_endpoint(const char *key, const char *endpoint, struct schema_report *report)
+void config_check_endpoint(const char *key, const char *endpoint, struct schema_report *report)
 {
     const char *port = port_of(endpoint);
     int64_t number;
@@ -235,9 +235,9 @@ void config_check(const void *root, struct schema_report *report)
     int64_t budget = config_ingest_budget(config);
     if (budget > config->memory_limit / 2)
         schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
-    check_endpoint("service", config->service, report);
-    check_endpoint("ingest", config->ingest, report);
-    check_endpoint("events", config->events, report);
+    config_check_endpoint("service", config->service, report);
+    config_check_endpoint("ingest", config->ingest, report);
+    config_check_endpoint("events", config->events, report);
     if (config->advertise[0] && !endpoint_is_host(config->advertise))
         schema_problem(report, "advertise", "'%s' is not a name or an address: write it without tcp:// and port",
                        config->advertise);
@@ -247,4 +247,5 @@ void config_check(const void *root, struct schema_report *report)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
     for (uint32_t i = 0; i < config->tables.count; i++)
         check_table(config, i, report);
+    config_check_shards(config, report);
 }

@@ -264,6 +264,7 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_ORDINAL] = {"ORDINAL", sizeof(struct entry_named), true, NULL},
     [ENTRY_END] = {"END", sizeof(struct entry_end), true, NULL},
     [ENTRY_EPISODES] = {"EPISODES", sizeof(struct entry_named), true, NULL},
+    [ENTRY_CHARGE] = {"CHARGE", sizeof(struct entry_named), true, NULL},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
 };
 

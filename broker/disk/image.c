@@ -310,6 +310,7 @@ static image_fn *const appliers[ENTRY_TYPES] = {
     [ENTRY_END] = apply_end,
     [ENTRY_PARTS] = apply_nothing,
     [ENTRY_EPISODES] = image_apply_episodes,
+    [ENTRY_CHARGE] = image_apply_charge,
 };
 
 rp_status image_apply(struct image *self, const struct entry_view *entry, rp_error *err)

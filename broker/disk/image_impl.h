@@ -48,7 +48,8 @@ uint32_t image_table_index(const struct image *self, uint32_t in_file);
 
 /* image_table.c */
 image_fn image_apply_table, image_apply_insert, image_apply_item, image_apply_free, image_apply_remove,
-    image_apply_priority, image_apply_reset, image_apply_episodes, image_apply_limiter, image_apply_selector;
+    image_apply_priority, image_apply_reset, image_apply_episodes, image_apply_charge, image_apply_limiter,
+    image_apply_selector;
 /* Returns the table of an entry. NULL with err set. */
 struct image_table *image_table_of(const struct image *self, const struct entry_view *entry, rp_error *err);
 /* Returns the item of a slot. NULL with err set: the slot is free. */

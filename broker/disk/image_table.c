@@ -352,6 +352,18 @@ rp_status image_apply_episodes(struct image *self, const struct entry_view *entr
     return RP_OK;
 }
 
+rp_status image_apply_charge(struct image *self, const struct entry_view *entry, rp_error *err)
+{
+    struct entry_named named;
+    memcpy(&named, entry->body, sizeof named);
+    struct image_table *table = image_table_of(self, entry, err);
+    if (!table)
+        return RP_BAD_MESSAGE;
+    table->limiter.samples += named.number;
+    image_table_changed(self, table);
+    return RP_OK;
+}
+
 rp_status image_apply_limiter(struct image *self, const struct entry_view *entry, rp_error *err)
 {
     struct image_table *table = image_table_of(self, entry, err);

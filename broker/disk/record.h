@@ -93,6 +93,7 @@ enum entry_type {
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
                       * entry_part: the segments in which chunks lie that the entries of this file name */
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
+    ENTRY_CHARGE, /* struct entry_named: number of samples that the limiter has counted, and that are picked elsewhere */
     ENTRY_TYPES
 };
 
@@ -180,7 +181,8 @@ struct entry_pick {
     uint64_t table_size;
     uint32_t flags, pad; /* PICK_DISTINCT ... */
 };
-enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4 };
+/* PICK_PAID: the limiter has not counted the picks: it was charged before. */
+enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4, PICK_PAID = 8 };
 static inline uint32_t pick_flags(bool distinct, bool flexible, bool whole)
 {
     return (distinct ? PICK_DISTINCT : 0u) | (flexible ? PICK_FLEXIBLE : 0u) | (whole ? PICK_WHOLE : 0u);

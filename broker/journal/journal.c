@@ -121,7 +121,7 @@ struct entry_limiter journal_limiter_body(const struct limiter *limiter)
         .max_diff = limiter->max_diff,
         .offset = limiter->offset,
         .inserts = limiter->inserts,
-        .samples = limiter->samples,
+        .samples = limiter->samples - limiter->held, /* what nobody was told of is not part of the state */
         .deletes = limiter->deletes,
     };
 }
@@ -130,6 +130,12 @@ static void effect_limiter(struct effects *self, struct table *table)
 {
     struct entry_limiter *entry = stream_entry(stream_of(self), ENTRY_LIMITER, table->id, sizeof *entry);
     *entry = journal_limiter_body(&table->limiter);
+}
+
+static void effect_charge(struct effects *self, struct table *table, uint64_t samples)
+{
+    struct entry_named *entry = stream_entry(stream_of(self), ENTRY_CHARGE, table->id, sizeof *entry);
+    entry->number = samples;
 }
 
 /* Returns the record's last entry if it is a pick of the same sample. */
@@ -158,7 +164,7 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
         .want = waiter->want,
         .n = 1,
         .table_size = waiter->picks.table_size,
-        .flags = pick_flags(waiter->distinct, waiter->flexible, waiter->whole),
+        .flags = waiter->flags,
     };
     struct entry_pick *last = pick_last(stream, table, &head);
     struct entry_picked *picked = last ? stream_extend(stream, sizeof *picked) : NULL;
@@ -316,6 +322,7 @@ const struct effects journal_effects = {
     .priority = effect_priority,
     .reset = effect_reset,
     .limiter = effect_limiter,
+    .charge = effect_charge,
     .pick = effect_pick,
     .answered = effect_answered,
     .forget = effect_forget,

@@ -32,6 +32,8 @@ struct effects {
     void (*priority)(struct effects *self, struct table *table, uint32_t slot, double priority);
     void (*reset)(struct effects *self, struct table *table);
     void (*limiter)(struct effects *self, struct table *table);
+    /* The limiter has counted samples that are picked elsewhere. */
+    void (*charge)(struct effects *self, struct table *table, uint64_t samples);
     /* A slot was picked for a waiter; the sample is about to be counted. */
     void (*pick)(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability);
     /* The sample request (client, id) was answered; or it will not be retried any more. */

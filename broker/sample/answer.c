@@ -91,6 +91,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .picks = picks,
         .text = text ? text : explain_answer(waiter, picks->n, why, sizeof why),
         .partial = !waiter->fetch && picks->n < waiter->want,
+        .paid = waiter->paid,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
     bool sent =
@@ -191,9 +192,21 @@ void sample_give_up(struct waiter *waiter)
     sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
 }
 
+static bool serve(struct waiter *self, bool *progress)
+{
+    uint32_t before = self->picks.n;
+    waiter_fill(self);
+    *progress |= self->picks.n > before;
+    if (!waiter_is_done(self))
+        return false;
+    sample_answer(self, NULL);
+    return true;
+}
+
 rp_status sample_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err)
 {
     struct peers *peers = waiter->samples->peers;
+    waiter->serve = serve;
     wait_init(&waiter->wait, &sample_ops, NULL);
     rp_status status = wait_begin(peers, &waiter->wait, request, timeout_ms, err);
     if (status == RP_OK && !kept_samples_reserve(waiter)) {

@@ -112,7 +112,7 @@ static struct kept_info waiter_info(const struct waiter *waiter)
         .id = waiter->wait.id,
         .table = waiter->table,
         .want = waiter->want,
-        .flags = pick_flags(waiter->distinct, waiter->flexible, waiter->whole),
+        .flags = waiter->flags,
         .answered = waiter->again,
         .holds = true,
     };

@@ -177,6 +177,11 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .waited_ns = reply->waited_ns > 0 ? (uint64_t)reply->waited_ns : 0,
         .partial = reply->partial,
     };
+    if (reply->paid) {
+        out.paid = true;
+        out.mass = table_mass(reply->table);
+        out.room = table_sampleable(reply->table, UINT32_MAX);
+    }
     wire_write_sampled(header, &out);
 }
 

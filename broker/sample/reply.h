@@ -12,6 +12,7 @@ struct sample_reply {
     const struct picks *picks;
     const char *text;
     bool partial;
+    bool paid;         /* with the table's mass and room */
     int64_t waited_ns; /* since the request came; negative: the picks do not count in the table's statistics */
 };
 

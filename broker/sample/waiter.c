@@ -144,6 +144,18 @@ static void fill(struct waiter *self)
     }
 }
 
+void waiter_fill_paid(struct waiter *self)
+{
+    struct table *table = self->table;
+    while (self->picks.n < self->want && !self->full && table->in.size) {
+        uint32_t n = self->want - self->picks.n;
+        uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
+        limiter_refund(&table->limiter, got);
+        if (got == 0)
+            return;
+    }
+}
+
 static __attribute__((noinline)) void fill_traced(struct waiter *self)
 {
     struct loop *loop = self->table->loop;

@@ -24,9 +24,13 @@ struct waiter {
     struct samples *samples;
     struct waiter *next, **prev; /* in the table's queue; prev NULL: not queued */
     struct table *table;
+    /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered, and is gone. */
+    bool (*serve)(struct waiter *self, bool *progress);
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
+    uint32_t flags; /* PICK_... of disk/record.h */
     bool distinct, flexible, whole, queued;
+    bool paid;                    /* the limiter was charged before: neither asked nor charged */
     bool full;                    /* its reply has as many chunks as a reply may have */
     bool again;                   /* it was answered before, and gets the same items */
     uint32_t gone;                /* items of the first answer that are no longer in the table */
@@ -35,6 +39,8 @@ struct waiter {
     struct kept_sample *reserved; /* memory to keep its picks in */
     struct park park;
     struct picks picks;
+    uint32_t granted; /* of a permit: samples that the limiter holds for it */
+    uint64_t resets;  /* of the table, when it was granted them */
 };
 
 /* Takes an empty waiter from the spare ones, or makes one. NULL: no memory. */
@@ -46,6 +52,8 @@ void waiter_enqueue(struct waiter *self);
 void waiter_unqueue(struct waiter *self);
 /* Picks what the limiter allows, one by one or in batches, up to `want`. */
 void waiter_fill(struct waiter *self);
+/* Picks up to `want` without asking the limiter, and without charging it. */
+void waiter_fill_paid(struct waiter *self);
 bool waiter_is_done(const struct waiter *self);
 /* Writes what it waits for. */
 void waiter_explain(const struct waiter *self, char *text, size_t size);

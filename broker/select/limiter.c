@@ -282,6 +282,31 @@ void limiter_sampled(struct limiter *self, uint64_t n)
     self->samples += n;
 }
 
+void limiter_refund(struct limiter *self, uint64_t n)
+{
+    assert(n <= self->samples - self->held);
+    self->samples -= n;
+}
+
+void limiter_hold(struct limiter *self, uint64_t n)
+{
+    self->samples += n;
+    self->held += n;
+}
+
+void limiter_release(struct limiter *self, uint64_t n)
+{
+    assert(n <= self->held);
+    self->samples -= n;
+    self->held -= n;
+}
+
+void limiter_settle(struct limiter *self, uint64_t n)
+{
+    assert(n <= self->held);
+    self->held -= n;
+}
+
 void limiter_deleted(struct limiter *self, uint64_t n)
 {
     assert(self->deletes + n <= self->inserts);
@@ -293,6 +318,7 @@ void limiter_reset(struct limiter *self)
     self->inserts = 0;
     self->samples = 0;
     self->deletes = 0;
+    self->held = 0;
     self->offset = 0;
 }
 
@@ -304,6 +330,12 @@ bool limiter_counts(const struct limiter *self)
 double limiter_cursor(const struct limiter *self)
 {
     return cursor_at(self, self->inserts, self->samples);
+}
+
+double limiter_span(const struct limiter *self)
+{
+    double width = self->max_diff - self->min_diff;
+    return width < (double)MOST_COUNT ? width : 0.0;
 }
 
 uint64_t limiter_size(const struct limiter *self)

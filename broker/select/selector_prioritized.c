@@ -314,6 +314,12 @@ static bool prioritized_load(void *state, const void *data, uint32_t size)
     return true;
 }
 
+static double prioritized_mass(void *state, uint32_t n)
+{
+    (void)n;
+    return prioritized_total(state);
+}
+
 const rp_selector_ops selector_prioritized = {
     .name = "prioritized",
     .create = prioritized_create,
@@ -328,4 +334,5 @@ const rp_selector_ops selector_prioritized = {
     .prefetch = prioritized_prefetch,
     .save = prioritized_save,
     .load = prioritized_load,
+    .mass = prioritized_mass,
 };

@@ -176,6 +176,12 @@ static bool uniform_load(void *state, const void *data, uint32_t size)
     return true;
 }
 
+static double uniform_mass(void *state, uint32_t n)
+{
+    (void)state;
+    return n;
+}
+
 const rp_selector_ops selector_uniform = {
     .name = "uniform",
     .create = uniform_create,
@@ -187,4 +193,5 @@ const rp_selector_ops selector_uniform = {
     .pick_distinct = uniform_pick_distinct,
     .save = uniform_save,
     .load = uniform_load,
+    .mass = uniform_mass,
 };

@@ -33,6 +33,7 @@ static const struct command commands[] = {
     ROW(HEARTBEAT, "heartbeat", heartbeat, req_heartbeat, false, ACTOR),
     ROW(BYE, "bye", bye, req_bye, true, ACTOR),
     RAW_ROW(SAMPLE, "sample", req_sample, LEARNER),
+    ROW(PERMIT, "permit", permit, req_permit, true, LEARNER),
     RAW_ROW(UPDATE, "update", req_update, LEARNER),
     RAW_ROW(DELETE, "delete", req_delete, LEARNER),
     ROW(CANCEL, "cancel", cancel, req_cancel, false, KEY_ANY),

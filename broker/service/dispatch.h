@@ -38,7 +38,7 @@ bool dispatch_receive(struct service *service);
 
 /* The handlers, one file each. */
 request_fn req_hello, req_heartbeat, req_bye;
-request_fn req_sample, req_cancel, req_fetch;
+request_fn req_sample, req_permit, req_cancel, req_fetch;
 request_fn req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
 request_fn req_checkpoint;

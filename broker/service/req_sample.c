@@ -20,6 +20,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
                        SAMPLE_MAX_ITEMS);
     if (ask->whole && ask->flexible)
         return err_set(err, RP_INVALID_ARGUMENT, "a sample cannot be both whole (all or nothing) and flexible");
+    if (ask->whole && ask->paid)
+        return err_set(err, RP_INVALID_ARGUMENT, "a paid sample does not wait: it cannot be whole (all or nothing)");
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -30,6 +32,11 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
                        "a batch of %u without replacement can never be filled: table '%s' has max_size %lld",
                        ask->count, table->name, (long long)table->config->max_size);
     return RP_OK;
+}
+
+static uint32_t flags_of(const struct wire_sample *ask)
+{
+    return pick_flags(ask->distinct, ask->flexible, ask->whole) | (ask->paid ? PICK_PAID : 0u);
 }
 
 /* Makes a waiter that waits on behalf of the request. */
@@ -44,6 +51,8 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     waiter->flexible = ask->flexible;
     waiter->whole = ask->whole;
     waiter->distinct = ask->distinct;
+    waiter->paid = ask->paid;
+    waiter->flags = flags_of(ask);
     if (ask->distinct && ++table->stamp == 0)
         table->stamp = 1;
     waiter->stamp = table->stamp;
@@ -72,6 +81,21 @@ static bool waiter_start(struct waiter *waiter, enum kept_found found)
     return true;
 }
 
+/* Answers a paid sample with what can be picked now. Nobody waits for it, and it waits for nobody. */
+static void answer_paid(struct waiter *waiter, enum kept_found found)
+{
+    struct table *table = waiter->table;
+    if (found == KEPT_NOTHING || found == KEPT_UNANSWERED) {
+        waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
+        waiter_fill_paid(waiter);
+        table_mark(table); /* items that have left it make room */
+    }
+    if (found == KEPT_NO_MEMORY || (waiter->short_of_memory && !waiter->picks.n))
+        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
+    else
+        sample_answer(waiter, table->in.size || waiter->picks.n ? NULL : "the table is empty");
+}
+
 rp_status req_sample(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_sample ask;
@@ -86,7 +110,7 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
         .id = request->head.id,
         .table = table,
         .want = ask.count,
-        .flags = pick_flags(ask.distinct, ask.flexible, ask.whole),
+        .flags = flags_of(&ask),
     };
     RP_TRY(kept_samples_check(service->samples, &asked, err));
     struct peer *peer = peer_find(service->peers, &request->from);
@@ -98,6 +122,10 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
     RP_TRY(waiter_begin(service, request, table, &ask, &waiter, err));
     request->answered = true;
     enum kept_found found = kept_samples_load(waiter);
+    if (ask.paid) {
+        answer_paid(waiter, found);
+        return RP_OK;
+    }
     if (!waiter_start(waiter, found))
         return RP_OK;
     bool done = found == KEPT_ANSWERED || waiter_is_done(waiter);
@@ -171,7 +199,7 @@ rp_status req_fetch(struct service *service, struct request *request, rp_error *
     if (ok && picks.n && !picks_are_here(&picks)) {
         later = fetch_later(service, request, table, &picks, err);
     } else if (ok && picks.n) {
-        struct sample_reply reply = {&request->from, request->head.id, table, &picks, "", false, -1};
+        struct sample_reply reply = {&request->from, request->head.id, table, &picks, "", false, false, -1};
         reply_picks(service->samples, &reply);
         request->answered = true;
     }

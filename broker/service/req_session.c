@@ -85,6 +85,12 @@ static rp_status hello_reply(struct service *service, struct request *request, s
     struct identities *identities = &service->peers->identities;
     if (identities->has_next)
         reply.next_key = (ProtobufCBinaryData){KEY_BYTES, identities->next_key};
+    if (service->n_shards) {
+        reply.shard = (uint32_t)service->config->shard;
+        reply.n_shards = service->n_shards;
+        reply.shards = service->shards;
+        reply.settings = service->config->settings;
+    }
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};
         reply.ordinal = session->ordinal;

@@ -39,6 +39,8 @@ struct service {
     struct spill *spill;             /* NULL: all chunks are in memory */
     uint64_t instance;               /* random number of this run of the broker */
     /* owned */
+    char **shards; /* service endpoints of all shards, as clients reach them; NULL: not known, or alone */
+    uint32_t n_shards;
     struct command_stats *commands; /* parallel to the table of handlers */
     struct params_waits params_waits;
     struct reduces reduces;
@@ -48,6 +50,8 @@ struct service {
 
 /* The caller has set what is borrowed. */
 rp_status service_init(struct service *self, rp_error *err);
+/* Tells clients from now on where all n shards are. The strings are copied. */
+rp_status service_set_shards(struct service *self, char *const *endpoints, uint32_t n, rp_error *err);
 /* No request waits any more. */
 void service_fini(struct service *self);
 

@@ -270,6 +270,34 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
     return true;
 }
 
+/* True if an item of the run has a key of another shard. */
+static bool has_strangers(const struct intake *self, const struct item_run *run)
+{
+    uint64_t differs = 0;
+    for (uint32_t i = 0; i < run->n; i++)
+        differs |= pb_u64(&self->in.item_key, run->first + i) ^ self->session->keys.base;
+    return wire_key_shard(differs) != 0;
+}
+
+/* Takes item i of a run, some of which have keys of other shards: those are refused. */
+static bool take_stranger(struct intake *self, const struct item_run *run, uint32_t i)
+{
+    rp_status refused = self->refused;
+    const char *why = self->why;
+    rp_error err;
+    uint64_t key = pb_u64(&self->in.item_key, run->first + i);
+    if (refused == RP_OK && wire_key_shard(key ^ self->session->keys.base)) {
+        self->refused = err_set(&err, RP_INVALID_ARGUMENT,
+                                "key %llu is of shard %u, and this broker is shard %u: use the keys of the session",
+                                (unsigned long long)key, wire_key_shard(key), wire_key_shard(self->session->keys.base));
+        self->why = err.text;
+    }
+    bool taken = take_item(self, run, i);
+    self->refused = refused;
+    self->why = why;
+    return taken;
+}
+
 /* Continues a flow after items that were lost with an older state of the broker. */
 static void flow_jump(struct flow *flow, uint64_t arrived)
 {
@@ -330,7 +358,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     check_run(&run, id, text, sizeof text);
     self->allowance = 0;
     uint64_t before = run.flow ? run.flow->resolved - run.flow->rejected : 0;
-    bool ok = true;
+    bool ok = true, strangers = config_shards(session->sessions->config) > 1 && has_strangers(self, &run);
     for (uint32_t i = 0; i < n && ok; i++) {
         ok = credit_reserve(session);
         if (!ok)
@@ -338,7 +366,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
         if (!run.flow || text[0])
             reject_item(self, &run, i, text);
         else if (run.number + i > run.flow->arrived) /* otherwise it was sent again */
-            ok = take_item(self, &run, i);
+            ok = strangers ? take_stranger(self, &run, i) : take_item(self, &run, i);
     }
     if (!run.flow)
         return ok;

@@ -3,7 +3,7 @@
 #include "broker/session/pump.h"
 
 #include "broker/loop/loop.h"
-#include "broker/sample/answer.h"
+#include "broker/sample/waiter.h"
 #include "broker/session/flow.h"
 #include "broker/table/room.h"
 #include "broker/table/tables.h"
@@ -51,13 +51,8 @@ static bool pump_samples(struct table *table)
 {
     bool progress = false;
     while (table->waiters && table_sampleable(table, 1)) {
-        struct waiter *waiter = table->waiters;
-        uint32_t before = waiter->picks.n;
-        waiter_fill(waiter);
-        progress |= waiter->picks.n > before;
-        if (!waiter_is_done(waiter))
+        if (!table->waiters->serve(table->waiters, &progress))
             break;
-        sample_answer(waiter, NULL);
     }
     return progress;
 }

@@ -14,8 +14,9 @@
 #define OLD_COUNTER_BITS 40u
 #define OLD_ORDINALS (UINT32_C(1) << 24)
 
-bool ordinals_init(struct ordinals *self)
+bool ordinals_init(struct ordinals *self, uint32_t shard)
 {
+    self->prefix = (uint64_t)shard << KEY_SHARD_SHIFT;
     self->at = reserve_map(KEY_ORDINALS * sizeof *self->at);
     self->next = 1;
     return self->at != NULL;
@@ -38,7 +39,7 @@ static uint32_t find(struct ordinals *self, uint32_t tries, bool behind_items, s
         if (at->sessions || (at->items && (!behind_items || first > KEY_COUNTERS - LEAST_KEYS)))
             continue;
         self->next += n + 1;
-        *keys = (struct key_range){(uint64_t)ordinal << KEY_COUNTER_BITS | first, KEY_COUNTERS - first};
+        *keys = (struct key_range){self->prefix | (uint64_t)ordinal << KEY_COUNTER_BITS | first, KEY_COUNTERS - first};
         return ordinal;
     }
     return 0;
@@ -63,7 +64,7 @@ struct key_range ordinals_restored(uint32_t ordinal, uint64_t key_base)
 
 static void use(struct ordinals *self, uint32_t ordinal, struct key_range keys, int32_t by)
 {
-    uint64_t first = keys.base >> KEY_COUNTER_BITS, n = (keys.count + KEY_COUNTERS - 1) >> KEY_COUNTER_BITS;
+    uint64_t first = keys.base << 8 >> (8 + KEY_COUNTER_BITS), n = (keys.count + KEY_COUNTERS - 1) >> KEY_COUNTER_BITS;
     if (ordinal < KEY_ORDINALS)
         self->at[ordinal].sessions += (uint32_t)by;
     for (uint64_t i = first; i < first + n && i < KEY_ORDINALS; i++)

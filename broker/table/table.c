@@ -249,6 +249,11 @@ uint64_t table_sampleable(const struct table *self, uint64_t want)
     return self->in.size ? limiter_sampleable(&self->limiter, want) : 0;
 }
 
+double table_mass(const struct table *self)
+{
+    return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, self->in.size) : (double)self->in.size;
+}
+
 void table_sampled(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];

@@ -53,6 +53,7 @@ struct table_stats {
     uint64_t history[TABLE_RATE_SECONDS + 1][3]; /* inserts, samples, updates at each of the last seconds */
     int64_t history_ns[TABLE_RATE_SECONDS + 1];
     uint32_t history_at, history_n;
+    uint64_t permits;                      /* samples charged for permits, since this process started */
     uint64_t total_inserts, total_samples; /* not reset with the limiter */
 };
 
@@ -130,6 +131,8 @@ void table_update(struct table *self, uint32_t slot, double priority);
 rp_status table_reset(struct table *self, rp_error *err);
 /* Returns how many of `want` items a sample may take now, in total. */
 uint64_t table_sampleable(const struct table *self, uint64_t want);
+/* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. */
+double table_mass(const struct table *self);
 /* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
 void table_sampled(struct table *self, uint32_t slot);
 void table_view(const struct table *self, uint32_t slot, rp_item_view *out);

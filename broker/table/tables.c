@@ -10,7 +10,7 @@
 rp_status tables_init(struct tables *self, rp_error *err)
 {
     self->storage_budget = (uint64_t)self->config->memory_limit - (uint64_t)config_ingest_budget(self->config);
-    if (!ordinals_init(&self->ordinals))
+    if (!ordinals_init(&self->ordinals, config_shards(self->config) > 1 ? (uint32_t)self->config->shard : 0))
         return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
     return plugins_load(&self->plugins, &self->config->plugins, err);
 }

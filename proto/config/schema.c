@@ -53,6 +53,7 @@ bool schema_row_required(const struct schema_row *row)
     case SCHEMA_LIST:
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
+    case SCHEMA_COUNT:
     case SCHEMA_INTS:
     case SCHEMA_REALS:
     case SCHEMA_OPTIONS:
@@ -67,7 +68,7 @@ static void free_level(const struct schema *schema, const char *prefix, void *ba
 static void free_list(const struct schema *schema, const struct schema_row *row, struct schema_list *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
-        if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS) {
+        if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS || row->type == SCHEMA_COUNT) {
             free(((char **)list->data)[i]);
         } else if (row->type == SCHEMA_OPTIONS) {
             rp_option *option = (rp_option *)list->data + i;
@@ -95,6 +96,7 @@ void schema_free_value(const struct schema *schema, const struct schema_row *row
     case SCHEMA_LIST:
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
+    case SCHEMA_COUNT:
     case SCHEMA_INTS:
     case SCHEMA_REALS:
     case SCHEMA_OPTIONS:

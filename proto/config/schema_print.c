@@ -143,6 +143,10 @@ static void print_help(struct printer *p, const struct schema_row *row)
 static void print_flow(struct printer *p, const struct schema_row *row, const struct schema_list *list)
 {
     bool map = row->type == SCHEMA_OPTIONS;
+    if (row->type == SCHEMA_COUNT && list->count && !((char *const *)list->data)[0][0]) {
+        fprintf(p->out, " %u\n", list->count);
+        return;
+    }
     fputs(map ? " {" : " [", p->out);
     for (uint32_t i = 0; i < list->count; i++) {
         if (i > 0)
@@ -153,7 +157,7 @@ static void print_flow(struct printer *p, const struct schema_row *row, const st
             char text[64];
             schema_format_real(((const double *)list->data)[i], text, sizeof text);
             fputs(text, p->out);
-        } else if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS) {
+        } else if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS || row->type == SCHEMA_COUNT) {
             print_quoted(p->out, ((char *const *)list->data)[i]);
         } else {
             const rp_option *option = (const rp_option *)list->data + i;

@@ -143,6 +143,31 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
     }
 }
 
+/* Reads a number in place of a list: as many empty strings. */
+static void read_count(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+                       const char *path)
+{
+    struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
+    struct schema_place place = schema_yaml_place(node->start_mark);
+    const struct schema_row number = {.type = SCHEMA_INT, .min = row->min, .max = row->max};
+    char why[WHY_BYTES];
+    int64_t count = 0;
+    const char *text = scalar_text(r, node, path);
+    if (!text)
+        return;
+    if (!schema_set_scalar(&number, text, &count, why, sizeof why)) {
+        schema_report_at(r->report, place, path, "%s", why);
+        return;
+    }
+    char **strings = count > 0 ? calloc((size_t)count, sizeof *strings) : NULL;
+    for (int64_t i = 0; strings && i < count; i++, list->count++)
+        if (!(strings[i] = strdup("")))
+            break;
+    list->data = strings;
+    if (list->count < (uint64_t)count)
+        schema_report_at(r->report, place, path, "out of memory");
+}
+
 /* Reads one "name: value" of a free map. */
 static void read_option(struct schema_reader *r, struct schema_list *list, yaml_node_t *key, yaml_node_t *value,
                         const char *path)
@@ -215,6 +240,12 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
     case SCHEMA_INTS:
     case SCHEMA_REALS:
         read_sequence(r, row, node, base, path);
+        break;
+    case SCHEMA_COUNT:
+        if (node->type == YAML_SCALAR_NODE)
+            read_count(r, row, node, base, path);
+        else
+            read_sequence(r, row, node, base, path);
         break;
     case SCHEMA_OPTIONS:
         read_options(r, row, node, base, path);

@@ -22,6 +22,7 @@ const char *schema_type_name(enum schema_type type)
         [SCHEMA_LIST] = "list",
         [SCHEMA_STRINGS] = "list of strings",
         [SCHEMA_PATHS] = "list of paths",
+        [SCHEMA_COUNT] = "integer or list of strings",
         [SCHEMA_INTS] = "list of integers",
         [SCHEMA_REALS] = "list of numbers",
         [SCHEMA_OPTIONS] = "map of options",

@@ -58,7 +58,7 @@ struct wire_sample {
     uint32_t count;
     bool has_timeout;
     uint64_t timeout_ms;
-    bool distinct, flexible, whole;
+    bool distinct, flexible, whole, paid;
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 
@@ -145,6 +145,8 @@ struct wire_sampled {
     uint32_t n_layouts;
     uint64_t table_size, waited_ns;
     bool partial;
+    double mass; /* this and room: of a paid sample */
+    uint64_t room;
 };
 /* Checks lengths, that chunk indices are below n_chunks and layout indices below n_layouts, packed <= n_chunks, at most
  * RP_MAX_COLUMNS blocks in a chunk. n_chunks is not on the wire: it is the highest index in `chunk` plus 1, or without
@@ -178,6 +180,9 @@ struct wire_sampled_out {
     size_t layouts_size;
     uint64_t table_size, waited_ns;
     bool partial;
+    bool paid; /* mass and room are written */
+    double mass;
+    uint64_t room;
 };
 void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in);
 

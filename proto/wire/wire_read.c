@@ -20,7 +20,8 @@
     X(3, U64, timeout_ms, timeout_ms)                                                                                  \
     X(4, BOOL, distinct, distinct)                                                                                     \
     X(5, BOOL, flexible, flexible)                                                                                     \
-    X(6, BOOL, whole, whole)
+    X(6, BOOL, whole, whole)                                                                                           \
+    X(7, BOOL, paid, paid)
 
 #define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
 #define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)
@@ -73,7 +74,9 @@
     X(20, SUBS, layouts, layouts)                                                                                      \
     X(21, F64, table_size, table_size)                                                                                 \
     X(22, F64, waited_ns, waited_ns)                                                                                   \
-    X(23, BOOL, partial, partial)
+    X(23, BOOL, partial, partial)                                                                                      \
+    X(24, F64, mass, mass)                                                                                             \
+    X(25, F64, room, room)
 
 #define WIRE_VIEW wire_request
 static const char *const request_names[] = {REQUEST_FIELDS(WIRE_FIELD)};

@@ -2,7 +2,7 @@
  * tag, length and bytes without checks. Fields are in the order of their numbers, as protobuf writes them. */
 #include "proto/wire/wire.h"
 
-#define WIRE_MAX_PARTS 24u
+#define WIRE_MAX_PARTS 26u
 #define WIRE_SAMPLE_BODY 19u
 
 /* The fixed start of an ingest header: tags and values up to oldest_chunk, with zeros written out. */
@@ -181,6 +181,10 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
     plan_scalar(plan, 21, PB_FIXED64, &in->table_size);
     plan_scalar(plan, 22, PB_FIXED64, &in->waited_ns);
     plan_scalar(plan, 23, PB_VARINT, &in->partial);
+    if (in->paid) {
+        plan_scalar(plan, 24, PB_FIXED64, &in->mass);
+        plan_scalar(plan, 25, PB_FIXED64, &in->room);
+    }
 }
 
 void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in)

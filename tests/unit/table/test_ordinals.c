@@ -32,7 +32,7 @@ static void ordinals_come_in_turn_and_wrap_past_those_in_use(void **state)
     (void)state;
     struct ordinals self;
     struct key_range first, second, keys;
-    assert_true(ordinals_init(&self));
+    assert_true(ordinals_init(&self, 0));
     assert_int_equal(open_one(&self, &first), 1);
     assert_int_equal(open_one(&self, &second), 2);
     assert_int_equal(first.base, key_of(1, 0));
@@ -58,7 +58,7 @@ static void when_all_are_in_use_keys_go_on_behind_the_items(void **state)
     (void)state;
     struct ordinals self;
     struct key_range keys;
-    assert_true(ordinals_init(&self));
+    assert_true(ordinals_init(&self, 0));
     for (uint32_t i = 1; i <= LAST; i++)
         ordinals_enter(&self, key_of(i, i % 100));
     self.next = 1000;
@@ -82,7 +82,7 @@ static void when_all_have_sessions_there_is_none(void **state)
     (void)state;
     struct ordinals self;
     struct key_range keys;
-    assert_true(ordinals_init(&self));
+    assert_true(ordinals_init(&self, 0));
     for (uint32_t i = 1; i <= LAST; i++)
         ordinals_hold(&self, i, (struct key_range){key_of(i, 0), KEY_COUNTERS});
     assert_int_equal(ordinals_take(&self, &keys), 0);
@@ -97,7 +97,7 @@ static void keys_of_older_files_are_passed_over(void **state)
     (void)state;
     struct ordinals self;
     struct key_range keys, old = ordinals_restored(3, 0);
-    assert_true(ordinals_init(&self));
+    assert_true(ordinals_init(&self, 0));
     assert_int_equal(old.base, UINT64_C(3) << 40);
     assert_int_equal(old.count, UINT64_C(1) << 40);
     ordinals_hold(&self, 3, old);
@@ -156,7 +156,7 @@ static void no_key_is_handed_out_while_an_item_bears_it(void **state)
     struct rng rng;
     memset(&model, 0, sizeof model);
     rng_seed(&rng, naive_seed("no_key_is_handed_out_while_an_item_bears_it"));
-    assert_true(ordinals_init(&self));
+    assert_true(ordinals_init(&self, 0));
     for (uint32_t step = 0; step < 100000; step++) {
         uint32_t s = (uint32_t)rng_below(&rng, SESSIONS), what = (uint32_t)rng_below(&rng, 10);
         uint32_t i = (uint32_t)rng_below(&rng, ITEMS);

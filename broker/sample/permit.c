@@ -1,0 +1,147 @@
+#include "broker/sample/permit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/samples.h"
+#include "broker/table/tables.h"
+
+/* How a table is sampled over shards. */
+enum { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE };
+
+static uint32_t deal_of(const struct table *table)
+{
+    bool once = table->config->max_times_sampled == 1 && strcmp(table->sampler_ops->name, "fifo") == 0;
+    enum limiter_kind kind = table->limiter.kind;
+    if (kind == LIMITER_QUEUE || kind == LIMITER_STACK || once)
+        return DEAL_QUEUE;
+    return kind == LIMITER_RATIO ? DEAL_PERMITS : DEAL_MASS;
+}
+
+void permit_state(const struct table *table, Replay__PermitReply *out)
+{
+    out->deal = deal_of(table);
+    out->room = table_sampleable(table, UINT32_MAX);
+    out->mass = table_mass(table);
+    out->size = table->in.size;
+    out->min_size = (uint64_t)table->limiter.min_size;
+    out->buffer = limiter_span(&table->limiter);
+}
+
+/* What a table held for the permit is lost with a reset, which sets the limiter to its start. */
+static void follow_resets(struct waiter *self)
+{
+    if (self->resets != self->table->resets)
+        self->granted = 0;
+    self->resets = self->table->resets;
+}
+
+static void permit_end(struct waiter *self)
+{
+    waiter_unqueue(self);
+    wait_end(self->samples->peers, &self->wait);
+    table_mark(self->table); /* inserts may have room, and the next waiter of the queue may be served now */
+    waiter_release(self);
+}
+
+/* Answers, and makes the charge final: both are one record of the journal, so that a retry after a crash gets this answer. */
+static void permit_answer(struct waiter *self)
+{
+    struct table *table = self->table;
+    struct peers *peers = self->samples->peers;
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    limiter_settle(&table->limiter, self->granted);
+    table->stats.permits += self->granted;
+    permit_state(table, &reply);
+    reply.granted = self->granted;
+    kept_replies_reserve(&peers->kept_replies); /* others have used what was reserved when the request came */
+    EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
+    EFFECT(table->loop, charge, table, self->granted);
+    request_finish(peers, &self->wait, REPLAY__REPLY__BODY_PERMIT, &reply.base);
+    permit_end(self);
+}
+
+bool permit_serve(struct waiter *self, bool *progress)
+{
+    struct table *table = self->table;
+    follow_resets(self);
+    uint32_t n = (uint32_t)table_sampleable(table, self->want - self->granted);
+    limiter_hold(&table->limiter, n);
+    self->granted += n;
+    *progress |= n > 0;
+    if (self->granted < self->want && !(self->flexible && self->granted > 0))
+        return false;
+    permit_answer(self);
+    return true;
+}
+
+static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+{
+    (void)ctx;
+    const struct waiter *self = (const struct waiter *)wait;
+    const struct table *table = self->table;
+    uint32_t granted = self->resets == table->resets ? self->granted : 0;
+    strncpy(out->table, table->name, sizeof out->table - 1);
+    out->count = self->want;
+    out->got = granted;
+    int used = snprintf(out->text, sizeof out->text, "table '%s': %u of %u samples permitted; ", table->name, granted,
+                        self->want);
+    if (used < 0 || (size_t)used >= sizeof out->text)
+        return;
+    char *rest = out->text + used;
+    size_t room = sizeof out->text - (size_t)used;
+    limiter_explain_sample(&table->limiter, self->want - granted, rest, room);
+    if (!rest[0])
+        snprintf(rest, room, "waits for its turn");
+}
+
+void permit_expire(struct waiter *self)
+{
+    follow_resets(self);
+    if (self->granted > 0) {
+        permit_answer(self);
+        return;
+    }
+    struct wait_text why = {0};
+    explain(NULL, &self->wait, &why);
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    permit_state(self->table, &reply);
+    request_send(self->samples->peers, &self->wait.to, self->wait.id,
+                 &(struct answer){.status = RP_DEADLINE_EXCEEDED,
+                                  .text = why.text,
+                                  .field = REPLAY__REPLY__BODY_PERMIT,
+                                  .body = &reply.base});
+    permit_end(self);
+}
+
+static void expire(void *ctx, struct wait *wait)
+{
+    (void)ctx;
+    permit_expire((struct waiter *)wait);
+}
+
+/* The client has given up, or is gone, or the broker stops: nobody was told of what was granted. */
+static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
+{
+    (void)ctx;
+    struct waiter *self = (struct waiter *)wait;
+    follow_resets(self);
+    limiter_release(&self->table->limiter, self->granted);
+    request_fail(self->samples->peers, &wait->to, wait->id, status, text);
+    permit_end(self);
+}
+
+static const struct wait_ops permit_ops = {"permit", expire, cancel, explain};
+
+rp_status permit_begin(struct waiter *self, const struct request *request, uint64_t timeout_ms, rp_error *err)
+{
+    self->serve = permit_serve;
+    self->resets = self->table->resets;
+    wait_init(&self->wait, &permit_ops, NULL);
+    rp_status status = wait_begin(self->samples->peers, &self->wait, request, timeout_ms, err);
+    if (status != RP_OK)
+        waiter_release(self);
+    return status;
+}
