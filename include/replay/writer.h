@@ -12,6 +12,10 @@
  * A confirmed item is in its table exactly once, even if the connection was lost in between. rp_writer_next_rejection and
  * the next flush report an item that the broker has refused.
  *
+ * With shards, a writer has a session at each of them. A whole episode goes to one shard, the better of two by unconfirmed items;
+ * a shard that is away gets no new episodes, and what it was sent before waits for it. The bounds on what is in flight hold for each
+ * shard.
+ *
  * A writer may be used by one thread at a time. */
 #ifndef REPLAY_WRITER_H
 #define REPLAY_WRITER_H
@@ -99,7 +103,7 @@ RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
 RP_API rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err);
 
 typedef enum rp_end {
-    RP_END_WAIT = 0, /* return when all items are confirmed */
+    RP_END_WAIT = 0, /* return when all items are confirmed; with shards: all items at the episode's shard */
     RP_END_GO = 1,   /* items are confirmed in the background */
 } rp_end;
 /* Ends the episode: later items cannot refer to its steps. After a time-out, call it again to go on waiting. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "agent/client/writer/condition.h"
-#include "agent/client/writer/writer.h"
+#include "agent/client/writer/lane.h"
 #include "proto/base/error.h"
 
 static void pattern_fini(struct pattern *self)
@@ -77,7 +77,7 @@ static bool fits(const struct pattern *pattern, const struct step_stream *stream
     return true;
 }
 
-rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
+rp_status structured_apply(struct lane *writer, bool end, rp_error *err)
 {
     uint64_t steps = step_stream_length(&writer->stream);
     for (uint32_t i = 0; i < writer->structured.count; i++) {
@@ -89,8 +89,8 @@ rp_status structured_apply(rp_writer *writer, bool end, rp_error *err)
             all = holds(pattern, &pattern->conditions[c], steps);
         if (!all)
             continue;
-        struct item_slices item = writer_slices(writer, pattern->table, pattern->slices, pattern->n_slices);
-        RP_TRY(writer_make_item(writer, &item, pattern->priority, NULL, err));
+        struct item_slices item = lane_slices(writer, pattern->table, pattern->slices, pattern->n_slices);
+        RP_TRY(lane_make_item(writer, &item, pattern->priority, NULL, err));
         pattern->made = true;
         pattern->last_step = steps;
     }
@@ -113,7 +113,7 @@ static rp_status check_slice(const rp_slice *slice, const struct step_stream *st
 }
 
 /* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
-static rp_status check_pattern(rp_writer *writer, uint32_t table, const rp_pattern *in, rp_error *err)
+static rp_status check_pattern(struct lane *writer, uint32_t table, const rp_pattern *in, rp_error *err)
 {
     struct step_stream full = writer->stream;
     struct item_layout *layout;
@@ -150,13 +150,13 @@ static bool pattern_copy(struct pattern *self, const rp_pattern *in)
     return true;
 }
 
-rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *in, rp_error *err)
+rp_status lane_add_pattern(struct lane *writer, const rp_pattern *in, rp_error *err)
 {
     struct structured *self = &writer->structured;
     struct pattern pattern = {.priority = in->priority};
-    RP_TRY(writer_check_process(writer, err));
-    RP_TRY(writer_table(writer, in->table, &pattern.table, err));
-    RP_TRY(writer_check_priority(in->priority, err));
+    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(lane_table(writer, in->table, &pattern.table, err));
+    RP_TRY(lane_check_priority(in->priority, err));
     RP_TRY(check_pattern(writer, pattern.table, in, err));
     struct pattern *grown = realloc(self->patterns, (self->count + 1) * sizeof *grown);
     if (grown)

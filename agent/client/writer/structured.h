@@ -8,6 +8,8 @@
 #include "agent/client/outbox/step_stream.h"
 #include "replay/writer.h"
 
+struct lane;
+
 struct pattern {
     uint32_t table;
     double priority;
@@ -33,7 +35,7 @@ void structured_fini(struct structured *self);
 void structured_look(struct structured *self, const struct step_stream *stream);
 /* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode, before its steps are
  * dropped. */
-rp_status structured_apply(rp_writer *writer, bool end, rp_error *err);
+rp_status structured_apply(struct lane *writer, bool end, rp_error *err);
 /* Starts a new episode. */
 void structured_reset(struct structured *self);
 

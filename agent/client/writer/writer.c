@@ -1,324 +1,188 @@
-/* The public writer: steps and items from the application's thread. */
-#include "agent/client/writer/writer.h"
-
+/* The public writer: a lane to each shard. A whole episode goes into one lane, the better of two; lanes to brokers that are away get
+ * no new episodes, and what they hold waits there. */
 #include <inttypes.h>
-#include <math.h>
-#include <sched.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "agent/client/writer/writer_wait.h"
-#include "proto/base/clock.h"
+#include "agent/client/writer/lane_wait.h"
 #include "proto/base/error.h"
-#include "proto/base/trace.h"
+#include "proto/base/rng.h"
 
 #define DEFAULT_IN_FLIGHT_ITEMS 20000u
 #define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
 #define DEFAULT_BATCH_ITEMS 50u
 #define MAX_BATCH_ITEMS 4096u
-#define MESSAGE_SLACK 4096u
-#define BYE_FIELD 18
-#define BYE_MS 2000
 
-/* ---- handing items to the I/O thread */
+struct rp_writer {
+    struct lane *lane; /* of the current episode */
+    bool choose;       /* the next step begins an episode, and there are several lanes */
+    uint32_t n;
+    struct rng rng;
+    struct lane *lanes[];
+};
 
-/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
-static void push(rp_writer *self, const struct queued_item *item, struct step_chunk *evicted)
+/* ---- which lane ---- */
+
+/* Returns a random lane that is open, other than `but`; NULL: there is none. */
+static struct lane *any_open(rp_writer *self, const struct lane *but)
 {
-    struct timespec pause = {.tv_nsec = 20000};
-    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
-        conn_wake(self->conn);
-        conn_look(self->conn);
-        if (tries < 100)
-            sched_yield();
-        else
-            nanosleep(&pause, NULL);
+    uint32_t first = (uint32_t)rng_below(&self->rng, self->n);
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct lane *lane = self->lanes[(first + i) % self->n];
+        if (lane != but && lane_is_open(lane))
+            return lane;
     }
-    if (handoff_should_wake(&self->handoff))
-        conn_wake(self->conn);
+    return NULL;
 }
 
-static struct step_chunk *take_evicted(rp_writer *self)
+/* Of two random lanes takes the one with fewer unconfirmed items. With no lane open, the present one goes on. */
+static __attribute__((noinline)) void choose_lane(rp_writer *self)
 {
-    struct step_chunk *evicted = self->stream.evicted;
-    self->stream.evicted = NULL;
-    return evicted;
+    struct lane *one = any_open(self, NULL), *other = any_open(self, one);
+    self->choose = false;
+    if (other && lane_unconfirmed(other) < lane_unconfirmed(one))
+        one = other;
+    if (one)
+        self->lane = one;
 }
 
-static rp_status need_chunk(rp_writer *self, struct step_chunk *chunk, rp_error *err)
+/* Returns the lane for a step. */
+static inline struct lane *lane_for_step(rp_writer *self)
 {
-    if (chunk != self->stream.open && !chunk->encoded) {
-        RP_TRY(step_stream_encode(&self->stream, chunk, err));
-        self->handed_bytes += chunk->size;
-    }
-    chunk->needed = true;
-    return RP_OK;
+    if (__builtin_expect(self->choose, 0))
+        choose_lane(self);
+    return self->lane;
 }
 
-rp_status writer_release(rp_writer *self, rp_error *err)
+/* ---- steps and items ---- */
+
+rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
-    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
-        return RP_OK;
-    RP_TRY(need_chunk(self, self->waiting_chunk, err));
-    for (uint32_t i = 0; i < self->n_waiting; i++)
-        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
-    self->n_waiting = 0;
-    return RP_OK;
+    return lane_append(lane_for_step(writer), values, timeout_ms, err);
 }
 
-static rp_status await_chunk(rp_writer *self, const struct queued_item *item, rp_error *err)
+rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
-    if (self->n_waiting == self->waiting_capacity) {
-        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
-        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
-        if (!grown)
-            return err_set(err, RP_NO_MEMORY, "no memory for an item");
-        self->waiting = grown;
-        self->waiting_capacity = capacity;
-    }
-    if (self->n_waiting == 0)
-        self->waiting_chunk = self->stream.open;
-    self->waiting[self->n_waiting++] = *item;
-    return RP_OK;
+    return lane_set(lane_for_step(writer), column, value, bytes, err);
 }
 
-/* ---- making items */
-
-rp_status writer_table(rp_writer *self, const char *name, uint32_t *out, rp_error *err)
+rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
 {
-    const struct conn_hello *hello = self->hello;
-    if (!name)
-        return err_set(err, RP_INVALID_ARGUMENT, "an item needs a table");
-    *out = self->last_table;
-    if (*out < hello->n_tables && strcmp(hello->tables[*out].name, name) == 0)
-        return RP_OK;
-    for (*out = 0; *out < hello->n_tables; ++*out)
-        if (strcmp(hello->tables[*out].name, name) == 0) {
-            self->last_table = *out;
-            return RP_OK;
-        }
-    return conn_hello_no_table(hello, name, err);
+    return lane_end_step(writer->lane, timeout_ms, err);
 }
 
-rp_status writer_check_priority(double priority, rp_error *err)
+rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
 {
-    if (isfinite(priority) && priority >= 0)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
-}
-
-/* Encodes the complete chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
-static rp_status need_chunks(rp_writer *self, struct step_chunk *first, uint64_t steps, rp_error *err)
-{
-    uint64_t bytes = MESSAGE_SLACK;
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
-        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
-        if (steps <= chunk->length)
-            break;
-        steps -= chunk->length;
-    }
-    if (bytes > self->max_message_bytes)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
-                       " in one message: shorten the item, or raise max_message_bytes there",
-                       bytes, self->max_message_bytes);
-    return RP_OK;
-}
-
-static rp_status encode_chunks(rp_writer *self, struct step_chunk *first, uint64_t steps, bool *complete, rp_error *err)
-{
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
-        RP_TRY(need_chunk(self, chunk, err));
-        *complete = chunk != self->stream.open;
-        if (steps <= chunk->length)
-            return RP_OK;
-        steps -= chunk->length;
-    }
-}
-
-struct item_slices writer_slices(const rp_writer *self, uint32_t table, const rp_slice *slices, uint32_t n)
-{
-    return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
-}
-
-rp_status writer_make_item(rp_writer *self, const struct item_slices *slices, double priority, uint64_t *key,
-                           rp_error *err)
-{
-    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
-    struct item_steps span;
-    struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
-    RP_TRY(item_layouts_get(&self->layouts, slices, table, &item.layout, &span, err));
-    item.chunk = step_stream_find(&self->stream, span.first);
-    item.offset = (uint32_t)(span.first - item.chunk->step);
-    item.length = span.length;
-    bool complete = true;
-    RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
-    RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
-    if (writer_keys_left(self) == 0)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
-                       self->key_count);
-    item.key = self->key_base + self->keys_used;
-    if (!complete || self->n_waiting > 0)
-        RP_TRY(await_chunk(self, &item, err));
-    else
-        push(self, &item, take_evicted(self));
-    self->created++;
-    self->keys_used++;
-    self->table_created[table]++;
-    if (key)
-        *key = item.key;
-    return RP_OK;
+    return lane_row(writer->lane, column, step, row, err);
 }
 
 rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
                          uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
 {
-    uint32_t index;
-    RP_TRY(writer_check_process(writer, err));
-    RP_TRY(writer_table(writer, table, &index, err));
-    RP_TRY(writer_check_priority(priority, err));
-    if (!writer_has_room(writer, 1))
-        RP_TRY(writer_await_room(writer, 1, timeout_ms, err));
-    struct item_slices item = writer_slices(writer, index, slices, n_slices);
-    return writer_make_item(writer, &item, priority, key, err);
-}
-
-rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
-                               rp_error *err)
-{
-    uint32_t index;
-    RP_TRY(writer_check_process(writer, err));
-    RP_TRY(writer_table(writer, table, &index, err));
-    struct item_slices item = writer_slices(writer, index, slices, n_slices);
-    return item_layouts_check(&writer->layouts, &item, err);
+    return lane_item(writer->lane, table, priority, slices, n_slices, timeout_ms, key, err);
 }
 
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
                               uint64_t *key, rp_error *err)
 {
-    if (steps == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
-    for (uint32_t i = 0; i < writer->stream.n_columns; i++)
-        writer->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
-    return rp_writer_item(writer, table, priority, writer->all, writer->stream.n_columns, timeout_ms, key, err);
+    return lane_item_last(writer->lane, table, priority, steps, timeout_ms, key, err);
+}
+
+rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                               rp_error *err)
+{
+    return lane_check_item(writer->lane, table, slices, n_slices, err);
 }
 
 void rp_writer_set_policy(rp_writer *writer, uint64_t version)
 {
-    writer->policy = version;
-}
-
-/* ---- steps */
-
-/* Waits for room for the items that patterns may make, before the step is taken, so that a time-out changes nothing. */
-static rp_status await_pattern_room(rp_writer *self, uint32_t n, int64_t timeout_ms, rp_error *err)
-{
-    if (n == 0 || writer_has_room(self, n))
-        return RP_OK;
-    return writer_await_room(self, n, timeout_ms, err);
-}
-
-static rp_status finish_step(rp_writer *self, rp_error *err)
-{
-    if (self->structured.with_values > 0)
-        structured_look(&self->structured, &self->stream);
-    RP_TRY(step_stream_end_step(&self->stream, err));
-    rp_status status = RP_OK;
-    if (self->structured.count > 0)
-        status = structured_apply(self, false, err);
-    if (self->n_waiting > 0) {
-        rp_status released = writer_release(self, err);
-        status = status == RP_OK ? released : status;
-    }
-    return status;
-}
-
-static rp_status append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
-{
-    struct step_stream *stream = &writer->stream;
-    RP_TRY(step_stream_check_step(stream, values, err));
-    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
-    for (uint32_t i = 0; i < stream->n_columns; i++)
-        if (values[i])
-            RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
-    return finish_step(writer, err);
-}
-
-static __attribute__((noinline)) rp_status append_traced(rp_writer *writer, const void *const *values,
-                                                         int64_t timeout_ms, rp_error *err)
-{
-    int64_t start = trace_now(writer->trace);
-    rp_status status = append(writer, values, timeout_ms, err);
-    trace_add_since(writer->trace, "append", NULL, start, 1);
-    return status;
-}
-
-rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
-{
-    RP_TRY(writer_check_process(writer, err));
-    if (trace_on(writer->trace))
-        return append_traced(writer, values, timeout_ms, err);
-    return append(writer, values, timeout_ms, err);
-}
-
-rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
-{
-    RP_TRY(writer_check_process(writer, err));
-    return step_stream_set(&writer->stream, column, value, bytes, err);
-}
-
-rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
-{
-    const struct step_stream *stream = &writer->stream;
-    *row = NULL;
-    RP_TRY(writer_check_process(writer, err));
-    if (!stream->history)
-        return err_set(err, RP_FAILED_PRECONDITION, "the writer keeps no history: set the option history");
-    if (column >= stream->n_columns)
-        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, stream->n_columns);
-    uint64_t at = step < 0 ? stream->steps + (uint64_t)step : stream->episode_start + (uint64_t)step;
-    if (at < step_stream_reach(stream) || at >= stream->steps)
-        return err_set(err, RP_NOT_FOUND,
-                       "step %" PRId64 " is not in the history, which has the last %" PRIu64 " of %" PRIu64
-                       " steps of this episode",
-                       step, stream->steps - step_stream_reach(stream), step_stream_length(stream));
-    step_stream_row(stream, column, at, row);
-    return RP_OK;
-}
-
-rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
-{
-    RP_TRY(writer_check_process(writer, err));
-    if (writer->stream.n_set == 0)
-        return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
-    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
-    return finish_step(writer, err);
+    for (uint32_t i = 0; i < writer->n; i++)
+        lane_set_policy(writer->lanes[i], version);
 }
 
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
-    int64_t deadline = conn_deadline(timeout_ms);
-    struct step_stream *stream = &writer->stream;
-    RP_TRY(writer_check_process(writer, err));
-    if (stream->n_set > 0)
-        return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
-    if (step_stream_length(stream) > 0) {
-        RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
-        RP_TRY(structured_apply(writer, true, err));
-        RP_TRY(step_stream_cut(stream, err));
-        RP_TRY(writer_release(writer, err));
-        RP_TRY(step_stream_end_episode(stream, err));
-        structured_reset(&writer->structured);
-    }
-    if (stream->evicted)
-        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
-    return writer_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
+    struct lane *lane = writer->lane;
+    rp_status status = lane_end_episode(lane, mode, timeout_ms, err);
+    writer->choose = writer->n > 1 && lane->stream.n_set == 0 && step_stream_length(&lane->stream) == 0;
+    return status;
 }
 
-/* ---- life */
+rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
+{
+    for (uint32_t i = 0; i < writer->n; i++)
+        RP_TRY(lane_add_pattern(writer->lanes[i], pattern, err));
+    return RP_OK;
+}
+
+/* ---- confirmed and rejected items ---- */
+
+static uint64_t unconfirmed(rp_writer *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < self->n; i++)
+        sum += lane_unconfirmed(self->lanes[i]);
+    return sum;
+}
+
+/* The first error counts, and the rest is done all the same. */
+static void keep_first(rp_status *status, rp_error *err, rp_status next, const rp_error *why)
+{
+    if (*status == RP_OK && next != RP_OK)
+        *status = err_set(err, next, "%s", why->text);
+}
+
+rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    rp_status status = RP_OK;
+    RP_TRY(lane_check_process(writer->lane, err));
+    for (uint32_t i = 0; i < writer->n && writer->n > 1; i++)
+        lane_hurry(writer->lanes[i]);
+    for (uint32_t i = 0; i < writer->n; i++) {
+        struct lane *lane = writer->lanes[i];
+        uint64_t others = unconfirmed(writer) - lane_unconfirmed(lane);
+        rp_error why = {0};
+        uint64_t most = others > max_unconfirmed ? 0 : max_unconfirmed - others;
+        keep_first(&status, err, lane_flush(lane, writer->n == 1 ? max_unconfirmed : most, timeout_ms, deadline, &why),
+                   &why);
+    }
+    return status;
+}
+
+rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
+{
+    rp_status status = RP_NOT_FOUND;
+    for (uint32_t i = 0; i < writer->n && status == RP_NOT_FOUND; i++)
+        status = lane_next_rejection(writer->lanes[i], out);
+    return status;
+}
+
+rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
+{
+    if (out->struct_size < offsetof(rp_writer_info, steps))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
+    RP_TRY(lane_check_process(writer->lane, err));
+    rp_writer_info info = {.struct_size = out->struct_size, .episode_steps = step_stream_length(&writer->lane->stream)};
+    for (uint32_t i = 0; i < writer->n; i++)
+        lane_add_info(writer->lanes[i], &info);
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return RP_OK;
+}
+
+rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out, rp_error *err)
+{
+    if (out->struct_size < offsetof(rp_writer_table_info, created))
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
+    rp_writer_table_info info = {.struct_size = out->struct_size};
+    for (uint32_t i = 0; i < writer->n; i++)
+        RP_TRY(lane_add_table_info(writer->lanes[i], table, &info, err));
+    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    return RP_OK;
+}
+
+/* ---- life ---- */
 
 static rp_status read_options(const rp_writer_options *in, rp_writer_options *out, rp_error *err)
 {
@@ -347,55 +211,27 @@ static rp_status read_options(const rp_writer_options *in, rp_writer_options *ou
     return RP_OK;
 }
 
-static void writer_free(rp_writer *self)
+/* Waits until the sessions are open. A shard that is away may open its own later; one session is needed. */
+static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
 {
-    if (self->attached)
-        conn_detach(self->conn, &self->session.part);
-    /* After the detach only this thread uses the I/O thread's half. */
-    if (self->session.conn) {
-        step_stream_abandon(&self->stream);
-        outbox_take(&self->session.outbox);
-        outbox_evict(&self->session.outbox, take_evicted(self));
-        writer_session_fini(&self->session);
-    }
-    step_stream_fini(&self->stream);
-    item_layouts_fini(&self->layouts);
-    structured_fini(&self->structured);
-    handoff_fini(&self->handoff);
-    conn_hello_unref(&self->hello);
-    free(self->all);
-    free(self->table_created);
-    free(self->waiting);
-    free(self);
-}
-
-static rp_status writer_init(rp_writer *self, rp_client *client, const rp_column *columns, uint32_t n_columns,
-                             const rp_writer_options *options, rp_error *err)
-{
-    self->conn = client_conn(client);
-    self->trace = conn_trace(self->conn);
-    self->forks = forks_count();
-    self->hello = conn_hello_ref(self->conn);
-    self->max_items = options->max_in_flight_items;
-    self->max_bytes = options->max_in_flight_bytes;
-    self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = handoff_init(&self->handoff, options->batch_items, self->hello->n_tables);
-    ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
-    if (!ok || !self->table_created)
-        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
-    RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
-    if (options->history)
-        RP_TRY(step_stream_keep_history(&self->stream, err));
-    self->all = calloc(n_columns, sizeof *self->all);
-    struct writer_session_options session = {.conn = self->conn,
-                                             .handoff = &self->handoff,
-                                             .stream = &self->stream,
-                                             .hello = self->hello,
-                                             .name = options->name ? options->name : client_name(client),
-                                             .doubt = options->doubt};
-    if (!self->all || !writer_session_init(&self->session, &session))
-        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
-    return RP_OK;
+    int64_t deadline = conn_deadline(timeout_ms);
+    rp_status status = RP_UNAVAILABLE;
+    rp_error why = {0};
+    for (uint32_t pass = 0; pass < 2 && status != RP_OK; pass++)
+        for (uint32_t i = 0; i < self->n; i++) {
+            struct lane *lane = self->lanes[i];
+            if (self->n > 1 && pass == 0 && conn_state(lane->conn) != RP_CLIENT_CONNECTED)
+                continue;
+            rp_status opened = lane_await_open(lane, self->n > 1 ? conn_left_ms(deadline) : timeout_ms, &why);
+            if (opened != RP_OK && opened != RP_UNAVAILABLE) /* refused, or the caller has ended the wait */
+                return err_set(err, opened, "%s", why.text);
+            if (opened == RP_OK && status != RP_OK)
+                self->lane = lane;
+            status = opened == RP_OK ? RP_OK : status;
+            if (pass == 1 && status == RP_OK)
+                break;
+        }
+    return status == RP_OK ? RP_OK : err_set(err, status, "%s", why.text);
 }
 
 rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
@@ -404,41 +240,33 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     rp_writer_options own;
     if (conn_check_process(client_conn(client), err) != RP_OK || read_options(options, &own, err) != RP_OK)
         return NULL;
-    rp_writer *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    uint32_t n = client_shards(client);
+    rp_writer *self = calloc(1, sizeof *self + n * sizeof *self->lanes);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a writer");
         return NULL;
     }
-    memset(self, 0, sizeof *self);
-    rp_status status = writer_init(self, client, columns, n_columns, &own, err);
-    if (status == RP_OK) {
-        conn_attach(self->conn, &self->session.part);
-        self->attached = true;
-        status = writer_await_open(self, timeout_ms, err);
+    uint64_t seed;
+    rng_system(&seed, sizeof seed);
+    rng_seed(&self->rng, seed);
+    rp_status status = RP_OK;
+    for (; self->n < n && status == RP_OK; self->n += status == RP_OK) {
+        struct lane_options lane = {.conn = client_shard(client, self->n),
+                                    .name = own.name ? own.name : client_name(client),
+                                    .columns = columns,
+                                    .n_columns = n_columns,
+                                    .writer = &own};
+        self->lanes[self->n] = lane_new(&lane, err);
+        status = self->lanes[self->n] ? RP_OK : RP_NO_MEMORY; /* err says more */
     }
-    if (status != RP_OK) {
-        writer_free(self);
-        return NULL;
-    }
-    return self;
-}
-
-static void drop_reply(void *ctx, struct conn_reply *reply)
-{
-    (void)ctx;
-    conn_reply_destroy(&reply);
-}
-
-/* All items are confirmed: if BYE is not answered, the session expires, and nothing is lost. So it is not waited for longer than
- * the caller wants. */
-static void say_bye(struct conn *conn, struct conn_message *bye, int64_t left_ms)
-{
-    if (left_ms == 0) {
-        conn_send(conn, bye, drop_reply, NULL);
-        return;
-    }
-    bye->timeout_ms = left_ms > 0 && left_ms < BYE_MS ? left_ms : BYE_MS;
-    conn_call(conn, bye, NULL, NULL);
+    self->lane = self->lanes[0];
+    self->choose = n > 1;
+    if (status == RP_OK && await_open(self, timeout_ms, err) == RP_OK)
+        return self;
+    for (uint32_t i = 0; i < self->n; i++)
+        lane_drop(&self->lanes[i]);
+    free(self);
+    return NULL;
 }
 
 rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *err)
@@ -446,26 +274,15 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
     if (!writer || !*writer)
         return RP_OK;
     rp_writer *self = *writer;
-    if (conn_is_foreign(self->conn)) {
-        *writer = NULL;
-        free(self);
-        return RP_OK;
-    }
-    int64_t deadline = conn_deadline(timeout_ms);
-    rp_status status = writer_flush(self, 0, timeout_ms, deadline, err);
-    bool settled = atomic_load(&self->handoff.resolved) == self->created;
-    conn_detach(self->conn, &self->session.part);
-    self->attached = false;
-    if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
-        Replay__Bye body = REPLAY__BYE__INIT;
-        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
-        body.last_number = self->session.outbox.last_number;
-        body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        body.timeout_ms = BYE_MS / 2;
-        struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
-        say_bye(self->conn, &message, conn_left_ms(deadline));
-    }
-    writer_free(self);
     *writer = NULL;
+    int64_t deadline = conn_deadline(timeout_ms);
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < self->n && self->n > 1 && !conn_is_foreign(self->lane->conn); i++)
+        lane_hurry(self->lanes[i]);
+    for (uint32_t i = 0; i < self->n; i++) {
+        rp_error why = {0};
+        keep_first(&status, err, lane_destroy(&self->lanes[i], timeout_ms, deadline, &why), &why);
+    }
+    free(self);
     return status;
 }

@@ -1,5 +1,5 @@
-/* See writer_wait.h. */
-#include "agent/client/writer/writer_wait.h"
+/* See lane_wait.h. */
+#include "agent/client/writer/lane_wait.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -10,13 +10,13 @@
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
-static uint64_t unconfirmed(rp_writer *self)
+uint64_t lane_unconfirmed(struct lane *self)
 {
     return self->created - atomic_load(&self->handoff.resolved);
 }
 
 /* Writes why the items wait, as far as it is known. */
-static void explain(rp_writer *self, char *out, size_t size)
+static void explain(struct lane *self, char *out, size_t size)
 {
     conn_describe(self->conn, out, size);
     if (out[0])
@@ -40,10 +40,10 @@ static void explain(rp_writer *self, char *out, size_t size)
                  table.allowed);
 }
 
-typedef bool done_fn(rp_writer *self, uint64_t arg);
+typedef bool done_fn(struct lane *self, uint64_t arg);
 
 /* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
-static bool wait_for(rp_writer *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
+static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
     if (done(self, arg))
@@ -68,13 +68,13 @@ static bool wait_for(rp_writer *self, const char *what, done_fn *done, uint64_t 
 
 /* ---- the session */
 
-static bool is_open(rp_writer *self, uint64_t unused)
+static bool is_open(struct lane *self, uint64_t unused)
 {
     (void)unused;
     return self->handoff.open || self->handoff.refusal.status != RP_OK;
 }
 
-rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
+rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err)
 {
     struct handoff *handoff = &self->handoff;
     int64_t deadline = conn_deadline(timeout_ms);
@@ -98,34 +98,43 @@ rp_status writer_await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
                    conn_endpoint(self->conn), (double)timeout_ms / 1e3);
 }
 
+bool lane_is_open(struct lane *self)
+{
+    pthread_mutex_lock(&self->handoff.mutex);
+    bool open = self->handoff.open;
+    self->max_message_bytes = self->handoff.max_message_bytes;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    return open && conn_state(self->conn) == RP_CLIENT_CONNECTED;
+}
+
 /* ---- room */
 
-static bool has_room(rp_writer *self, uint64_t n)
+static bool has_room(struct lane *self, uint64_t n)
 {
-    return writer_has_room(self, n);
+    return lane_has_room(self, n);
 }
 
 /* Completes the open chunk if the writer would otherwise wait for items that wait for this chunk. */
-static rp_status let_go(rp_writer *self, rp_error *err)
+static rp_status let_go(struct lane *self, rp_error *err)
 {
     if (self->n_waiting == 0)
         return RP_OK;
     RP_TRY(step_stream_cut(&self->stream, err));
-    return writer_release(self, err);
+    return lane_release(self, err);
 }
 
-static void hurry(rp_writer *self)
+void lane_hurry(struct lane *self)
 {
     atomic_store(&self->handoff.urgent, true);
     conn_wake(self->conn);
 }
 
-rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(let_go(self, err));
-    if (writer_keys_left(self) < n) {
+    if (lane_keys_left(self) < n) {
         atomic_store(&self->handoff.renew, true);
-        hurry(self);
+        lane_hurry(self);
     }
     if (wait_for(self, "wait for credit", has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
@@ -135,18 +144,18 @@ rp_status writer_await_room(rp_writer *self, uint64_t n, int64_t timeout_ms, rp_
     explain(self, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED,
                    "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
-                   (double)timeout_ms / 1e3, unconfirmed(self), self->max_items, why);
+                   (double)timeout_ms / 1e3, lane_unconfirmed(self), self->max_items, why);
 }
 
 /* ---- flush */
 
-static bool is_flushed(rp_writer *self, uint64_t max_unconfirmed)
+static bool is_flushed(struct lane *self, uint64_t max_unconfirmed)
 {
-    return unconfirmed(self) <= max_unconfirmed;
+    return lane_unconfirmed(self) <= max_unconfirmed;
 }
 
 /* Returns the status of the first rejection since the last call, once. */
-static rp_status report_rejections(rp_writer *self, rp_error *err)
+static rp_status report_rejections(struct lane *self, rp_error *err)
 {
     pthread_mutex_lock(&self->handoff.mutex);
     rp_error first = self->handoff.unreported;
@@ -161,35 +170,29 @@ static rp_status report_rejections(rp_writer *self, rp_error *err)
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-rp_status writer_flush(rp_writer *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
-                       rp_error *err)
+rp_status lane_flush(struct lane *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
+                     rp_error *err)
 {
     RP_TRY(let_go(self, err));
-    if (max_unconfirmed != UINT64_MAX && unconfirmed(self) > 0)
-        hurry(self);
+    if (max_unconfirmed != UINT64_MAX && lane_unconfirmed(self) > 0)
+        lane_hurry(self);
     if (!wait_for(self, "flush", is_flushed, max_unconfirmed, deadline_ns)) {
         if (conn_is_stopped())
             return conn_stopped(err);
         char why[450];
         explain(self, why, sizeof why);
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(self),
-                       (double)timeout_ms / 1e3, why);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
+                       lane_unconfirmed(self), (double)timeout_ms / 1e3, why);
     }
     return report_rejections(self, err);
 }
 
-rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
-{
-    RP_TRY(writer_check_process(writer, err));
-    return writer_flush(writer, max_unconfirmed, timeout_ms, conn_deadline(timeout_ms), err);
-}
-
 /* ---- rejections and counts */
 
-rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
+rp_status lane_next_rejection(struct lane *self, rp_rejection *out)
 {
-    struct handoff *handoff = &writer->handoff;
-    RP_TRY(writer_check_process(writer, NULL));
+    struct handoff *handoff = &self->handoff;
+    RP_TRY(lane_check_process(self, NULL));
     pthread_mutex_lock(&handoff->mutex);
     bool any = handoff->n_rejections > 0;
     if (any) {
@@ -205,57 +208,42 @@ rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
     return any ? RP_OK : RP_NOT_FOUND;
 }
 
-rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
+void lane_add_info(struct lane *self, rp_writer_info *out)
 {
-    if (out->struct_size < offsetof(rp_writer_info, steps))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
-    RP_TRY(writer_check_process(writer, err));
-    pthread_mutex_lock(&writer->handoff.mutex);
-    struct handoff_counts counts = writer->handoff.counts;
-    pthread_mutex_unlock(&writer->handoff.mutex);
-    uint64_t resolved = atomic_load(&writer->handoff.resolved);
+    pthread_mutex_lock(&self->handoff.mutex);
+    struct handoff_counts counts = self->handoff.counts;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    uint64_t resolved = atomic_load(&self->handoff.resolved);
     uint64_t refused = counts.rejected + counts.in_doubt;
-    rp_writer_info info = {
-        .struct_size = out->struct_size,
-        .episode = writer->stream.episode,
-        .steps = writer->stream.steps,
-        .episode_steps = step_stream_length(&writer->stream),
-        .created = writer->created,
-        .sent = counts.sent,
-        .accepted = resolved > refused ? resolved - refused : 0,
-        .rejected = counts.rejected,
-        .in_doubt = counts.in_doubt,
-        .unconfirmed = writer->created - resolved,
-        .lost_messages = counts.lost_messages,
-        .messages = counts.messages,
-        .bytes = counts.bytes,
-        .resent_messages = counts.resent,
-        .sessions = counts.sessions,
-        .stored_messages = counts.stored,
-        .rejections_dropped = counts.rejections_dropped,
-    };
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
-    return RP_OK;
+    out->episode += self->stream.episode;
+    out->steps += self->stream.steps;
+    out->created += self->created;
+    out->sent += counts.sent;
+    out->accepted += resolved > refused ? resolved - refused : 0;
+    out->rejected += counts.rejected;
+    out->in_doubt += counts.in_doubt;
+    out->unconfirmed += self->created - resolved;
+    out->lost_messages += counts.lost_messages;
+    out->messages += counts.messages;
+    out->bytes += counts.bytes;
+    out->resent_messages += counts.resent;
+    out->sessions += counts.sessions;
+    out->stored_messages += counts.stored;
+    out->rejections_dropped += counts.rejections_dropped;
 }
 
-rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out, rp_error *err)
+rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err)
 {
     uint32_t index;
-    if (out->struct_size < offsetof(rp_writer_table_info, created))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
-    RP_TRY(writer_check_process(writer, err));
-    RP_TRY(writer_table(writer, table, &index, err));
-    pthread_mutex_lock(&writer->handoff.mutex);
-    struct handoff_table counts = writer->handoff.tables[index];
-    pthread_mutex_unlock(&writer->handoff.mutex);
-    rp_writer_table_info info = {
-        .struct_size = out->struct_size,
-        .created = writer->table_created[index],
-        .sent = counts.sent,
-        .resolved = counts.resolved,
-        .rejected = counts.rejected,
-        .allowed = counts.allowed,
-    };
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, table, &index, err));
+    pthread_mutex_lock(&self->handoff.mutex);
+    struct handoff_table counts = self->handoff.tables[index];
+    pthread_mutex_unlock(&self->handoff.mutex);
+    out->created += self->table_created[index];
+    out->sent += counts.sent;
+    out->resolved += counts.resolved;
+    out->rejected += counts.rejected;
+    out->allowed += counts.allowed;
     return RP_OK;
 }

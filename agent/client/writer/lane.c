@@ -1,0 +1,437 @@
+/* Steps and items from the application's thread. */
+#include "agent/client/writer/lane.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/client/writer/lane_wait.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/trace.h"
+
+#define MESSAGE_SLACK 4096u
+#define BYE_FIELD 18
+#define BYE_MS 2000
+
+/* ---- handing items to the I/O thread */
+
+/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
+static void push(struct lane *self, const struct queued_item *item, struct step_chunk *evicted)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
+        conn_wake(self->conn);
+        conn_look(self->conn);
+        if (tries < 100)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    if (handoff_should_wake(&self->handoff))
+        conn_wake(self->conn);
+}
+
+static struct step_chunk *take_evicted(struct lane *self)
+{
+    struct step_chunk *evicted = self->stream.evicted;
+    self->stream.evicted = NULL;
+    return evicted;
+}
+
+static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_error *err)
+{
+    if (chunk != self->stream.open && !chunk->encoded) {
+        RP_TRY(step_stream_encode(&self->stream, chunk, err));
+        self->handed_bytes += chunk->size;
+    }
+    chunk->needed = true;
+    return RP_OK;
+}
+
+rp_status lane_release(struct lane *self, rp_error *err)
+{
+    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
+        return RP_OK;
+    RP_TRY(need_chunk(self, self->waiting_chunk, err));
+    for (uint32_t i = 0; i < self->n_waiting; i++)
+        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
+    self->n_waiting = 0;
+    return RP_OK;
+}
+
+static rp_status await_chunk(struct lane *self, const struct queued_item *item, rp_error *err)
+{
+    if (self->n_waiting == self->waiting_capacity) {
+        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
+        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        if (!grown)
+            return err_set(err, RP_NO_MEMORY, "no memory for an item");
+        self->waiting = grown;
+        self->waiting_capacity = capacity;
+    }
+    if (self->n_waiting == 0)
+        self->waiting_chunk = self->stream.open;
+    self->waiting[self->n_waiting++] = *item;
+    return RP_OK;
+}
+
+/* ---- making items */
+
+rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err)
+{
+    const struct conn_hello *hello = self->hello;
+    if (!name)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item needs a table");
+    *out = self->last_table;
+    if (*out < hello->n_tables && strcmp(hello->tables[*out].name, name) == 0)
+        return RP_OK;
+    for (*out = 0; *out < hello->n_tables; ++*out)
+        if (strcmp(hello->tables[*out].name, name) == 0) {
+            self->last_table = *out;
+            return RP_OK;
+        }
+    return conn_hello_no_table(hello, name, err);
+}
+
+rp_status lane_check_priority(double priority, rp_error *err)
+{
+    if (isfinite(priority) && priority >= 0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
+}
+
+/* Encodes the complete chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
+static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
+{
+    uint64_t bytes = MESSAGE_SLACK;
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
+        if (steps <= chunk->length)
+            break;
+        steps -= chunk->length;
+    }
+    if (bytes > self->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
+                       " in one message: shorten the item, or raise max_message_bytes there",
+                       bytes, self->max_message_bytes);
+    return RP_OK;
+}
+
+static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
+                               rp_error *err)
+{
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+        RP_TRY(need_chunk(self, chunk, err));
+        *complete = chunk != self->stream.open;
+        if (steps <= chunk->length)
+            return RP_OK;
+        steps -= chunk->length;
+    }
+}
+
+struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n)
+{
+    return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
+}
+
+rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
+                         rp_error *err)
+{
+    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
+    struct item_steps span;
+    struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
+    RP_TRY(item_layouts_get(&self->layouts, slices, table, &item.layout, &span, err));
+    item.chunk = step_stream_find(&self->stream, span.first);
+    item.offset = (uint32_t)(span.first - item.chunk->step);
+    item.length = span.length;
+    bool complete = true;
+    RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
+    RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
+    if (lane_keys_left(self) == 0)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
+                       self->key_count);
+    item.key = self->key_base + self->keys_used;
+    if (!complete || self->n_waiting > 0)
+        RP_TRY(await_chunk(self, &item, err));
+    else
+        push(self, &item, take_evicted(self));
+    self->created++;
+    self->keys_used++;
+    self->table_created[table]++;
+    if (key)
+        *key = item.key;
+    return RP_OK;
+}
+
+rp_status lane_item(struct lane *writer, const char *table, double priority, const rp_slice *slices, uint32_t n_slices,
+                    int64_t timeout_ms, uint64_t *key, rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(lane_table(writer, table, &index, err));
+    RP_TRY(lane_check_priority(priority, err));
+    if (!lane_has_room(writer, 1))
+        RP_TRY(lane_await_room(writer, 1, timeout_ms, err));
+    struct item_slices item = lane_slices(writer, index, slices, n_slices);
+    return lane_make_item(writer, &item, priority, key, err);
+}
+
+rp_status lane_check_item(struct lane *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                          rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(lane_table(writer, table, &index, err));
+    struct item_slices item = lane_slices(writer, index, slices, n_slices);
+    return item_layouts_check(&writer->layouts, &item, err);
+}
+
+rp_status lane_item_last(struct lane *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
+                         uint64_t *key, rp_error *err)
+{
+    if (steps == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
+    for (uint32_t i = 0; i < writer->stream.n_columns; i++)
+        writer->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+    return lane_item(writer, table, priority, writer->all, writer->stream.n_columns, timeout_ms, key, err);
+}
+
+void lane_set_policy(struct lane *writer, uint64_t version)
+{
+    writer->policy = version;
+}
+
+/* ---- steps */
+
+/* Waits for room for the items that patterns may make, before the step is taken, so that a time-out changes nothing. */
+static rp_status await_pattern_room(struct lane *self, uint32_t n, int64_t timeout_ms, rp_error *err)
+{
+    if (n == 0 || lane_has_room(self, n))
+        return RP_OK;
+    return lane_await_room(self, n, timeout_ms, err);
+}
+
+static rp_status finish_step(struct lane *self, rp_error *err)
+{
+    if (self->structured.with_values > 0)
+        structured_look(&self->structured, &self->stream);
+    RP_TRY(step_stream_end_step(&self->stream, err));
+    rp_status status = RP_OK;
+    if (self->structured.count > 0)
+        status = structured_apply(self, false, err);
+    if (self->n_waiting > 0) {
+        rp_status released = lane_release(self, err);
+        status = status == RP_OK ? released : status;
+    }
+    return status;
+}
+
+static rp_status append(struct lane *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
+{
+    struct step_stream *stream = &writer->stream;
+    RP_TRY(step_stream_check_step(stream, values, err));
+    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    for (uint32_t i = 0; i < stream->n_columns; i++)
+        if (values[i])
+            RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
+    return finish_step(writer, err);
+}
+
+static __attribute__((noinline)) rp_status append_traced(struct lane *writer, const void *const *values,
+                                                         int64_t timeout_ms, rp_error *err)
+{
+    int64_t start = trace_now(writer->trace);
+    rp_status status = append(writer, values, timeout_ms, err);
+    trace_add_since(writer->trace, "append", NULL, start, 1);
+    return status;
+}
+
+rp_status lane_append(struct lane *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(lane_check_process(writer, err));
+    if (trace_on(writer->trace))
+        return append_traced(writer, values, timeout_ms, err);
+    return append(writer, values, timeout_ms, err);
+}
+
+rp_status lane_set(struct lane *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
+{
+    RP_TRY(lane_check_process(writer, err));
+    return step_stream_set(&writer->stream, column, value, bytes, err);
+}
+
+rp_status lane_row(struct lane *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
+{
+    const struct step_stream *stream = &writer->stream;
+    *row = NULL;
+    RP_TRY(lane_check_process(writer, err));
+    if (!stream->history)
+        return err_set(err, RP_FAILED_PRECONDITION, "the writer keeps no history: set the option history");
+    if (column >= stream->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, stream->n_columns);
+    uint64_t at = step < 0 ? stream->steps + (uint64_t)step : stream->episode_start + (uint64_t)step;
+    if (at < step_stream_reach(stream) || at >= stream->steps)
+        return err_set(err, RP_NOT_FOUND,
+                       "step %" PRId64 " is not in the history, which has the last %" PRIu64 " of %" PRIu64
+                       " steps of this episode",
+                       step, stream->steps - step_stream_reach(stream), step_stream_length(stream));
+    step_stream_row(stream, column, at, row);
+    return RP_OK;
+}
+
+rp_status lane_end_step(struct lane *writer, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(lane_check_process(writer, err));
+    if (writer->stream.n_set == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
+    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    return finish_step(writer, err);
+}
+
+rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    struct step_stream *stream = &writer->stream;
+    RP_TRY(lane_check_process(writer, err));
+    if (stream->n_set > 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
+    if (step_stream_length(stream) > 0) {
+        RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
+        RP_TRY(structured_apply(writer, true, err));
+        RP_TRY(step_stream_cut(stream, err));
+        RP_TRY(lane_release(writer, err));
+        RP_TRY(step_stream_end_episode(stream, err));
+        structured_reset(&writer->structured);
+    }
+    if (stream->evicted)
+        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
+    return lane_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
+}
+
+/* ---- life */
+
+static void lane_free(struct lane *self)
+{
+    if (self->attached)
+        conn_detach(self->conn, &self->session.part);
+    /* After the detach only this thread uses the I/O thread's half. */
+    if (self->session.conn) {
+        step_stream_abandon(&self->stream);
+        outbox_take(&self->session.outbox);
+        outbox_evict(&self->session.outbox, take_evicted(self));
+        writer_session_fini(&self->session);
+    }
+    step_stream_fini(&self->stream);
+    item_layouts_fini(&self->layouts);
+    structured_fini(&self->structured);
+    handoff_fini(&self->handoff);
+    conn_hello_unref(&self->hello);
+    free(self->all);
+    free(self->table_created);
+    free(self->waiting);
+    free(self);
+}
+
+static rp_status lane_init(struct lane *self, const struct lane_options *options, rp_error *err)
+{
+    const rp_writer_options *writer = options->writer;
+    self->conn = options->conn;
+    self->trace = conn_trace(self->conn);
+    self->forks = forks_count();
+    self->hello = conn_hello_ref(self->conn);
+    self->max_items = writer->max_in_flight_items;
+    self->max_bytes = writer->max_in_flight_bytes;
+    self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
+    bool ok = handoff_init(&self->handoff, writer->batch_items, self->hello->n_tables);
+    ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
+    if (!ok || !self->table_created)
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    RP_TRY(step_stream_init(&self->stream, options->columns, options->n_columns, writer->chunk_length,
+                            writer->keep_alive, err));
+    if (writer->history)
+        RP_TRY(step_stream_keep_history(&self->stream, err));
+    self->all = calloc(options->n_columns, sizeof *self->all);
+    struct writer_session_options session = {.conn = self->conn,
+                                             .handoff = &self->handoff,
+                                             .stream = &self->stream,
+                                             .hello = self->hello,
+                                             .name = options->name,
+                                             .doubt = writer->doubt};
+    if (!self->all || !writer_session_init(&self->session, &session))
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    return RP_OK;
+}
+
+struct lane *lane_new(const struct lane_options *options, rp_error *err)
+{
+    struct lane *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a writer");
+        return NULL;
+    }
+    memset(self, 0, sizeof *self);
+    if (lane_init(self, options, err) != RP_OK) {
+        lane_free(self);
+        return NULL;
+    }
+    conn_attach(self->conn, &self->session.part);
+    self->attached = true;
+    return self;
+}
+
+void lane_drop(struct lane **self)
+{
+    if (*self)
+        lane_free(*self);
+    *self = NULL;
+}
+
+static void drop_reply(void *ctx, struct conn_reply *reply)
+{
+    (void)ctx;
+    conn_reply_destroy(&reply);
+}
+
+/* All items are confirmed: if BYE is not answered, the session expires, and nothing is lost. So it is not waited for longer than
+ * the caller wants. */
+static void say_bye(struct conn *conn, struct conn_message *bye, int64_t left_ms)
+{
+    if (left_ms == 0) {
+        conn_send(conn, bye, drop_reply, NULL);
+        return;
+    }
+    bye->timeout_ms = left_ms > 0 && left_ms < BYE_MS ? left_ms : BYE_MS;
+    conn_call(conn, bye, NULL, NULL);
+}
+
+rp_status lane_destroy(struct lane **lane, int64_t timeout_ms, int64_t deadline_ns, rp_error *err)
+{
+    struct lane *self = *lane;
+    *lane = NULL;
+    if (conn_is_foreign(self->conn)) {
+        free(self);
+        return RP_OK;
+    }
+    rp_status status = lane_flush(self, 0, timeout_ms, deadline_ns, err);
+    bool settled = atomic_load(&self->handoff.resolved) == self->created;
+    conn_detach(self->conn, &self->session.part);
+    self->attached = false;
+    if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
+        Replay__Bye body = REPLAY__BYE__INIT;
+        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
+        body.last_number = self->session.outbox.last_number;
+        body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = BYE_MS / 2;
+        struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
+        say_bye(self->conn, &message, conn_left_ms(deadline_ns));
+    }
+    lane_free(self);
+    return status;
+}

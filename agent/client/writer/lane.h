@@ -1,0 +1,88 @@
+/* A lane: a stream of steps and items to one broker, the writing thread's half.
+ *
+ * The room agent/client/writer puts the pieces of outbox together: lane.c (steps, items), lane_wait.c (what a lane waits for),
+ * structured.c and condition.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats, credit) on the I/O
+ * thread. writer.c is the public face: a writer has one lane to each shard, and an episode goes into one of them. The room uses conn
+ * and outbox. */
+#ifndef AGENT_CLIENT_LANE_H
+#define AGENT_CLIENT_LANE_H
+
+#include "agent/client/conn/client.h"
+#include "agent/client/outbox/handoff.h"
+#include "agent/client/outbox/item_layout.h"
+#include "agent/client/writer/structured.h"
+#include "agent/client/writer/writer_session.h"
+#include "proto/base/forks.h"
+#include "replay/writer.h"
+
+struct lane {
+    struct handoff handoff; /* first: aligned to a cache line */
+    struct writer_session session;
+    struct conn *conn;
+    struct trace *trace; /* of the connection */
+    struct conn_hello *hello;
+    struct step_stream stream;
+    struct item_layouts layouts;
+    struct structured structured;
+    rp_slice *all; /* [columns] for lane_item_last */
+    uint64_t *table_created;
+    uint32_t last_table;
+    uint64_t created, seen_resolved;
+    uint64_t key_base, key_count, keys_used; /* of the current session */
+    uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
+    uint64_t max_items, max_bytes, max_message_bytes;
+    uint64_t policy;
+    struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
+    uint32_t n_waiting, waiting_capacity;
+    struct step_chunk *waiting_chunk;
+    bool attached;
+    uint32_t forks; /* of this process when the lane was made */
+};
+
+struct lane_options {
+    struct conn *conn;
+    const char *name;
+    const rp_column *columns;
+    uint32_t n_columns;
+    const rp_writer_options *writer; /* checked, without defaults left open */
+};
+
+/* Opens a session in the background: lane_await_open. NULL with err set: wrong columns, or no memory. */
+struct lane *lane_new(const struct lane_options *options, rp_error *err);
+/* Waits until all items are confirmed or the deadline has passed, and says goodbye. timeout_ms is what the caller has given, for the
+ * error. */
+rp_status lane_destroy(struct lane **self, int64_t timeout_ms, int64_t deadline_ns, rp_error *err);
+/* Frees it without a word to the broker. */
+void lane_drop(struct lane **self);
+
+/* See the functions of the same names in replay/writer.h. */
+rp_status lane_append(struct lane *self, const void *const *values, int64_t timeout_ms, rp_error *err);
+rp_status lane_set(struct lane *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
+rp_status lane_end_step(struct lane *self, int64_t timeout_ms, rp_error *err);
+rp_status lane_row(struct lane *self, uint32_t column, int64_t step, const void **row, rp_error *err);
+rp_status lane_item(struct lane *self, const char *table, double priority, const rp_slice *slices, uint32_t n_slices,
+                    int64_t timeout_ms, uint64_t *key, rp_error *err);
+rp_status lane_item_last(struct lane *self, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
+                         uint64_t *key, rp_error *err);
+rp_status lane_check_item(struct lane *self, const char *table, const rp_slice *slices, uint32_t n_slices,
+                          rp_error *err);
+void lane_set_policy(struct lane *self, uint64_t version);
+rp_status lane_end_episode(struct lane *self, int32_t mode, int64_t timeout_ms, rp_error *err);
+rp_status lane_add_pattern(struct lane *self, const rp_pattern *pattern, rp_error *err);
+
+/* conn_check_process, without a call where the lane is in its process. */
+static inline rp_status lane_check_process(const struct lane *self, rp_error *err)
+{
+    return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
+}
+
+/* Gives the index of the table; RP_NOT_FOUND: there is none. */
+rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err);
+rp_status lane_check_priority(double priority, rp_error *err);
+/* Returns the slices as an item of this lane; table is an index. */
+struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n);
+/* Makes an item without waiting for room. key may be NULL. */
+rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
+                         rp_error *err);
+
+#endif

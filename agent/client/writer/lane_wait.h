@@ -1,0 +1,52 @@
+/* What a lane waits for, and the sentences for its time-outs; rejections and counts. */
+#ifndef AGENT_CLIENT_LANE_WAIT_H
+#define AGENT_CLIENT_LANE_WAIT_H
+
+#include "agent/client/writer/lane.h"
+
+/* Returns the number of unused keys of the current session. A new session has new keys. */
+static inline uint64_t lane_keys_left(struct lane *self)
+{
+    uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
+    if (base != self->key_base) {
+        self->key_base = base;
+        self->key_count = atomic_load_explicit(&self->handoff.key_count, memory_order_relaxed);
+        self->keys_used = 0;
+    }
+    return self->key_count - self->keys_used;
+}
+
+static inline bool lane_has_room(struct lane *self, uint64_t n)
+{
+    if (lane_keys_left(self) < n)
+        return false;
+    if (self->created + n - self->seen_resolved > self->max_items)
+        self->seen_resolved = atomic_load(&self->handoff.resolved);
+    if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
+        self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
+    uint64_t open = self->created - self->seen_resolved;
+    return (open + n <= self->max_items || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
+}
+
+/* Waits until n more items may be created. */
+rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_error *err);
+rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err);
+/* True if it has a session at a broker that is connected: an episode can begin there. */
+bool lane_is_open(struct lane *self);
+/* Sends small batches without delay. */
+void lane_hurry(struct lane *self);
+/* Returns the items that are created and not confirmed. */
+uint64_t lane_unconfirmed(struct lane *self);
+/* RP_OK: *out is the oldest rejection that was not given yet. RP_NOT_FOUND: there is none. */
+rp_status lane_next_rejection(struct lane *self, rp_rejection *out);
+/* Adds this lane's numbers. */
+void lane_add_info(struct lane *self, rp_writer_info *out);
+rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err);
+/* Sends all items and waits until at most max_unconfirmed are unconfirmed; then returns the first rejection. timeout_ms is what
+ * the caller has given, for the error. */
+rp_status lane_flush(struct lane *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
+                     rp_error *err);
+/* In lane.c: hands over the items that waited for a chunk that is now complete. */
+rp_status lane_release(struct lane *self, rp_error *err);
+
+#endif
