@@ -172,7 +172,7 @@ RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out
 /* Running sums over all parts of a call, or over the life of an updater. */
 typedef struct rp_change {
     uint64_t applied;
-    uint64_t missing; /* keys that are not in the table; they are ignored */
+    uint64_t missing; /* keys that are not in the table; they are ignored, as are an updater's for a lost shard */
     uint64_t refused; /* priorities that are not allowed, also of missing keys; the error names the first */
 } rp_change;
 
@@ -184,7 +184,9 @@ RP_API rp_status rp_priorities_update(rp_client *client, const char *table, cons
 RP_API rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n,
                                  int64_t timeout_ms, rp_change *change, rp_error *err);
 
-/* Collects updates of one table and sends them in batches without waiting for the answers. */
+/* Collects updates of one table and sends them in batches without waiting for the answers. With shards: a batch for each shard,
+ * and in_flight counts the requests at shards that answer. Updates for a shard that has not answered for a second are ignored, and
+ * counted as missing. */
 typedef struct rp_updater_options {
     uint32_t struct_size;
     uint32_t batch;     /* updates in a request; 0: 256 */

@@ -185,6 +185,8 @@ uint64_t conn_client_id(const struct conn *self);
 /* Returns an rp_client_state. */
 int32_t conn_state(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
+/* Returns how long no broker has answered, in nanoseconds and at least 1; 0 while the connection is up. */
+int64_t conn_away_ns(struct conn *self);
 /* Returns the number of the shard that this connection leads to; 0 if the broker is alone. */
 uint32_t conn_shard(const struct conn *self);
 /* Writes "the broker at tcp://..." or "shard 2 at tcp://...". Returns out. */

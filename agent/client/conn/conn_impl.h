@@ -123,6 +123,7 @@ struct conn {
     uint64_t hello_id;
     bool reset_wanted;
     bool joined;        /* counted as up by the set */
+    bool is_shard;      /* the broker is known to be one of several shards */
     bool pipe_ready;    /* the last poll found a wake-up in the pipe */
     uint64_t n_replies; /* taken so far */
     struct conn_request_list pending;

@@ -69,20 +69,28 @@ uint64_t conn_reconnects(struct conn *self)
     return n;
 }
 
+int64_t conn_away_ns(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    int64_t away = self->state == LINK_UP ? 0 : conn_now() - self->lost_ns + 1;
+    pthread_mutex_unlock(&self->mutex);
+    return away;
+}
+
 uint32_t conn_shard(const struct conn *self)
 {
     return self->shard;
 }
 
-/* True if this connection is one of several: then messages name the shard. */
-static bool is_shard(const struct conn *self)
+/* True if messages name the shard. */
+static bool has_number(const struct conn *self)
 {
     return self->set->n > 1 && self->shard != CONN_SHARD_UNKNOWN;
 }
 
 const char *conn_title(const struct conn *self, char *out, size_t size)
 {
-    if (is_shard(self))
+    if (has_number(self))
         snprintf(out, size, "shard %u at %s", self->shard, self->endpoint);
     else
         snprintf(out, size, "the broker at %s", self->endpoint);
@@ -95,7 +103,7 @@ void conn_describe(struct conn *self, char *out, size_t size)
     pthread_mutex_lock(&self->mutex);
     double lost_s = (double)(conn_now() - self->lost_ns) / 1e9;
     const char *colon = self->refusal.status ? ": " : "";
-    if (self->state != LINK_UP && is_shard(self))
+    if (self->state != LINK_UP && has_number(self))
         snprintf(out, size, "shard %u at %s does not answer for %.1f s%s%s", self->shard, self->endpoint, lost_s, colon,
                  self->refusal.text);
     else if (self->state != LINK_UP)
@@ -183,6 +191,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
         self->broker = *plan->host;
     self->set = plan->set;
     self->shard = plan->shard;
+    self->is_shard = plan->shard != CONN_SHARD_UNKNOWN;
     self->client_id = plan->client_id;
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);

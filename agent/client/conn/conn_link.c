@@ -12,6 +12,9 @@
 #define KEY_NEWS_NS (5 * NS_PER_S)
 #define PING_MS 2000
 #define PING_TIMEOUT_MS 6000
+/* With shards the others go on, and wait for none that is lost longer than two seconds. */
+#define SHARD_PING_MS 500
+#define SHARD_PING_TIMEOUT_MS 1500
 
 static void option(void *socket, int name, int value)
 {
@@ -62,8 +65,8 @@ static const char *link_connect(struct conn *self)
     option(self->dealer, ZMQ_LINGER, 0);
     option(self->dealer, ZMQ_SNDHWM, 0); /* the callers bound what is in flight */
     option(self->dealer, ZMQ_RCVHWM, 0);
-    option(self->dealer, ZMQ_HEARTBEAT_IVL, PING_MS);
-    option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS);
+    option(self->dealer, ZMQ_HEARTBEAT_IVL, self->is_shard ? SHARD_PING_MS : PING_MS);
+    option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, self->is_shard ? SHARD_PING_TIMEOUT_MS : PING_TIMEOUT_MS);
     link_monitor(self);
     return conn_secure(self, self->dealer) && zmq_connect(self->dealer, self->endpoint) == 0
                ? NULL
@@ -192,6 +195,14 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
         hello = hello_read(reply, self->host, &refusal);
     if (self->link == LINK_UP) {
         take_key_news(self, hello);
+        return;
+    }
+    if (hello && hello->n_shards > 1 && !self->is_shard && self->dealer) {
+        self->is_shard =
+            true; /* now with the heartbeats of a shard, which cannot be changed once a socket is connected */
+        conn_hello_unref(&hello);
+        link_close(self);
+        link_open(self, now);
         return;
     }
     self->joined = hello && conn_set_join(self->set, self->endpoint, hello, &self->shard, &refusal) == RP_OK;
