@@ -9,7 +9,7 @@ struct broker_process {
     pid_t pid; /* 0: not running */
     char dir[64];
     char service[128]; /* endpoint; the same after a restart */
-    char more[512];    /* further keys of its configuration; the same after a restart */
+    char more[4096];   /* further keys of its configuration; the same after a restart */
 };
 
 /* Starts $RP_BROKER with these tables (the YAML under "tables:", and, if not NULL, further top-level keys) and waits

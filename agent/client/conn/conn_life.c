@@ -233,17 +233,12 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
 
 rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err)
 {
-    struct conn_hello *hello = hello_stand_in(from);
-    if (!hello)
-        return err_set(err, RP_NO_MEMORY, "no memory for a client");
     pthread_mutex_lock(&self->mutex);
-    if (!self->hello) {
-        self->hello = hello;
-        hello = NULL;
-    }
+    if (!self->hello)
+        self->hello = hello_stand_in(from);
+    bool ok = self->hello != NULL;
     pthread_mutex_unlock(&self->mutex);
-    conn_hello_unref(&hello);
-    return RP_OK;
+    return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a client");
 }
 
 void conn_stop(struct conn *self)

@@ -10,8 +10,10 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
-/* Shards that have not answered this long after the first are left to themselves. */
+/* Shards that have not answered this long after the first are left to themselves; so are, earlier, endpoints that were named:
+ * the answer says where all shards are. */
 #define GRACE_NS NS_PER_S
+#define NAMED_GRACE_NS (250 * NS_PER_MS)
 #define ZMQ_THREADS_MOST 8
 #define SOCKETS_PER_SHARD 16
 
@@ -193,7 +195,7 @@ static struct census await(struct conn_set *self, bool first, int64_t deadline)
         if (census.refused || census.up == self->n)
             break;
         bool enough = first ? census.first_is_up : census.up > 0;
-        int64_t grace = self->first_ns + GRACE_NS;
+        int64_t grace = self->first_ns + (first ? GRACE_NS : NAMED_GRACE_NS);
         int64_t until = enough && grace < deadline ? grace : deadline;
         if (!conn_wait(self->conns[0], &self->changed, &self->mutex, until))
             break;
@@ -287,8 +289,15 @@ static rp_status open_rest(struct conn_set *self, const struct conn_set_plan *pl
         struct conn_plan one = {.endpoint = hello->shards[i], .shard = i};
         if (!self->conns[i])
             RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
-        RP_TRY(conn_stand_in(self->conns[i], hello, err));
     }
+    return RP_OK;
+}
+
+/* Gives those that have not answered what another one said. */
+static rp_status stand_in(struct conn_set *self, const struct conn_hello *hello, rp_error *err)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        RP_TRY(conn_stand_in(self->conns[i], hello, err));
     return RP_OK;
 }
 
@@ -313,8 +322,12 @@ rp_status conn_set_open(struct conn_set *self, const struct conn_set_plan *plan,
     RP_TRY(await_named(self, plan->endpoints, deadline, timeout_ms, err));
     struct conn_hello *hello = any_hello(self);
     rp_status status = open_rest(self, plan, hello, err);
+    if (status == RP_OK)
+        status = await_all(self, deadline, timeout_ms, err);
+    if (status == RP_OK)
+        status = stand_in(self, hello, err);
     conn_hello_unref(&hello);
-    return status == RP_OK ? await_all(self, deadline, timeout_ms, err) : status;
+    return status;
 }
 
 void conn_set_close(struct conn_set *self)

@@ -1,0 +1,311 @@
+/* A client of several shards against real brokers: finding them, losing them, and calls that go to one of them or to all. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/client/conn/client.h"
+#include "replay/client.h"
+#include "replay/params.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/process.h"
+#include "tests/support/shardbed.h"
+
+#define WAIT 10000
+#define SHARDS 3u
+#define ITEMS 240u
+
+static const char tables[] = "  - {name: replay, max_size: 30000, sampler: {kind: prioritized}}\n";
+static const char other_tables[] = "  - {name: replay, max_size: 60000, sampler: {kind: prioritized}}\n";
+
+struct fixture {
+    struct shardbed bed;
+    rp_client *client;
+    rp_client_info info;
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static rp_client *connect_to(const char *endpoints)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(endpoints, NULL, WAIT, &err);
+    if (!client)
+        fail_msg("%s", err.text);
+    return client;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    shardbed_start(&f->bed, SHARDS, tables, NULL);
+    f->client = connect_to(f->bed.services[1]);
+    return 0;
+}
+
+static int setup_none(void **state)
+{
+    *state = calloc(1, sizeof(struct fixture));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    shardbed_stop(&f->bed);
+    free(f);
+    return 0;
+}
+
+static const rp_client_info *info_of(struct fixture *f)
+{
+    rp_error err = {0};
+    f->info = (rp_client_info){.struct_size = sizeof f->info};
+    ok(rp_client_get_info(f->client, &f->info, &err), &err);
+    return &f->info;
+}
+
+static int is_complete(void *ctx)
+{
+    const rp_client_info *info = info_of(ctx);
+    return info->connected_shards == info->shards;
+}
+
+static int is_degraded(void *ctx)
+{
+    return !is_complete(ctx);
+}
+
+/* Inserts items, an episode for each, and gives their keys. Every shard gets some. */
+static void insert(rp_client *client, uint64_t keys[ITEMS])
+{
+    rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    uint32_t counts[SHARDS] = {0};
+    if (!writer)
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        const void *value = &i;
+        ok(rp_writer_append(writer, &value, WAIT, &err), &err);
+        ok(rp_writer_item_last(writer, "replay", 1, 1, WAIT, &keys[i], &err), &err);
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+        counts[client_shard_of(client, keys[i])]++;
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    for (uint32_t s = 0; s < SHARDS; s++)
+        assert_true(counts[s] > 0);
+}
+
+/* ---- connecting ---- */
+
+static void test_connect(void **state)
+{
+    struct fixture *f = *state;
+    char names[400];
+    assert_int_equal(info_of(f)->shards, SHARDS);
+    assert_int_equal(f->info.connected_shards, SHARDS);
+    assert_string_equal(f->info.endpoint, f->bed.services[0]);
+    rp_client_destroy(&f->client);
+    snprintf(names, sizeof names, "%s,%s", f->bed.services[2], f->bed.services[0]);
+    f->client = connect_to(names);
+    assert_int_equal(info_of(f)->connected_shards, SHARDS);
+}
+
+static void test_other_settings(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_client_destroy(&f->client);
+    broker_process_stop(&f->bed.shards[2], SIGTERM);
+    broker_process_again(&f->bed.shards[2], other_tables);
+    assert_null(rp_client_connect(f->bed.services[0], NULL, WAIT, &err));
+    assert_int_equal(err.status, RP_FAILED_PRECONDITION);
+    /* A client that was there before refuses it, too, and says so. */
+    broker_process_stop(&f->bed.shards[2], SIGTERM);
+    broker_process_again(&f->bed.shards[2], tables);
+    f->client = connect_to(f->bed.services[0]);
+    broker_process_stop(&f->bed.shards[2], SIGTERM);
+    assert_true(process_await(is_degraded, f, WAIT));
+    broker_process_again(&f->bed.shards[2], other_tables);
+    assert_int_equal(rp_client_get_state(f->client), RP_CLIENT_CONNECTED);
+    uint64_t key = (uint64_t)2 << WIRE_KEY_SHARD_SHIFT;
+    assert_int_equal(rp_items_delete(f->client, "replay", &key, 1, 300, NULL, &err), RP_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "shard 2"));
+    broker_process_stop(&f->bed.shards[2], SIGTERM);
+    broker_process_again(&f->bed.shards[2], tables);
+    assert_true(process_await(is_complete, f, WAIT));
+}
+
+/* One of 16 comes late, and the client does not wait for it. */
+static void test_sixteen(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    shardbed_prepare(&f->bed, 16);
+    for (uint32_t i = 0; i < 16; i++)
+        if (i != 5)
+            shardbed_run(&f->bed, i, tables, NULL);
+    assert_null(rp_client_connect(f->bed.services[5], NULL, 100, &err));
+    assert_int_equal(err.status, RP_UNAVAILABLE);
+    char names[400];
+    snprintf(names, sizeof names, "%s,%s", f->bed.services[5], f->bed.services[15]);
+    f->client = connect_to(names);
+    assert_int_equal(info_of(f)->shards, 16);
+    assert_int_equal(f->info.connected_shards, 15);
+    assert_int_equal(f->info.tables, 1);
+    shardbed_run(&f->bed, 5, tables, NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    assert_int_equal(info_of(f)->reconnects, 0);
+}
+
+/* ---- changes by key ---- */
+
+static void test_changes(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_change change;
+    uint64_t keys[ITEMS];
+    double priorities[ITEMS];
+    insert(f->client, keys);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        priorities[i] = 1 + i;
+    ok(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, ITEMS);
+    assert_int_equal(change.missing, 0);
+    priorities[7] = -1;
+    assert_int_equal(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err),
+                     RP_INVALID_ARGUMENT);
+    assert_int_equal(change.applied, ITEMS - 1);
+    assert_int_equal(change.refused, 1);
+    priorities[7] = 8;
+
+    rp_updater *updater =
+        rp_updater_new(f->client, "replay", &(rp_updater_options){.struct_size = 16, .batch = 32}, &err);
+    assert_non_null(updater);
+    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err), &err);
+    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, ITEMS);
+    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+
+    ok(rp_items_delete(f->client, "replay", keys, ITEMS / 2, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, ITEMS / 2);
+    ok(rp_items_delete(f->client, "replay", keys, ITEMS, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, ITEMS / 2);
+    assert_int_equal(change.missing, ITEMS / 2);
+}
+
+/* A shard is killed: the updater goes on with the others, and ends with the shard when that is back. */
+static void test_lost_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_change change;
+    uint64_t keys[ITEMS], of_lost = 0;
+    double priorities[ITEMS];
+    insert(f->client, keys);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        priorities[i] = 2;
+        of_lost += client_shard_of(f->client, keys[i]) == 2;
+    }
+    rp_updater_options options = {.struct_size = sizeof options, .batch = 1, .in_flight = 1};
+    rp_updater *updater = rp_updater_new(f->client, "replay", &options, &err);
+    assert_non_null(updater);
+    broker_process_stop(&f->bed.shards[2], SIGKILL);
+    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err), &err);
+    assert_int_equal(rp_updater_flush(updater, 100, &change, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "shard 2"));
+    assert_null(strstr(err.text, "shard 1"));
+    broker_process_again(&f->bed.shards[2], NULL);
+    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, ITEMS - of_lost);
+    assert_int_equal(change.missing, of_lost); /* it came back empty */
+    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    assert_int_equal(info_of(f)->connected_shards, SHARDS);
+    assert_int_equal(f->info.reconnects, 1);
+}
+
+/* ---- shard 0 ---- */
+
+static void test_counters(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    int64_t value;
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 2, WAIT, &value, &err), &err);
+    assert_int_equal(value, 7);
+    rp_reduce *group = rp_reduce_join(f->client, "learners", WAIT, &err);
+    assert_non_null(group);
+    broker_process_stop(&f->bed.shards[0], SIGKILL);
+    assert_true(process_await(is_degraded, f, WAIT));
+    assert_int_equal(rp_counter_add(f->client, "steps", 1, 50, &value, &err), RP_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "shard 0"));
+    float vector[2] = {1, 2};
+    assert_int_equal(rp_reduce_add(group, vector, 2, -1, 50, NULL, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "shard 0"));
+    assert_int_equal(rp_client_get_state(f->client), RP_CLIENT_CONNECTING);
+    (void)rp_reduce_leave(&group, 50, &err);
+}
+
+/* ---- fork ---- */
+
+static void test_fork(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    uint64_t key = UINT64_C(2) << WIRE_KEY_SHARD_SHIFT;
+    rp_updater *updater = rp_updater_new(f->client, "replay", NULL, &err);
+    assert_non_null(updater);
+    pid_t child = fork();
+    if (child == 0) {
+        bool good = rp_items_delete(f->client, "replay", &key, 1, 1000, NULL, &err) == RP_FAILED_PRECONDITION &&
+                    rp_counter_add(f->client, "steps", 1, 1000, NULL, &err) == RP_FAILED_PRECONDITION &&
+                    rp_params_put(f->client, "slot", "x", 1, 1000, NULL, &err) == RP_FAILED_PRECONDITION;
+        rp_updater_destroy(&updater, 1000, NULL);
+        rp_client_destroy(&f->client);
+        rp_client *own = rp_client_connect(f->bed.services[0], NULL, WAIT, &err);
+        good = good && own && client_shards(own) == SHARDS;
+        rp_client_destroy(&own);
+        _exit(good ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    assert_int_equal(info_of(f)->connected_shards, SHARDS);
+    assert_int_equal(f->info.reconnects, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_connect),
+        CASE(test_other_settings),
+        cmocka_unit_test_setup_teardown(test_sixteen, setup_none, teardown),
+        CASE(test_changes),
+        CASE(test_lost_shard),
+        CASE(test_counters),
+        CASE(test_fork),
+    };
+    return cmocka_run_group_tests_name("shard_client", tests, NULL, NULL);
+}

@@ -1,0 +1,26 @@
+/* The shards of one broker as real processes: each has the list of all, and can be stopped and restarted alone. */
+#ifndef TESTS_SUPPORT_SHARDBED_H
+#define TESTS_SUPPORT_SHARDBED_H
+
+#include <stdint.h>
+
+#include "tests/support/process.h"
+
+#define SHARDBED_MOST 16u
+
+struct shardbed {
+    char dir[64]; /* of the sockets */
+    uint32_t n;
+    char services[SHARDBED_MOST][128]; /* endpoints */
+    struct broker_process shards[SHARDBED_MOST];
+};
+
+/* Starts n shards with these tables (the YAML under "tables:") and further keys, or NULL. Fails the test if one does not start. */
+void shardbed_start(struct shardbed *self, uint32_t n, const char *tables, const char *more);
+/* Prepares the same, but starts none: shardbed_run does. */
+void shardbed_prepare(struct shardbed *self, uint32_t n);
+/* Starts a shard for the first time. */
+void shardbed_run(struct shardbed *self, uint32_t shard, const char *tables, const char *more);
+void shardbed_stop(struct shardbed *self);
+
+#endif
