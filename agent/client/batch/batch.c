@@ -160,6 +160,42 @@ void batch_pool_note(struct batch_pool *self, const struct batch_layout *layout)
     free(old);
 }
 
+/* Returns the bytes of an item in a field; 0: they differ between items. */
+static uint64_t fixed_bytes(const rp_field_view *field)
+{
+    return field->lengths || field->shape[0] == 0 ? 0 : field->bytes / field->shape[0];
+}
+
+static bool is_noted(const struct batch_pool *self, const struct rp_batch *batch)
+{
+    bool same = self->noted && self->n_noted == batch->info.n_fields;
+    for (uint32_t i = 0; i < self->n_noted && same; i++)
+        same = self->noted[i].item_bytes == fixed_bytes(&batch->fields[i]);
+    return same;
+}
+
+void batch_pool_note_batch(struct batch_pool *self, const struct rp_batch *batch)
+{
+    uint32_t n = batch->info.n_fields;
+    pthread_mutex_lock(&self->lock);
+    bool known = is_noted(self, batch);
+    pthread_mutex_unlock(&self->lock);
+    struct noted_field *noted = known ? NULL : calloc(n ? n : 1, sizeof *noted);
+    if (!noted)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        noted[i].item_bytes = fixed_bytes(&batch->fields[i]);
+        size_t size = strnlen(batch->fields[i].name, sizeof noted[i].name - 1);
+        memcpy(noted[i].name, batch->fields[i].name, size);
+    }
+    pthread_mutex_lock(&self->lock);
+    struct noted_field *old = self->noted;
+    self->noted = noted;
+    self->n_noted = n;
+    pthread_mutex_unlock(&self->lock);
+    free(old);
+}
+
 rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n)
 {
     pthread_mutex_lock(&self->lock);

@@ -1,7 +1,7 @@
 /* Batches: their memory, and the decoder that fills them from a reply.
  *
  * The room agent/client/batch turns a reply to sample or fetch into rp_batch objects: batch.c (the object and its pool),
- * batch_layout.c (layouts of a reply), and the decoder (batch_decoder.h). It uses proto/base and proto/wire, and conn only in
+ * batch_layout.c (layouts of a reply), the decoder (batch_decoder.h), and batch_join.c (rows of several batches in one). It uses proto/base and proto/wire, and conn only in
  * batch_reply.c.
  *
  * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released
@@ -43,6 +43,8 @@ rp_status batch_pool_post(struct batch_pool *self, const rp_buffer *buffers, uin
 uint32_t batch_pool_posted(struct batch_pool *self);
 /* Notes the fields of the newest batch for the check above. */
 void batch_pool_note(struct batch_pool *self, const struct batch_layout *layout);
+/* The same for a batch that was put together. */
+void batch_pool_note_batch(struct batch_pool *self, const struct rp_batch *batch);
 /* Takes the oldest posted set: an array of *n buffers that the caller frees; NULL if there is none. */
 rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n);
 /* Returns a batch with room for n_fields views and `bytes` bytes of memory. NULL: out of memory. */
@@ -88,6 +90,28 @@ rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *rep
 struct conn_reply;
 rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *reply, struct rp_batch **out,
                              rp_error *err);
+
+/* ---- one batch of rows of several ---- */
+
+/* Rows of a batch that another takes. */
+struct batch_rows {
+    const struct rp_batch *from;
+    uint32_t first, n;
+    double share;           /* of where they came from: it multiplies their probabilities */
+    uint32_t source, shard; /* where they came from */
+};
+
+struct batch_join_options {
+    double beta;
+    uint64_t max_bytes; /* 0: no bound */
+    bool sources;       /* the batch tells each item's source */
+    bool shards;        /* and its shard */
+};
+
+/* Copies rows into one batch in memory of the pool, or into posted memory; a list of batches if the rows have fields that do not
+ * fit into one array. The caller fills in the rest of each batch's info. */
+rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
+                     const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
 
 /* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */

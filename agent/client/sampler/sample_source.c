@@ -41,6 +41,7 @@ uint64_t sample_source_request(const struct sample_source *self, uint32_t count,
     body.distinct = self->options.distinct != 0;
     body.flexible = self->options.flexible != 0;
     body.whole = self->options.whole != 0;
+    body.paid = self->paid;
     if (timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;

@@ -1,7 +1,8 @@
-/* What both kinds of sampler share: the table and options, the form of a request, and how a reply becomes batches.
+/* What all kinds of sampler share: the table and options, the form of a request, and how a reply becomes batches.
  *
  * The room agent/client/sampler takes batches of items out of a table and sends priorities and deletions back. sampler.c is
- * the public face of two kinds: prefetch (requests ahead of the caller) and demand (one request inside each call).
+ * the public face of three kinds: prefetch (requests ahead of the caller), demand (one request inside each call), and mixer (over
+ * several sources or shards).
  * updater.c changes items by key. The room uses conn (requests) and batch (decoding). */
 #ifndef AGENT_CLIENT_SAMPLE_SOURCE_H
 #define AGENT_CLIENT_SAMPLE_SOURCE_H
@@ -13,6 +14,7 @@
 struct sample_source {
     struct conn *conn; /* borrowed */
     char *table;
+    bool paid; /* permits were got for the samples */
     rp_sampler_options options;
     struct batch_pool *pool;
     struct batch_decoder *decoder;

@@ -1,10 +1,11 @@
-/* The public face of both kinds of sampler: options, and which kind they ask for. */
+/* The public face of all kinds of sampler: options, and which kind they ask for. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/client/sampler/demand.h"
+#include "agent/client/sampler/mixer.h"
 #include "agent/client/sampler/prefetch.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
@@ -13,21 +14,40 @@
 /* A longer time-out of the stream has no end. */
 #define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
+#define MAX_SOURCES 64u
 
-/* One of the two is set. */
+/* One of them is set. */
 struct rp_sampler {
     struct demand *demand;
     struct prefetch *prefetch;
+    struct mixer *mixer;
 };
 
-static struct sample_source *source_of(rp_sampler *self)
+static struct conn *conn_of(rp_sampler *self)
 {
-    return self->demand ? demand_source(self->demand) : prefetch_source(self->prefetch);
+    if (self->mixer)
+        return mixer_conn(self->mixer);
+    return self->demand ? demand_source(self->demand)->conn : prefetch_source(self->prefetch)->conn;
+}
+
+static struct batch_pool *pool_of(rp_sampler *self)
+{
+    if (self->mixer)
+        return mixer_pool(self->mixer);
+    return self->demand ? demand_source(self->demand)->pool : prefetch_source(self->prefetch)->pool;
+}
+
+static uint32_t batch_size_of(rp_sampler *self)
+{
+    if (self->mixer)
+        return mixer_batch_size(self->mixer);
+    return self->demand ? demand_source(self->demand)->options.batch_size
+                        : prefetch_source(self->prefetch)->options.batch_size;
 }
 
 static bool is_foreign(rp_sampler *self)
 {
-    return (self->demand || self->prefetch) && conn_is_foreign(source_of(self)->conn);
+    return (self->demand || self->prefetch || self->mixer) && conn_is_foreign(conn_of(self));
 }
 
 void rp_sampler_defaults(rp_sampler_options *options)
@@ -83,24 +103,46 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     return status;
 }
 
+static rp_sampler *make_sampler(const rp_source *sources, uint32_t n, const rp_sampler_options *options, rp_error *err)
+{
+    rp_sampler *sampler = calloc(1, sizeof *sampler);
+    struct conn *conn = client_conn(sources[0].client);
+    err_set(err, RP_NO_MEMORY, "no memory or no thread for a sampler");
+    if (sampler && (n > 1 || client_shards(sources[0].client) > 1))
+        sampler->mixer = mixer_new(sources, n, options, err);
+    else if (sampler && options->on_demand)
+        sampler->demand = demand_new(conn, sources[0].table, options);
+    else if (sampler)
+        sampler->prefetch = prefetch_new(conn, sources[0].table, options);
+    if (!sampler || (!sampler->demand && !sampler->prefetch && !sampler->mixer)) {
+        rp_sampler_destroy(&sampler);
+        return NULL;
+    }
+    if (err)
+        *err = (rp_error){0};
+    return sampler;
+}
+
 rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options, rp_error *err)
 {
-    struct conn *conn = client_conn(client);
-    rp_sampler_options checked;
-    if (conn_check_process(conn, err) != RP_OK)
+    rp_source source = {client, table, -1};
+    return rp_sampler_new_mixed(&source, 1, options, err);
+}
+
+rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options, rp_error *err)
+{
+    rp_sampler_options checked = {0};
+    if (n == 0 || n > MAX_SOURCES) {
+        err_set(err, RP_INVALID_ARGUMENT, "a sampler has 1 to %u sources, not %u", MAX_SOURCES, n);
         return NULL;
-    if (read_options(conn, table, options, &checked, err) != RP_OK)
-        return NULL;
-    rp_sampler *sampler = calloc(1, sizeof *sampler);
-    if (sampler && checked.on_demand)
-        sampler->demand = demand_new(conn, table, &checked);
-    else if (sampler)
-        sampler->prefetch = prefetch_new(conn, table, &checked);
-    if (!sampler || (!sampler->demand && !sampler->prefetch)) {
-        err_set(err, RP_NO_MEMORY, "no memory or no thread for a sampler");
-        rp_sampler_destroy(&sampler);
     }
-    return sampler;
+    for (uint32_t i = 0; i < n; i++) {
+        struct conn *conn = client_conn(sources[i].client);
+        if (conn_check_process(conn, err) != RP_OK ||
+            read_options(conn, sources[i].table, options, &checked, err) != RP_OK)
+            return NULL;
+    }
+    return make_sampler(sources, n, &checked, err);
 }
 
 void rp_sampler_destroy(rp_sampler **sampler)
@@ -110,6 +152,7 @@ void rp_sampler_destroy(rp_sampler **sampler)
     if (!is_foreign(*sampler)) {
         demand_destroy(&(*sampler)->demand);
         prefetch_destroy(&(*sampler)->prefetch);
+        mixer_destroy(&(*sampler)->mixer);
     }
     free(*sampler);
     *sampler = NULL;
@@ -118,20 +161,24 @@ void rp_sampler_destroy(rp_sampler **sampler)
 rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err)
 {
     *batch = NULL;
-    RP_TRY(conn_check_process(source_of(sampler)->conn, err));
-    struct trace *trace = conn_trace(source_of(sampler)->conn);
+    RP_TRY(conn_check_process(conn_of(sampler), err));
+    struct trace *trace = conn_trace(conn_of(sampler));
     int64_t start = trace_now(trace);
-    rp_status status = sampler->demand ? demand_next(sampler->demand, batch, timeout_ms, err)
-                                       : prefetch_next(sampler->prefetch, batch, timeout_ms, err);
+    rp_status status;
+    if (sampler->prefetch)
+        status = prefetch_next(sampler->prefetch, batch, timeout_ms, err);
+    else if (sampler->demand)
+        status = demand_next(sampler->demand, batch, timeout_ms, err);
+    else
+        status = mixer_next(sampler->mixer, batch, timeout_ms, err);
     trace_add_since(trace, "wait for a sample", NULL, start, *batch ? (*batch)->info.n : 0);
     return status;
 }
 
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
 {
-    struct sample_source *source = source_of(sampler);
-    RP_TRY(conn_check_process(source->conn, err));
-    return batch_pool_post(source->pool, fields, n, source->options.batch_size, err);
+    RP_TRY(conn_check_process(conn_of(sampler), err));
+    return batch_pool_post(pool_of(sampler), fields, n, batch_size_of(sampler), err);
 }
 
 rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
@@ -140,12 +187,14 @@ rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
     rp_sampler_stats stats;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
-    RP_TRY(conn_check_process(source_of(sampler)->conn, NULL));
+    RP_TRY(conn_check_process(conn_of(sampler), NULL));
     if (sampler->demand)
         stats = demand_source(sampler->demand)->stats;
+    else if (sampler->mixer)
+        mixer_get_stats(sampler->mixer, &stats);
     else
         prefetch_get_stats(sampler->prefetch, &stats);
-    stats.posted = batch_pool_posted(source_of(sampler)->pool);
+    stats.posted = batch_pool_posted(pool_of(sampler));
     stats.struct_size = size;
     memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
     return RP_OK;

@@ -1,0 +1,481 @@
+/* The mixer's life, its threads, and the caller's side. */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn/client.h"
+#include "agent/client/sampler/mixer_impl.h"
+#include "proto/base/error.h"
+
+/* How long before the caller's deadline the brokers are asked why there is no sample. */
+#define ASK_WHY_NS (200 * NS_PER_MS)
+/* How long on_demand waits for answers that are due. */
+#define GRACE_NS (2 * NS_PER_S)
+/* The first question about a table. */
+#define LEARN_MS 2000
+
+/* ---- life ---- */
+
+void mixer_unref(struct mixer *self)
+{
+    if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_fini(&self->parts[p]);
+    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
+        batch_list_release(&self->plans[i].batches);
+        free(self->plans[i].of_group);
+        free(self->plans[i].need);
+        free(self->plans[i].share);
+    }
+    batch_pool_unref(&self->pool);
+    pthread_mutex_destroy(&self->lock);
+    pthread_cond_destroy(&self->work);
+    pthread_cond_destroy(&self->ready);
+    free(self->parts);
+    free(self->groups);
+    free(self->plans);
+    free(self->room);
+    free(self->counts);
+    free(self->sizes);
+    free(self->rows);
+    free(self);
+}
+
+void mixer_wake(struct mixer *self)
+{
+    self->news = true;
+    pthread_cond_signal(self->inlined ? &self->ready : &self->work);
+}
+
+static void *mixer_main(void *arg)
+{
+    struct mixer *self = arg;
+    pthread_mutex_lock(&self->lock);
+    while (!self->stopping) {
+        int64_t wake = mixer_step(self);
+        if (!self->stopping && !self->news)
+            conn_cond_wait(&self->work, &self->lock, wake);
+    }
+    pthread_mutex_unlock(&self->lock);
+    mixer_unref(self);
+    return NULL;
+}
+
+/* Threads leave the host program's signals alone. */
+static bool start_thread(struct mixer *self, pthread_t *thread, void *(*main)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
+    bool started = pthread_create(thread, NULL, main, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!started)
+        __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED);
+    return started;
+}
+
+static bool start_threads(struct mixer *self)
+{
+    if (self->inlined)
+        return true;
+    self->started = start_thread(self, &self->thread, mixer_main, self);
+    for (uint32_t p = 0; p < self->n_parts && self->started; p++) {
+        struct part *part = &self->parts[p];
+        part->started = start_thread(self, &part->thread, part_main, part);
+        if (!part->started)
+            return false;
+    }
+    return self->started;
+}
+
+void mixer_destroy(struct mixer **self)
+{
+    struct mixer *mixer = *self;
+    if (!mixer)
+        return;
+    *self = NULL;
+    pthread_mutex_lock(&mixer->lock);
+    mixer->stopping = true;
+    pthread_cond_broadcast(&mixer->work);
+    for (uint32_t p = 0; p < mixer->n_parts; p++)
+        pthread_cond_signal(&mixer->parts[p].work);
+    pthread_mutex_unlock(&mixer->lock);
+    if (mixer->started)
+        pthread_join(mixer->thread, NULL);
+    for (uint32_t p = 0; p < mixer->n_parts; p++)
+        if (mixer->parts[p].started)
+            pthread_join(mixer->parts[p].thread, NULL);
+    pthread_mutex_lock(&mixer->lock);
+    for (uint32_t p = 0; p < mixer->n_parts; p++)
+        part_abandon(&mixer->parts[p]);
+    pthread_mutex_unlock(&mixer->lock);
+    mixer_unref(mixer);
+}
+
+/* ---- parts and groups ---- */
+
+static uint32_t count_parts(const rp_source *sources, uint32_t n)
+{
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        parts += client_shards(sources[i].client);
+    return parts;
+}
+
+static bool add_part(struct mixer *self, const rp_source *source, uint32_t number, uint32_t shard, uint32_t group)
+{
+    struct part *part = &self->parts[self->n_parts];
+    struct conn *conn = client_shard(source->client, shard);
+    rp_sampler_options options = self->options;
+    options.beta = 0; /* weights are computed for the whole batch */
+    if (!sample_source_init(&part->source, conn, source->table, &options, 4)) {
+        sample_source_fini(&part->source);
+        return false;
+    }
+    struct conn_hello *hello = conn_hello_ref(conn);
+    part->source.options.batch_size = hello->max_batch ? hello->max_batch : options.batch_size;
+    conn_hello_unref(&hello);
+    part->mixer = self;
+    part->group = group;
+    part->number = number;
+    part->shard = shard;
+    part->connected = true;
+    pthread_cond_init(&part->work, NULL);
+    self->n_parts++;
+    self->groups[group].n++;
+    return true;
+}
+
+/* Adds a source's parts to the newest group. */
+static bool add_source(struct mixer *self, const rp_source *sources, uint32_t number)
+{
+    uint32_t shards = client_shards(sources[number].client);
+    self->n_shards = shards > self->n_shards ? shards : self->n_shards;
+    for (uint32_t s = 0; s < shards; s++)
+        if (!add_part(self, &sources[number], number, s, self->n_groups - 1))
+            return false;
+    return true;
+}
+
+static void add_group(struct mixer *self, double share)
+{
+    self->groups[self->n_groups++] = (struct group){.share = share, .first = self->n_parts, .deal = DEAL_UNKNOWN};
+}
+
+/* Sources with a share are groups of their own; the others form one. */
+static bool add_sources(struct mixer *self, const rp_source *sources, uint32_t n)
+{
+    double rest = 1;
+    bool others = false;
+    for (uint32_t i = 0; i < n; i++) {
+        others = others || sources[i].share < 0;
+        if (sources[i].share < 0)
+            continue;
+        rest -= sources[i].share;
+        add_group(self, sources[i].share);
+        if (!add_source(self, sources, i))
+            return false;
+    }
+    if (others)
+        add_group(self, rest);
+    for (uint32_t i = 0; i < n; i++)
+        if (sources[i].share < 0 && !add_source(self, sources, i))
+            return false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].n == 1)
+            self->groups[g].deal = DEAL_PLAIN;
+    return true;
+}
+
+static rp_status check_sources(const rp_source *sources, uint32_t n, rp_error *err)
+{
+    double sum = 0;
+    bool others = false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (isnan(sources[i].share) || sources[i].share == 0 || sources[i].share > 1)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "the share of source %u is %g; write a number above 0 and at most 1, or -1: by mass", i,
+                           sources[i].share);
+        sum += sources[i].share > 0 ? sources[i].share : 0;
+        others = others || sources[i].share < 0;
+    }
+    if (others ? sum >= 1 : fabs(sum - 1) > 1e-6)
+        return err_set(err, RP_INVALID_ARGUMENT, "the shares of the sources sum up to %g; %s", sum,
+                       others ? "sources without a share need a rest" : "they must sum up to 1");
+    return RP_OK;
+}
+
+/* Asks one part of each group how it is sampled, so that what cannot work is refused now. A group of which nobody answers is asked
+ * again later. */
+static rp_status learn(struct mixer *self, rp_error *err)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        struct group *group = &self->groups[part->group];
+        struct conn_reply *reply = NULL;
+        rp_error why = {0};
+        if (group->deal != DEAL_UNKNOWN || conn_state(part->source.conn) != RP_CLIENT_CONNECTED)
+            continue;
+        Replay__Permit body = REPLAY__PERMIT__INIT;
+        body.table = part->source.table;
+        body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        struct conn_message message = {
+            .field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = LEARN_MS};
+        rp_status status = conn_call(part->source.conn, &message, &reply, &why);
+        if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE || status == RP_CANCELLED)
+            continue;
+        if (status != RP_OK)
+            return err_set(err, status, "%s", why.text);
+        part_read_permit(part, reply);
+        conn_reply_destroy(&reply);
+        part->state_ns = conn_now();
+        group->deal = part->deal <= DEAL_QUEUE ? (enum deal)part->deal : DEAL_UNKNOWN;
+        if (group->deal == DEAL_PERMITS && part->buffer > 0 && self->options.batch_size > part->buffer)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
+                           "error_buffer to at least %u, or use fewer shards",
+                           self->options.batch_size, part->source.table, part->buffer,
+                           (self->options.batch_size + 1) / 2 * group->n);
+    }
+    return RP_OK;
+}
+
+/* ---- creation ---- */
+
+static bool make_plans(struct mixer *self)
+{
+    self->plans = calloc(self->capacity, sizeof *self->plans);
+    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
+        struct plan *plan = &self->plans[i];
+        plan->of_group = calloc(self->n_groups, sizeof *plan->of_group);
+        plan->need = calloc(self->n_parts, sizeof *plan->need);
+        plan->share = calloc(self->n_parts, sizeof *plan->share);
+        if (!plan->of_group || !plan->need || !plan->share)
+            return false;
+    }
+    return self->plans != NULL;
+}
+
+static void seed(struct mixer *self)
+{
+    uint64_t number = 1; /* runs in one process are repeatable */
+    if (!conn_is_hosted(self->parts[0].source.conn))
+        rng_system(&number, sizeof number);
+    rng_seed(&self->rng, number);
+}
+
+static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
+{
+    uint32_t parts = count_parts(sources, n), widest = 1;
+    self->parts = calloc(parts, sizeof *self->parts);
+    self->groups = calloc(n + 1, sizeof *self->groups);
+    self->room = calloc(2 * (size_t)parts + n + 2, sizeof *self->room);
+    self->counts = calloc(parts, sizeof *self->counts);
+    self->sizes = calloc(parts, sizeof *self->sizes);
+    if (!self->parts || !self->groups || !self->room || !self->counts || !self->sizes || !add_sources(self, sources, n))
+        return false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        widest = self->groups[g].n > widest ? self->groups[g].n : widest;
+    self->capacity = self->options.in_flight > 2 * widest ? self->options.in_flight : 2 * widest;
+    if (self->options.on_demand)
+        self->capacity = 1;
+    self->inlined = self->options.on_demand || conn_is_hosted(self->parts[0].source.conn);
+    self->pool = batch_pool_new(self->capacity + 2);
+    seed(self);
+    return self->pool && make_plans(self);
+}
+
+struct mixer *mixer_new(const rp_source *sources, uint32_t n, const rp_sampler_options *options, rp_error *err)
+{
+    if (check_sources(sources, n, err) != RP_OK)
+        return NULL;
+    struct mixer *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a sampler");
+        return NULL;
+    }
+    self->refs = 1;
+    self->options = *options;
+    self->n_sources = n;
+    pthread_mutex_init(&self->lock, NULL);
+    conn_cond_init(&self->work);
+    conn_cond_init(&self->ready);
+    bool made = make(self, sources, n);
+    if (!made)
+        err_set(err, RP_NO_MEMORY, "no memory for a sampler");
+    if (made && learn(self, err) == RP_OK) {
+        self->last_ns = conn_now();
+        if (start_threads(self))
+            return self;
+        err_set(err, RP_NO_MEMORY, "no thread for a sampler");
+    }
+    mixer_destroy(&self);
+    return NULL;
+}
+
+struct conn *mixer_conn(struct mixer *self)
+{
+    return self->parts[0].source.conn;
+}
+
+struct batch_pool *mixer_pool(struct mixer *self)
+{
+    return self->pool;
+}
+
+uint32_t mixer_batch_size(const struct mixer *self)
+{
+    return self->options.batch_size;
+}
+
+/* ---- taking ---- */
+
+static bool has_ended(const struct mixer *self)
+{
+    return self->head == self->tail &&
+           (self->ending || (self->options.max_samples && self->got >= self->options.max_samples));
+}
+
+/* Skips batches without items. */
+static bool has_batch(struct mixer *self)
+{
+    while (self->head < self->build && !plan_at(self, self->head)->batches)
+        self->head++;
+    return self->head < self->build;
+}
+
+static void ask_why(struct mixer *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_ask_why(&self->parts[p]);
+}
+
+/* Waits until there is something to take; false: the deadline has passed, or the caller has ended the wait. */
+static bool wait_for_batch(struct mixer *self, int64_t timeout_ms)
+{
+    int64_t deadline = conn_deadline(timeout_ms), ask_at = INT64_MAX;
+    if (timeout_ms > 0 && deadline != INT64_MAX) {
+        int64_t early = (deadline - conn_now()) / 4;
+        ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
+    }
+    for (;;) {
+        int64_t wake = self->inlined ? mixer_step(self) : INT64_MAX;
+        if (has_batch(self) || self->error.status != RP_OK || has_ended(self))
+            return true;
+        int64_t now = conn_now();
+        if (now >= deadline)
+            return false;
+        if (now >= ask_at) {
+            ask_at = INT64_MAX;
+            ask_why(self);
+            continue;
+        }
+        wake = wake < deadline ? wake : deadline;
+        if (wake > now && !(self->inlined && self->news) &&
+            !conn_wait(mixer_conn(self), &self->ready, &self->lock, ask_at < wake ? ask_at : wake) && conn_is_stopped())
+            return false;
+    }
+}
+
+/* on_demand: leaves nothing in flight. If the time is over, the batch does with what there is. */
+static void settle(struct mixer *self)
+{
+    int64_t end = conn_now() + GRACE_NS;
+    bool hurried = false, dropped = false;
+    self->wanted = false;
+    while (conn_now() < end) {
+        int64_t wake = mixer_step(self);
+        bool quiet = mixer_is_quiet(self);
+        if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->error.status != RP_OK))
+            return;
+        if (quiet && !self->news && !hurried) {
+            hurried = true;
+            dropped = !plans_hurry(self);
+        } else if (!self->news)
+            conn_wait(mixer_conn(self), &self->ready, &self->lock, wake < end ? wake : end);
+    }
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_abandon(&self->parts[p]);
+}
+
+static rp_status give_error(struct mixer *self, rp_error *err)
+{
+    rp_status status = err_set(err, (rp_status)self->error.status, "%s", self->error.text);
+    self->error = (rp_error){0};
+    if (self->stalled) {
+        self->stalled = false;
+        for (uint32_t p = 0; p < self->n_parts; p++)
+            pthread_cond_signal(&self->parts[p].work);
+    }
+    mixer_wake(self);
+    return status;
+}
+
+static rp_status give_batch(struct mixer *self, rp_batch **batch)
+{
+    struct plan *plan = plan_at(self, self->head);
+    *batch = batch_list_take(&plan->batches);
+    self->stats.batches++;
+    self->stats.items += (*batch)->info.n;
+    if (!plan->batches) {
+        self->head++;
+        mixer_wake(self);
+    }
+    return RP_OK;
+}
+
+static rp_status timed_out(struct mixer *self, int64_t timeout_ms, rp_error *err)
+{
+    char why[256];
+    mixer_explain(self, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no batch from table '%s' within %lld ms: %s",
+                   self->parts[0].source.table, (long long)timeout_ms, why);
+}
+
+static rp_status ended(const struct mixer *self, rp_error *err)
+{
+    if (self->ending)
+        return err_set(err, RP_END_OF_STREAM, "nothing could be sampled from table '%s' for %lld ms: %s",
+                       self->parts[0].source.table, (long long)self->options.timeout_ms, self->end_text);
+    return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
+                   (unsigned long long)self->options.max_samples);
+}
+
+rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
+{
+    rp_status status;
+    if (timeout_ms == 0)
+        conn_look(mixer_conn(self));
+    pthread_mutex_lock(&self->lock);
+    self->wanted = true;
+    self->deadline_ns = conn_deadline(timeout_ms);
+    bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
+    if (self->options.on_demand && (!got || !mixer_is_quiet(self))) {
+        settle(self);
+        got = got || has_batch(self);
+    }
+    self->wanted = false;
+    if (!got)
+        status = stopped ? conn_stopped(err) : timed_out(self, timeout_ms, err);
+    else if (has_batch(self))
+        status = give_batch(self, batch);
+    else if (self->error.status != RP_OK)
+        status = give_error(self, err);
+    else
+        status = ended(self, err);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+void mixer_get_stats(struct mixer *self, rp_sampler_stats *out)
+{
+    pthread_mutex_lock(&self->lock);
+    *out = self->stats;
+    out->requested = (uint32_t)(self->tail - self->build);
+    out->ready = (uint32_t)(self->build - self->head);
+    pthread_mutex_unlock(&self->lock);
+}

@@ -1,0 +1,213 @@
+/* How a mixer works.
+ *
+ * A *part* is a table at one broker. A *group* of parts stands for one share of the items: the shards of a table, or sources that
+ * divide their share by mass. A *plan* is a batch to be: how many items each group gives, then how many each part gives.
+ *
+ *   drawn    how many items each group gives: by the shares
+ *   paid     the group has permits for them; how many each part gives is drawn by the masses that the parts told last
+ *   ready    all parts have given their items, and the batch is put together
+ *
+ * Plans are drawn in bursts and paid together, so one request asks a part for its items of several batches. Items of a part are
+ * alike (each is drawn independently of the others), so a plan takes whichever come first. An item's probability is the
+ * probability inside its part times the share that was used for the draw: it is exact, however old the masses are.
+ *
+ * Permits (limiter charges) are got from parts with room, ahead of the plans that need them; picks are then made where the mass is.
+ * The items that a part owes and cannot give are drawn again over the other parts.
+ *
+ * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
+ * thread that decodes, unless the caller does that, too. All fields are guarded by the mixer's lock, which is never held while a
+ * function of a connection is called. The mixer is counted by its owner, its threads and every request in flight. */
+#ifndef AGENT_CLIENT_MIXER_IMPL_H
+#define AGENT_CLIENT_MIXER_IMPL_H
+
+#include <pthread.h>
+
+#include "agent/client/sampler/mixer.h"
+#include "agent/client/sampler/sample_source.h"
+#include "proto/base/clock.h"
+#include "proto/base/rng.h"
+
+/* How a group is sampled: PermitReply.deal, and plain samples for a group of one part. */
+enum deal { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE, DEAL_PLAIN, DEAL_UNKNOWN };
+
+/* How long permits and items of a queue are waited for at one broker, before it is chosen again. */
+#define CHOOSE_MS 50
+/* A broker that does not answer for this long gets no requests until it does. */
+#define SILENT_NS NS_PER_S
+#define AWAY_NS (NS_PER_S / 4)
+#define RETRY_NS (100 * NS_PER_MS)
+
+struct pick {
+    struct part *part;
+    struct pick *next; /* in part->asked, then in part->done */
+    uint64_t id;       /* of the request; 0: not sent yet */
+    uint32_t count;
+    int64_t asked_ns;
+    bool arrived;
+    bool abandoned;           /* nobody waits for it any more */
+    struct conn_reply *reply; /* arrived, and not decoded yet */
+    rp_batch *batches;        /* decoded */
+    uint32_t row;             /* rows of the first batch that were taken */
+};
+
+struct pick_list {
+    struct pick *first, *last;
+};
+
+struct permit {
+    struct part *part;
+    uint32_t count; /* 0: asks for the state, or nobody waits for it any more */
+    int64_t asked_ns;
+};
+
+struct part {
+    struct mixer *mixer;
+    struct sample_source source; /* decoder: of the thread that decodes */
+    uint32_t group;
+    uint32_t number, shard; /* of the rp_source, and of the broker */
+    pthread_t thread;
+    bool started;
+    pthread_cond_t work; /* for its thread */
+    /* What the broker said last. */
+    bool known; /* it has answered */
+    double mass;
+    uint64_t size, room, min_size;
+    double buffer;
+    uint32_t deal;
+    int64_t state_ns; /* when it said so */
+    char why[256];    /* what a request waits for */
+    /* Its answers. */
+    bool connected;
+    int64_t lost_ns;  /* since when it is not; 0: it is */
+    int64_t retry_ns; /* no picks before this time */
+    bool away;
+    /* Requests. */
+    struct pick_list asked, done;
+    uint64_t outstanding;  /* items of picks in flight */
+    uint64_t rows;         /* items of `done` that were not taken */
+    uint64_t needed;       /* items that plans want from it */
+    uint64_t excused;      /* items that a flexible sample left out */
+    struct permit *permit; /* the request in flight; NULL: none */
+    bool why_asked;
+};
+
+struct group {
+    double share;      /* of all items */
+    uint32_t first, n; /* parts */
+    enum deal deal;
+    uint64_t stock; /* permits that no plan has used */
+    uint64_t out;   /* permits asked for */
+};
+
+enum plan_state { PLAN_DRAWN, PLAN_PAID, PLAN_READY };
+
+struct plan {
+    enum plan_state state;
+    uint32_t count;     /* items */
+    uint32_t missing;   /* items that it does without */
+    uint32_t *of_group; /* [n_groups] items */
+    uint32_t *need;     /* [n_parts] items, of groups that are not queues */
+    double *share;      /* [n_parts] used for the draw */
+    rp_batch *batches;
+};
+
+struct mixer {
+    uint32_t refs;
+    rp_sampler_options options;
+    struct batch_pool *pool; /* of the batches for the caller */
+    struct rng rng;
+    bool inlined; /* the caller plans and decodes */
+    uint32_t n_parts, n_groups, n_sources, n_shards;
+    struct part *parts;
+    struct group *groups;
+    double *room; /* working memory, [2 * n_parts] */
+    uint32_t *counts;
+    uint64_t *sizes;
+    struct batch_rows *rows; /* pieces of the batch that is put together */
+    uint32_t rows_capacity;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t work, ready;
+    bool stopping, ending;
+    bool news;           /* something has changed for the thread that plans */
+    bool wanted;         /* on_demand: a call waits for a batch */
+    int64_t deadline_ns; /* on_demand: of the call */
+    bool stalled;        /* no memory: the caller gets `error`, then it is tried again */
+    rp_error error;      /* for the caller, once */
+    char end_text[256];
+    int64_t last_ns;            /* of the last batch, or of the start */
+    uint64_t asked;             /* items of plans that are not ready */
+    uint64_t got;               /* items of ready batches */
+    uint32_t capacity;          /* plans */
+    uint64_t head, build, tail; /* plans: next to take, next to put together, next to draw; modulo capacity */
+    struct plan *plans;
+    rp_sampler_stats stats;
+};
+
+static inline struct plan *plan_at(struct mixer *self, uint64_t position)
+{
+    return &self->plans[position % self->capacity];
+}
+
+/* True if requests may be made that wait inside a broker. */
+static inline bool mixer_is_open(const struct mixer *self)
+{
+    return !self->options.on_demand || self->wanted;
+}
+
+/* mixer.c */
+void mixer_unref(struct mixer *self);
+/* Tells the thread that plans, and a caller that does its work. */
+void mixer_wake(struct mixer *self);
+
+/* mixer_part.c: all with the lock held, which some release meanwhile. */
+/* Asks a part for items. Released while it sends. */
+void part_ask(struct part *self, uint32_t count);
+/* Asks for permits, or with 0 for the state. Released while it sends. */
+void part_permit(struct part *self, uint32_t count);
+/* Decodes one reply that has arrived; false: there is none. Released meanwhile. */
+bool part_decode(struct part *self);
+/* Asks the broker what its requests wait for. Released while it sends. */
+void part_ask_why(struct part *self);
+/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Released while it cancels. */
+void part_abandon(struct part *self);
+/* Reads a PermitReply and returns the number of permits that it grants. */
+uint32_t part_read_permit(struct part *self, const struct conn_reply *reply);
+/* Adds the next n rows to the pieces in mixer->rows. False: no memory. */
+bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
+/* Takes n rows that were put into a batch. */
+void part_consume(struct part *self, uint32_t n);
+void part_fini(struct part *self);
+void *part_main(void *arg);
+
+/* mixer_step.c: one step of the thread that plans; returns the time of the next. Lock held, and released meanwhile. */
+int64_t mixer_step(struct mixer *self);
+/* True if no request of any part is in flight. */
+bool mixer_is_quiet(const struct mixer *self);
+
+/* mixer_plan.c: plans. Lock held. */
+/* Draws as many plans as there is room for, if a burst is due. */
+void plans_draw(struct mixer *self, int64_t now_ns);
+/* Pays the plans that the permits are enough for, and draws which parts give their items. */
+void plans_pay(struct mixer *self);
+/* Draws the items again that a part owes and cannot give. False: no other part can. */
+bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
+/* Takes items out of the plans that a part gives, the newest first: they do without them. */
+void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
+/* The caller's time is over: the plan does with what there is. False: there is nothing, and the plan was dropped. */
+bool plans_hurry(struct mixer *self);
+/* Drops all plans that are not ready. */
+void plans_drop(struct mixer *self);
+/* Puts batches together while their items are there. Released meanwhile. */
+void plans_build(struct mixer *self);
+/* Returns a part's weight in draws of its group: 0 if it can give nothing. */
+double part_weight(const struct part *self);
+/* Returns the items that plans in a state want from a group. */
+uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state);
+
+/* mixer_why.c: writes what the next batch waits for. */
+void mixer_explain(struct mixer *self, char *out, size_t size);
+
+#endif

@@ -1,0 +1,411 @@
+/* One part of a mixer: its requests, their replies, and the rows that wait to be dealt. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/sampler/mixer_impl.h"
+#include "proto/base/error.h"
+#include "proto/base/trace.h"
+#include "proto/wire/pb.h"
+
+static double as_double(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void keep_text(char *out, size_t size, const char *text, size_t length)
+{
+    length = length < size ? length : size - 1;
+    if (length)
+        memcpy(out, text, length);
+    out[length] = '\0';
+}
+
+static void list_add(struct pick_list *list, struct pick *pick)
+{
+    pick->next = NULL;
+    if (list->last)
+        list->last->next = pick;
+    else
+        list->first = pick;
+    list->last = pick;
+}
+
+static void list_remove(struct pick_list *list, struct pick *pick)
+{
+    struct pick *before = NULL;
+    for (struct pick *at = list->first; at != pick; at = at->next)
+        before = at;
+    if (before)
+        before->next = pick->next;
+    else
+        list->first = pick->next;
+    if (list->last == pick)
+        list->last = before;
+}
+
+static void pick_free(struct pick *self)
+{
+    batch_list_release(&self->batches);
+    conn_reply_destroy(&self->reply);
+    free(self);
+}
+
+void part_fini(struct part *self)
+{
+    struct pick_list *lists[] = {&self->asked, &self->done};
+    for (uint32_t i = 0; i < 2; i++)
+        while (lists[i]->first) {
+            struct pick *pick = lists[i]->first;
+            list_remove(lists[i], pick);
+            pick_free(pick);
+        }
+    sample_source_fini(&self->source);
+    pthread_cond_destroy(&self->work);
+}
+
+/* ---- what the broker says about its table ---- */
+
+/* The broker has answered, so it is there. */
+static void note_answer(struct part *self, int64_t now_ns)
+{
+    self->state_ns = now_ns;
+    self->away = false;
+}
+
+/* The end of the reply to a paid sample. */
+static void read_sample_state(struct part *self, const struct conn_reply *reply, uint64_t table_size)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    double mass = 0; /* absent: 0 */
+    uint64_t room = 0;
+    while (pb_next(&reader, &field) == 1) {
+        if (field.number == 24 && field.wire == PB_FIXED64)
+            mass = as_double(field.value);
+        else if (field.number == 25 && field.wire == PB_FIXED64)
+            room = field.value;
+    }
+    self->mass = mass;
+    self->room = room;
+    self->size = table_size;
+}
+
+uint32_t part_read_permit(struct part *self, const struct conn_reply *reply)
+{
+    uint64_t values[8] = {0}; /* by field */
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    while (pb_next(&reader, &field) == 1)
+        if (field.number < 8 && field.wire != PB_BYTES)
+            values[field.number] = field.value;
+    self->deal = (uint32_t)values[2];
+    self->room = values[3];
+    self->mass = as_double(values[4]);
+    self->size = values[5];
+    self->min_size = values[6];
+    self->buffer = as_double(values[7]);
+    self->known = true;
+    return (uint32_t)values[1];
+}
+
+/* An error of a request: the broker may be back soon, or the caller has to know. */
+static void note_error(struct part *self, rp_status status, const rp_error *error, int64_t now_ns)
+{
+    struct mixer *mixer = self->mixer;
+    if (status == RP_DEADLINE_EXCEEDED) {
+        keep_text(self->why, sizeof self->why, error->text, strlen(error->text));
+        return;
+    }
+    self->retry_ns = now_ns + RETRY_NS;
+    if (status == RP_CANCELLED || status == RP_UNAVAILABLE || mixer->error.status != RP_OK)
+        return;
+    mixer->error = *error;
+    mixer->error.status = status;
+    pthread_cond_signal(&mixer->ready);
+}
+
+/* Returns a time-out inside the broker: at most that of an on_demand call. */
+static int64_t broker_ms(const struct mixer *mixer, int64_t timeout_ms)
+{
+    int64_t left = mixer->options.on_demand ? conn_left_ms(mixer->deadline_ns) : -1;
+    return left >= 0 && (timeout_ms < 0 || left < timeout_ms) ? left : timeout_ms;
+}
+
+/* ---- permits ---- */
+
+static void on_permit(void *ctx, struct conn_reply *reply)
+{
+    struct permit *permit = ctx;
+    struct part *part = permit->part;
+    struct mixer *mixer = part->mixer;
+    rp_error error = {0};
+    rp_status status = conn_reply_status(reply, &error);
+    pthread_mutex_lock(&mixer->lock);
+    struct group *group = &mixer->groups[part->group];
+    int64_t now = conn_now();
+    if (part->permit == permit)
+        part->permit = NULL;
+    group->out -= permit->count;
+    if (reply->answered)
+        note_answer(part, now);
+    if (reply->answered && reply->view.body == REPLAY__REPLY__BODY_PERMIT)
+        group->stock += part_read_permit(part, reply);
+    if (status != RP_OK && !mixer->stopping)
+        note_error(part, status, &error, now);
+    mixer_wake(mixer);
+    pthread_mutex_unlock(&mixer->lock);
+    conn_reply_destroy(&reply);
+    free(permit);
+    mixer_unref(mixer);
+}
+
+void part_permit(struct part *self, uint32_t count)
+{
+    struct mixer *mixer = self->mixer;
+    struct permit *permit = malloc(sizeof *permit);
+    if (!permit)
+        return; /* asked for again at the next step */
+    *permit = (struct permit){self, count, conn_now()};
+    self->permit = permit;
+    mixer->groups[self->group].out += count;
+    int64_t timeout_ms = count ? broker_ms(mixer, CHOOSE_MS) : 0;
+    __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&mixer->lock);
+    Replay__Permit body = REPLAY__PERMIT__INIT;
+    body.table = self->source.table;
+    body.count = count;
+    body.flexible = true;
+    body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    body.timeout_ms = (uint64_t)timeout_ms;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
+    conn_send(self->source.conn, &message, on_permit, permit);
+    pthread_mutex_lock(&mixer->lock);
+}
+
+/* ---- picks ---- */
+
+static void on_pick(void *ctx, struct conn_reply *reply)
+{
+    struct pick *pick = ctx;
+    struct part *part = pick->part;
+    struct mixer *mixer = part->mixer;
+    pthread_mutex_lock(&mixer->lock);
+    bool wanted = !mixer->stopping && !pick->abandoned;
+    if (wanted) {
+        pick->reply = reply;
+        pick->arrived = true;
+        if (mixer->inlined)
+            mixer_wake(mixer);
+        else
+            pthread_cond_signal(&part->work);
+    } else if (pick->abandoned && reply->answered) {
+        note_answer(part, conn_now());
+        mixer_wake(mixer);
+    }
+    bool free_it = pick->abandoned;
+    pthread_mutex_unlock(&mixer->lock);
+    if (!wanted)
+        conn_reply_destroy(&reply);
+    if (free_it)
+        pick_free(pick);
+    mixer_unref(mixer);
+}
+
+void part_ask(struct part *self, uint32_t count)
+{
+    struct mixer *mixer = self->mixer;
+    struct pick *pick = calloc(1, sizeof *pick);
+    if (!pick)
+        return; /* asked for again at the next step */
+    *pick = (struct pick){.part = self, .count = count, .asked_ns = conn_now()};
+    list_add(&self->asked, pick);
+    self->outstanding += count;
+    __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
+    int64_t timeout_ms = broker_ms(mixer, mixer->groups[self->group].deal == DEAL_QUEUE ? CHOOSE_MS : -1);
+    pthread_mutex_unlock(&mixer->lock);
+    uint64_t id = sample_source_request(&self->source, count, timeout_ms, on_pick, pick);
+    pthread_mutex_lock(&mixer->lock);
+    for (struct pick *at = self->asked.first; at; at = at->next)
+        if (at == pick) /* it may have been decoded and freed meanwhile */
+            pick->id = id;
+}
+
+void part_abandon(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    if (self->permit && self->permit->count) {
+        mixer->groups[self->group].out -= self->permit->count;
+        self->permit->count = 0; /* what it still grants is welcome */
+        self->permit = NULL;
+    }
+    for (struct pick *pick = self->asked.first, *next; pick; pick = next) {
+        next = pick->next;
+        if (pick->arrived || !pick->id)
+            continue;
+        uint64_t id = pick->id;
+        list_remove(&self->asked, pick);
+        self->outstanding -= pick->count;
+        pick->abandoned = true; /* its reply function frees it */
+        pthread_mutex_unlock(&mixer->lock);
+        conn_cancel(self->source.conn, id);
+        pthread_mutex_lock(&mixer->lock);
+        next = self->asked.first;
+    }
+}
+
+/* Takes what was decoded from a reply. Lock held. */
+static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status, const rp_error *error)
+{
+    struct mixer *mixer = self->mixer;
+    int64_t now = conn_now();
+    list_remove(&self->asked, pick);
+    self->outstanding -= pick->count;
+    uint64_t n = batch_list_items(batches);
+    if (pick->reply->answered)
+        note_answer(self, now);
+    if (status == RP_OK && self->source.paid)
+        read_sample_state(self, pick->reply, batches ? batches->info.table_size : 0);
+    else if (status == RP_OK && batches)
+        self->size = batches->info.table_size;
+    if (status != RP_OK)
+        note_error(self, status, error, now);
+    conn_reply_destroy(&pick->reply);
+    pick->batches = batches;
+    self->rows += n;
+    if (status == RP_OK && !self->source.paid && self->source.options.flexible && n)
+        self->excused += pick->count - n;
+    if (n)
+        list_add(&self->done, pick);
+    else
+        pick_free(pick);
+    mixer_wake(mixer);
+}
+
+bool part_decode(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    struct pick *pick = self->asked.first;
+    while (pick && !pick->arrived)
+        pick = pick->next;
+    if (!pick || mixer->stalled || mixer->stopping)
+        return false;
+    rp_batch *batches = NULL;
+    rp_error error = {0};
+    pthread_mutex_unlock(&mixer->lock);
+    int64_t start = conn_now(), traced = trace_now(conn_trace(self->source.conn));
+    rp_status status = conn_reply_status(pick->reply, &error);
+    if (status == RP_OK)
+        status = sample_source_decode(&self->source, pick->reply, pick->count, &batches, &error);
+    trace_add_since(conn_trace(self->source.conn), "decode", NULL, traced, pick->count);
+    pthread_mutex_lock(&mixer->lock);
+    mixer->stats.decode_ns += (uint64_t)(conn_now() - start);
+    if (status == RP_NO_MEMORY && pick->reply->answered && pick->reply->status == RP_OK) {
+        mixer->stalled = true; /* its items may exist nowhere else */
+        mixer->error = error;
+        pthread_cond_signal(&mixer->ready);
+        return false;
+    }
+    finish(self, pick, batches, status, &error);
+    return true;
+}
+
+void *part_main(void *arg)
+{
+    struct part *self = arg;
+    struct mixer *mixer = self->mixer;
+    pthread_mutex_lock(&mixer->lock);
+    while (!mixer->stopping)
+        if (!part_decode(self) && !mixer->stopping)
+            pthread_cond_wait(&self->work, &mixer->lock);
+    pthread_mutex_unlock(&mixer->lock);
+    mixer_unref(mixer);
+    return NULL;
+}
+
+/* ---- rows ---- */
+
+static bool add_piece(struct mixer *mixer, uint32_t *pieces, const struct batch_rows *piece)
+{
+    if (*pieces == mixer->rows_capacity) {
+        uint32_t capacity = mixer->rows_capacity ? 2 * mixer->rows_capacity : 64;
+        struct batch_rows *grown = realloc(mixer->rows, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        mixer->rows = grown;
+        mixer->rows_capacity = capacity;
+    }
+    mixer->rows[(*pieces)++] = *piece;
+    return true;
+}
+
+bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces)
+{
+    for (const struct pick *pick = self->done.first; pick && n; pick = pick->next) {
+        uint32_t row = pick->row;
+        for (const rp_batch *batch = pick->batches; batch && n; batch = batch->next, row = 0) {
+            uint32_t part = batch->info.n - row < n ? batch->info.n - row : n;
+            struct batch_rows piece = {batch, row, part, share, self->number, self->shard};
+            if (part && !add_piece(self->mixer, pieces, &piece))
+                return false;
+            n -= part;
+        }
+    }
+    return n == 0;
+}
+
+void part_consume(struct part *self, uint32_t n)
+{
+    self->rows -= n;
+    while (n) {
+        struct pick *pick = self->done.first;
+        uint32_t left = pick->batches->info.n - pick->row, part = left < n ? left : n;
+        pick->row += part;
+        n -= part;
+        if (part < left)
+            continue;
+        rp_batch *batch = batch_list_take(&pick->batches);
+        rp_batch_release(&batch);
+        pick->row = 0;
+        if (!pick->batches) {
+            list_remove(&self->done, pick);
+            pick_free(pick);
+        }
+    }
+}
+
+/* ---- why ---- */
+
+static void on_why(void *ctx, struct conn_reply *reply)
+{
+    struct part *self = ctx;
+    struct mixer *mixer = self->mixer;
+    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    pthread_mutex_lock(&mixer->lock);
+    self->why_asked = false;
+    for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
+        const Replay__Wait *wait = wire->why->waits[i];
+        bool ours = strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0;
+        if (ours && strcmp(wait->table, self->source.table) == 0)
+            keep_text(self->why, sizeof self->why, wait->text, strlen(wait->text));
+    }
+    pthread_mutex_unlock(&mixer->lock);
+    if (wire)
+        conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+    mixer_unref(mixer);
+}
+
+void part_ask_why(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    if (self->why_asked || self->away)
+        return;
+    self->why_asked = true;
+    __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&mixer->lock);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
+    conn_send(self->source.conn, &message, on_why, self);
+    pthread_mutex_lock(&mixer->lock);
+}

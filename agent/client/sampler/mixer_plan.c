@@ -1,0 +1,404 @@
+/* Plans: which batch gets how many items from where. */
+#include <string.h>
+
+#include "agent/client/sampler/mixer_impl.h"
+#include "agent/client/sampler/shares.h"
+#include "proto/base/error.h"
+
+double part_weight(const struct part *self)
+{
+    return self->known && !self->away && self->mass > 0 ? self->mass : 0;
+}
+
+static bool is_dealt(enum deal deal)
+{
+    return deal == DEAL_PERMITS || deal == DEAL_MASS;
+}
+
+uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
+{
+    uint64_t sum = 0;
+    for (uint64_t at = self->build; at < self->tail; at++)
+        if (plan_at(self, at)->state == state)
+            sum += plan_at(self, at)->of_group[group];
+    return sum;
+}
+
+/* ---- drawing ---- */
+
+/* Returns how many items the next batch has; 0: no batch now. */
+static uint32_t next_count(const struct mixer *self)
+{
+    uint64_t max = self->options.max_samples, planned = self->got + self->asked;
+    if (self->stopping || self->ending || self->tail - self->head >= self->capacity)
+        return 0;
+    if (self->options.on_demand && (!self->wanted || self->build < self->tail))
+        return 0;
+    if (max && planned >= max)
+        return 0;
+    return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
+}
+
+static void draw(struct mixer *self, uint32_t count)
+{
+    struct plan *plan = plan_at(self, self->tail++);
+    plan->state = PLAN_DRAWN;
+    plan->count = count;
+    plan->missing = 0;
+    memset(plan->of_group, 0, self->n_groups * sizeof *plan->of_group);
+    memset(plan->need, 0, self->n_parts * sizeof *plan->need);
+    memset(plan->share, 0, self->n_parts * sizeof *plan->share);
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        self->room[self->n_parts + g] = self->groups[g].share;
+    shares_draw(&self->rng, self->room + self->n_parts, self->n_groups, count, plan->of_group, self->room);
+    self->asked += count;
+}
+
+void plans_draw(struct mixer *self, int64_t now_ns)
+{
+    uint64_t room = self->capacity - (self->tail - self->head);
+    if (room < 1 || room < self->capacity / 2)
+        return;
+    if (self->build == self->tail)
+        self->last_ns = now_ns; /* a stream without requests has not waited */
+    for (uint32_t count; (count = next_count(self)) > 0;)
+        draw(self, count);
+}
+
+/* ---- paying ---- */
+
+/* True if parts of the group can give items. */
+static bool group_has_items(const struct mixer *self, const struct group *group)
+{
+    double mass = 0;
+    uint64_t size = 0, min_size = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        mass += part_weight(&self->parts[p]);
+        if (self->parts[p].known && !self->parts[p].away) {
+            size += self->parts[p].size;
+            min_size += self->parts[p].min_size;
+        }
+    }
+    return mass > 0 && (group->deal != DEAL_MASS || size >= min_size);
+}
+
+/* True if nobody has room for more samples and no answer about that is under way. */
+static bool is_starved(const struct mixer *self, const struct group *group)
+{
+    uint64_t room = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        room += self->parts[p].away ? 0 : self->parts[p].room;
+    return room == 0;
+}
+
+static void shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count)
+{
+    plan->of_group[group] -= count;
+    plan->missing += count;
+    self->asked -= count;
+}
+
+/* With `flexible`, a plan takes the permits that there are. */
+static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool front)
+{
+    struct group *group = &self->groups[g];
+    uint32_t want = plan->of_group[g];
+    if (group->deal == DEAL_UNKNOWN)
+        return false;
+    if (!is_dealt(group->deal) || want == 0)
+        return true;
+    if (!group_has_items(self, group))
+        return false;
+    if (group->deal == DEAL_MASS || group->stock >= want)
+        return true;
+    if (!front || !self->options.flexible || group->stock == 0 || !is_starved(self, group))
+        return false;
+    shrink(self, plan, g, want - (uint32_t)group->stock);
+    return true;
+}
+
+/* Sets the shares of a group's parts in a plan, as they are now. Returns their sum before that; 0: no part can give items. */
+static double set_shares(struct mixer *self, struct plan *plan, const struct group *group)
+{
+    double sum = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        sum += part_weight(&self->parts[p]);
+    for (uint32_t p = group->first; p < group->first + group->n && sum > 0; p++)
+        if (part_weight(&self->parts[p]) > 0)
+            plan->share[p] = group->share * part_weight(&self->parts[p]) / sum;
+    return sum;
+}
+
+/* Draws which parts of a group give `count` items of a plan. Returns how many were drawn. */
+static uint32_t draw_parts(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count)
+{
+    uint32_t drawn = 0, *counts = self->counts;
+    double *weights = self->room + self->n_parts;
+    if (set_shares(self, plan, group) == 0)
+        return 0;
+    memset(counts, 0, group->n * sizeof *counts);
+    for (uint32_t i = 0; i < group->n; i++) {
+        weights[i] = part_weight(&self->parts[group->first + i]);
+        self->sizes[i] = self->parts[group->first + i].size;
+    }
+    if (self->options.distinct)
+        drawn = shares_draw_distinct(&self->rng, weights, self->sizes, group->n, count, counts);
+    else if (shares_draw(&self->rng, weights, group->n, count, counts, self->room))
+        drawn = count;
+    for (uint32_t i = 0; i < group->n; i++) {
+        plan->need[group->first + i] += counts[i];
+        self->parts[group->first + i].needed += counts[i];
+    }
+    return drawn;
+}
+
+static void pay(struct mixer *self, struct plan *plan)
+{
+    plan->state = PLAN_PAID;
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        struct group *group = &self->groups[g];
+        uint32_t want = plan->of_group[g];
+        if (group->deal == DEAL_PLAIN) {
+            plan->need[group->first] = want;
+            plan->share[group->first] = group->share;
+            self->parts[group->first].needed += want;
+        } else if (is_dealt(group->deal) && want) {
+            group->stock -= group->deal == DEAL_PERMITS ? want : 0;
+            uint32_t drawn = draw_parts(self, plan, group, want);
+            if (drawn < want)
+                shrink(self, plan, g, want - drawn);
+        }
+    }
+}
+
+/* True if more permits are about to come, and it is better to wait for them: one request then serves several batches. */
+static bool more_comes(struct mixer *self)
+{
+    bool idle = true, comes = false;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        idle = idle && !self->parts[p].outstanding && !self->parts[p].rows;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        comes = comes || (self->groups[g].out && plans_want(self, g, PLAN_DRAWN) > self->groups[g].stock);
+    return comes && !idle;
+}
+
+void plans_pay(struct mixer *self)
+{
+    if (more_comes(self))
+        return;
+    for (uint64_t at = self->build; at < self->tail; at++) {
+        struct plan *plan = plan_at(self, at);
+        if (plan->state != PLAN_DRAWN)
+            continue;
+        for (uint32_t g = 0; g < self->n_groups; g++)
+            if (!group_pays(self, plan, g, at == self->build))
+                return;
+        pay(self, plan);
+    }
+}
+
+/* ---- items that a part cannot give ---- */
+
+bool plans_redraw(struct mixer *self, struct part *part, uint64_t count)
+{
+    struct group *group = &self->groups[part->group];
+    uint32_t p = (uint32_t)(part - self->parts);
+    double others = 0;
+    for (uint32_t q = group->first; q < group->first + group->n; q++)
+        others += q == p ? 0 : part_weight(&self->parts[q]);
+    if (!(others > 0) || part_weight(part) > 0)
+        return false;
+    for (uint64_t at = self->tail; at > self->build && count > 0; at--) {
+        struct plan *plan = plan_at(self, at - 1);
+        uint32_t moved = plan->need[p] < count ? plan->need[p] : (uint32_t)count;
+        if (plan->state != PLAN_PAID || moved == 0)
+            continue;
+        plan->need[p] -= moved;
+        part->needed -= moved;
+        count -= moved;
+        uint32_t drawn = draw_parts(self, plan, group, moved);
+        if (drawn < moved)
+            shrink(self, plan, part->group, moved - drawn);
+    }
+    return true;
+}
+
+void plans_excuse(struct mixer *self, struct part *part, uint64_t count)
+{
+    uint32_t p = (uint32_t)(part - self->parts);
+    for (uint64_t at = self->tail; at > self->build && count > 0; at--) {
+        struct plan *plan = plan_at(self, at - 1);
+        uint32_t less = plan->need[p] < count ? plan->need[p] : (uint32_t)count;
+        if (plan->state != PLAN_PAID || less == 0)
+            continue;
+        plan->need[p] -= less;
+        part->needed -= less;
+        count -= less;
+        shrink(self, plan, part->group, less);
+    }
+}
+
+/* Returns the rows that are there for a group. */
+static uint64_t group_rows(const struct mixer *self, const struct group *group)
+{
+    uint64_t rows = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        rows += self->parts[p].rows;
+    return rows;
+}
+
+/* The plan waits for the limiter: it gets the permits that there are. */
+static bool hurry_drawn(struct mixer *self, struct plan *plan)
+{
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        struct group *group = &self->groups[g];
+        uint64_t have = group->deal == DEAL_PERMITS ? group->stock : plan->of_group[g];
+        if (is_dealt(group->deal) && !group_has_items(self, group))
+            have = 0;
+        if (group->deal == DEAL_UNKNOWN || self->options.whole)
+            have = have < plan->of_group[g] || group->deal == DEAL_UNKNOWN ? 0 : have;
+        if (plan->of_group[g] > have)
+            shrink(self, plan, g, plan->of_group[g] - (uint32_t)have);
+    }
+    if (plan->count == plan->missing)
+        return false;
+    pay(self, plan);
+    return true;
+}
+
+bool plans_hurry(struct mixer *self)
+{
+    struct plan *plan = plan_at(self, self->build);
+    if (self->build == self->tail)
+        return true;
+    if (plan->state == PLAN_DRAWN && !hurry_drawn(self, plan)) {
+        plans_drop(self);
+        return false;
+    }
+    for (uint32_t g = 0; g < self->n_groups; g++) { /* parts that wait for their own limiter, and queues */
+        struct group *group = &self->groups[g];
+        if (is_dealt(group->deal))
+            continue;
+        uint64_t rows = group_rows(self, group);
+        uint32_t less = plan->of_group[g] > rows ? plan->of_group[g] - (uint32_t)rows : 0;
+        if (group->deal == DEAL_PLAIN)
+            plans_excuse(self, &self->parts[group->first], less);
+        else
+            shrink(self, plan, g, less);
+    }
+    if (plan->count > plan->missing)
+        return true;
+    plans_drop(self);
+    return false;
+}
+
+void plans_drop(struct mixer *self)
+{
+    self->tail = self->build;
+    self->asked = 0;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        self->parts[p].needed = 0;
+}
+
+/* ---- building ---- */
+
+static bool is_complete(const struct mixer *self, const struct plan *plan)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (plan->need[p] > self->parts[p].rows)
+            return false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].deal == DEAL_QUEUE && group_rows(self, &self->groups[g]) < plan->of_group[g])
+            return false;
+    return true;
+}
+
+/* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
+static void deal_queue(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count)
+{
+    while (count) {
+        uint32_t best = group->first;
+        for (uint32_t p = group->first; p < group->first + group->n; p++)
+            if (self->parts[p].rows - plan->need[p] > self->parts[best].rows - plan->need[best])
+                best = p;
+        uint64_t left = self->parts[best].rows - plan->need[best];
+        uint32_t part = left < count ? (uint32_t)left : count;
+        plan->need[best] += part;
+        plan->share[best] = group->share;
+        self->parts[best].needed += part;
+        count -= part;
+    }
+}
+
+static void finish_batches(struct mixer *self, struct plan *plan)
+{
+    uint64_t size = 0;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        size += self->parts[p].size;
+    bool several = plan->batches && plan->batches->next;
+    for (rp_batch *batch = plan->batches; batch; batch = batch->next) {
+        batch->info.table_size = size;
+        batch->info.partial = plan->missing > 0 || several;
+        if (!batch->text[0] && several)
+            strcpy(batch->text, "the items of the batch do not all have the same fields");
+        else if (!batch->text[0] && plan->missing)
+            mixer_explain(self, batch->text, sizeof batch->text);
+    }
+}
+
+/* Puts the front batch together. False: no memory, or it would be too large: the caller gets the error. */
+static bool build(struct mixer *self, struct plan *plan)
+{
+    uint32_t pieces = 0;
+    bool ok = true;
+    rp_error error = {0};
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].deal == DEAL_QUEUE)
+            deal_queue(self, plan, &self->groups[g], plan->of_group[g]);
+    for (uint32_t p = 0; p < self->n_parts && ok; p++)
+        ok = !plan->need[p] || part_peek(&self->parts[p], plan->need[p], plan->share[p], &pieces);
+    struct batch_join_options options = {.beta = self->options.beta,
+                                         .max_bytes = self->options.max_bytes,
+                                         .sources = self->n_sources > 1,
+                                         .shards = self->n_shards > 1};
+    rp_status status = ok ? RP_OK : err_set(&error, RP_NO_MEMORY, "no memory to put a batch together");
+    pthread_mutex_unlock(&self->lock);
+    if (status == RP_OK)
+        status = batch_join(self->pool, self->rows, pieces, &options, &plan->batches, &error);
+    pthread_mutex_lock(&self->lock);
+    if (status == RP_NO_MEMORY) {
+        self->stalled = true;
+        self->error = error;
+        for (uint32_t g = 0; g < self->n_groups; g++) /* dealt again at the next try */
+            for (uint32_t p = self->groups[g].first;
+                 self->groups[g].deal == DEAL_QUEUE && p < self->groups[g].first + self->groups[g].n; p++) {
+                self->parts[p].needed -= plan->need[p];
+                plan->need[p] = 0;
+            }
+        return false;
+    }
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        part_consume(&self->parts[p], plan->need[p]);
+        self->parts[p].needed -= plan->need[p];
+    }
+    if (status != RP_OK)
+        self->error = error;
+    else
+        finish_batches(self, plan);
+    return true;
+}
+
+void plans_build(struct mixer *self)
+{
+    while (self->build < self->tail && !self->stalled) {
+        struct plan *plan = plan_at(self, self->build);
+        if (plan->state != PLAN_PAID || !is_complete(self, plan) || (plan->count > plan->missing && !build(self, plan)))
+            break;
+        plan->state = PLAN_READY;
+        self->asked -= plan->count - plan->missing;
+        self->got += batch_list_items(plan->batches);
+        self->last_ns = conn_now();
+        self->build++;
+    }
+    pthread_cond_signal(&self->ready);
+}

@@ -1,0 +1,252 @@
+/* What the thread that plans does: who is there, permits, picks. */
+#include "agent/client/sampler/mixer_impl.h"
+#include "proto/base/error.h"
+
+/* A state that is older is asked for again while batches are waited for. */
+#define OLD_NS (100 * NS_PER_MS)
+
+/* ---- who is there ---- */
+
+/* Asks the connections; released meanwhile. */
+static void look_at_connections(struct mixer *self, int64_t now_ns)
+{
+    pthread_mutex_unlock(&self->lock);
+    for (uint32_t p = 0; p < self->n_parts; p++) /* only this thread uses `connected` */
+        self->parts[p].connected = conn_state(self->parts[p].source.conn) == RP_CLIENT_CONNECTED;
+    pthread_mutex_lock(&self->lock);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        if (part->connected)
+            part->lost_ns = 0;
+        else if (part->lost_ns == 0)
+            part->lost_ns = now_ns;
+    }
+}
+
+/* True if the broker is connected and answers nothing: it is stopped, or its machine is gone. */
+static bool is_silent(const struct part *self, int64_t now_ns)
+{
+    const struct pick *pick = self->asked.first;
+    while (pick && pick->arrived)
+        pick = pick->next;
+    if (self->source.paid && pick && now_ns - pick->asked_ns > SILENT_NS)
+        return true;
+    return self->permit && now_ns - self->permit->asked_ns > SILENT_NS + CHOOSE_MS * NS_PER_MS;
+}
+
+static bool has_other(const struct mixer *self, const struct part *part)
+{
+    const struct group *group = &self->groups[part->group];
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        if (&self->parts[p] != part && part_weight(&self->parts[p]) > 0)
+            return true;
+    return false;
+}
+
+/* A part that is away gives up what it was asked for, if another part can give it. */
+static void look_at_parts(struct mixer *self, int64_t now_ns)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        if (self->groups[part->group].n == 1)
+            continue;
+        if ((part->lost_ns && now_ns - part->lost_ns > AWAY_NS) || is_silent(part, now_ns))
+            part->away = true;
+        if (part->away && has_other(self, part))
+            part_abandon(part);
+    }
+}
+
+/* Learns how a group is sampled from the first part that answers. */
+static void learn_deals(struct mixer *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        struct group *group = &self->groups[part->group];
+        if (!part->known || group->deal == DEAL_PLAIN)
+            continue;
+        if (group->deal == DEAL_UNKNOWN && part->deal <= DEAL_QUEUE)
+            group->deal = part->deal;
+        part->source.paid = group->deal != DEAL_QUEUE;
+        part->source.options.whole = 0;
+        part->source.options.flexible = group->deal == DEAL_QUEUE;
+    }
+}
+
+/* Asks for states that are old, and of parts that have never answered. Released meanwhile. */
+static void ask_states(struct mixer *self, int64_t now_ns)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        bool old = !part->known || now_ns - part->state_ns > OLD_NS;
+        if (self->groups[part->group].deal != DEAL_PLAIN && old && !part->permit && now_ns >= part->retry_ns)
+            part_permit(part, 0);
+    }
+}
+
+/* ---- permits ---- */
+
+/* Returns how many more permits a group should ask for: for the plans that wait, and for the burst after them. */
+static uint64_t permits_missing(struct mixer *self, uint32_t g)
+{
+    struct group *group = &self->groups[g];
+    uint64_t want = plans_want(self, g, PLAN_DRAWN), have = group->stock + group->out;
+    uint64_t max = self->options.max_samples, planned = self->got + self->asked;
+    double ahead = self->options.on_demand ? 0 : (double)self->capacity / 2 * self->options.batch_size;
+    if (max)
+        ahead = planned >= max ? 0 : ahead < (double)(max - planned) ? ahead : (double)(max - planned);
+    if (self->ending)
+        ahead = 0;
+    want += (uint64_t)(ahead * group->share);
+    return want > have ? want - have : 0;
+}
+
+static bool may_ask(const struct part *self, int64_t now_ns)
+{
+    return self->known && !self->away && self->connected && !self->permit && now_ns >= self->retry_ns;
+}
+
+/* Returns the part of a group that may be asked and has the most room; NULL: none. */
+static struct part *roomiest(struct mixer *self, const struct group *group, int64_t now_ns)
+{
+    struct part *best = NULL;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        if (may_ask(&self->parts[p], now_ns) && (!best || self->parts[p].room > best->room))
+            best = &self->parts[p];
+    return best;
+}
+
+static uint32_t parts_to_ask(const struct mixer *self, const struct group *group, int64_t now_ns)
+{
+    uint32_t n = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        n += may_ask(&self->parts[p], now_ns);
+    return n;
+}
+
+/* Asks parts with room for what they have, and spreads the rest: it waits there. Released meanwhile. */
+static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
+{
+    struct group *group = &self->groups[g];
+    struct part *part;
+    for (uint64_t missing; (missing = permits_missing(self, g)) > 0 && (part = roomiest(self, group, now_ns));) {
+        uint64_t share = (missing + parts_to_ask(self, group, now_ns) - 1) / parts_to_ask(self, group, now_ns);
+        uint64_t count = part->room > share ? part->room : share;
+        count = count < missing ? count : missing;
+        part->room -= part->room < count ? part->room : count; /* until it tells */
+        part_permit(part, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX);
+    }
+}
+
+/* ---- picks ---- */
+
+static void ask(struct part *self, uint64_t count)
+{
+    uint32_t most = self->source.options.batch_size; /* the broker's largest */
+    struct mixer *mixer = self->mixer;
+    while (count && !mixer->stopping) {
+        uint32_t part = count < most ? (uint32_t)count : most;
+        part_ask(self, part);
+        count -= part;
+    }
+}
+
+static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
+{
+    enum deal deal = self->groups[part->group].deal;
+    if (part->excused) {
+        plans_excuse(self, part, part->excused);
+        part->excused = 0;
+    }
+    uint64_t have = part->rows + part->outstanding;
+    uint64_t owed = part->needed > have ? part->needed - have : 0;
+    if (owed == 0 || (deal != DEAL_PLAIN && part_weight(part) == 0 && (plans_redraw(self, part, owed), true)))
+        return;
+    if (now_ns >= part->retry_ns && (deal != DEAL_PLAIN || mixer_is_open(self)))
+        ask(part, owed);
+}
+
+/* Asks the parts of a queue for what its plans want: where items are, and the rest everywhere. */
+static void ask_queue(struct mixer *self, uint32_t g, int64_t now_ns)
+{
+    struct group *group = &self->groups[g];
+    uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
+    uint32_t idle = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        struct part *part = &self->parts[p];
+        have += part->rows + part->outstanding;
+        idle += !part->outstanding && !part->away && part->known && now_ns >= part->retry_ns;
+    }
+    for (uint32_t p = group->first; p < group->first + group->n && want > have && idle; p++) {
+        struct part *part = &self->parts[p];
+        if (part->outstanding || part->away || !part->known || now_ns < part->retry_ns)
+            continue;
+        uint64_t share = (want - have + idle - 1) / idle, count = part->size > share ? part->size : share;
+        count = count < want - have ? count : want - have;
+        have += count;
+        idle--;
+        ask(part, count);
+    }
+}
+
+static void ask_picks(struct mixer *self, int64_t now_ns)
+{
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        struct group *group = &self->groups[g];
+        if (group->deal == DEAL_QUEUE && mixer_is_open(self))
+            ask_queue(self, g, now_ns);
+        /* A redraw may give more to a part that was asked already: twice around serves all. */
+        for (uint32_t i = 0; i < 2 * group->n && group->deal != DEAL_QUEUE; i++)
+            ask_part(self, &self->parts[group->first + i % group->n], now_ns);
+    }
+}
+
+/* ---- all of it ---- */
+
+/* Nothing could be sampled for the time that the options allow: the stream ends. */
+static void look_at_end(struct mixer *self, int64_t now_ns)
+{
+    int64_t limit = self->options.timeout_ms;
+    if (limit < 0 || self->ending || self->build == self->tail || now_ns - self->last_ns < limit * NS_PER_MS)
+        return;
+    self->ending = true;
+    mixer_explain(self, self->end_text, sizeof self->end_text);
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
+            part_abandon(&self->parts[p]);
+    pthread_cond_signal(&self->ready);
+}
+
+bool mixer_is_quiet(const struct mixer *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (self->parts[p].outstanding || self->parts[p].permit)
+            return false;
+    return true;
+}
+
+int64_t mixer_step(struct mixer *self)
+{
+    int64_t now = conn_now();
+    self->news = false;
+    look_at_connections(self, now);
+    for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
+        while (part_decode(&self->parts[p]))
+            ;
+    look_at_parts(self, now);
+    learn_deals(self);
+    plans_draw(self, now);
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].deal == DEAL_PERMITS && mixer_is_open(self))
+            get_permits(self, g, now);
+    if (self->build < self->tail && mixer_is_open(self))
+        ask_states(self, now);
+    plans_pay(self);
+    ask_picks(self, now);
+    plans_build(self);
+    look_at_end(self, now);
+    if (self->news)
+        return now;
+    return self->build < self->tail ? now + CHOOSE_MS * NS_PER_MS : INT64_MAX;
+}

@@ -1,0 +1,87 @@
+/* What a batch over several parts waits for, in a sentence. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/client/sampler/mixer_impl.h"
+
+static void add(char *out, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *out, size_t size, const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    if (used + 1 < size)
+        vsnprintf(out + used, size - used, format, args);
+    va_end(args);
+}
+
+/* Writes "shards 1, 2 and 3" of the parts of a group for which the question is answered with yes. Returns how many. */
+static uint32_t name_parts(const struct mixer *self, const struct group *group, bool (*is)(const struct part *),
+                           char *out, size_t size)
+{
+    uint32_t n = 0, at = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        n += is(&self->parts[p]);
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        const struct part *part = &self->parts[p];
+        if (!is(part))
+            continue;
+        const char *before = at == 0 ? (n > 1 ? "shards " : "shard ") : at + 1 == n ? " and " : ", ";
+        if (self->n_shards > 1)
+            add(out, size, "%s%u", before, part->shard);
+        else
+            add(out, size, "%s'%s'", at == 0 ? (n > 1 ? "tables " : "table ") : before, part->source.table);
+        at++;
+    }
+    return n;
+}
+
+static bool is_away(const struct part *part)
+{
+    return part->away || !part->known;
+}
+
+static bool has_no_room(const struct part *part)
+{
+    return !is_away(part);
+}
+
+static void explain_group(struct mixer *self, struct group *group, char *out, size_t size)
+{
+    uint64_t room = group->stock, want = self->options.batch_size, n = 0, min_size = 0;
+    const char *why = "";
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        const struct part *part = &self->parts[p];
+        room += part->away ? 0 : part->room;
+        n += part->size;
+        min_size += part->min_size;
+        why = !why[0] && !part->away ? part->why : why;
+    }
+    if (group->deal == DEAL_PERMITS && room < want) {
+        if (name_parts(self, group, has_no_room, out, size))
+            add(out, size, " %s room for %llu of %llu samples; ", group->n > 1 ? "have" : "has",
+                (unsigned long long)room, (unsigned long long)want);
+    } else if (group->deal == DEAL_MASS && n < min_size) {
+        add(out, size, "table '%s' has %llu items on all shards, min_size is %llu; ",
+            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)min_size);
+    } else if (n == 0 && group->deal != DEAL_PLAIN) {
+        add(out, size, "table '%s' is empty; ", self->parts[group->first].source.table);
+    }
+    if (name_parts(self, group, is_away, out, size))
+        add(out, size, " cannot be reached; ");
+    if (why[0])
+        add(out, size, "%s; ", why);
+}
+
+void mixer_explain(struct mixer *self, char *out, size_t size)
+{
+    out[0] = '\0';
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        explain_group(self, &self->groups[g], out, size);
+    size_t used = strlen(out);
+    if (used > 2)
+        out[used - 2] = '\0'; /* the last "; " */
+    else
+        snprintf(out, size, "the brokers have not answered yet");
+}
