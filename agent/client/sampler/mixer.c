@@ -231,7 +231,6 @@ static rp_status learn(struct mixer *self, rp_error *err)
             return err_set(err, status, "%s", why.text);
         part_read_permit(part, reply);
         conn_reply_destroy(&reply);
-        part->state_ns = conn_now();
         group->deal = part->deal <= DEAL_QUEUE ? (enum deal)part->deal : DEAL_UNKNOWN;
         if (group->deal == DEAL_PERMITS && part->buffer > 0 && self->options.batch_size > part->buffer)
             return err_set(err, RP_INVALID_ARGUMENT,

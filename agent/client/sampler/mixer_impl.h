@@ -125,6 +125,7 @@ struct mixer {
     uint64_t *sizes;
     struct batch_rows *rows; /* pieces of the batch that is put together */
     uint32_t rows_capacity;
+    uint32_t turn; /* which part of a queue is asked first */
     pthread_t thread;
     bool started;
 

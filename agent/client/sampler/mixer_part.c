@@ -68,9 +68,8 @@ void part_fini(struct part *self)
 /* ---- what the broker says about its table ---- */
 
 /* The broker has answered, so it is there. */
-static void note_answer(struct part *self, int64_t now_ns)
+static void note_answer(struct part *self)
 {
-    self->state_ns = now_ns;
     self->away = false;
 }
 
@@ -90,6 +89,7 @@ static void read_sample_state(struct part *self, const struct conn_reply *reply,
     self->mass = mass;
     self->room = room;
     self->size = table_size;
+    self->state_ns = conn_now();
 }
 
 uint32_t part_read_permit(struct part *self, const struct conn_reply *reply)
@@ -107,6 +107,7 @@ uint32_t part_read_permit(struct part *self, const struct conn_reply *reply)
     self->min_size = values[6];
     self->buffer = as_double(values[7]);
     self->known = true;
+    self->state_ns = conn_now();
     return (uint32_t)values[1];
 }
 
@@ -149,7 +150,7 @@ static void on_permit(void *ctx, struct conn_reply *reply)
         part->permit = NULL;
     group->out -= permit->count;
     if (reply->answered)
-        note_answer(part, now);
+        note_answer(part);
     if (reply->answered && reply->view.body == REPLAY__REPLY__BODY_PERMIT)
         group->stock += part_read_permit(part, reply);
     if (status != RP_OK && !mixer->stopping)
@@ -201,7 +202,7 @@ static void on_pick(void *ctx, struct conn_reply *reply)
         else
             pthread_cond_signal(&part->work);
     } else if (pick->abandoned && reply->answered) {
-        note_answer(part, conn_now());
+        note_answer(part);
         mixer_wake(mixer);
     }
     bool free_it = pick->abandoned;
@@ -264,11 +265,13 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     self->outstanding -= pick->count;
     uint64_t n = batch_list_items(batches);
     if (pick->reply->answered)
-        note_answer(self, now);
+        note_answer(self);
     if (status == RP_OK && self->source.paid)
         read_sample_state(self, pick->reply, batches ? batches->info.table_size : 0);
     else if (status == RP_OK && batches)
-        self->size = batches->info.table_size;
+        self->size = batches->info.table_size > n ? batches->info.table_size - n : 0; /* as a queue: they have left it */
+    else if (status == RP_DEADLINE_EXCEEDED)
+        self->size = 0;
     if (status != RP_OK)
         note_error(self, status, error, now);
     conn_reply_destroy(&pick->reply);

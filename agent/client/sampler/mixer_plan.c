@@ -67,14 +67,16 @@ void plans_draw(struct mixer *self, int64_t now_ns)
 
 /* ---- paying ---- */
 
-/* True if parts of the group can give items. */
+/* True if parts of the group can give items, and all that are there have told their masses. */
 static bool group_has_items(const struct mixer *self, const struct group *group)
 {
     double mass = 0;
     uint64_t size = 0, min_size = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
         mass += part_weight(&self->parts[p]);
-        if (self->parts[p].known && !self->parts[p].away) {
+        if (!self->parts[p].known && !self->parts[p].away)
+            return false;
+        if (!self->parts[p].away) {
             size += self->parts[p].size;
             min_size += self->parts[p].min_size;
         }

@@ -166,23 +166,34 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
         ask(part, owed);
 }
 
-/* Asks the parts of a queue for what its plans want: where items are, and the rest everywhere. */
+static bool is_idle(const struct part *self, int64_t now_ns)
+{
+    return self->known && !self->away && !self->outstanding && now_ns >= self->retry_ns;
+}
+
+/* Asks the parts of a queue for what its plans want: first where items are, then everywhere, each time from another part on. */
 static void ask_queue(struct mixer *self, uint32_t g, int64_t now_ns)
 {
     struct group *group = &self->groups[g];
     uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
-    uint32_t idle = 0;
-    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+    uint32_t idle = 0, turn = self->turn++;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        have += self->parts[p].rows + self->parts[p].outstanding;
+    for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
         struct part *part = &self->parts[p];
-        have += part->rows + part->outstanding;
-        idle += !part->outstanding && !part->away && part->known && now_ns >= part->retry_ns;
-    }
-    for (uint32_t p = group->first; p < group->first + group->n && want > have && idle; p++) {
-        struct part *part = &self->parts[p];
-        if (part->outstanding || part->away || !part->known || now_ns < part->retry_ns)
+        if (!is_idle(part, now_ns) || part->size == 0)
             continue;
-        uint64_t share = (want - have + idle - 1) / idle, count = part->size > share ? part->size : share;
-        count = count < want - have ? count : want - have;
+        uint64_t count = part->size < want - have ? part->size : want - have;
+        have += count;
+        ask(part, count);
+    }
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        idle += is_idle(&self->parts[p], now_ns);
+    for (uint32_t i = 0; i < group->n && want > have && idle; i++) {
+        struct part *part = &self->parts[group->first + (turn + i) % group->n];
+        if (!is_idle(part, now_ns))
+            continue;
+        uint64_t count = (want - have + idle - 1) / idle;
         have += count;
         idle--;
         ask(part, count);

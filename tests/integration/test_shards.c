@@ -1,0 +1,395 @@
+/* Writers and samplers over four real shards: one table, the right probabilities, one ratio, and shards that die. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/shardset.h"
+
+#define WAIT 10000 /* ms: more than enough */
+#define SHARDS 4u
+
+static const char tables[] =
+    "  - {name: uniform, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: prioritized, max_size: 100000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
+    "     limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: ratio, max_size: 100000, sampler: {kind: uniform},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 800}}\n"
+    "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+    "     limiter: {kind: queue, size: 4000}}\n"
+    "  - {name: late, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 100}}\n";
+
+struct fixture {
+    struct shardset shards;
+    rp_client *client;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    shardset_start(&f->shards, SHARDS, tables, NULL);
+    f->client = rp_client_connect(shardset_endpoint(&f->shards, 2), NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    shardset_fini(&f->shards);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+static rp_writer *new_writer(rp_client *client)
+{
+    rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(client, columns, 1, NULL, WAIT, &err);
+    if (!writer)
+        fail_msg("%s", err.text);
+    return writer;
+}
+
+/* Inserts one item, an episode of its own. */
+static rp_status insert_one(rp_writer *writer, const char *table, int32_t number, double priority, int64_t timeout_ms,
+                            uint64_t *key, rp_error *err)
+{
+    const void *values[] = {&number};
+    rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
+    rp_status status = rp_writer_append(writer, values, timeout_ms, err);
+    if (status == RP_OK)
+        status = rp_writer_item(writer, table, priority, &slice, 1, timeout_ms, key, err);
+    return status == RP_OK ? rp_writer_end_episode(writer, RP_END_GO, timeout_ms, err) : status;
+}
+
+/* Inserts numbers first ... first + n - 1 and waits until they are in the table. Counts items by shard. */
+static void insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint32_t *by_shard)
+{
+    rp_writer *writer = new_writer(client);
+    rp_error err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t key;
+        ok(insert_one(writer, table, first + (int32_t)i, 1 + i % 3, WAIT, &key, &err), &err);
+        if (by_shard)
+            by_shard[key >> 56]++;
+        if (i % 64 == 63)
+            ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static const int32_t *numbers(const rp_batch *batch)
+{
+    return rp_batch_find(batch, "number")->data;
+}
+
+static rp_batch_arrays arrays_of(const rp_batch *batch)
+{
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    assert_int_equal(rp_batch_get_arrays(batch, &arrays), RP_OK);
+    return arrays;
+}
+
+static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t on_demand)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = batch;
+    options.on_demand = on_demand;
+    options.beta = 1;
+    rp_sampler *sampler = rp_sampler_new(client, table, &options, &err);
+    if (!sampler)
+        fail_msg("%s", err.text);
+    return sampler;
+}
+
+/* Episodes are spread over all shards, and all of them are sampled in proportion to their priorities. */
+static void items_of_all_shards_are_sampled_by_priority(void **state)
+{
+    struct fixture *f = *state;
+    enum { ITEMS = 300, BATCHES = 400, BATCH = 128 };
+    uint32_t by_shard[256] = {0}, counts[ITEMS] = {0};
+    insert(f->client, "prioritized", 0, ITEMS, by_shard);
+    for (uint32_t s = 0; s < SHARDS; s++)
+        assert_in_range(by_shard[s], 40, 120);
+    rp_sampler *sampler = new_sampler(f->client, "prioritized", BATCH, 0);
+    rp_error err = {0};
+    double total = 0; /* priorities 1, 2, 3 in turn */
+    for (uint32_t i = 0; i < ITEMS; i++)
+        total += 1 + i % 3;
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_arrays arrays = arrays_of(batch);
+        assert_int_equal(arrays.n, BATCH);
+        assert_non_null(arrays.shard);
+        for (uint32_t i = 0; i < arrays.n; i++) {
+            int32_t number = numbers(batch)[i];
+            counts[number]++;
+            assert_int_equal(arrays.shard[i], arrays.key[i] >> 56);
+            assert_true(fabs(arrays.probability[i] - (1 + number % 3) / total) < 1e-9);
+            assert_true(fabs(arrays.weight[i] * (1 + number % 3) - 1) < 1e-6);
+        }
+        rp_batch_release(&batch);
+    }
+    double chi = 0;
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        double expected = (1 + i % 3) / total * BATCHES * BATCH;
+        chi += (counts[i] - expected) * (counts[i] - expected) / expected;
+    }
+    /* Mean 299, standard deviation 24.5: 5 of them happen once in a million runs. */
+    assert_true(chi < 299 + 5 * 24.5);
+    rp_sampler_destroy(&sampler);
+}
+
+static void updates_and_deletes_find_their_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    insert(f->client, "prioritized", 0, 100, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "prioritized", 64, 1);
+    rp_batch *batch;
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    rp_batch_arrays arrays = arrays_of(batch);
+    double priorities[64];
+    for (uint32_t i = 0; i < 64; i++)
+        priorities[i] = numbers(batch)[i] == numbers(batch)[0] ? 1 : 0;
+    rp_change change = {0};
+    ok(rp_priorities_update(f->client, "prioritized", arrays.key, priorities, 64, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, 64);
+    ok(rp_items_delete(f->client, "prioritized", arrays.key, 1, WAIT, &change, &err), &err);
+    assert_int_equal(change.applied, 1);
+    ok(rp_items_delete(f->client, "prioritized", arrays.key, 1, WAIT, &change, &err), &err);
+    assert_int_equal(change.missing, 1);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+/* The sum of samples stays within the ratio and its buffer, and a starved sampler says why. */
+static void the_ratio_holds_over_all_shards(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    enum { ITEMS = 600, BATCH = 50 };
+    insert(f->client, "ratio", 0, 200, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, 1);
+    uint64_t sampled = 0;
+    rp_batch *batch;
+    rp_status status;
+    while ((status = rp_sampler_next(sampler, &batch, 200, &err)) == RP_OK) {
+        sampled += arrays_of(batch).n;
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(status, RP_DEADLINE_EXCEEDED);
+    /* cursor = 200 * 4 - samples >= 40 * 4 - 800 */
+    assert_int_equal(sampled, 200 * 4 - 40 * 4 + 800);
+    insert(f->client, "ratio", 200, 100, NULL);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+/* All items come out of a queue, each once. */
+static void a_queue_gives_each_item_once(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    enum { ITEMS = 500 };
+    uint32_t seen[ITEMS] = {0}, got = 0;
+    insert(f->client, "queue", 0, ITEMS, NULL);
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 50;
+    options.max_samples = ITEMS;
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
+    assert_non_null(sampler);
+    for (rp_batch *batch; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch))
+        for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
+            seen[numbers(batch)[i]]++;
+    if (err.status != RP_END_OF_STREAM)
+        fail_msg("%u items, then %s", got, err.text);
+    assert_int_equal(got, ITEMS);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        assert_int_equal(seen[i], 1);
+    rp_sampler_destroy(&sampler);
+}
+
+static void min_size_counts_the_items_of_all_shards(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    insert(f->client, "late", 0, 99, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "late", 10, 1);
+    rp_batch *batch;
+    assert_int_equal(rp_sampler_next(sampler, &batch, 100, &err), RP_DEADLINE_EXCEEDED);
+    insert(f->client, "late", 99, 1, NULL);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&sampler);
+}
+
+/* A sampler and a writer go on while a shard is dead, and take it back. */
+static void a_shard_dies_and_comes_back(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    struct clock clock = clock_system();
+    insert(f->client, "uniform", 0, 400, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "uniform", 64, 0);
+    rp_batch *batch;
+    bool seen[SHARDS] = {false};
+    int64_t longest = 0;
+    shardset_kill(&f->shards, 1);
+    for (uint32_t i = 0; i < 300; i++) {
+        int64_t start = clock_now(&clock);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        longest = clock_now(&clock) - start > longest ? clock_now(&clock) - start : longest;
+        rp_batch_release(&batch);
+    }
+    if (longest > 2 * NS_PER_S)
+        fail_msg("a batch came after %.2f s", (double)longest * 1e-9);
+    rp_writer *writer = new_writer(f->client);
+    for (int32_t i = 0; i < 100; i++) {
+        uint64_t key;
+        ok(insert_one(writer, "uniform", 1000 + i, 1, WAIT, &key, &err), &err);
+        assert_int_not_equal(key >> 56, 1);
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    shardset_again(&f->shards, 1); /* empty */
+    for (uint32_t i = 0; i < 4000 && !seen[1]; i++) {
+        uint64_t key;
+        ok(insert_one(writer, "uniform", 2000, 1, WAIT, &key, &err), &err);
+        seen[key >> 56] = true;
+        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    }
+    assert_true(seen[1]);
+    bool back = false;
+    for (uint32_t i = 0; i < 20000 && !back; i++) {
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_arrays arrays = arrays_of(batch);
+        for (uint32_t k = 0; k < arrays.n; k++)
+            back = back || arrays.shard[k] == 1;
+        rp_batch_release(&batch);
+    }
+    assert_true(back);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    rp_sampler_destroy(&sampler);
+}
+
+/* A shard that is stopped and not dead: connected, and silent. */
+static void a_shard_that_is_silent(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    struct clock clock = clock_system();
+    insert(f->client, "ratio", 0, 200, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "ratio", 16, 0);
+    rp_batch *batch;
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    rp_batch_release(&batch);
+    kill(f->shards.brokers[3].pid, SIGSTOP);
+    int64_t start = clock_now(&clock), longest = 0;
+    for (uint32_t i = 0; i < 20; i++) {
+        int64_t before = clock_now(&clock);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        longest = clock_now(&clock) - before > longest ? clock_now(&clock) - before : longest;
+        rp_batch_release(&batch);
+    }
+    kill(f->shards.brokers[3].pid, SIGCONT);
+    print_message("20 batches in %.2f s, the longest wait was %.2f s\n", (double)(clock_now(&clock) - start) * 1e-9,
+                  (double)longest * 1e-9);
+    assert_true(longest < 2 * NS_PER_S);
+    rp_sampler_destroy(&sampler);
+}
+
+/* Demonstrations beside replay: a fixed share of each batch's items. */
+static void sources_with_shares(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    insert(f->client, "uniform", 0, 100, NULL);
+    insert(f->client, "prioritized", 1000, 100, NULL);
+    rp_source sources[] = {{f->client, "uniform", 0.25}, {f->client, "prioritized", -1}};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 100;
+    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);
+    if (!sampler)
+        fail_msg("%s", err.text);
+    uint32_t first = 0, all = 0;
+    for (uint32_t b = 0; b < 100; b++) {
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_arrays arrays = arrays_of(batch);
+        for (uint32_t i = 0; i < arrays.n; i++, all++) {
+            assert_int_equal(arrays.source[i], numbers(batch)[i] >= 1000);
+            first += arrays.source[i] == 0;
+            if (arrays.source[i] == 0)
+                assert_true(fabs(arrays.probability[i] - 0.25 / 100) < 1e-9);
+        }
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(all, 10000);
+    assert_in_range(first, 2500 - 250, 2500 + 250); /* 5.8 standard deviations */
+    sources[1].share = 0.5;
+    rp_sampler *wrong = rp_sampler_new_mixed(sources, 2, &options, &err);
+    assert_null(wrong);
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    rp_sampler_destroy(&sampler);
+}
+
+/* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */
+static void a_batch_above_the_buffer_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 1000;
+    assert_null(rp_sampler_new(f->client, "ratio", &options, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(items_of_all_shards_are_sampled_by_priority, setup, teardown),
+        cmocka_unit_test_setup_teardown(updates_and_deletes_find_their_shard, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_ratio_holds_over_all_shards, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_queue_gives_each_item_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(min_size_counts_the_items_of_all_shards, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
+        cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
+    };
+    if (getenv("ONLY"))
+        cmocka_set_test_filter(getenv("ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
