@@ -10,6 +10,7 @@
 
 #include "broker/broker.h"
 #include "broker/http/web.h"
+#include "broker/shards/shards.h"
 #include "proto/config/cli.h"
 
 static struct broker *running;
@@ -68,7 +69,7 @@ static int stop(struct broker **broker, int status)
 }
 
 struct options {
-    const char *config, *section, *endpoints_file;
+    const char *config, *section, *endpoints_file, *shards;
     int log_level; /* -1: as the configuration says */
     struct cli_overrides overrides;
     bool check, print, reference;
@@ -83,6 +84,8 @@ static const struct cli_option rows[] = {
      AT(section)},
     {"set", 0, "KEY=VALUE", "instead of what FILE says: tables[0].max_size=1000 (with --section: broker.tables...)", 1,
      CLI_OVERRIDE, AT(overrides)},
+    {"shards", 0, "N", "be N brokers that clients see as one (docs/SHARDS.md), instead of what FILE says", 1, CLI_TEXT,
+     AT(shards)},
     {"endpoints-file", 0, "FILE", "write the endpoints that were bound to FILE, one 'name endpoint' a line", 1,
      CLI_TEXT, AT(endpoints_file)},
     {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(check)},
@@ -123,6 +126,11 @@ static int read_options(int argc, char **argv, struct options *out)
     int status = cli_read(&cli, out, argc, argv);
     if (status == CLI_GO_ON && optind < argc)
         status = cli_usage(cli.program, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
+    if (status == CLI_GO_ON && out->shards) {
+        char prefix[96];
+        snprintf(prefix, sizeof prefix, "%.64s%sshards=", out->section ? out->section : "", out->section ? "." : "");
+        status = cli_override(&cli, &out->overrides, prefix, out->shards);
+    }
     return status;
 }
 
@@ -165,12 +173,38 @@ static void print_endpoints(const struct broker *broker, const char *http)
     if (http[0])
         printf("http %s\n", http);
     fflush(stdout);
-    log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s%s%s",
-             rp_version(), broker->tables.n, peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint,
-             http[0] ? " http=" : "", http);
 }
 
-static int serve(const struct options *options, const struct broker_config *config)
+static void log_start(const struct broker *broker, const char *http)
+{
+    const struct peers *peers = &broker->peers;
+    char shard[32] = "";
+    if (broker->config->shard >= 0)
+        snprintf(shard, sizeof shard, " shard=%lld", (long long)broker->config->shard);
+    log_line(LEVEL_INFO, "B0001", "broker started", "version=%s tables=%u service=%s ingest=%s events=%s%s%s%s",
+             rp_version(), broker->tables.n, peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint,
+             http[0] ? " http=" : "", http, shard);
+}
+
+/* Tells the parent of several shards where this one is, and learns where the others are. link -1: there is no parent. */
+static rp_status join_shards(struct broker *broker, const char *http, int link, rp_error *err)
+{
+    const struct peers *peers = &broker->peers;
+    uint32_t n = config_shards(broker->config);
+    const char *own[SHARD_ENDPOINTS] = {peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint, http,
+                                        peers->told.service,     peers->told.ingest,     peers->told.events};
+    char **all = NULL;
+    if (link < 0)
+        return RP_OK;
+    RP_TRY(shards_join(link, own, n, &all, err));
+    rp_status status = broker_set_shards(broker, all, n, err);
+    for (uint32_t i = 0; i < n; i++)
+        free(all[i]);
+    free(all);
+    return status;
+}
+
+static int serve(const struct options *options, const struct broker_config *config, int link)
 {
     rp_error err = {0};
     signal(SIGPIPE, SIG_IGN);
@@ -190,10 +224,17 @@ static int serve(const struct options *options, const struct broker_config *conf
     struct web *web = NULL;
     rp_status started = start_web(broker, &web, &err);
     const char *url = web ? web_url(web) : "";
-    if (started == RP_OK && path && path[0])
+    if (started == RP_OK && path && path[0] && link < 0)
         started = broker_write_endpoints(broker, url, path, &err);
+    if (started == RP_OK)
+        started = join_shards(broker, url, link, &err);
+    if (started == RP_OK && config->pin && config->shard >= 0 && !shards_pin((uint32_t)config->shard))
+        log_line(LEVEL_WARN, "B0703", "the core thread cannot be bound to a core", "shard=%lld",
+                 (long long)config->shard);
     if (started == RP_OK) {
-        print_endpoints(broker, url);
+        log_start(broker, url);
+        if (link < 0)
+            print_endpoints(broker, url);
         broker_run(broker);
     } else {
         fprintf(stderr, "replay-broker: %s\n", err.text);
@@ -206,7 +247,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     return status;
 }
 
-static int run(const struct options *options, const struct broker_config *config)
+static int run(const struct options *options, const struct broker_config *config, int link)
 {
     rp_error err = {0};
     pthread_t hangups;
@@ -218,23 +259,34 @@ static int run(const struct options *options, const struct broker_config *config
         fputs("replay-broker: no memory for a thread\n", stderr);
         return 1;
     }
-    int status = serve(options, config);
+    int status = serve(options, config, link);
     atomic_store(&ended, true);
     pthread_kill(hangups, SIGHUP);
     pthread_join(hangups, NULL);
     return status;
 }
 
-static int run_shard(const struct options *options, struct broker_config *config)
+/* In the process of a shard that a parent has started. */
+static int run_child(void *ctx, struct broker_config *config, int link)
+{
+    return run(ctx, config, link);
+}
+
+/* A broker by itself, one of several shards that were started one by one, or the parent of shards. */
+static int run_all(struct options *options, struct broker_config *config)
 {
     rp_error err = {0};
+    if (config_shards(config) > 1 && config->shard < 0 && !config_shard_endpoint(config, 0)) {
+        const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
+        return shards_run(config, path, run_child, options);
+    }
     if (config_become_shard(config, &err) == RP_OK)
-        return run(options, config);
+        return run(options, config, -1);
     fprintf(stderr, "replay-broker: %s\n", err.text);
     return 2;
 }
 
-static int start(const struct options *options)
+static int start(struct options *options)
 {
     zsys_handler_set(NULL); /* czmq must not handle signals */
     broker_memory_settings();
@@ -248,7 +300,7 @@ static int start(const struct options *options)
     else if (options->check)
         printf("%s: no mistakes; %u tables\n", options->config ? options->config : "(embedded)", config.tables.count);
     else
-        status = run_shard(options, &config);
+        status = run_all(options, &config);
     schema_free(&broker_schema, &config);
     return status;
 }

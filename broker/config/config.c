@@ -43,6 +43,8 @@ static const struct schema_row rows[] = {
      "of brokers that run anywhere, each with the same list. All other settings are those of the logical broker"},
     {"shard", SCHEMA_INT, ROOT(shard), "-1", -1, CONFIG_MAX_SHARDS - 1, NULL, 0,
      "with a list of shards: which of them this broker is, from 0"},
+    {"pin", SCHEMA_BOOL, ROOT(pin), "false", 0, 0, NULL, 0,
+     "bind the core thread of each shard to a core of its own, where there are enough"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience, stored and in flight"},

@@ -93,6 +93,7 @@ struct broker_config {
     char *keys_dir;            /* of the keys that are let in */
     struct quota quota;        /* of each key that has none of its own */
     struct schema_list shards; /* char *: service endpoints; empty strings: processes of one broker. One: it is alone */
+    bool pin;                  /* binds the core thread of shard i to the core i */
     int64_t shard;             /* number of this broker among them; -1: it is none of them */
     uint64_t settings;         /* hash of what all shards must have in common; 0: it is alone */
     struct schema_list plugins; /* char * */

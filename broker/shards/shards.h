@@ -1,0 +1,41 @@
+/* The parent of several brokers that are the shards of one.
+ *
+ * The room broker/shards forks a process for each shard, tells all of them where the others are, and starts a shard again that has
+ * died, at its former endpoints. It knows nothing of what a shard does: broker/main.c gives it a function that serves. The parent has
+ * one thread, so a shard is a fork without exec.
+ *
+ * Parent and shard share a socket. The shard sends its endpoints when it has bound them (shards_join), and then waits for the list of
+ * all service endpoints. A shard ends with its parent. */
+#ifndef BROKER_SHARDS_H
+#define BROKER_SHARDS_H
+
+#include "broker/config/config.h"
+#include "replay/error.h"
+
+/* Endpoints of a shard: as they were bound, and as others reach them. */
+enum shard_endpoint {
+    SHARD_SERVICE,
+    SHARD_INGEST,
+    SHARD_EVENTS,
+    SHARD_HTTP, /* "-": none */
+    SHARD_TOLD_SERVICE,
+    SHARD_TOLD_INGEST,
+    SHARD_TOLD_EVENTS,
+    SHARD_ENDPOINTS,
+};
+
+/* Runs in the shard's process: config->shard is its number, and link is the socket to the parent. Returns the exit status. */
+typedef int shards_serve_fn(void *ctx, struct broker_config *config, int link);
+
+/* Starts config_shards(config) shards and keeps them running until SIGTERM or SIGINT. Writes their endpoints to standard output and,
+ * if it is not NULL, to endpoints_file. Returns the exit status of the program; in a shard's process, the shard's. */
+int shards_run(struct broker_config *config, const char *endpoints_file, shards_serve_fn *serve, void *ctx);
+
+/* In a shard: tells the parent its endpoints and waits for those of all. *service is an array of n strings, to be freed with its
+ * strings. RP_CANCELLED: a signal has come, or the parent is gone. */
+rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err);
+
+/* Binds the calling thread to a core: the shard's, among those that the process may use. False: not possible. */
+bool shards_pin(uint32_t shard);
+
+#endif
