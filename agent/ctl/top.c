@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/why/why.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/terminal.h"
@@ -199,7 +198,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
         err_set(&self->err, RP_NO_MEMORY, "no memory for the broker's answer");
         return false;
     }
-    why_explain(&(struct why_facts){.info = self->box, .waits = self->waits}, &self->verdict);
+    ctl_explain(ctl, self->box, self->waits, &self->verdict);
     int64_t now = clock_now(&clock);
     uint64_t messages = self->info->server->messages_in;
     self->rate = first || messages < self->messages

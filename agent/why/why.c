@@ -19,12 +19,12 @@
 #define BUSY_SHARE 0.95
 
 const char *const why_cause_names[WHY_CAUSES] = {
-    [WHY_BROKER] = "broker",   [WHY_DISK] = "disk",     [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
-    [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others", [WHY_NETWORK] = "network",
-    [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",   [WHY_LEARNERS] = "learners",
-    [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
+    [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
+    [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others",
+    [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",
+    [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
 };
-const char *const why_side_names[] = {
+const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
 
 static void say(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
@@ -128,6 +128,32 @@ static bool slow_disk(const struct why_facts *facts, struct why *out)
     out->blocked = WHY_SIDE_ACTORS;
     say(out, "Inserts wait for the broker's disk: %s.", wait->text);
     advise(out, "Free space there or use a faster disk; journal.fsync: never asks less of it.");
+    return true;
+}
+
+static const rp_wait *side_waits(const struct why_facts *facts, bool actors);
+
+/* Processes of lost hosts are the cause if none of a side is left, or if the others wait for that side. */
+static bool lost_host(const struct why_facts *facts, struct why *out)
+{
+    const struct why_run *run = facts->run;
+    if (!run || !run->lost || run->stranded_actors + run->stranded_learners == 0)
+        return false;
+    bool none = (run->stranded_actors > 0 && run->actors == 0) || (run->stranded_learners > 0 && run->learners == 0);
+    bool few_actors = run->stranded_actors > 0 && side_waits(facts, false);
+    bool few_learners =
+        run->stranded_learners > 0 && (side_waits(facts, true) || longest(facts, "reduce", NULL, POLL_NS));
+    if (!none && !few_actors && !few_learners)
+        return false;
+    uint32_t all = run->actors + run->learners + run->stranded_actors + run->stranded_learners;
+    out->bad = none;
+    out->blocked = few_actors                                                ? WHY_SIDE_LEARNERS
+                   : few_learners                                            ? WHY_SIDE_ACTORS
+                   : run->stranded_actors > 0 && run->stranded_learners == 0 ? WHY_SIDE_ACTORS
+                                                                             : WHY_SIDE_LEARNERS;
+    say(out, "%u of %u actors and learners wait for hosts: %s.", run->stranded_actors + run->stranded_learners, all,
+        run->lost);
+    advise(out, "They start again when the host is back; the table of hosts says how each is.");
     return true;
 }
 
@@ -354,14 +380,17 @@ static bool idle(const struct why_facts *facts, struct why *out)
 }
 
 static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why *out) = {
-    [WHY_BROKER] = silent_broker,    [WHY_DISK] = slow_disk,
-    [WHY_REDUCE] = lost_learner,     [WHY_PARAMETERS] = no_parameters,
-    [WHY_TOO_SMALL] = too_small,     [WHY_MEMORY] = no_memory,
-    [WHY_OTHERS] = taken_by_others,  [WHY_NETWORK] = full_network,
-    [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
-    [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
-    [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
+    [WHY_BROKER] = silent_broker, [WHY_DISK] = slow_disk,           [WHY_HOSTS] = lost_host,
+    [WHY_REDUCE] = lost_learner,  [WHY_PARAMETERS] = no_parameters, [WHY_TOO_SMALL] = too_small,
+    [WHY_MEMORY] = no_memory,     [WHY_OTHERS] = taken_by_others,   [WHY_NETWORK] = full_network,
+    [WHY_FILLING] = filling,      [WHY_ACTORS] = actors_limit,      [WHY_LEARNERS] = learners_limit,
+    [WHY_CORES] = full_cores,     [WHY_NOTHING] = nothing,          [WHY_IDLE] = idle,
 };
+
+bool why_limits(enum why_cause cause)
+{
+    return cause < WHY_CORES;
+}
 
 void why_explain(const struct why_facts *facts, struct why *out)
 {

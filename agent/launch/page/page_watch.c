@@ -156,9 +156,13 @@ static void look_fini(struct look *look)
         status_copy_fini(&look->copy);
 }
 
+/* A run has one verdict: its launcher's, which sees more than the broker says. Without one, or if the broker does not answer this page,
+ * the page judges by itself. */
 static void explain_live(const struct look *look, struct why *out)
 {
     const struct status *status = &look->copy.status;
+    if (look->info && why_read_status(look->run_text, out))
+        return;
     const struct why_run run = {.actors = status->actors,
                                 .learners = status->learners,
                                 .actor_idle = status->actor_idle,

@@ -220,8 +220,8 @@ void run_fill_hosts(struct run *self, struct status *out);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and
  * *cores stay. *cores is 0 (no bound) where a scheduler gives more machines to more actors. */
 void run_actor_machines(const struct run *self, double *cpu, double *cores);
-/* True if no actor or no learner runs because all of them wait for hosts; then out says for which. */
-bool run_waits_for_hosts(const struct run *self, char *out, size_t size);
+/* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
+void run_stranded(const struct run *self, struct why_run *out, char *lost, size_t size);
 
 /* run_stretch.c */
 /* Begins a stretch with this many actors. */

@@ -144,30 +144,29 @@ static double inserts_from_afar(const struct run *self, const struct status *sta
     return actors > 0 ? status->inserts_rate * away / actors : 0.0;
 }
 
-/* The sentence of agent/why, unless nothing limits the run; without a host for a process, that is what limits. */
+/* The verdict of agent/why, which all who look at the run show. */
 static void fill_waits(const struct run *self, struct status *out)
 {
-    const struct why_run run = {.actors = out->actors,
-                                .learners = out->learners,
-                                .actor_idle = out->actor_idle,
-                                .learner_idle = out->learner_idle,
-                                .cpu = out->cpu,
-                                .cores = out->cores,
-                                .others = out->others,
-                                .network = plan_network_share(self->options->plan_input, inserts_from_afar(self, out))};
+    char lost[256];
+    struct why_run run = {.actors = out->actors,
+                          .learners = out->learners,
+                          .actor_idle = out->actor_idle,
+                          .learner_idle = out->learner_idle,
+                          .cpu = out->cpu,
+                          .cores = out->cores,
+                          .others = out->others,
+                          .network = plan_network_share(self->options->plan_input, inserts_from_afar(self, out))};
     struct why why;
-    if (run_waits_for_hosts(self, out->waits, sizeof out->waits)) {
-        snprintf(out->cause, sizeof out->cause, "hosts");
-        return;
-    }
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
+    run_stranded(self, &run, lost, sizeof lost);
     observer_why(self->observer, &run, &why);
-    if (why.cause >= WHY_CORES)
-        return;
     snprintf(out->waits, sizeof out->waits, "%s", why.text);
     snprintf(out->advice, sizeof out->advice, "%s", why.advice);
     snprintf(out->cause, sizeof out->cause, "%s", why_cause_names[why.cause]);
+    snprintf(out->blocked, sizeof out->blocked, "%s", why_side_names[why.blocked]);
+    snprintf(out->blocked_table, sizeof out->blocked_table, "%s", why.table);
+    out->bad = why.bad;
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
