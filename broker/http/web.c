@@ -46,7 +46,7 @@ static bool is_fresh(const struct web *self, unsigned parts, int64_t since_ns)
     return snapshot && !snapshot->failed && (snapshot->parts & parts) == parts && snapshot->made_ns >= since_ns;
 }
 
-/* Waits for the core thread. False: the server stops, or the time is over. */
+/* Waits for the core thread. False: the server stops, the core thread has no memory for a snapshot, or the time is over. */
 static bool take_next(struct web *self, int64_t end_ns)
 {
     struct pollfd fds[] = {{self->exchange->made_fd, POLLIN, 0}, {self->stop_fd, POLLIN, 0}};
@@ -58,19 +58,19 @@ static bool take_next(struct web *self, int64_t end_ns)
         snapshot_destroy(&self->snapshot);
         self->snapshot = taken;
     }
-    return true;
+    return !taken || !taken->failed;
 }
 
 /* Returns a snapshot with these parts. NULL: there is none in time, and the reply says so. */
 static const struct snapshot *look(struct web *self, unsigned parts, struct http_reply *reply)
 {
-    self->now_ns = now();
-    int64_t since_ns = self->now_ns - FRESH_NS, end_ns = self->now_ns + PATIENCE_NS;
+    int64_t start_ns = now(), since_ns = start_ns - FRESH_NS, end_ns = start_ns + PATIENCE_NS;
     bool more = true;
     while (more && !is_fresh(self, parts, since_ns)) {
         exchange_ask(self->exchange, parts);
         more = take_next(self, end_ns);
     }
+    self->now_ns = now();
     if (is_fresh(self, parts, since_ns)) {
         threads_look(&self->threads, self->now_ns);
         return self->snapshot;

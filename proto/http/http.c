@@ -31,7 +31,6 @@ struct http {
 
 /* What a connection has sent so far. */
 struct upload {
-    const struct http_route *route;
     char *body;
     size_t size;
     bool too_large;
@@ -88,16 +87,20 @@ static bool has_token(const struct http *self, const struct http_request *reques
     return query && same_secret(query, self->token);
 }
 
-/* The Host header names this machine: "localhost:8080", "127.0.0.1", "[::1]:8080". */
-static bool names_loopback(const char *host)
+/* True if a Host header has this name, with a port or without. */
+static bool has_name(const char *host, const char *name, size_t length)
+{
+    return strncasecmp(host, name, length) == 0 && (host[length] == '\0' || host[length] == ':');
+}
+
+/* The Host header names this machine ("localhost:8080", "127.0.0.1", "[::1]:8080"), or the address of this server. */
+static bool names_loopback(const struct http *self, const char *host)
 {
     static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; host && i < sizeof names / sizeof names[0]; i++) {
-        size_t length = strlen(names[i]);
-        if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
+    for (size_t i = 0; host && i < sizeof names / sizeof names[0]; i++)
+        if (has_name(host, names[i], strlen(names[i])))
             return true;
-    }
-    return false;
+    return host && has_name(host, self->address, (size_t)(strrchr(self->address, ':') - self->address));
 }
 
 /* A request that changes something must come from a page of this server: browsers say where a request comes from. */
@@ -120,8 +123,8 @@ static bool allow(const struct http *self, const struct http_request *request, c
         http_fail(reply, 401,
                   "a token is needed: open the address that was printed at the start, or send the header "
                   "'Authorization: Bearer TOKEN'");
-    else if (!request->trusted && self->loopback && !names_loopback(http_header(request, "Host")))
-        http_fail(reply, 403, "this server answers only to localhost and 127.0.0.1");
+    else if (!request->trusted && self->loopback && !names_loopback(self, http_header(request, "Host")))
+        http_fail(reply, 403, "this server answers only to localhost, 127.0.0.1 and %s", self->address);
     else if (changes && is_foreign(request))
         http_fail(reply, 403, "changes are accepted only from this server's own page");
     else
@@ -170,7 +173,8 @@ static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text)
 }
 
 /* allow: the methods that a reply with status 405 names, otherwise NULL. */
-static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply, const char *allow)
+static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *connection, struct http_reply *reply,
+                                  const char *allow)
 {
     const char *body = reply->data ? reply->data : text_get(&reply->text);
     size_t size = reply->data ? reply->size : strlen(body);
@@ -195,16 +199,19 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (allow)
         MHD_add_response_header(response, "Allow", allow);
+    if (http_links_crowded(&self->links))
+        MHD_add_response_header(response, "Connection", "close");
     enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text, const char *allow)
+static enum MHD_Result refuse(struct http *self, struct MHD_Connection *connection, uint32_t status, const char *text,
+                              const char *allow)
 {
     struct http_reply reply = {0};
     http_fail(&reply, status, "%s", text);
-    return send_reply(connection, &reply, allow);
+    return send_reply(self, connection, &reply, allow);
 }
 
 static bool take_body(struct upload *upload, const char *data, size_t size)
@@ -238,12 +245,12 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     }
     http_links_answers(&self->links, connection, true);
     if (upload->too_large)
-        return refuse(connection, 413, "the request is too large", NULL);
+        return refuse(self, connection, 413, "the request is too large", NULL);
     const char *allow_methods;
     const char *rest = url;
     const struct http_route *route = find(self, method, url, &rest, &allow_methods);
     if (!route)
-        return refuse(connection, allow_methods ? 405 : 404,
+        return refuse(self, connection, allow_methods ? 405 : 404,
                       allow_methods ? "this method is not for this path" : "there is nothing here", allow_methods);
     struct http_request request = {
         .connection = connection, .path = rest, .body = upload->body ? upload->body : "", .body_size = upload->size};
@@ -251,7 +258,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     request.trusted = self->token[0] && has_token(self, &request);
     if (allow(self, &request, route, &reply))
         route->handle(self->options.ctx, &request, &reply);
-    return send_reply(connection, &reply, NULL);
+    return send_reply(self, connection, &reply, NULL);
 }
 
 static void forget(void *ctx, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
@@ -366,7 +373,7 @@ struct http *http_start(const struct http_options *options, rp_error *err)
         return NULL;
     }
     uint32_t threads = options->threads > 1 ? options->threads : 0;
-    if (http_links_start(&self->links))
+    if (http_links_start(&self->links, CONNECTIONS))
         self->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
             MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,

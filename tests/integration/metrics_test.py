@@ -428,6 +428,7 @@ def bad_requests_disturb_nobody():
         held = crowd(web)
         before = busy.rounds
         eventually(lambda: busy.trouble or busy.rounds > before + 20, 20 * SLOW, "rounds beside a thousand connections")
+        equal(web.ask("/healthz")[0], 200, "a request beside the crowd")
         for s in held:
             s.close()
         eventually(lambda: web.ask("/healthz")[0] == 200, 20, "health after the crowd")

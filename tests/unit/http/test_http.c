@@ -41,24 +41,27 @@ static const struct http_route routes[] = {{"GET", "/hello", get_hello, false},
 
 static int calls;
 
-static struct http *start(const char *token, bool open)
+static struct http *start_at(const char *address, const char *token, bool open)
 {
-    const struct http_options options = {.address = "127.0.0.1:0",
-                                         .routes = routes,
-                                         .n_routes = 4,
-                                         .ctx = &calls,
-                                         .token = token,
-                                         .open = open,
-                                         .threads = 2};
+    const struct http_options options = {
+        .address = address, .routes = routes, .n_routes = 4, .ctx = &calls, .token = token, .open = open, .threads = 2};
     rp_error err = {0};
     struct http *http = http_start(&options, &err);
     assert_non_null(http);
     return http;
 }
 
+static struct http *start(const char *token, bool open)
+{
+    return start_at("127.0.0.1:0", token, open);
+}
+
 static int dial(const struct http *http)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    char host[HTTP_ADDRESS] = "";
+    sscanf(http_address(http), "%63[^:]", host);
+    inet_pton(AF_INET, host, &to.sin_addr);
     to.sin_port = htons((uint16_t)atoi(strchr(http_address(http), ':') + 1));
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 20}, sizeof(struct timeval));
@@ -200,18 +203,60 @@ static void test_bad_input(void **state)
     http_stop(&http);
 }
 
-/* More connections than the server takes: those that wait are served when others end. */
+/* A server also answers to its own address on loopback, and not to another one. */
+static void test_own_address(void **state)
+{
+    (void)state;
+    char out[8192], header[HTTP_ADDRESS + 10];
+    struct http *http = start_at("127.0.0.2:0", "", false);
+    snprintf(header, sizeof header, "Host: %s\r\n", http_address(http));
+    assert_int_equal(get(http, "/hello", header, out), 200);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.2\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.2.evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.3\r\n", out), 403);
+    http_stop(&http);
+}
+
+static void dial_many(const struct http *http, int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        fds[i] = dial(http);
+}
+
+static void close_many(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* Far more connections than the server takes, all of them silent: somebody with a request is served beside them. */
 static void test_many_connections(void **state)
 {
     (void)state;
     char out[8192];
     int idle[200];
     struct http *http = start("", false);
-    for (int i = 0; i < 200; i++)
-        idle[i] = dial(http);
-    for (int i = 0; i < 200; i++)
-        close(idle[i]);
+    dial_many(http, idle, 200);
     assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    close_many(idle, 200);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    http_stop(&http);
+}
+
+/* In a crowd a reply ends its connection, so that requests on connections that stay open cannot keep others out. */
+static void test_crowd_ends_connections(void **state)
+{
+    (void)state;
+    char out[8192] = "";
+    int idle[56];
+    struct http *http = start("", false);
+    for (int i = 0; i < 20 && !strstr(out, "Connection: close"); i++) {
+        dial_many(http, idle, 56);
+        assert_int_equal(ask(http, "GET /hello HTTP/1.1\r\n" LOCAL "\r\n", out), 200);
+        close_many(idle, 56);
+    }
+    assert_non_null(strstr(out, "Connection: close"));
     http_stop(&http);
 }
 
@@ -242,9 +287,14 @@ static void test_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),           cmocka_unit_test(test_token),
-        cmocka_unit_test(test_other_sites),      cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_many_connections), cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_token),
+        cmocka_unit_test(test_other_sites),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_own_address),
+        cmocka_unit_test(test_many_connections),
+        cmocka_unit_test(test_crowd_ends_connections),
+        cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
