@@ -259,6 +259,14 @@ def the_journal_has_figures():
             check(metrics.get("replay_disk_written_bytes_total") > 0)
             check(metrics.get("replay_journal_wait_seconds_count") > 0)
             check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["threads"]})
+        # Counters of a table that is restored begin at 0 like all others: a counter must not go back to another number.
+        with Site(more="journal: {dir: %s}\n" % folder) as site:
+            metrics = site.web.metrics()
+            equal([metrics.get("replay_table_" + name, table="replay") for name in ("items", "inserts_total", "samples_total")],
+                  [20, 0, 0])
+            equal(metrics.get("replay_limiter_cursor", table="replay"), site.ctl("info")["tables"][0]["limiter"]["cursor"])
+            check(write(site.actor(), "replay", 3))
+            eventually(lambda: site.web.metrics().get("replay_table_inserts_total", table="replay") == 3, 20, "new inserts")
     finally:
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 
