@@ -5,7 +5,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/page/page.h"
+#include "agent/launch/page/run_page.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
@@ -24,7 +24,7 @@ struct prepared {
     struct guard guard;
     struct host_source *source; /* where hosts come from that come and go; borrowed; NULL: none */
     struct host_pool *hosts;    /* NULL: not opened yet */
-    struct page *page;          /* NULL: there is none */
+    struct run_page *page;      /* NULL: there is none */
     bool planned;               /* plan and input are valid */
     bool from_cache;
     struct plan plan;

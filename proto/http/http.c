@@ -12,6 +12,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/rng.h"
 #include "proto/http/http_links.h"
 
 /* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
@@ -67,6 +68,14 @@ void http_fail(struct http_reply *reply, uint32_t status, const char *format, ..
 }
 
 /* ---- checks ---- */
+
+void http_make_token(char out[HTTP_TOKEN])
+{
+    uint8_t bytes[(HTTP_TOKEN - 1) / 2];
+    rng_system(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
 
 /* Takes the same time wherever two texts differ. */
 static bool same_secret(const char *a, const char *b)
@@ -134,24 +143,30 @@ static bool allow(const struct http *self, const struct http_request *request, c
 
 /* ---- routes ---- */
 
-/* Returns the route, and sets the rest of its path. NULL: *allow says which other methods have the path; NULL: none has. */
-static const struct http_route *find(const struct http *self, const char *method, const char *url, const char **rest,
-                                     const char **allow)
+/* What a path leads to. */
+struct target {
+    const struct http_route *route; /* NULL: nothing, or another method has the path */
+    void *ctx;
+    const char *rest;  /* of the path */
+    const char *allow; /* methods of the routes that have the path; NULL: none has */
+};
+
+static void find(const struct http_part *part, const char *method, const char *url, struct target *out)
 {
-    *allow = NULL;
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
-    for (uint32_t i = 0; i < self->options.n_routes; i++) {
-        const struct http_route *route = &self->options.routes[i];
+    for (uint32_t i = 0; !out->route && i < part->n; i++) {
+        const struct http_route *route = &part->routes[i];
         size_t length = strcspn(route->path, ".");
         bool open_end = strcmp(route->path + length, "...") == 0;
         if (open_end ? strncmp(url, route->path, length) != 0 : strcmp(url, route->path) != 0)
             continue;
-        *allow = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
-        *rest = open_end ? url + length : url;
-        if (strcmp(route->method, wanted) == 0)
-            return route;
+        out->allow = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
+        out->rest = open_end ? url + length : url;
+        if (strcmp(route->method, wanted) == 0) {
+            out->route = route;
+            out->ctx = part->ctx;
+        }
     }
-    return NULL;
 }
 
 /* ---- libmicrohttpd ---- */
@@ -246,18 +261,20 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     http_links_answers(&self->links, connection, true);
     if (upload->too_large)
         return refuse(self, connection, 413, "the request is too large", NULL);
-    const char *allow_methods;
-    const char *rest = url;
-    const struct http_route *route = find(self, method, url, &rest, &allow_methods);
-    if (!route)
-        return refuse(self, connection, allow_methods ? 405 : 404,
-                      allow_methods ? "this method is not for this path" : "there is nothing here", allow_methods);
-    struct http_request request = {
-        .connection = connection, .path = rest, .body = upload->body ? upload->body : "", .body_size = upload->size};
+    struct target target = {0};
+    find(&self->options.part, method, url, &target);
+    find(&self->options.further, method, url, &target);
+    if (!target.route)
+        return refuse(self, connection, target.allow ? 405 : 404,
+                      target.allow ? "this method is not for this path" : "there is nothing here", target.allow);
+    struct http_request request = {.connection = connection,
+                                   .path = target.rest,
+                                   .body = upload->body ? upload->body : "",
+                                   .body_size = upload->size};
     struct http_reply reply = {0};
     request.trusted = self->token[0] && has_token(self, &request);
-    if (allow(self, &request, route, &reply))
-        route->handle(self->options.ctx, &request, &reply);
+    if (allow(self, &request, target.route, &reply))
+        target.route->handle(target.ctx, &request, &reply);
     return send_reply(self, connection, &reply, NULL);
 }
 

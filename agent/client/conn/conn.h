@@ -6,7 +6,7 @@
  * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, and
  * client.c (rp_client).
  *
- * A connection with a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
+ * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
  * is then the caller's thread, and all calls come from one thread.
  *
  * Any thread may send requests. They are sent in the order of the calls, again with the same id after a reconnect, and each
@@ -132,15 +132,19 @@ rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, r
 
 /* ---- life ---- */
 
-/* A broker in this process that runs on the thread that waits for it. */
+struct key;
+
+/* A broker in this process: it runs on the thread that waits for it, or the connection uses its sockets with a key that is in no
+ * file. */
 struct conn_host {
-    struct ducts *ducts; /* borrowed: the broker's */
+    struct ducts *ducts; /* borrowed: the broker's; NULL: it has sockets, and a thread of its own */
     /* Lets the broker handle messages and timers. Sleeps for at most wait_ms if there is nothing to do. */
     void (*turn)(void *ctx, int wait_ms);
     void *ctx;
+    const struct key *key; /* copied; NULL: none, or that of a key file */
 };
 
-/* Waits until the broker has answered HELLO. host is copied; NULL: the connection has a thread. */
+/* Waits until the broker has answered HELLO. host is copied; without ducts the connection has a thread. */
 struct conn *conn_new(const char *endpoint, const rp_client_options *options, const struct conn_host *host,
                       int64_t timeout_ms, rp_error *err);
 /* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */

@@ -6,8 +6,13 @@
 #include "agent/client/conn/conn_impl.h"
 #include "proto/base/error.h"
 
-rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_error *err)
+rp_status conn_key_load(struct conn *self, const rp_client_options *options, const struct key *given, rp_error *err)
 {
+    if (given) {
+        self->key = *given;
+        self->has_key = true;
+        return RP_OK;
+    }
     const char *path = options ? options->key_file : NULL;
     if (!path)
         path = getenv(KEY_FILE_VARIABLE);

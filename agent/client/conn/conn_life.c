@@ -184,7 +184,8 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (host)
+    bool hosted = host && host->ducts;
+    if (hosted)
         self->broker = *host;
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);
@@ -199,13 +200,14 @@ struct conn *conn_new(const char *endpoint, const rp_client_options *options, co
     self->endpoint = strdup(endpoint);
     self->name = strdup(options && options->name ? options->name : "client");
     self->host = host_of(endpoint);
-    self->own_context = !(options && options->zmq_context) && !host;
+    self->own_context = !(options && options->zmq_context) && !hosted;
     self->context = self->own_context ? zmq_ctx_new() : options ? options->zmq_context : NULL;
-    bool ok = watched && self->endpoint && self->name && (self->context || host);
+    bool ok = watched && self->endpoint && self->name && (self->context || hosted);
     if (!ok)
         err_set(err, RP_NO_MEMORY, "no memory for a client");
-    ok = ok && conn_key_load(self, options, err) == RP_OK && (host || conn_check(self, err) == RP_OK) &&
-         conn_start(self, err) && conn_await(self, timeout_ms, err) == RP_OK;
+    ok = ok && conn_key_load(self, options, host ? host->key : NULL, err) == RP_OK &&
+         (hosted || conn_check(self, err) == RP_OK) && conn_start(self, err) &&
+         conn_await(self, timeout_ms, err) == RP_OK;
     if (!ok)
         conn_destroy(&self);
     return self;

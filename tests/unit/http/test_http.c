@@ -43,8 +43,12 @@ static int calls;
 
 static struct http *start_at(const char *address, const char *token, bool open)
 {
-    const struct http_options options = {
-        .address = address, .routes = routes, .n_routes = 4, .ctx = &calls, .token = token, .open = open, .threads = 2};
+    const struct http_options options = {.address = address,
+                                         .part = {routes, 3, &calls},
+                                         .further = {routes + 3, 1, &calls},
+                                         .token = token,
+                                         .open = open,
+                                         .threads = 2};
     rp_error err = {0};
     struct http *http = http_start(&options, &err);
     assert_non_null(http);
@@ -267,12 +271,12 @@ static void test_addresses(void **state)
                                       "nowhere:80", "[::1:80",   ":80"};
     rp_error err;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const struct http_options options = {.address = bad[i], .routes = routes, .n_routes = 4};
+        const struct http_options options = {.address = bad[i], .part = {routes, 4, NULL}};
         assert_null(http_start(&options, &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
     struct http *http = start("", false);
-    const struct http_options taken = {.address = http_address(http), .routes = routes, .n_routes = 4};
+    const struct http_options taken = {.address = http_address(http), .part = {routes, 4, NULL}};
     assert_null(http_start(&taken, &err));
     assert_int_equal(err.status, RP_IO);
     http_stop(&http);

@@ -14,7 +14,8 @@
 #include <cmocka.h>
 
 #include "agent/launch/observe/status.h"
-#include "agent/launch/page/page_impl.h"
+#include "agent/launch/page/run_page_impl.h"
+#include "agent/page/page_impl.h"
 
 static char base[64];
 
@@ -56,11 +57,11 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
 static void assert_page(bool alive, const char *node)
 {
     rp_error err = {0};
-    const struct page_options options = {
+    const struct run_page_options options = {
         .address = "127.0.0.1:0", .folder = base, .runs = "", .service = "", .key_file = ""};
-    struct page *page = page_start(&options, &err);
+    struct run_page *page = run_page_start(&options, &err);
     assert_non_null(page);
-    char *text = page_watch_state(page), *whole = NULL;
+    char *text = page_watch_state(page->page), *whole = NULL;
     assert_non_null(text);
     assert_true(asprintf(&whole, "%s}", text) > 0);
     json_object *root = json_tokener_parse(whole);
@@ -72,7 +73,7 @@ static void assert_page(bool alive, const char *node)
     json_object_put(root);
     free(whole);
     free(text);
-    page_stop(&page);
+    run_page_stop(&page);
 }
 
 static void test_elsewhere(void **state)

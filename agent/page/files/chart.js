@@ -23,7 +23,11 @@ function bounds(series, options) {
   for (const line of options.lines || []) if (known(line.y)) { low = Math.min(low, line.y); high = Math.max(high, line.y); }
   if (options.zero) low = Math.min(low, 0);
   const least = 0.02 * Math.max(Math.abs(low), Math.abs(high)) || 2; // a line that hardly moves looks as if it hardly moves
-  if (high - low < least) { const middle = (low + high) / 2; low = middle - least / 2; high = middle + least / 2; }
+  if (high - low < least) {
+    const middle = options.zero ? low + least / 2 : (low + high) / 2;
+    low = middle - least / 2;
+    high = middle + least / 2;
+  }
   if (left === right) right = left + 1;
   return {low, high, left, right, some: low <= high};
 }

@@ -149,7 +149,7 @@ export async function loadHistograms(page, store) {
 
 export function learning(store, page) {
   const run = store.state.run;
-  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so nobody evaluates here.");
+  if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no returns: the page of a run shows them (replay-launch open).");
   const values = run.values || [], steps = run.value_steps || [];
   const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
   const times = (page.curve?.values || []).map((value, i) => [page.curve.seconds[i], value]);
@@ -177,7 +177,7 @@ function planCard(store) {
 
 export function processes(store, page) {
   const run = store.state.run;
-  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so its processes are not known.");
+  if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows its writers, under Broker, but no hosts and processes: the page of a run shows them (replay-launch open).");
   const hosts = run.hosts || [];
   const badge = (text, good) => h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
   const running = (one) => one.state === "runs";
@@ -220,9 +220,9 @@ export function broker(store, page) {
 }
 
 function sessionsTable(page) {
-  const list = page.sessions || [];
+  const list = page.sessions || [], sum = (one, field) => (one.tables || []).reduce((all, table) => all + table[field], 0);
   return [grid([{name: "writer", of: (one) => one.name}, {name: "state", of: (one) => (one.expired ? "expired" : "open")},
-    {name: "items", of: (one) => exact(one.resolved), n: true}, {name: "waiting", of: (one) => exact(one.waiting), n: true},
+    {name: "items", of: (one) => exact(sum(one, "resolved")), n: true}, {name: "waiting", of: (one) => exact(sum(one, "waiting")), n: true},
     {name: "rejected", of: (one) => exact(one.rejected), n: true, narrow: true}, {name: "silent", of: (one) => duration(one.silent_ns / 1e9), n: true},
     {name: "bytes in flight", of: (one) => bytes(one.chunk_bytes), n: true, narrow: true}], list, "No writer has a session."),
   page.moreSessions ? h("p", {class: "soft small"}, `${list.length} are shown; there are more.`) : null];
@@ -235,15 +235,15 @@ function changes(state, page) {
     h("button", {type: "button", onclick: () => page.change({action: "checkpoint"}, "Write a checkpoint now?")}, "Checkpoint"),
     names.map((name) => h("button", {type: "button", class: "danger", onclick: () => page.change({action: "reset", table: name}, `Remove all items of ${name}? They are gone then.`)}, `Reset ${name}`)),
     names.map((name) => h("button", {type: "button", onclick: () => page.limiter(name)}, `Limiter of ${name}`)),
-    state.run_alive ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, "End the run in order?")}, "Stop the run") : null));
+    state.can.stop ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, `End the ${state.can.stop} in order?`)}, `Stop the ${state.can.stop}`) : null));
 }
 
-export async function loadCurve(page) {
-  page.curve = await ask("api/run").catch(() => page.curve);
+export async function loadCurve(page, store) {
+  if (store.state?.run) page.curve = await ask("api/run").catch(() => page.curve);
 }
 
 export async function loadSessions(page) {
-  const reply = await ask("api/sessions").catch(() => null);
+  const reply = await ask("api/writers").catch(() => null);
   page.sessions = reply?.sessions || [];
   page.moreSessions = !!reply?.session_cursor;
 }
