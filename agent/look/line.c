@@ -93,8 +93,8 @@ uint32_t line_width(const char *text)
             continue;
         }
         uint32_t point, bytes = decode(at, &point);
-        int columns = bytes ? point_width(point) : 1;
-        width += columns > 0 ? (uint32_t)columns : 0;
+        int columns = bytes ? point_width(point) : -1;
+        width += columns > 0 ? (uint32_t)columns : 1; /* a question mark stands for it */
         at += bytes ? bytes : 1;
     }
     return width;

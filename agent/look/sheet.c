@@ -6,6 +6,13 @@
 #define COLUMNS 100u   /* where there is no limit */
 #define NO_BOUND 1e300 /* a limiter's bound so large means that there is none */
 
+struct sheet_style sheet_fit(const struct sheet_style *style)
+{
+    struct sheet_style fit = *style;
+    fit.rows = fit.rows > SHEET_MAX ? SHEET_MAX : fit.rows;
+    return fit;
+}
+
 struct line *sheet_line(struct sheet *self, uint32_t rank)
 {
     if (self->n == SHEET_MAX)

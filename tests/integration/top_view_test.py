@@ -72,6 +72,13 @@ def test_top():
         terminal.press("p")
         terminal.await_screen(lambda now: now != held and not has("[paused]")(now), "figures that move")
 
+        # Ctrl-Z gives the terminal back, fg takes it again.
+        terminal.press("C-z")
+        terminal.await_screen(lambda now: any("Stopped" in line for line in now), "a shell")
+        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
+        terminal.type("fg; echo status=$?")
+        terminal.await_screen(has("q quits", "actor-7"), "top again")
+
         terminal.press("q")
         terminal.await_screen(lambda now: "status=0" in now, "the end")
         terminal.type("echo typed")

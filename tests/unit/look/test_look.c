@@ -12,6 +12,32 @@
 #include "agent/look/list.h"
 #include "proto/base/rng.h"
 
+/* ---- lines ---- */
+
+/* Whatever a text contains, a line shows it in as many columns as line_width says, and in no more than its limit. */
+static void test_widths(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"a",    "\xc3\xa4", "\xe6\xbc\xa2", "\x01",    "\x1b",
+                                        "\xff", "\xcc\x88", "\xe2\x80\xae", "\xc2\x9b"};
+    struct rng rng;
+    rng_seed(&rng, 3);
+    for (int round = 0; round < 3000; round++) {
+        char text[64] = "";
+        for (uint32_t i = (uint32_t)rng_below(&rng, 12); i > 0; i--)
+            strcat(text, parts[rng_below(&rng, sizeof parts / sizeof *parts)]);
+        struct line any = {.utf8 = true}, small = {.utf8 = true, .limit = 1 + (uint32_t)rng_below(&rng, 8)};
+        line_put(&any, TINT_NONE, "%s", text);
+        line_put(&small, TINT_NONE, "%s", text);
+        assert_int_equal(any.width, line_width(text));
+        assert_int_equal(any.width, line_width(text_get(&any.text)));
+        assert_true(small.width <= small.limit && line_width(text_get(&small.text)) == small.width);
+        assert_null(strpbrk(text_get(&any.text), "\x01\x1b\xff"));
+        line_fini(&any);
+        line_fini(&small);
+    }
+}
+
 /* ---- sheets ---- */
 
 static void test_ranks(void **state)
@@ -186,8 +212,8 @@ static void test_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks), cmocka_unit_test(test_full_sheet), cmocka_unit_test(test_cursor),
-        cmocka_unit_test(test_keys),  cmocka_unit_test(test_list),
+        cmocka_unit_test(test_widths), cmocka_unit_test(test_ranks), cmocka_unit_test(test_full_sheet),
+        cmocka_unit_test(test_cursor), cmocka_unit_test(test_keys),  cmocka_unit_test(test_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
