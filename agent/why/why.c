@@ -15,7 +15,6 @@
 /* Parameters and reduce are polled all the time: only a long wait says something. */
 #define POLL_NS UINT64_C(5000000000)
 #define OTHERS_CORES 0.25
-#define NETWORK_SHARE 0.85
 #define BUSY_SHARE 0.95
 
 const char *const why_cause_names[WHY_CAUSES] = {
@@ -269,14 +268,43 @@ static bool taken_by_others(const struct why_facts *facts, struct why *out)
     return true;
 }
 
+/* The writers that wait for data on its way to the broker. */
+struct on_the_way {
+    uint32_t writers;
+    double rate; /* bytes/s that arrive from them */
+};
+
+static struct on_the_way count_on_the_way(const struct why_facts *facts)
+{
+    struct on_the_way sum = {0};
+    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
+        const rp_wait *wait = &facts->waits->waits[i];
+        bool counts = strcmp(wait->kind, "network") == 0 && wait->waited_ns >= LONG_NS;
+        sum.writers += counts;
+        sum.rate += counts ? wait->rate : 0.0;
+    }
+    return sum;
+}
+
+/* A few writers that are far away do not limit a run whose learners have enough, or whose table takes no more. */
 static bool full_network(const struct why_facts *facts, struct why *out)
 {
-    if (!facts->run || !(facts->run->network >= NETWORK_SHARE))
+    struct on_the_way way = count_on_the_way(facts);
+    bool starves = longest(facts, "sample", NULL, 0), full = longest(facts, "insert", NULL, 0);
+    if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < facts->info->server.session_count))
         return false;
-    out->blocked = who_waits(facts);
-    say(out, "The network is the bottleneck: hosts send %.0f%% of what it was measured to carry.",
-        100 * facts->run->network);
-    advise(out, "Fewer or smaller items help: compression, larger adder.chunk_length, actors beside the broker.");
+    format_buffer rate, carried;
+    char measured[96] = "";
+    if (facts->run && facts->run->network > 0)
+        snprintf(measured, sizeof measured, "; it was measured to carry %s/s",
+                 format_bytes(carried, (uint64_t)facts->run->network));
+    out->blocked = WHY_SIDE_ACTORS;
+    out->network_rate = way.rate;
+    say(out, "The network is the bottleneck: %u writer%s for data on the way to the broker, which gets %s/s%s.",
+        way.writers, way.writers == 1 ? " waits" : "s wait", format_bytes(rate, (uint64_t)way.rate), measured);
+    advise(out,
+           "Fewer bytes help: a larger adder.chunk_length, or actors beside the broker; over a long way also a larger "
+           "adder.buffer_items.");
     return true;
 }
 
@@ -395,7 +423,7 @@ bool why_limits(enum why_cause cause)
 void why_explain(const struct why_facts *facts, struct why *out)
 {
     for (int cause = 0; cause < WHY_CAUSES; cause++) {
-        *out = (struct why){.cause = (enum why_cause)cause};
+        *out = (struct why){.cause = (enum why_cause)cause, .network_rate = NAN};
         if (rules[cause](facts, out))
             return;
     }

@@ -43,7 +43,7 @@ bool why_read_status(const char *text, struct why *out)
     int cause = find(why_cause_names, WHY_CAUSES, text_of(status, "cause"));
     int blocked = find(why_side_names, WHY_SIDES, text_of(status, "blocked"));
     bool ok = cause < WHY_CAUSES && text_of(status, "waits")[0] && is_fresh(status);
-    *out = (struct why){.cause = (enum why_cause)(ok ? cause : WHY_IDLE)};
+    *out = (struct why){.cause = (enum why_cause)(ok ? cause : WHY_IDLE), .network_rate = NAN};
     if (ok) {
         out->blocked = blocked < WHY_SIDES ? (enum why_side)blocked : WHY_NOBODY;
         out->bad = json_object_object_get_ex(status, "bad", &bad) && json_object_get_boolean(bad);

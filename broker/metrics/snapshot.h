@@ -118,6 +118,7 @@ struct snapshot_wait {
     const char *who, *kind, *table, *text;
     uint64_t count, got;
     double waited_s;
+    double rate; /* "network": bytes/s that arrive */
 };
 
 struct snapshot_block;

@@ -295,6 +295,7 @@ static bool add_wait(void *ctx, const struct why_line *line)
         .count = line->count,
         .got = line->got,
         .waited_s = seconds(sink->now_ns - line->since_ns),
+        .rate = line->rate,
     };
     return true;
 }

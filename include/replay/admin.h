@@ -91,11 +91,13 @@ typedef struct rp_info {
 
 /* A request or an insert that waits inside the broker. */
 typedef struct rp_wait {
-    const char *who;   /* "actor-3", or a client's number */
-    const char *kind;  /* "insert", "sample", "params", "reduce", "bye" */
+    const char *who; /* "actor-3", or a client's number */
+    const char
+        *kind; /* "insert", "sample", "params", "reduce", "bye", "journal"; "network": data on its way to the broker */
     const char *table; /* or slot, or group */
     const char *text;  /* the reason, with numbers */
     uint64_t count, got, waited_ns;
+    double rate; /* "network": bytes/s that arrive from the writer */
 } rp_wait;
 
 typedef struct rp_waits {

@@ -156,6 +156,9 @@ rp_status conn_check_process(const struct conn *self, rp_error *err);
 /* The same as a question. */
 bool conn_is_foreign(const struct conn *self);
 /* Returns where threads of this client add spans; they are recorded while the broker records a trace. */
+/* Adds to the time for which callers waited for answers that the broker gives at once: what is long about them is the way. */
+void conn_waited_add(struct conn *self, int64_t ns);
+uint64_t conn_waited(const struct conn *self);
 struct trace *conn_trace(struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);

@@ -97,6 +97,7 @@ struct conn {
     int wake_read, wake_write; /* -1: no thread to wake */
     atomic_bool woken;
     atomic_bool stopping;
+    atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
     atomic_uint_fast64_t next_id; /* taken with the mutex held for samples, so that ids are in the order of submitted */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */

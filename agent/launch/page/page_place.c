@@ -1,5 +1,4 @@
 /* What a launcher knows of a run beside its broker: where it is, its status, whether somebody works on it. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +68,7 @@ static void tell_facts(const struct status *status, struct page_run *out)
                                   .cpu = status->cpu,
                                   .cores = status->cores,
                                   .others = status->others,
-                                  .network = NAN};
+                                  .network = status->network_measured};
     out->has_facts = true;
 }
 

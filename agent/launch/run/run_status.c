@@ -131,19 +131,6 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* Inserts/s of actors on other machines, if all actors are alike. */
-static double inserts_from_afar(const struct run *self, const struct status *status)
-{
-    uint32_t actors = 0, away = 0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        bool acts = member->role == ROLE_ACTOR && member->process.running;
-        actors += acts;
-        away += acts && member->at != HOST_POOL_HOME;
-    }
-    return actors > 0 ? status->inserts_rate * away / actors : 0.0;
-}
-
 /* The verdict of agent/why, which all who look at the run show. */
 static void fill_waits(const struct run *self, struct status *out)
 {
@@ -155,7 +142,7 @@ static void fill_waits(const struct run *self, struct status *out)
                           .cpu = out->cpu,
                           .cores = out->cores,
                           .others = out->others,
-                          .network = plan_network_share(self->options->plan_input, inserts_from_afar(self, out))};
+                          .network = out->network_measured};
     struct why why;
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
@@ -167,6 +154,7 @@ static void fill_waits(const struct run *self, struct status *out)
     snprintf(out->blocked, sizeof out->blocked, "%s", why_side_names[why.blocked]);
     snprintf(out->blocked_table, sizeof out->blocked_table, "%s", why.table);
     out->bad = why.bad;
+    out->network_rate = why.network_rate;
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
@@ -220,6 +208,7 @@ static void fill_plan(const struct run *self, struct status *out)
     out->planned_samples = plan ? plan->chosen.samples : NAN;
     out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
     out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
+    out->network_measured = input && input->network > 0 ? input->network : NAN;
     out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }
@@ -227,7 +216,8 @@ static void fill_plan(const struct run *self, struct status *out)
 void run_status(struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
-    *out = (struct status){.phase = self->phase, .unix_s = unix_now(), .value = seen->value, .best = self->best};
+    *out = (struct status){
+        .phase = self->phase, .unix_s = unix_now(), .value = seen->value, .best = self->best, .network_rate = NAN};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);

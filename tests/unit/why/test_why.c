@@ -175,8 +175,6 @@ static void test_machine(void **state)
     world_init(&world);
     world.run.cpu = 3.9;
     expect(&world, WHY_CORES, WHY_NOBODY, false);
-    world.run.network = 0.9;
-    expect(&world, WHY_NETWORK, WHY_NOBODY, false);
     world.run.others = 1.5;
     expect(&world, WHY_OTHERS, WHY_NOBODY, false);
     world.run.actor_idle = 0.5;
@@ -184,6 +182,32 @@ static void test_machine(void **state)
     expect(&world, WHY_MEMORY, WHY_SIDE_ACTORS, false);
     world.list[0].text = "table 'replay': needs 8 more samples";
     expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
+}
+
+static void test_network(void **state)
+{
+    struct world world;
+    struct why why;
+    (void)state;
+    world_init(&world);
+    add_wait(&world, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
+    world.list[0].waited_ns = 2 * SECOND;
+    world.list[0].rate = 1.5e6;
+    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    world.info.server.session_count = 3;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* the others are near, and the learners have enough */
+    add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND / 2);
+    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    add_wait(&world, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
+    world.list[2].rate = 0.5e6;
+    why_explain(&world.facts, &why);
+    assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
+    world.list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
+    world.run.actor_idle = 0.5;
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    why_explain(&world.facts, &why);
+    assert_true(isnan(why.network_rate));
 }
 
 static void test_lost_hosts(void **state)
@@ -240,9 +264,9 @@ static void test_status(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost_hosts),    cmocka_unit_test(test_status),        cmocka_unit_test(test_nobody_waits),
-        cmocka_unit_test(test_each_side),     cmocka_unit_test(test_without_a_run), cmocka_unit_test(test_trouble),
-        cmocka_unit_test(test_too_few_items), cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_network),      cmocka_unit_test(test_lost_hosts),    cmocka_unit_test(test_status),
+        cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),     cmocka_unit_test(test_without_a_run),
+        cmocka_unit_test(test_trouble),      cmocka_unit_test(test_too_few_items), cmocka_unit_test(test_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
