@@ -156,6 +156,7 @@ struct sample {
     rp_error err;
     uint64_t messages;
     int64_t time_ns;
+    time_t taken; /* when the broker was last asked, whether it answered or not */
     double rate;
     struct top_session *sessions;
     uint32_t n_sessions;
@@ -199,6 +200,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
 {
     Replay__Reply *info = NULL, *why = NULL;
     struct clock clock = clock_system();
+    self->taken = time(NULL);
     if (admin_info(ctl->conn, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
     if (admin_why(ctl->conn, ctl->timeout_ms, &why, &self->err) != RP_OK) {
@@ -245,9 +247,8 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
     if (ctl->json)
         return fresh && show_json(sample) == CTL_OK;
     char clock[16];
-    time_t now = time(NULL);
     struct tm local;
-    localtime_r(&now, &local);
+    localtime_r(&sample->taken, &local);
     strftime(clock, sizeof clock, "%H:%M:%S", &local);
     struct top_frame frame = {.info = sample->info,
                               .why = sample->why,

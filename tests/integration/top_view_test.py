@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+import time
 
 sys.dont_write_bytecode = True
 
@@ -64,9 +65,10 @@ def test_top():
 
         terminal.press("Space")
         terminal.await_screen(has("[paused]"), "a pause")
-        held = terminal.screen()
+        held, second = terminal.await_still(), int(time.time())
         terminal.press("h")
         terminal.await_screen(has("sort the sessions"), "help")
+        eventually(lambda: int(time.time()) > second, what="the next second: the clock on the screen stands still")
         terminal.press("h")
         terminal.await_screen(lambda now: now == held, "the same frame as before")
         terminal.press("p")
