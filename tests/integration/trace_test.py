@@ -233,6 +233,7 @@ def a_thousand_requests_lose_nothing():
         endpoint = "ipc://%s/service" % run.base
         service, traces = Service(endpoint), []
         waiting = service.send("sample", pb.Sample(table="replay", count=1))
+        eventually(lambda: service.table("replay").waiting_samplers == 1, PATIENCE, "the sample to wait")
         thread = threading.Thread(target=lambda: traces.append(take(run.base, 2.0 * SLOW)))
         thread.start()
         eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
