@@ -104,11 +104,42 @@ static void test_mistakes(void **state)
            "run.yaml:1:65: hosts[1].name: names 'b' a second time\n");
     expect("hosts: [{ssh: a}]\nlaunch: {engine: slurm}\n" TABLES,
            "run.yaml:1:1: hosts: Slurm gives the machines of a run with launch.engine: slurm; leave hosts out\n");
-    expect(
-        "hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', ingest: 'ipc:///tmp/y', events: 'ipc:///tmp/z', tables: "
-        "[{name: replay}]}\n",
-        "run.yaml:2:19: broker.service: ipc:///tmp/x cannot be reached from other machines: leave it out, or write "
-        "tcp://*:7600\n");
+    expect("hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', tables: [{name: replay}]}\n",
+           "run.yaml:2:19: broker.service: ipc:///tmp/x cannot be reached from other machines: leave it out, or write "
+           "tcp://*:7600\n");
+}
+
+/* What the file writes counts, even if it is the default: another machine cannot reach it. */
+static void test_reach(void **state)
+{
+    (void)state;
+    static const char broker[] = "broker: {events: 'tcp://127.0.0.1:7602', %stables: [{name: replay}]}\n";
+    static const struct {
+        const char *head, *more;
+        bool good;
+    } rows[] = {{"hosts: [{ssh: a}]\n", "", false},
+                {"hosts: [{ssh: a}]\n", "advertise: 10.0.0.1, ", true}, /* a tunnel of the user's */
+                {"hosts: [{command: [sh, -c]}]\n", "", true},
+                {"launch: {engine: slurm}\n", "", false},
+                {"", "", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[512];
+        struct run_config config = {0};
+        struct schema_report *report = schema_report_new();
+        size_t used = (size_t)snprintf(text, sizeof text, "%s", rows[i].head);
+        snprintf(text + used, sizeof text - used, broker, rows[i].more);
+        bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
+        assert_int_equal(good, rows[i].good);
+        assert_int_equal(schema_report_count(report), !good);
+        if (good && run_config_is_spread(&config)) {
+            assert_true(run_config_open_broker(&config, report));
+            assert_string_equal(config.broker.events, "tcp://127.0.0.1:7602");
+            assert_string_equal(config.broker.service, "tcp://0.0.0.0:0");
+        }
+        schema_report_destroy(&report);
+        if (good)
+            run_config_free(&config);
+    }
 }
 
 static void test_files_to_send(void **state)
@@ -130,6 +161,7 @@ static void read_config(const char *text, struct run_config *out)
     struct schema_report *report = schema_report_new();
     *out = (struct run_config){0};
     assert_true(run_config_read_text("run.yaml", text, NULL, out, report));
+    assert_true(run_config_open_broker(out, report));
     schema_report_destroy(&report);
 }
 
@@ -162,13 +194,16 @@ static void test_open_broker(void **state)
     (void)state;
     struct run_config config;
     read_config(TABLES, &config);
-    assert_true(run_config_open_broker(&config));
     assert_false(config_is_open(&config.broker));
+    assert_string_equal(config.broker.service, "tcp://127.0.0.1:0");
+    run_config_free(&config);
+    /* The own file of a run with one machine is resumed with others. */
+    read_config("hosts: [{ssh: a}]\nbroker: {service: 'tcp://127.0.0.1:0', tables: [{name: replay}]}\n", &config);
+    assert_string_equal(config.broker.service, "tcp://0.0.0.0:0");
     run_config_free(&config);
     read_config("hosts: [{ssh: a}]\n"
                 "broker: {ingest: 'tcp://10.0.0.1:5', tables: [{name: replay}]}\n",
                 &config);
-    assert_true(run_config_open_broker(&config));
     assert_string_equal(config.broker.service, "tcp://0.0.0.0:0");
     assert_string_equal(config.broker.ingest, "tcp://10.0.0.1:5");
     assert_string_equal(config.broker.events, "tcp://0.0.0.0:0");
@@ -179,8 +214,9 @@ static void test_open_broker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns),      cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_files_to_send), cmocka_unit_test(test_home),           cmocka_unit_test(test_open_broker),
+        cmocka_unit_test(test_patterns),    cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_reach),       cmocka_unit_test(test_files_to_send),  cmocka_unit_test(test_home),
+        cmocka_unit_test(test_open_broker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
