@@ -104,8 +104,7 @@ struct host *host_new(const struct host_options *options, rp_error *err)
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
     self->in = self->out = self->err = self->sending.fd = -1;
-    if (options->bundle)
-        self->sending.bundle = *options->bundle;
+    self->sending.bundle = options->bundle;
     self->last = &self->first;
     self->since_ns = now();
     snprintf(self->name, sizeof self->name, "%s", options->name);

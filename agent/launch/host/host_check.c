@@ -103,10 +103,11 @@ static rp_status add_trial(struct check *self, const struct host_config *config,
 {
     const struct host_check_options *options = self->options;
     if (!config->programs[0] && !self->bundled) {
-        RP_TRY(bundle_make(options->programs, &self->bundle, err));
+        RP_TRY(bundle_describe(options->programs, &self->bundle, err));
         self->bundled = true;
     }
-    const struct carrier_options how = {.programs = options->programs, .bundle = self->bundled ? &self->bundle : NULL};
+    struct bundle *bundle = self->bundled ? &self->bundle : NULL;
+    const struct carrier_options how = {.programs = options->programs, .bundle = bundle};
     char **carrier = carrier_build(&how, config, name, err);
     if (!carrier)
         return (rp_status)err->status;
@@ -118,7 +119,7 @@ static rp_status add_trial(struct check *self, const struct host_config *config,
                                                   .folder = "/dev/null", /* nothing is written at home */
                                                   .here = options->here,
                                                   .guard = options->guard,
-                                                  .bundle = how.bundle},
+                                                  .bundle = bundle},
                            err);
     command_free(&carrier);
     if (!trial->host)
@@ -296,6 +297,7 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
         host_close(self.trials[i].host); /* all carriers end at once */
     for (uint32_t i = 0; i < self.n; i++)
         host_destroy(&self.trials[i].host);
+    bundle_fini(&self.bundle);
     if (self.listener >= 0)
         close(self.listener);
     free(self.trials);
