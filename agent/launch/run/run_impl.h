@@ -146,6 +146,7 @@ struct run {
     bool out_of_time; /* stop.time has passed, and the remaining processes were killed */
     int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
+    int64_t limit_ns;          /* when options->limit acts; 0: no warning has come */
     bool reached;              /* the run stops because an evaluation reached stop.value */
     struct best final;         /* evaluation of the parameters that the run leaves; its value is NAN if not measured */
     const char *final_weights; /* their file in the folder; NULL: none */
@@ -178,6 +179,8 @@ bool run_time_to_end(const struct run *self);
 bool run_had_time(const struct run *self);
 /* Kills the remaining processes when stop.time has passed. */
 void run_keep_time(struct run *self);
+/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. */
+void run_heed_limit(struct run *self, int64_t now_ns);
 
 /* run_members.c */
 /* True if a program of the user plays the role. */
