@@ -169,7 +169,7 @@ bool run_config_home_takes(const struct run_config *self, const char *role)
 
 /* A broker of one machine: on loopback, on any free port. */
 #define LOCAL_ENDPOINT "tcp://127.0.0.1:0"
-#define OPEN_ENDPOINT "tcp://0.0.0.0:0"
+#define OPEN_ENDPOINT "tcp://*:0" /* of IPv4 and of IPv6 */
 
 static const char *const endpoint_keys[] = {"broker.service", "broker.ingest", "broker.events"};
 #define ENDPOINTS (sizeof endpoint_keys / sizeof endpoint_keys[0])

@@ -164,6 +164,8 @@ const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
 /* Gives a socket that is not connected yet the keys of this client and of the broker, if it uses keys. */
 bool conn_secure(const struct conn *self, void *socket);
+/* Secures the socket and connects it to an endpoint of the broker. False: zmq_errno() says why. */
+bool conn_connect(const struct conn *self, void *socket, const char *endpoint);
 /* True if the connection has a host instead of a thread. */
 bool conn_is_hosted(const struct conn *self);
 /* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */

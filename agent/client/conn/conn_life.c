@@ -149,10 +149,9 @@ static rp_status conn_check(struct conn *self, rp_error *err)
     if (!probe)
         return err_set(err, RP_IO, "no socket: %s", zmq_strerror(zmq_errno()));
     int linger = 0, rc = zmq_setsockopt(probe, ZMQ_LINGER, &linger, sizeof linger);
-    if (rc == 0 && !conn_secure(self, probe))
+    bool inproc = strncmp(self->endpoint, "inproc://", 9) == 0;
+    if (rc == 0 && !(inproc ? conn_secure(self, probe) : conn_connect(self, probe, self->endpoint)))
         rc = -1;
-    else if (strncmp(self->endpoint, "inproc://", 9) != 0)
-        rc = zmq_connect(probe, self->endpoint);
     int reason = zmq_errno();
     zmq_close(probe);
     if (rc != 0)

@@ -65,7 +65,7 @@ static void open_push(struct writer_session *self)
         return;
     zmq_setsockopt(self->push, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(self->push, ZMQ_IMMEDIATE, &immediate, sizeof immediate);
-    if (!conn_secure(self->conn, self->push) || zmq_connect(self->push, self->hello->ingest) != 0) {
+    if (!conn_connect(self->conn, self->push, self->hello->ingest)) {
         log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->ingest,
                  zmq_strerror(zmq_errno()));
         zmq_close(self->push);

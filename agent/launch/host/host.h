@@ -18,6 +18,8 @@
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
 
+struct broker_config;
+
 #define HOST_NAME 64u
 #define HOST_PATH 512u
 
@@ -80,9 +82,10 @@ uint32_t host_times(const struct host *self);
 int64_t host_sent(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
-/* The address under which processes there reach this machine: `advertise`, if it is not ""; the address that the connection comes
- * from; or this machine's name. Only IPv4, like the broker's wildcard. Gives out. */
-const char *host_home_address(const struct host *self, const char *advertise, char *out, size_t size);
+/* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
+ * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
+ * machine's name. Gives out. */
+const char *host_home_address(const struct host *self, const struct broker_config *broker, char *out, size_t size);
 /* Cores and bytes in use there by all programs, lately, and the round trip in ns that host_reach_begin measured; 0: not known. */
 struct host_load {
     double cpu;

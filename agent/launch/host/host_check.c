@@ -1,15 +1,14 @@
 #include "agent/launch/host/host_check.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host.h"
+#include "agent/launch/host/host_listen.h"
 #include "agent/launch/process/command.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
@@ -76,27 +75,14 @@ static uint16_t wanted_port(const struct run_config *config)
     return port > 0 && port < 65536 ? (uint16_t)port : 0;
 }
 
-static bool bind_any(int fd, uint16_t port)
-{
-    const int on = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    return bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
-}
-
 /* Hosts that connect need no answer: the kernel accepts for us. */
 static rp_status listen_here(struct check *self, rp_error *err)
 {
-    struct sockaddr_in address = {0};
-    socklen_t size = sizeof address;
-    self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (self->listener < 0 ||
-        (!bind_any(self->listener, wanted_port(self->options->config)) && !bind_any(self->listener, 0)) ||
-        listen(self->listener, (int)RUN_HOSTS_MOST) != 0 ||
-        getsockname(self->listener, (struct sockaddr *)&address, &size) != 0)
-        return err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
-    self->port = ntohs(address.sin_port);
-    return RP_OK;
+    self->listener = host_listen(NULL, wanted_port(self->options->config), &self->port);
+    if (self->listener < 0)
+        self->listener = host_listen(NULL, 0, &self->port);
+    return self->listener >= 0 ? RP_OK
+                               : err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
 }
 
 static rp_status add_trial(struct check *self, const struct host_config *config, const char *name, rp_error *err)
@@ -165,11 +151,11 @@ static void end_trial(struct trial *self, const char *reason)
 static bool find_endpoint(const struct check *self, struct trial *trial)
 {
     const struct broker_config *broker = &self->options->config->broker;
-    char bound[64], address[HOST_NAME];
+    char bound[64], address[HOST_NAME + 3];
     if (!endpoint_is_any(broker->service))
         return endpoint_with_host(broker->service, broker->advertise, trial->endpoint, sizeof trial->endpoint);
     snprintf(bound, sizeof bound, "tcp://*:%u", self->port);
-    host_home_address(trial->host, broker->advertise, address, sizeof address);
+    host_home_address(trial->host, broker, address, sizeof address);
     return endpoint_with_host(bound, address, trial->endpoint, sizeof trial->endpoint);
 }
 
