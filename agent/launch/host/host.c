@@ -340,7 +340,8 @@ static void check_silence(struct host *self, int64_t now_ns)
         self->heard_ns = now_ns;
     else if (silent > most) {
         host_noise_text(&self->noise, noise, sizeof noise);
-        snprintf(reason, sizeof reason, "no answer for %.0f s%s%s", (double)silent * 1e-9, noise[0] ? ": " : "", noise);
+        snprintf(reason, sizeof reason, "no answer for %.0f s%s%s%s", (double)silent * 1e-9,
+                 ready ? "; its processes are killed there" : "", noise[0] ? ": " : "", noise);
         host_lose(self, now_ns, reason);
     }
 }
