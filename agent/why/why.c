@@ -16,6 +16,7 @@
 #define POLL_NS UINT64_C(5000000000)
 #define OTHERS_CORES 0.25
 #define BUSY_SHARE 0.95
+#define RATE_MOST 1e15 /* bytes/s */
 
 const char *const why_cause_names[WHY_CAUSES] = {
     [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
@@ -274,6 +275,12 @@ struct on_the_way {
     double rate; /* bytes/s that arrive from them */
 };
 
+/* Numbers of another process may be anything. */
+static bool is_rate(double rate)
+{
+    return rate > 0.0 && rate < RATE_MOST;
+}
+
 static struct on_the_way count_on_the_way(const struct why_facts *facts)
 {
     struct on_the_way sum = {0};
@@ -281,7 +288,7 @@ static struct on_the_way count_on_the_way(const struct why_facts *facts)
         const rp_wait *wait = &facts->waits->waits[i];
         bool counts = strcmp(wait->kind, "network") == 0 && wait->waited_ns >= LONG_NS;
         sum.writers += counts;
-        sum.rate += counts ? wait->rate : 0.0;
+        sum.rate += counts && is_rate(wait->rate) ? wait->rate : 0.0;
     }
     return sum;
 }
@@ -295,7 +302,7 @@ static bool full_network(const struct why_facts *facts, struct why *out)
         return false;
     format_buffer rate, carried;
     char measured[96] = "";
-    if (facts->run && facts->run->network > 0)
+    if (facts->run && is_rate(facts->run->network))
         snprintf(measured, sizeof measured, "; it was measured to carry %s/s",
                  format_bytes(carried, (uint64_t)facts->run->network));
     out->blocked = WHY_SIDE_ACTORS;

@@ -85,6 +85,8 @@ void view_line(struct text *out, const struct status *s)
         line_put(&line, TINT_NONE, " return %.4g (best %.4g)", s->value, s->best);
     add_percent(&line, "learners wait", s->learner_idle, s->idle_by.learner);
     add_percent(&line, "actors wait", s->actor_idle, s->idle_by.actor);
+    if (status_is_limited(s) && s->cause[0] && s->phase < PHASE_DONE)
+        line_put(&line, TINT_NONE, " limited by %s", s->cause);
     if (s->others > 0)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
     add_hosts(&line, s);

@@ -203,6 +203,14 @@ static void test_network(void **state)
     world.list[2].rate = 0.5e6;
     why_explain(&world.facts, &why);
     assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
+    assert_null(strstr(why.text, "measured"));
+    world.run.network = 110 * 1024 * 1024;
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.text, "measured to carry 110 MiB/s"));
+    world.run.network = 1e300;
+    world.list[2].rate = NAN;
+    why_explain(&world.facts, &why);
+    assert_true(why.network_rate == 1.5e6 && !strstr(why.text, "measured"));
     world.list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
     world.run.actor_idle = 0.5;
     expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
