@@ -112,12 +112,14 @@ static bool names_loopback(const struct http *self, const char *host)
     return host && has_name(host, self->address, (size_t)(strrchr(self->address, ':') - self->address));
 }
 
-/* A request that changes something must come from a page of this server: browsers say where a request comes from. */
-static bool is_foreign(const struct http_request *request)
+/* True for a request of another site's page: browsers say where a request comes from. Such a page may link to this server, and
+ * could not read an answer, but it must not change anything here nor make work. */
+static bool is_foreign(const struct http_request *request, bool changes)
 {
     const char *site = http_header(request, "Sec-Fetch-Site"), *origin = http_header(request, "Origin");
-    const char *host = http_header(request, "Host");
-    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+    const char *mode = http_header(request, "Sec-Fetch-Mode"), *host = http_header(request, "Host");
+    bool link = !changes && mode && strcmp(mode, "navigate") == 0;
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0 && !link)
         return true;
     const char *slashes = origin ? strstr(origin, "://") : NULL;
     return origin && !(slashes && host && strcmp(slashes + 3, host) == 0);
@@ -134,8 +136,8 @@ static bool allow(const struct http *self, const struct http_request *request, c
                   "'Authorization: Bearer TOKEN'");
     else if (!request->trusted && self->loopback && !names_loopback(self, http_header(request, "Host")))
         http_fail(reply, 403, "this server answers only to localhost, 127.0.0.1 and %s", self->address);
-    else if (changes && is_foreign(request))
-        http_fail(reply, 403, "changes are accepted only from this server's own page");
+    else if (is_foreign(request, changes))
+        http_fail(reply, 403, "this server takes requests from its own page, and none from pages of other sites");
     else
         return true;
     return false;

@@ -3,7 +3,7 @@
  * and runs, and uses proto/base.
  *
  * A server on loopback without a token answers only requests that name this machine in their Host header, so that a page of
- * another site cannot read it through a name of its own. Nothing is ever allowed to other origins. */
+ * another site cannot read it through a name of its own. Pages of other origins may link to the server, and nothing else. */
 #ifndef PROTO_HTTP_HTTP_H
 #define PROTO_HTTP_HTTP_H
 

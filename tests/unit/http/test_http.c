@@ -160,6 +160,10 @@ static void test_other_sites(void **state)
     struct http *http = start("secret", true);
     assert_int_equal(get(http, "/hello", "Host: evil.example\r\n", out), 403);
     assert_int_equal(get(http, "/hello", "Host: 127.0.0.1.evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Origin: http://evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n", out), 200);
     assert_int_equal(get(http, "/hello", "Host: localhost:99\r\n", out), 200);
     assert_int_equal(get(http, "/hello", "Host: [::1]:99\r\n", out), 200);
     static const char post[] =
