@@ -411,8 +411,10 @@ void http_stop(struct http **self)
 {
     if (!*self)
         return;
-    if ((*self)->daemon)
+    if ((*self)->daemon) {
+        http_links_drain(&(*self)->links);
         MHD_stop_daemon((*self)->daemon);
+    }
     http_links_stop(&(*self)->links);
     free((*self)->token);
     free(*self);

@@ -69,6 +69,7 @@ void http_make_token(char out[HTTP_TOKEN]);
 struct http;
 /* Listens and serves. NULL with err set: "127.0.0.1:80 cannot be bound: Permission denied". */
 struct http *http_start(const struct http_options *options, rp_error *err);
+/* Answers that are being made are sent, unless their client does not read them. */
 void http_stop(struct http **self);
 /* "127.0.0.1:40123". */
 const char *http_address(const struct http *self);

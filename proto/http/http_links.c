@@ -11,6 +11,7 @@
 static const struct patience {
     int64_t request_ns, answer_ns;
 } calm = {10 * NS_PER_S, 30 * NS_PER_S}, crowd = {NS_PER_S / 2, 10 * NS_PER_S};
+#define DRAIN_NS NS_PER_S
 #define LOOK_NS (NS_PER_S / 4)
 
 struct http_link {
@@ -74,6 +75,23 @@ bool http_links_start(struct http_links *self, uint32_t most)
     pthread_condattr_destroy(&attributes);
     self->started = pthread_create(&self->thread, NULL, links_thread, self) == 0;
     return self->started;
+}
+
+static bool answers_any(struct http_links *self)
+{
+    bool any = false;
+    pthread_mutex_lock(&self->mutex);
+    for (const struct http_link *link = self->first; link && !any; link = link->next)
+        any = link->answers && !link->cut;
+    pthread_mutex_unlock(&self->mutex);
+    return any;
+}
+
+void http_links_drain(struct http_links *self)
+{
+    const struct timespec moment = {.tv_nsec = 2 * NS_PER_MS};
+    for (int64_t end_ns = now() + DRAIN_NS; answers_any(self) && now() < end_ns;)
+        nanosleep(&moment, NULL);
 }
 
 void http_links_stop(struct http_links *self)

@@ -24,6 +24,8 @@ struct http_links {
 
 /* Starts the thread. most: connections that the server takes. False: there is no thread. */
 bool http_links_start(struct http_links *self, uint32_t most);
+/* Waits until answers that are being made are sent, a second at most. */
+void http_links_drain(struct http_links *self);
 /* Ends the thread. There are no connections any more. */
 void http_links_stop(struct http_links *self);
 /* For MHD_OPTION_NOTIFY_CONNECTION; ctx: the links. */

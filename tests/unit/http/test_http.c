@@ -1,5 +1,6 @@
 /* The HTTP server: who is let in, what is refused, and that bad input disturbs nobody. */
 #include <arpa/inet.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +35,19 @@ static void post_size(void *ctx, const struct http_request *request, struct http
     text_add(&reply->text, "%zu %.8s", request->body_size, request->body);
 }
 
-static const struct http_route routes[] = {{"GET", "/hello", get_hello, false},
+static sem_t called;
+
+/* Answers while the server is being stopped. */
+static void get_slow(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx, (void)request;
+    sem_post(&called);
+    usleep(200000);
+    text_add(&reply->text, "{\"slow\": true}");
+}
+
+static const struct http_route routes[] = {{"GET", "/slow", get_slow, false},
+                                           {"GET", "/hello", get_hello, false},
                                            {"GET", "/open", get_rest, true},
                                            {"POST", "/size", post_size, false},
                                            {"GET", "/files/...", get_rest, false}};
@@ -44,8 +57,8 @@ static int calls;
 static struct http *start_at(const char *address, const char *token, bool open)
 {
     const struct http_options options = {.address = address,
-                                         .part = {routes, 3, &calls},
-                                         .further = {routes + 3, 1, &calls},
+                                         .part = {routes, 4, &calls},
+                                         .further = {routes + 4, 1, &calls},
                                          .token = token,
                                          .open = open,
                                          .threads = 2};
@@ -268,6 +281,24 @@ static void test_crowd_ends_connections(void **state)
     http_stop(&http);
 }
 
+/* A request that stops the server gets its answer, too. */
+static void test_stop_sends_answers(void **state)
+{
+    (void)state;
+    char out[8192] = "";
+    struct http *http = start("", false);
+    sem_init(&called, 0, 0);
+    int fd = dial(http);
+    send_all(fd, "GET /slow HTTP/1.1\r\n" LOCAL "\r\n", strlen("GET /slow HTTP/1.1\r\n" LOCAL "\r\n"));
+    sem_wait(&called);
+    http_stop(&http);
+    for (ssize_t n, used = 0; (n = recv(fd, out + used, sizeof out - 1 - (size_t)used, 0)) > 0;)
+        used += n;
+    assert_non_null(strstr(out, "{\"slow\": true}"));
+    close(fd);
+    sem_destroy(&called);
+}
+
 static void test_addresses(void **state)
 {
     (void)state;
@@ -275,12 +306,12 @@ static void test_addresses(void **state)
                                       "nowhere:80", "[::1:80",   ":80"};
     rp_error err;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const struct http_options options = {.address = bad[i], .part = {routes, 4, NULL}};
+        const struct http_options options = {.address = bad[i], .part = {routes, 5, NULL}};
         assert_null(http_start(&options, &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
     struct http *http = start("", false);
-    const struct http_options taken = {.address = http_address(http), .part = {routes, 4, NULL}};
+    const struct http_options taken = {.address = http_address(http), .part = {routes, 5, NULL}};
     assert_null(http_start(&taken, &err));
     assert_int_equal(err.status, RP_IO);
     http_stop(&http);
@@ -303,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_many_connections),
         cmocka_unit_test(test_crowd_ends_connections),
         cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_stop_sends_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
