@@ -74,7 +74,7 @@ void view_line(struct text *out, const struct status *s)
     if (s->stop_learner_steps)
         add_count(&line, "updates", s->learner_steps, s->stop_learner_steps);
     if (isfinite(s->progress))
-        line_put(&line, TINT_NONE, " (%.0f%%)", 100 * s->progress);
+        line_put(&line, TINT_NONE, " progress %.0f%%", 100 * s->progress);
     line_put(&line, TINT_NONE, " %s steps/s %s updates/s", tight(a, s->steps_rate), tight(b, s->updates_rate));
     if (isfinite(s->spi)) {
         line_put(&line, TINT_NONE, " spi %.3g", s->spi);
