@@ -246,6 +246,11 @@ def json_and_openmetrics_say_the_same():
         equal(latency["insert"]["count"], 20)
         equal(latency["requests"]["sample"]["duration"]["count"], 2)
         check(latency["insert"]["p50"] <= latency["insert"]["p99"])
+        server = site.ctl("info")["server"]  # clients see the same histograms
+        times = next(one["times"] for one in server["commands"] if one["name"] == "sample")
+        equal((sum(server["insert_times"]), sum(times)), (20, 2))
+        equal(latency["requests"]["sample"]["duration"]["buckets"],
+              [[(2 ** b - 1) / 1e9, count] for b, count in enumerate(times) if count])
 
 
 @test

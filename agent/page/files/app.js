@@ -14,7 +14,7 @@ const TABS = [
 ];
 const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400]];
 const get = (id) => document.getElementById(id);
-const page = {log: "", logText: "", sessions: [], openLog, change, limiter};
+const page = {log: "", logText: "", sessions: [], openLog, change, limiter, redraw: () => draw()};
 let paused = false;
 store.span = 300;
 

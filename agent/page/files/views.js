@@ -2,6 +2,7 @@
 import {h, ask, bytes, duration, exact, known, number, percent, show} from "./util.js";
 import {bars, lines, meter} from "./chart.js";
 import {flow} from "./flow.js";
+import {latencyChart, latencyParts, within} from "./latency.js";
 
 export function card(title, ...children) {
   return h("section", {class: "card"}, h("h2", {}, title), children);
@@ -66,6 +67,7 @@ export function now(store) {
     store.over ? null : h("section", {class: "card wide"}, flow(state, table, rates)),
     card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts)}],
       {title: "Throughput", xTime: true, over: store.over, zero: true})),
+    state.broker ? card("Latency", latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")) : null,
     table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
       table.limiter.samples_per_insert > 0 ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
       cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
@@ -128,6 +130,7 @@ export function tables(store, page) {
         {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts)}], {title: `Rates of ${table.name}`, xTime: true, zero: true})),
       h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
         {title: `Cursor of ${table.name}`, xTime: true, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
+      h("div", {}, h("h3", {}, state.broker.tables.length > 1 ? "Latency, over all tables" : "Latency"), latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")),
       detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.items)} items`), bars(named(detail.priorities, number), {title: `Priorities in ${table.name}`})),
         h("div", {}, h("h3", {}, `Ages of ${exact(detail.items)} items`), bars(named(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
   }));
@@ -209,14 +212,14 @@ export function broker(store, page) {
       ["longest stretch", duration(server.longest_stretch_ns / 1e9)]]),
       lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", xTime: true, zero: true, format: bytes}),
       changes(state, page)),
-    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls), n: true}, {name: "errors", of: (one) => exact(one.errors), n: true},
-      {name: "mean", of: (one) => duration(one.total_ns / one.calls / 1e9), n: true}, {name: "longest", of: (one) => duration(one.max_ns / 1e9), n: true}], calls, "Requests")),
-    card("Time of requests in the broker", lines(["sample", "update", "params_get", "heartbeat"].filter((name) => calls.some((one) => one.name === name))
-      .map((name) => ({name, points: over(store, (p) => p.times?.[name])})), {title: "Mean time of requests", xTime: true, zero: true, format: duration})),
+    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls) + (one.errors ? `, ${exact(one.errors)} failed` : ""), n: true},
+      {name: "p50", of: (one) => within(one.times, 0.5), n: true}, {name: "p99", of: (one) => within(one.times, 0.99), n: true},
+      {name: "work", of: (one) => duration(one.max_ns / 1e9), n: true, narrow: true}], calls, "Requests"),
+      h("p", {class: "soft small"}, "Since the broker started, from the request to its reply: half took no longer than p50, 99 of 100 no longer than p99. Work: the longest without waiting.")),
     card("Parameters", grid([{name: "slot", of: (one) => one.name}, {name: "version", of: (one) => exact(one.version), n: true}, {name: "size", of: (one) => bytes(one.bytes), n: true},
       {name: "age", of: (one) => duration(one.age_ns / 1e9), n: true}], state.broker.slots, "Nobody has published parameters yet.")),
     card("Counters", grid([{name: "counter", of: (one) => one.name}, {name: "value", of: (one) => exact(one.value), n: true}], state.broker.counters, "No counters yet.")),
-    wide("Sessions", sessionsTable(page)));
+    wide("Latency", latencyParts(store, page)), wide("Sessions", sessionsTable(page)));
 }
 
 function sessionsTable(page) {
