@@ -39,7 +39,7 @@ void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum ti
     uint32_t wide = sheet_columns(self) > SHEET_LABEL + 20 ? sheet_columns(self) - SHEET_LABEL : 20;
     for (uint32_t i = 0; i < most && *text; i++) {
         struct line *line = sheet_row(self, rank, i ? "" : label);
-        size_t size = format_cut(text, wide), blank = size;
+        size_t size = line_cut(text, wide), blank = size;
         bool last = i + 1 == most || !text[size];
         while (!last && blank > 0 && text[blank] != ' ')
             blank--;

@@ -60,6 +60,30 @@ static void test_ranks(void **state)
     }
 }
 
+/* A long text goes on below, nothing of it is lost, also if its characters take two columns each. */
+static void test_wrapped(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"\xe6\xbc\xa2", "ab "};
+    for (size_t i = 0; i < 2; i++) {
+        struct sheet_style style = {.columns = 41, .utf8 = true};
+        struct sheet sheet = {.style = &style};
+        struct text text = {0}, out = {0};
+        for (int k = 0; k < 40; k++)
+            text_add(&text, "%s", words[i]);
+        sheet_wrapped(&sheet, 0, "waits", TINT_NONE, text_get(&text), 9);
+        for (uint32_t k = 0; k < sheet.n; k++)
+            assert_true(sheet.lines[k].width <= 41);
+        sheet_write(&sheet, &out);
+        uint32_t found = 0;
+        for (const char *at = text_get(&out); (at = strstr(at, i ? "ab" : words[0])); at++)
+            found++;
+        assert_int_equal(found, 40);
+        text_fini(&text);
+        text_fini(&out);
+    }
+}
+
 static void test_full_sheet(void **state)
 {
     (void)state;
@@ -212,8 +236,9 @@ static void test_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widths), cmocka_unit_test(test_ranks), cmocka_unit_test(test_full_sheet),
-        cmocka_unit_test(test_cursor), cmocka_unit_test(test_keys),  cmocka_unit_test(test_list),
+        cmocka_unit_test(test_widths),  cmocka_unit_test(test_ranks),  cmocka_unit_test(test_full_sheet),
+        cmocka_unit_test(test_wrapped), cmocka_unit_test(test_cursor), cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
