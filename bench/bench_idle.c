@@ -30,7 +30,7 @@ int command_idle(struct options *options)
     bool ok = run_broker(options, options->items, &alone) && run_add_load(options, &alone, WORK_LIBRARY) &&
               run_broker(options, options->items, &beside) && run_add_load(&idle, &beside, WORK_IDLE) &&
               run_add_load(options, &beside, WORK_LIBRARY);
-    const struct phase phases[] = {{&beside, GROUP_WRITE | GROUP_ASK, false}, {&alone, GROUP_WRITE, false}};
+    const struct phase phases[] = {{&beside, GROUP_WRITE | GROUP_WATCH, false}, {&alone, GROUP_WRITE, false}};
     ok = ok && run_phases(options, phases, 2, figures);
     if (ok) {
         char what[80];

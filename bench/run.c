@@ -11,6 +11,8 @@
 #define WARM_STORE_BYTES (4u << 20)
 #define COLD_STORE_BYTES (1000u << 20)
 #define FILL_SECONDS 300
+/* How much longer than asked a measurement may last so that everybody has done something. */
+#define MORE_SECONDS 10
 
 const uint8_t *run_store(const struct options *options, size_t *size)
 {
@@ -107,7 +109,9 @@ static bool add_member(const struct options *options, struct party *party, enum 
     load->connections = connections;
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
-    member->group = work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE : GROUP_ASK;
+    member->group = work == WORK_IDLE                             ? GROUP_WATCH
+                    : work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE
+                                                                  : GROUP_ASK;
     member->pid = child_start(jobs[work][library], load);
     bool ok = member->pid > 0 && children_await(member->lane, LANE_READY, 60);
     free(load);
@@ -209,6 +213,14 @@ static struct reading party_read(const struct phase *phase)
     return out;
 }
 
+/* Returns true if each group that takes part has done something since then. */
+static bool all_moved(const struct phase *phase, const struct reading *before, const struct reading *now)
+{
+    bool wrote = now->items[0] > before->items[0];
+    bool asked = now->items[1] > before->items[1] || now->updates > before->updates;
+    return (wrote || !(phase->groups & GROUP_WRITE)) && (asked || !(phase->groups & GROUP_ASK));
+}
+
 static bool measure(const struct options *options, const struct phase *phase, struct figures *out)
 {
     party_go(phase->party, phase->groups);
@@ -218,6 +230,12 @@ static bool measure(const struct options *options, const struct phase *phase, st
     if (!children_wait(options->seconds))
         return false;
     struct reading after = party_read(phase);
+    /* On a busy machine a process may get no time at all. */
+    while (!all_moved(phase, &before, &after) && after.at - before.at < options->seconds + MORE_SECONDS) {
+        if (!children_wait(0.05))
+            return false;
+        after = party_read(phase);
+    }
     party_pause(phase->party);
     double seconds = after.at - before.at;
     uint32_t n = out->n++;

@@ -189,9 +189,9 @@ const char *host_config_pattern(const struct host_config *self, uint32_t index, 
  * run_config_free_names. NULL: `why` says what is wrong, such as more names than `most`. */
 char **run_config_host_names(const char *pattern, uint32_t most, char *why, size_t size);
 void run_config_free_names(char ***names);
-/* Lets other machines reach the broker: endpoints that the file does not give are bound on all interfaces of a run with other
- * machines. False: no memory. */
-bool run_config_open_broker(struct run_config *self);
+/* Chooses endpoints that the file does not write: on any free port, of all interfaces in a run with other machines, else of the
+ * loopback interface. report: that of the reading. False: no memory. */
+bool run_config_open_broker(struct run_config *self, const struct schema_report *report);
 
 /* Checks launch.slurm. (config_slurm.c) */
 void run_config_check_slurm(const struct run_config *self, struct schema_report *report);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/config/config.h"
+#include "proto/base/endpoint.h"
 
 /* ---- names ---- */
 
@@ -166,29 +167,36 @@ bool run_config_home_takes(const struct run_config *self, const char *role)
     return true;
 }
 
-static const char *default_of(const char *key)
+/* A broker of one machine: on loopback, on any free port. */
+#define LOCAL_ENDPOINT "tcp://127.0.0.1:0"
+#define OPEN_ENDPOINT "tcp://*:0" /* of IPv4 and of IPv6 */
+
+static const char *const endpoint_keys[] = {"broker.service", "broker.ingest", "broker.events"};
+#define ENDPOINTS (sizeof endpoint_keys / sizeof endpoint_keys[0])
+
+static char **endpoint_of(struct broker_config *broker, size_t i)
 {
-    for (uint32_t i = 0; i < broker_schema.n_rows; i++)
-        if (strcmp(broker_schema.rows[i].path, key) == 0)
-            return broker_schema.rows[i].default_text;
-    return "";
+    char **const rows[ENDPOINTS] = {&broker->service, &broker->ingest, &broker->events};
+    return rows[i];
 }
 
-bool run_config_open_broker(struct run_config *self)
+/* True if the file leaves the endpoint to the launcher. The own file of a run with one machine has LOCAL_ENDPOINT. */
+static bool is_free(const char *endpoint, size_t i, const struct schema_report *report)
 {
-    struct broker_config *broker = &self->broker;
-    struct {
-        const char *key;
-        char **endpoint;
-    } rows[] = {{"service", &broker->service}, {"ingest", &broker->ingest}, {"events", &broker->events}};
-    for (uint32_t i = 0; i < 3 && run_config_is_spread(self); i++) {
-        if (strcmp(*rows[i].endpoint, default_of(rows[i].key)) != 0)
+    return !schema_is_written(report, endpoint_keys[i]) || strcmp(endpoint, LOCAL_ENDPOINT) == 0;
+}
+
+bool run_config_open_broker(struct run_config *self, const struct schema_report *report)
+{
+    for (size_t i = 0; i < ENDPOINTS; i++) {
+        char **endpoint = endpoint_of(&self->broker, i);
+        if (!is_free(*endpoint, i, report))
             continue;
-        char *open = strdup("tcp://0.0.0.0:0");
-        if (!open)
+        char *chosen = strdup(run_config_is_spread(self) ? OPEN_ENDPOINT : LOCAL_ENDPOINT);
+        if (!chosen)
             return false;
-        free(*rows[i].endpoint);
-        *rows[i].endpoint = open;
+        free(*endpoint);
+        *endpoint = chosen;
     }
     return true;
 }
@@ -262,18 +270,21 @@ static void check_names(const struct host_config *host, uint32_t index, char **s
     free(names);
 }
 
-/* Machines that ssh reaches cannot connect to this machine's loopback interface. */
+/* Machines that ssh or Slurm reaches cannot connect to this machine's loopback interface. */
 static void check_reach(const struct run_config *config, struct schema_report *report)
 {
     const struct host_config *hosts = config->hosts.data;
-    bool far = false;
+    struct broker_config broker = config->broker;
+    bool far = config->launch.engine == ENGINE_SLURM;
     for (uint32_t i = 0; i < config->hosts.count; i++)
         far = far || hosts[i].ssh[0];
-    if (far && !config->broker.advertise[0] && strcmp(config->broker.service, default_of("service")) != 0 &&
-        !config_is_open(&config->broker))
-        schema_problem(report, "broker.service",
-                       "%s cannot be reached from other machines: leave it out, or write tcp://*:7600",
-                       config->broker.service);
+    for (size_t i = 0; i < ENDPOINTS && far && !broker.advertise[0]; i++) {
+        const char *endpoint = *endpoint_of(&broker, i);
+        if (!is_free(endpoint, i, report) && endpoint_is_loopback(endpoint))
+            schema_problem(report, endpoint_keys[i],
+                           "%s cannot be reached from other machines: leave it out, or write tcp://*:%zu", endpoint,
+                           7600 + i);
+    }
 }
 
 /* Files are sent into a folder of the hosts, so their names stay below the folder of the run's file. */
@@ -297,6 +308,7 @@ void run_config_check_hosts(const struct run_config *self, struct schema_report 
     const struct host_config *hosts = self->hosts.data;
     uint32_t n = 0, homes = 0;
     check_send(self, report);
+    check_reach(self, report);
     if (self->hosts.count == 0)
         return;
     if (self->launch.engine == ENGINE_SLURM) {
@@ -317,5 +329,4 @@ void run_config_check_hosts(const struct run_config *self, struct schema_report 
     for (uint32_t i = 0; seen && i < n; i++)
         free(seen[i]);
     free(seen);
-    check_reach(self, report);
 }

@@ -13,6 +13,7 @@
 
 #include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
+#include "agent/why/why.h"
 #include "proto/config/cli.h"
 #include "replay/admin.h"
 
@@ -54,7 +55,8 @@ struct ctl {
     const char *seconds;
     uint32_t values;
     const char *role, *keys, *broker_key;
-    uint32_t argc; /* arguments of the command */
+    char status[800]; /* status.json of the run that was named; "": only a broker was */
+    uint32_t argc;    /* arguments of the command */
     char **argv;
 };
 
@@ -68,6 +70,8 @@ struct ctl_command {
     int (*run)(struct ctl *ctl);
 };
 
+/* Explains what limits the broker, or the run that was named: then as its launcher does. */
+void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out);
 /* Prints the error (as JSON with --json) and returns its exit code. */
 int ctl_fail(const struct ctl *ctl, const rp_error *err);
 /* The same for a mistake on the command line. */

@@ -236,7 +236,7 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
 /* ---- where the broker is ---- */
 
 /* A run's folder has the endpoints of its broker and, if the broker wants keys, a key for its owner. */
-static int find_run(const char *run, char **out)
+static int find_run(struct ctl *ctl, const char *run, char **out)
 {
     char folder[700], file[800], key[800];
     rp_error err = {0};
@@ -244,6 +244,7 @@ static int find_run(const char *run, char **out)
     snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
     snprintf(file, sizeof file, "%s/endpoints", folder);
     snprintf(key, sizeof key, "%s/keys/admin.key", folder);
+    snprintf(ctl->status, sizeof ctl->status, "%s/status.json", folder);
     if (access(file, R_OK) != 0)
         return ctl_usage("there is no %s: no broker of that run has started yet, or there is no such run", file);
     if (!getenv(KEY_FILE_VARIABLE) && access(key, R_OK) == 0)
@@ -251,14 +252,14 @@ static int find_run(const char *run, char **out)
     return endpoint_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
 }
 
-static int find_endpoint(const struct command_line *line, char **out)
+static int find_endpoint(struct ctl *ctl, const struct command_line *line, char **out)
 {
     const char *environment = getenv("REPLAY_ENDPOINT");
     if (!!line->endpoint + !!line->file + !!line->run > 1)
         return ctl_usage("--endpoint, --endpoints-file and --run exclude each other");
     rp_error err = {0};
     if (line->run)
-        return find_run(line->run, out);
+        return find_run(ctl, line->run, out);
     if (line->file)
         return endpoint_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
     *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : ENDPOINT_DEFAULT);
@@ -333,7 +334,7 @@ int main(int argc, char **argv)
         return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
     }
     char *endpoint = NULL;
-    if ((rc = find_endpoint(&line, &endpoint)) == 0 && endpoint)
+    if ((rc = find_endpoint(&ctl, &line, &endpoint)) == 0 && endpoint)
         rc = run(&ctl, command, endpoint);
     free(endpoint);
     return rc;

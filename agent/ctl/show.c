@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/why/why.h"
 #include "proto/base/format.h"
 
 #define ITEMS_PAGE 1000u
+/* Largest status.json that is read. */
+#define STATUS_MOST ((size_t)4 << 20)
 
 static void line(const char *name, const char *format, ...) RP_PRINTF(2, 3);
 
@@ -227,13 +228,26 @@ static void print_waits(const Replay__WhyReply *why)
     grid_fini(&grid);
 }
 
+void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out)
+{
+    FILE *file = ctl->status[0] ? fopen(ctl->status, "re") : NULL;
+    char *text = file ? calloc(1, STATUS_MOST + 1) : NULL;
+    if (text)
+        text[fread(text, 1, STATUS_MOST, file)] = '\0';
+    if (file)
+        fclose(file);
+    if (!text || !why_read_status(text, out))
+        why_explain(&(struct why_facts){.info = info, .waits = waits}, out);
+    free(text);
+}
+
 /* The sentence about the whole, which the launcher's view and the page show, too. Frees both replies. */
-static void print_verdict(Replay__Reply *info_reply, Replay__Reply *why_reply)
+static void print_verdict(const struct ctl *ctl, Replay__Reply *info_reply, Replay__Reply *why_reply)
 {
     rp_info *info = admin_take_info(info_reply);
     rp_waits *waits = admin_take_waits(why_reply);
     struct why why;
-    why_explain(&(struct why_facts){.info = info, .waits = waits}, &why);
+    ctl_explain(ctl, info, waits, &why);
     if (info && waits)
         printf("%s%s%s\n", why.text, why.advice[0] ? " " : "", why.advice);
     rp_info_free(&info);
@@ -255,7 +269,7 @@ int ctl_why(struct ctl *ctl)
         print_waits(reply->why);
     else
         puts("nothing waits");
-    print_verdict(info, reply);
+    print_verdict(ctl, info, reply);
     return CTL_OK;
 }
 

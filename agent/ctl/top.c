@@ -11,32 +11,43 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/why/why.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/terminal.h"
 
-static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t stop_signal, suspend;
 
 static void on_signal(int number)
 {
     stop_signal = number;
 }
 
-/* Does nothing: the signal interrupts poll, and the frame is drawn again. */
+/* Ctrl-Z: the terminal is given back before the program stops. */
+static void on_suspend(int number)
+{
+    (void)number;
+    suspend = 1;
+}
+
+/* Does nothing: the signal interrupts poll, and the frame is drawn again. Only for a view on a terminal: elsewhere another frame
+ * would be another part of the output. */
 static void on_resize(int number)
 {
     (void)number;
 }
 
-static void catch_signals(void)
+static void catch_signals(bool screen)
 {
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
     action.sa_handler = on_resize;
+    if (!screen)
+        return;
     sigaction(SIGWINCH, &action, NULL);
+    action.sa_handler = on_suspend;
+    sigaction(SIGTSTP, &action, NULL);
 }
 
 /* ---- terminal ---- */
@@ -48,27 +59,44 @@ struct terminal {
     struct look look;
 };
 
+static void terminal_enter(struct terminal *self)
+{
+    look_keys_open(&self->keys);
+    look_read(&self->look, &self->keys);
+    fputs("\x1b[?1049h\x1b[?25l", stdout);
+}
+
+static void terminal_leave(struct terminal *self)
+{
+    fputs("\x1b[?7h\x1b[?25h\x1b[?1049l", stdout);
+    fflush(stdout);
+    look_keys_close(&self->keys);
+}
+
 static void terminal_open(struct terminal *self)
 {
     const char *name = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     self->screen = isatty(STDOUT_FILENO) && !(name && strcmp(name, "dumb") == 0);
     self->style = (struct sheet_style){.utf8 = self->screen && terminal_has_utf8(),
                                        .colour = self->screen && !(no_colour && no_colour[0])};
-    if (!self->screen)
-        return;
-    look_keys_open(&self->keys);
     self->look.quits = true;
-    look_read(&self->look, &self->keys);
-    fputs("\x1b[?1049h\x1b[?25l", stdout);
+    if (self->screen)
+        terminal_enter(self);
 }
 
 static void terminal_close(struct terminal *self)
 {
-    if (self->screen) {
-        fputs("\x1b[?7h\x1b[?25h\x1b[?1049l", stdout);
-        fflush(stdout);
-    }
-    look_keys_close(&self->keys);
+    if (self->screen)
+        terminal_leave(self);
+}
+
+/* Stops until the shell lets this program go on. */
+static void terminal_suspend(struct terminal *self)
+{
+    suspend = 0;
+    terminal_leave(self);
+    raise(SIGSTOP);
+    terminal_enter(self);
 }
 
 /* Clearing the rest of a line would erase the character in the last column, so that column stays empty. */
@@ -99,6 +127,10 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
 {
     struct clock clock = clock_system();
     while (!stop_signal) {
+        if (suspend) {
+            terminal_suspend(self);
+            return WAKE_DRAW;
+        }
         enum look_news news = look_read(&self->look, &self->keys);
         if (news != LOOK_SAME)
             return news == LOOK_QUIT ? WAKE_QUIT : WAKE_DRAW;
@@ -107,7 +139,7 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
             return WAKE_TIME;
         struct pollfd input = {.fd = self->keys.usable ? STDIN_FILENO : -1, .events = POLLIN};
         int timeout = self->look.paused || left / NS_PER_MS > 1000 ? 1000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
-        if (poll(&input, 1, timeout) < 0)
+        if (poll(&input, 1, timeout) < 0 && !suspend)
             return stop_signal ? WAKE_QUIT : WAKE_DRAW; /* the window has a new size */
     }
     return WAKE_QUIT;
@@ -124,6 +156,7 @@ struct sample {
     rp_error err;
     uint64_t messages;
     int64_t time_ns;
+    time_t taken; /* when the broker was last asked, whether it answered or not */
     double rate;
     struct top_session *sessions;
     uint32_t n_sessions;
@@ -144,30 +177,15 @@ static int by_ordinal(const void *a, const void *b)
     return (p->ordinal > q->ordinal) - (p->ordinal < q->ordinal);
 }
 
-static void fill_session(struct top_session *out, const Replay__SessionInfo *info)
-{
-    *out = (struct top_session){.ordinal = info->ordinal,
-                                .received = info->received,
-                                .rate = -1,
-                                .memory = info->chunk_bytes,
-                                .silent_ns = info->silent_ns,
-                                .expired = info->expired};
-    snprintf(out->name, sizeof out->name, "%s", info->name);
-    for (size_t i = 0; i < info->n_tables; i++) {
-        const Replay__SessionTable *table = info->tables[i];
-        out->waiting += table->waiting;
-        out->credit += table->allowed > table->resolved ? table->allowed - table->resolved : 0;
-    }
-}
-
 /* The rates of sessions come from what they had sent at the last look. Without memory, sessions are not shown. */
 static void take_sessions(struct sample *self, double seconds)
 {
     const Replay__InfoReply *info = self->info;
     struct top_session *list = info->n_sessions ? calloc(info->n_sessions, sizeof *list) : NULL;
-    qsort(self->sessions, self->n_sessions, self->n_sessions ? sizeof *self->sessions : 1, by_ordinal);
+    if (self->n_sessions)
+        qsort(self->sessions, self->n_sessions, sizeof *self->sessions, by_ordinal);
     for (size_t i = 0; list && i < info->n_sessions; i++) {
-        fill_session(&list[i], info->sessions[i]);
+        top_session_fill(&list[i], info->sessions[i]);
         const struct top_session *before =
             self->n_sessions ? bsearch(&list[i], self->sessions, self->n_sessions, sizeof *list, by_ordinal) : NULL;
         if (before && strcmp(before->name, list[i].name) == 0 && before->received <= list[i].received && seconds > 0)
@@ -182,6 +200,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
 {
     Replay__Reply *info = NULL, *why = NULL;
     struct clock clock = clock_system();
+    self->taken = time(NULL);
     if (admin_info(ctl->conn, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
     if (admin_why(ctl->conn, ctl->timeout_ms, &why, &self->err) != RP_OK) {
@@ -199,7 +218,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
         err_set(&self->err, RP_NO_MEMORY, "no memory for the broker's answer");
         return false;
     }
-    why_explain(&(struct why_facts){.info = self->box, .waits = self->waits}, &self->verdict);
+    ctl_explain(ctl, self->box, self->waits, &self->verdict);
     int64_t now = clock_now(&clock);
     uint64_t messages = self->info->server->messages_in;
     self->rate = first || messages < self->messages
@@ -228,9 +247,8 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
     if (ctl->json)
         return fresh && show_json(sample) == CTL_OK;
     char clock[16];
-    time_t now = time(NULL);
     struct tm local;
-    localtime_r(&now, &local);
+    localtime_r(&sample->taken, &local);
     strftime(clock, sizeof clock, "%H:%M:%S", &local);
     struct top_frame frame = {.info = sample->info,
                               .why = sample->why,
@@ -275,9 +293,9 @@ int ctl_top(struct ctl *ctl)
     struct sample sample = {.rate = -1, .with_sessions = !ctl->json};
     if (!sample_take(ctl, &sample))
         return ctl_fail(ctl, &sample.err);
-    catch_signals();
     if (!ctl->json)
         terminal_open(&terminal);
+    catch_signals(terminal.screen);
     int rc = watch(ctl, &terminal, &sample);
     terminal_close(&terminal);
     sample_fini(&sample);

@@ -9,7 +9,7 @@
 struct top_session {
     char name[64];
     uint32_t ordinal;
-    uint64_t received; /* items */
+    uint64_t received; /* items that have arrived */
     double rate;       /* items/s since the last frame; negative: not known */
     uint64_t waiting;  /* items that wait for room in a table */
     uint64_t credit;   /* items that it may send */
@@ -31,6 +31,8 @@ struct top_frame {
     uint32_t n_sessions;
 };
 
+/* Fills in what the broker says of a session; the rate is not known yet. (top_sessions.c) */
+void top_session_fill(struct top_session *out, const Replay__SessionInfo *info);
 /* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */
 void top_render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look);
 

@@ -180,7 +180,8 @@ static void add_verdict(struct sheet *self, const struct top_frame *frame)
 
 void top_render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look)
 {
-    struct sheet sheet = {.style = style};
+    struct sheet_style fit = sheet_fit(style);
+    struct sheet sheet = {.style = &fit};
     add_head(&sheet, frame, look);
     if (look->help) {
         sheet_line(&sheet, TOP_BLANK);

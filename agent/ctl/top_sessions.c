@@ -4,6 +4,25 @@
 
 #include "agent/ctl/top_impl.h"
 
+void top_session_fill(struct top_session *out, const Replay__SessionInfo *info)
+{
+    *out = (struct top_session){.ordinal = info->ordinal,
+                                .rate = -1,
+                                .memory = info->chunk_bytes,
+                                .silent_ns = info->silent_ns,
+                                .expired = info->expired};
+    snprintf(out->name, sizeof out->name, "%s", info->name);
+    for (size_t i = 0; i < info->n_tables; i++) {
+        const Replay__SessionTable *table = info->tables[i];
+        uint64_t arrived = table->resolved + table->waiting;
+        out->received += arrived;
+        out->waiting += table->waiting;
+        out->credit += table->allowed > arrived ? table->allowed - arrived : 0;
+    }
+}
+
+/* ---- the list ---- */
+
 static void cell_name(char *out, const void *row)
 {
     const struct top_session *s = row;

@@ -36,7 +36,7 @@ void prepare_fini(struct prepared *self)
     host_pool_destroy(&self->hosts);
     if (self->page) /* otherwise the address may be that of another launcher */
         run_folder_remove(self->folder, FOLDER_PAGE);
-    page_stop(&self->page);
+    run_page_stop(&self->page);
     guard_stop(&self->guard);
     interrupts_fini(&self->interrupts);
     run_keys_close(&self->keys);
@@ -118,7 +118,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
-    if (ok && !run_config_open_broker(&self->config)) {
+    if (ok && !run_config_open_broker(&self->config, report)) {
         schema_report_destroy(&report);
         return EXIT_FAILED;
     }
@@ -326,22 +326,22 @@ static void stop_run(void *ctx)
 
 void prepare_page(struct prepared *self, bool quiet)
 {
-    const struct page_options options = {.address = self->config.launch.http,
-                                         .folder = self->folder,
-                                         .runs = self->config.launch.runs,
-                                         .secure = self->keys.on,
-                                         .stop = stop_run,
-                                         .ctx = self};
+    const struct run_page_options options = {.address = self->config.launch.http,
+                                             .folder = self->folder,
+                                             .runs = self->config.launch.runs,
+                                             .secure = self->keys.on,
+                                             .stop = stop_run,
+                                             .ctx = self};
     rp_error err = {0};
     if (!options.address[0])
         return;
-    self->page = page_start(&options, &err);
-    if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, page_url(self->page), &err) != RP_OK)
+    self->page = run_page_start(&options, &err);
+    if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, run_page_url(self->page), &err) != RP_OK)
         fprintf(stderr, "replay-launch: there is no page: %s\n", err.text);
     else if (!quiet && isatty(STDOUT_FILENO))
-        printf("page: %s\n", page_url(self->page));
+        printf("page: %s\n", run_page_url(self->page));
     else if (!quiet) /* whoever reads a file of the output need not have the token */
-        printf("page: %s ('replay-launch open' has the token for changes)\n", page_address(self->page));
+        printf("page: %s ('replay-launch open' has the token for changes)\n", run_page_address(self->page));
     fflush(stdout);
 }
 

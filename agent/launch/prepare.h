@@ -5,7 +5,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/page/page.h"
+#include "agent/launch/page/run_page.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
@@ -22,10 +22,11 @@ struct prepared {
     struct run_keys keys;
     struct interrupts interrupts;
     struct guard guard;
-    struct host_source *source; /* where hosts come from that come and go; borrowed; NULL: none */
-    struct host_pool *hosts;    /* NULL: not opened yet */
-    struct page *page;          /* NULL: there is none */
-    bool planned;               /* plan and input are valid */
+    const struct run_limit *limit; /* of a scheduler; NULL: none */
+    struct host_source *source;    /* where hosts come from that come and go; borrowed; NULL: none */
+    struct host_pool *hosts;       /* NULL: not opened yet */
+    struct run_page *page;         /* NULL: there is none */
+    bool planned;                  /* plan and input are valid */
     bool from_cache;
     struct plan plan;
     struct plan_input input;

@@ -7,7 +7,7 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/page/page.h"
+#include "agent/launch/page/run_page.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
@@ -42,22 +42,22 @@ static void show(const char *url)
         spawn_start(&spawn, &error);
 }
 
-static int serve(const struct page_options *options)
+static int serve(const struct run_page_options *options)
 {
     rp_error err = {0};
     struct interrupts interrupts;
     if (interrupts_init(&interrupts, &err) != RP_OK)
         return launch_fail(&err);
-    struct page *page = page_start(options, &err);
+    struct run_page *page = run_page_start(options, &err);
     if (!page) {
         interrupts_fini(&interrupts);
         return launch_fail(&err);
     }
-    show(page_url(page));
+    show(run_page_url(page));
     fputs("Ctrl-C ends the page\n", stderr);
     while (interrupts.asked == 0)
         interrupts_wait(&interrupts, WAIT_MS);
-    page_stop(&page);
+    run_page_stop(&page);
     interrupts_fini(&interrupts);
     return EXIT_FINE;
 }
@@ -91,11 +91,11 @@ int launch_open(struct launch *launch)
         free(url);
         return EXIT_FINE;
     }
-    const struct page_options options = {.address = launch->http ? launch->http : "127.0.0.1:0",
-                                         .folder = folder,
-                                         .runs = RUNS,
-                                         .service = broker ? given : "",
-                                         .secure = launch->key_file != NULL || has_keys(folder),
-                                         .key_file = launch->key_file};
+    const struct run_page_options options = {.address = launch->http ? launch->http : "127.0.0.1:0",
+                                             .folder = folder,
+                                             .runs = RUNS,
+                                             .service = broker ? given : "",
+                                             .secure = launch->key_file != NULL || has_keys(folder),
+                                             .key_file = launch->key_file};
     return serve(&options);
 }

@@ -52,6 +52,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .hosts = self->hosts,
                                         .guard = &self->guard,
                                         .interrupts = &self->interrupts,
+                                        .limit = self->limit,
                                         .screen = &screen,
                                         .print_report = !launch->json_lines,
                                         .auto_actors = auto_actors && !launch->no_resize};
@@ -224,8 +225,7 @@ static bool sets_key(const struct launch *launch, const char *key)
     return false;
 }
 
-/* Steps with which the broker starts. */
-static const char *tables_of(const struct run_config *config)
+const char *launch_tables_of(const struct run_config *config)
 {
     bool none = config->broker.checkpoint_load && strcmp(config->broker.checkpoint_load, "none") == 0;
     if (!config_makes_checkpoints(&config->broker) || none)
@@ -301,7 +301,7 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
              (unsigned long long)state->steps);
     if (!launch->quiet && !launch->json_lines && !begins)
         printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
-               (unsigned long long)state->learner_steps, tables_of(&self->config));
+               (unsigned long long)state->learner_steps, launch_tables_of(&self->config));
     fflush(stdout);
     return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
 }

@@ -10,6 +10,8 @@ enum screen_mode launch_screen_mode(const struct launch *launch);
  * status, and self is finished. */
 int launch_reopen(struct prepared *self, struct launch *launch, struct folder_state *state);
 /* Runs it until its end, in this process. Finishes self; its interrupts still say which signals came. Returns the exit status. */
+/* With which tables the broker of the next leg starts: "the tables are those of the journal". */
+const char *launch_tables_of(const struct run_config *config);
 int launch_continue(struct prepared *self, struct launch *launch, struct folder_state *state);
 
 /* verb_slurm.c */

@@ -8,12 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/launch/run/run.h"
 #include "agent/launch/slurm/slurm_script.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "agent/launch/submit.h"
 #include "agent/launch/verb_run.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+
+#define MARGIN_NS (15 * NS_PER_S)
 
 static int give_up(struct prepared *self, const rp_error *err)
 {
@@ -119,23 +123,57 @@ static bool holds_run(const char *folder)
     return strlen(folder) < FOLDER_SIZE && access(run_folder_path(path, sizeof path, folder, FOLDER_STATE), R_OK) == 0;
 }
 
+/* The job of this launcher, and whether Slurm has queued it again. */
+struct core {
+    const char *folder; /* of the run */
+    const struct run_config *config;
+    uint64_t job;
+    bool queued;
+};
+
+/* Saving takes longer than Slurm waits, and Slurm queues no job again that its time limit ended. It ends this one now. */
+static bool queue_early(void *context)
+{
+    struct core *self = context;
+    rp_error err = {0};
+    self->queued = slurm_requeue(self->job, &err) == RP_OK;
+    char text[1024];
+    if (self->queued)
+        snprintf(
+            text, sizeof text,
+            "saving takes longer than launch.slurm.warning (%.0f s): the job is queued again as it is, and goes on "
+            "from what was saved last; %s",
+            (double)self->config->launch.slurm.warning_ns * 1e-9, launch_tables_of(self->config));
+    else
+        snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
+    say(NULL, true, text);
+    return self->queued;
+}
+
 /* Queues the job again if its time limit ended the leg, and not the run itself. */
-static int queue_again(const char *folder, uint64_t job, const struct interrupts *interrupts, int status)
+static int queue_again(const struct core *self, const struct interrupts *interrupts, int status)
 {
     struct folder_state state = {0};
     rp_error err = {0};
-    if (interrupts->asked != 1 || interrupts->last != SIGUSR1 || status != EXIT_FINE)
+    if (self->queued || interrupts->asked != 1 || interrupts->last != SIGUSR1 || status != EXIT_FINE)
         return status;
-    if (run_folder_read_state(folder, &state, &err) == RP_OK && state.done)
+    if (run_folder_read_state(self->folder, &state, &err) == RP_OK && state.done)
         return status;
-    if (slurm_requeue(job, &err) != RP_OK) {
+    if (slurm_requeue(self->job, &err) != RP_OK) {
         fprintf(stderr,
                 LAUNCH_PROGRAM ": %s: the run is saved, but the job could not be queued again: 'replay-launch "
                                "resume %s' goes on\n",
-                err.text, folder);
+                err.text, self->folder);
         return EXIT_FAILED;
     }
     return status;
+}
+
+/* A quarter of the warning, at most 15 s, is left for Slurm to answer. */
+static int64_t most_saving(const struct run_config *config)
+{
+    int64_t warning_ns = config->launch.slurm.warning_ns, margin_ns = warning_ns / 4;
+    return warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS);
 }
 
 static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_source **out, rp_error *err)
@@ -187,9 +225,12 @@ int launch_core(struct launch *launch)
     if (open_source(&self, job, &source, &err) != RP_OK)
         return give_up(&self, &err);
     self.source = source ? slurm_source_hosts(source) : NULL;
+    struct core core = {.folder = folder, .config = &self.config, .job = job};
+    const struct run_limit limit = {.after_ns = most_saving(&self.config), .act = queue_early, .context = &core};
+    self.limit = &limit;
     status = launch_continue(&self, launch, &state);
     slurm_source_destroy(&source);
-    return queue_again(folder, job, &self.interrupts, status);
+    return queue_again(&core, &self.interrupts, status);
 }
 
 /* ---- scripts ---- */

@@ -83,6 +83,26 @@ static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool u
     return width;
 }
 
+/* Returns the columns that the character at s takes, and sets its bytes. A question mark stands for what must not be shown. */
+static uint32_t character(const unsigned char *s, uint32_t *bytes)
+{
+    uint32_t point, n = decode(s, &point);
+    int columns = n ? point_width(point) : -1;
+    *bytes = n ? n : 1;
+    return columns > 0 ? (uint32_t)columns : 1;
+}
+
+size_t line_cut(const char *text, uint32_t columns)
+{
+    size_t size = 0;
+    for (uint32_t bytes, width = 0; text[size]; size += bytes) {
+        width += character((const unsigned char *)text + size, &bytes);
+        if (width > columns)
+            break;
+    }
+    return size;
+}
+
 uint32_t line_width(const char *text)
 {
     uint32_t width = 0;
@@ -92,10 +112,9 @@ uint32_t line_width(const char *text)
             at += *at == 'm';
             continue;
         }
-        uint32_t point, bytes = decode(at, &point);
-        int columns = bytes ? point_width(point) : 1;
-        width += columns > 0 ? (uint32_t)columns : 0;
-        at += bytes ? bytes : 1;
+        uint32_t bytes;
+        width += character(at, &bytes);
+        at += bytes;
     }
     return width;
 }

@@ -33,5 +33,7 @@ uint32_t line_left(const struct line *self);
 
 /* Returns the columns that the text takes on a terminal. Escape sequences of line_put count as none. */
 uint32_t line_width(const char *text);
+/* Returns the bytes of the text that fit into this many columns. */
+size_t line_cut(const char *text, uint32_t columns);
 
 #endif

@@ -6,6 +6,13 @@
 #define COLUMNS 100u   /* where there is no limit */
 #define NO_BOUND 1e300 /* a limiter's bound so large means that there is none */
 
+struct sheet_style sheet_fit(const struct sheet_style *style)
+{
+    struct sheet_style fit = *style;
+    fit.rows = fit.rows > SHEET_MAX ? SHEET_MAX : fit.rows;
+    return fit;
+}
+
 struct line *sheet_line(struct sheet *self, uint32_t rank)
 {
     if (self->n == SHEET_MAX)
@@ -32,7 +39,7 @@ void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum ti
     uint32_t wide = sheet_columns(self) > SHEET_LABEL + 20 ? sheet_columns(self) - SHEET_LABEL : 20;
     for (uint32_t i = 0; i < most && *text; i++) {
         struct line *line = sheet_row(self, rank, i ? "" : label);
-        size_t size = format_cut(text, wide), blank = size;
+        size_t size = line_cut(text, wide), blank = size;
         bool last = i + 1 == most || !text[size];
         while (!last && blank > 0 && text[blank] != ' ')
             blank--;

@@ -25,6 +25,8 @@ struct sheet {
     uint32_t n;
 };
 
+/* Returns the style with no more rows than a sheet has lines. */
+struct sheet_style sheet_fit(const struct sheet_style *style);
 /* Adds a line; NULL: the sheet is full. */
 struct line *sheet_line(struct sheet *self, uint32_t rank);
 /* Adds a line that begins with a label. */

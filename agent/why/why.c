@@ -15,16 +15,16 @@
 /* Parameters and reduce are polled all the time: only a long wait says something. */
 #define POLL_NS UINT64_C(5000000000)
 #define OTHERS_CORES 0.25
-#define NETWORK_SHARE 0.85
 #define BUSY_SHARE 0.95
+#define RATE_MOST 1e15 /* bytes/s */
 
 const char *const why_cause_names[WHY_CAUSES] = {
-    [WHY_BROKER] = "broker",   [WHY_DISK] = "disk",     [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
-    [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others", [WHY_NETWORK] = "network",
-    [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",   [WHY_LEARNERS] = "learners",
-    [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
+    [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
+    [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others",
+    [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",
+    [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
 };
-const char *const why_side_names[] = {
+const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
 
 static void say(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
@@ -128,6 +128,32 @@ static bool slow_disk(const struct why_facts *facts, struct why *out)
     out->blocked = WHY_SIDE_ACTORS;
     say(out, "Inserts wait for the broker's disk: %s.", wait->text);
     advise(out, "Free space there or use a faster disk; journal.fsync: never asks less of it.");
+    return true;
+}
+
+static const rp_wait *side_waits(const struct why_facts *facts, bool actors);
+
+/* Processes of lost hosts are the cause if none of a side is left, or if the others wait for that side. */
+static bool lost_host(const struct why_facts *facts, struct why *out)
+{
+    const struct why_run *run = facts->run;
+    if (!run || !run->lost || run->stranded_actors + run->stranded_learners == 0)
+        return false;
+    bool none = (run->stranded_actors > 0 && run->actors == 0) || (run->stranded_learners > 0 && run->learners == 0);
+    bool few_actors = run->stranded_actors > 0 && side_waits(facts, false);
+    bool few_learners =
+        run->stranded_learners > 0 && (side_waits(facts, true) || longest(facts, "reduce", NULL, POLL_NS));
+    if (!none && !few_actors && !few_learners)
+        return false;
+    uint32_t all = run->actors + run->learners + run->stranded_actors + run->stranded_learners;
+    out->bad = none;
+    out->blocked = few_actors                                                ? WHY_SIDE_LEARNERS
+                   : few_learners                                            ? WHY_SIDE_ACTORS
+                   : run->stranded_actors > 0 && run->stranded_learners == 0 ? WHY_SIDE_ACTORS
+                                                                             : WHY_SIDE_LEARNERS;
+    say(out, "%u of %u actors and learners wait for hosts: %s.", run->stranded_actors + run->stranded_learners, all,
+        run->lost);
+    advise(out, "They start again when the host is back; the table of hosts says how each is.");
     return true;
 }
 
@@ -243,14 +269,49 @@ static bool taken_by_others(const struct why_facts *facts, struct why *out)
     return true;
 }
 
+/* The writers that wait for data on its way to the broker. */
+struct on_the_way {
+    uint32_t writers;
+    double rate; /* bytes/s that arrive from them */
+};
+
+/* Numbers of another process may be anything. */
+static bool is_rate(double rate)
+{
+    return rate > 0.0 && rate < RATE_MOST;
+}
+
+static struct on_the_way count_on_the_way(const struct why_facts *facts)
+{
+    struct on_the_way sum = {0};
+    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
+        const rp_wait *wait = &facts->waits->waits[i];
+        bool counts = strcmp(wait->kind, "network") == 0 && wait->waited_ns >= LONG_NS;
+        sum.writers += counts;
+        sum.rate += counts && is_rate(wait->rate) ? wait->rate : 0.0;
+    }
+    return sum;
+}
+
+/* A few writers that are far away do not limit a run whose learners have enough, or whose table takes no more. */
 static bool full_network(const struct why_facts *facts, struct why *out)
 {
-    if (!facts->run || !(facts->run->network >= NETWORK_SHARE))
+    struct on_the_way way = count_on_the_way(facts);
+    bool starves = longest(facts, "sample", NULL, 0), full = longest(facts, "insert", NULL, 0);
+    if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < facts->info->server.session_count))
         return false;
-    out->blocked = who_waits(facts);
-    say(out, "The network is the bottleneck: hosts send %.0f%% of what it was measured to carry.",
-        100 * facts->run->network);
-    advise(out, "Fewer or smaller items help: compression, larger adder.chunk_length, actors beside the broker.");
+    format_buffer rate, carried;
+    char measured[96] = "";
+    if (facts->run && is_rate(facts->run->network))
+        snprintf(measured, sizeof measured, "; it was measured to carry %s/s",
+                 format_bytes(carried, (uint64_t)facts->run->network));
+    out->blocked = WHY_SIDE_ACTORS;
+    out->network_rate = way.rate;
+    say(out, "The network is the bottleneck: %u writer%s for data on the way to the broker, which gets %s/s%s.",
+        way.writers, way.writers == 1 ? " waits" : "s wait", format_bytes(rate, (uint64_t)way.rate), measured);
+    advise(out,
+           "Fewer bytes help: a larger adder.chunk_length, or actors beside the broker; over a long way also a larger "
+           "adder.buffer_items.");
     return true;
 }
 
@@ -354,19 +415,22 @@ static bool idle(const struct why_facts *facts, struct why *out)
 }
 
 static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why *out) = {
-    [WHY_BROKER] = silent_broker,    [WHY_DISK] = slow_disk,
-    [WHY_REDUCE] = lost_learner,     [WHY_PARAMETERS] = no_parameters,
-    [WHY_TOO_SMALL] = too_small,     [WHY_MEMORY] = no_memory,
-    [WHY_OTHERS] = taken_by_others,  [WHY_NETWORK] = full_network,
-    [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
-    [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
-    [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
+    [WHY_BROKER] = silent_broker, [WHY_DISK] = slow_disk,           [WHY_HOSTS] = lost_host,
+    [WHY_REDUCE] = lost_learner,  [WHY_PARAMETERS] = no_parameters, [WHY_TOO_SMALL] = too_small,
+    [WHY_MEMORY] = no_memory,     [WHY_OTHERS] = taken_by_others,   [WHY_NETWORK] = full_network,
+    [WHY_FILLING] = filling,      [WHY_ACTORS] = actors_limit,      [WHY_LEARNERS] = learners_limit,
+    [WHY_CORES] = full_cores,     [WHY_NOTHING] = nothing,          [WHY_IDLE] = idle,
 };
+
+bool why_limits(enum why_cause cause)
+{
+    return cause < WHY_CORES;
+}
 
 void why_explain(const struct why_facts *facts, struct why *out)
 {
     for (int cause = 0; cause < WHY_CAUSES; cause++) {
-        *out = (struct why){.cause = (enum why_cause)cause};
+        *out = (struct why){.cause = (enum why_cause)cause, .network_rate = NAN};
         if (rules[cause](facts, out))
             return;
     }

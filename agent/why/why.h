@@ -13,12 +13,13 @@
 enum why_cause {
     WHY_BROKER,     /* the broker does not answer */
     WHY_DISK,       /* the journal's disk is full or slow */
+    WHY_HOSTS,      /* processes that others wait for are on hosts that are lost */
     WHY_REDUCE,     /* learners wait for a learner that does not come */
     WHY_PARAMETERS, /* actors wait for parameters that nobody publishes */
     WHY_TOO_SMALL,  /* a sampler waits for more items than the table can have */
     WHY_MEMORY,     /* inserts wait for memory, or items are evicted for it */
+    WHY_NETWORK,    /* writers wait for data that is on its way to the broker */
     WHY_OTHERS,     /* other programs take the processors */
-    WHY_NETWORK,    /* the network is full */
     WHY_FILLING,    /* samples wait for the first min_size items */
     WHY_ACTORS,     /* learners wait for inserts */
     WHY_LEARNERS,   /* actors wait for samples */
@@ -29,16 +30,18 @@ enum why_cause {
 };
 extern const char *const why_cause_names[WHY_CAUSES]; /* "broker", "disk", ... */
 
-enum why_side { WHY_NOBODY, WHY_SIDE_ACTORS, WHY_SIDE_LEARNERS };
-extern const char *const why_side_names[]; /* "", "actors", "learners" */
+enum why_side { WHY_NOBODY, WHY_SIDE_ACTORS, WHY_SIDE_LEARNERS, WHY_SIDES };
+extern const char *const why_side_names[WHY_SIDES]; /* "", "actors", "learners" */
 
 /* What a launcher knows beyond the broker. Shares are 0 to 1; NAN: not known. */
 struct why_run {
     uint32_t actors, learners;
-    double actor_idle, learner_idle; /* share of the time for which processes wait */
-    double cpu, cores;               /* processors that the run uses and may use; 0: not known */
-    double others;                   /* processors that other programs take while none is free */
-    double network;                  /* share of the measured speed of the network that is used; NAN: no other host */
+    double actor_idle, learner_idle;             /* share of the time for which processes wait */
+    double cpu, cores;                           /* processors that the run uses and may use; 0: not known */
+    double others;                               /* processors that other programs take while none is free */
+    double network;                              /* bytes/s that the network was measured to carry; NAN: not measured */
+    uint32_t stranded_actors, stranded_learners; /* that should run, and wait for hosts */
+    const char *lost;                            /* one of these hosts, and why it is away; NULL: none is */
 };
 
 struct why_facts {
@@ -52,11 +55,18 @@ struct why {
     enum why_cause cause;
     enum why_side blocked; /* whose arrow stands still */
     bool bad;              /* nothing gets better by itself */
+    double network_rate;   /* bytes/s that arrive from the writers that wait for the network; NAN: none does */
     char table[256];       /* that it concerns; "" */
     char text[640];        /* "Actors wait for learners: ..." */
     char advice[320];      /* "" */
 };
 
 void why_explain(const struct why_facts *facts, struct why *out);
+/* True if the cause holds somebody back: the last causes of the list say that nobody is. */
+bool why_limits(enum why_cause cause);
+
+/* Reads the verdict of a run from the text of its status.json, so that nobody who looks at a run judges it again. False: there is none,
+ * or it is older than a few seconds: its launcher does not work. */
+bool why_read_status(const char *text, struct why *out);
 
 #endif

@@ -426,6 +426,7 @@ rp_status restore_items(struct restoring *self, uint32_t index, rp_error *err)
         table->stats.rejected = from->rejected;
         table->stats.evicted = from->evicted;
         counts_restore(table, from);
+        table->restored = table->stats;
         table->resets = from->resets;
         table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see image_rebase */
         if (table->in.size)

@@ -239,8 +239,11 @@ void config_check(const void *root, struct schema_report *report)
     config_check_endpoint("ingest", config->ingest, report);
     config_check_endpoint("events", config->events, report);
     if (config->advertise[0] && !endpoint_is_host(config->advertise))
-        schema_problem(report, "advertise", "'%s' is not a name or an address: write it without tcp:// and port",
-                       config->advertise);
+        schema_problem(
+            report, "advertise",
+            "'%s' is not a name or an address: write it without tcp:// and port, an IPv6 address in brackets: "
+            "'[fd00::1]'",
+            config->advertise);
     check_http(config->http, report);
     check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)

@@ -167,6 +167,7 @@ static void feeder_fill(struct feeder *self, uint64_t turn)
 static void *feeder_thread(void *arg)
 {
     struct feeder *self = arg;
+    pthread_setname_np(pthread_self(), "feeder");
     pthread_mutex_lock(&self->mutex);
     while (!self->stop && self->next < self->n) {
         /* One window fewer than there are, because the caller works on one. */

@@ -247,8 +247,9 @@ const struct field command_fields[] = {
 
 #define W struct snapshot_wait
 const struct field wait_fields[] = {
-    PLAIN(W, who, FIELD_TEXT),  PLAIN(W, kind, FIELD_TEXT), PLAIN(W, table, FIELD_TEXT),    PLAIN(W, text, FIELD_TEXT),
-    PLAIN(W, count, FIELD_U64), PLAIN(W, got, FIELD_U64),   PLAIN(W, waited_s, FIELD_REAL), END,
+    PLAIN(W, who, FIELD_TEXT),      PLAIN(W, kind, FIELD_TEXT), PLAIN(W, table, FIELD_TEXT),
+    PLAIN(W, text, FIELD_TEXT),     PLAIN(W, count, FIELD_U64), PLAIN(W, got, FIELD_U64),
+    PLAIN(W, waited_s, FIELD_REAL), PLAIN(W, rate, FIELD_REAL), END,
 };
 #undef W
 

@@ -60,9 +60,21 @@ static struct thread_use *find(struct thread_use *list, uint32_t n, const char *
     return NULL;
 }
 
+/* Adds what each name has used since the last look. Where a thread has ended meanwhile, its last moments are missing. */
+static void add_uses(struct threads *self, const double *before)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->list[i].now_s > before[i])
+            self->list[i].cpu_s += self->list[i].now_s - before[i];
+}
+
 static void look_at_threads(struct threads *self)
 {
-    self->n = 0;
+    double before[THREADS_MOST] = {0};
+    for (uint32_t i = 0; i < self->n; i++) {
+        before[i] = self->list[i].now_s;
+        self->list[i].now_s = 0;
+    }
     self->process.threads = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
@@ -79,10 +91,11 @@ static void look_at_threads(struct threads *self)
             memcpy(use->name, name, sizeof use->name);
         }
         if (use)
-            use->cpu_s += thread_cpu(id);
+            use->now_s += thread_cpu(id);
     }
     if (tasks)
         closedir(tasks);
+    add_uses(self, before);
 }
 
 static uint64_t count_files(void)

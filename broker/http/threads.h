@@ -8,8 +8,9 @@
 
 struct thread_use {
     char name[32]; /* "core", "io/0", "disk-writer"; threads of one name count together */
-    double cpu_s;
-    double busy; /* share of the time since an earlier look that it ran; 0 until there is one */
+    double cpu_s;  /* threads that have ended included, so this never goes back */
+    double busy;   /* share of the time since an earlier look that it ran; 0 until there is one */
+    double now_s;  /* processor time of the threads that ran at the last look */
 };
 
 struct process_use {

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
-#include "proto/base/rng.h"
 
 static bool is_token(const char *text)
 {
@@ -43,10 +42,7 @@ static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *
 
 static rp_status token_write(int fd, const char *path, char token[TOKEN_TEXT], rp_error *err)
 {
-    uint8_t bytes[32];
-    rng_system(bytes, sizeof bytes);
-    for (uint32_t i = 0; i < sizeof bytes; i++)
-        snprintf(token + (size_t)2 * i, 3, "%02x", bytes[i]);
+    http_make_token(token);
     bool ok = dprintf(fd, "%s\n", token) == TOKEN_TEXT;
     int error = errno;
     ok = close(fd) == 0 && ok;

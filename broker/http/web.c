@@ -1,7 +1,7 @@
 #include "broker/http/web.h"
 
 #include <poll.h>
-#include <signal.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,16 @@
 /* After this time without a snapshot the answer says so. */
 #define PATIENCE_NS (5 * NS_PER_S)
 
-/* All but stop_fd belongs to the server's thread, which is the only one. */
+/* Requests for the page may wait for the broker: others go on beside them. */
+#define THREADS 4u
+
 struct web {
     struct http *http;
     struct exchange *exchange;
     char token[TOKEN_TEXT];
     char url[HTTP_ADDRESS + 16];
     int stop_fd;               /* eventfd: readable when the server stops */
+    pthread_mutex_t lock;      /* of everything below: the exchange has one reader at a time */
     struct snapshot *snapshot; /* the newest; NULL: none yet */
     struct threads threads;
     int64_t now_ns; /* of this request */
@@ -46,7 +49,7 @@ static bool is_fresh(const struct web *self, unsigned parts, int64_t since_ns)
     return snapshot && !snapshot->failed && (snapshot->parts & parts) == parts && snapshot->made_ns >= since_ns;
 }
 
-/* Waits for the core thread. False: the server stops, or the time is over. */
+/* Waits for the core thread. False: the server stops, the core thread has no memory for a snapshot, or the time is over. */
 static bool take_next(struct web *self, int64_t end_ns)
 {
     struct pollfd fds[] = {{self->exchange->made_fd, POLLIN, 0}, {self->stop_fd, POLLIN, 0}};
@@ -58,28 +61,28 @@ static bool take_next(struct web *self, int64_t end_ns)
         snapshot_destroy(&self->snapshot);
         self->snapshot = taken;
     }
-    return true;
+    return !taken || !taken->failed;
 }
 
-/* Returns a snapshot with these parts. NULL: there is none in time, and the reply says so. */
-static const struct snapshot *look(struct web *self, unsigned parts, struct http_reply *reply)
+/* Sees to it that self->snapshot has these parts. False: there is none in time, and the reply says so. */
+static bool look(struct web *self, unsigned parts, struct http_reply *reply)
 {
-    self->now_ns = now();
-    int64_t since_ns = self->now_ns - FRESH_NS, end_ns = self->now_ns + PATIENCE_NS;
+    int64_t start_ns = now(), since_ns = start_ns - FRESH_NS, end_ns = start_ns + PATIENCE_NS;
     bool more = true;
     while (more && !is_fresh(self, parts, since_ns)) {
         exchange_ask(self->exchange, parts);
         more = take_next(self, end_ns);
     }
+    self->now_ns = now();
     if (is_fresh(self, parts, since_ns)) {
         threads_look(&self->threads, self->now_ns);
-        return self->snapshot;
+        return true;
     }
     http_fail(reply, 503, "the broker has made no snapshot in time: it is stopping, out of memory, or very busy");
-    return NULL;
+    return false;
 }
 
-/* ---- pages ---- */
+/* ---- answers ---- */
 
 static void take_json(struct http_reply *reply, struct json *json)
 {
@@ -91,16 +94,42 @@ static void take_json(struct http_reply *reply, struct json *json)
     reply->text = (struct text){json->data, json->size, json->capacity};
 }
 
-static void get_metrics(void *ctx, const struct http_request *request, struct http_reply *reply)
+typedef void show_fn(struct web *self, const struct http_request *request, struct http_reply *reply);
+
+/* Shows parts of a snapshot, which is self->snapshot. One thread at a time. */
+static void serve(struct web *self, const struct http_request *request, struct http_reply *reply, unsigned parts,
+                  show_fn *show)
 {
-    struct web *self = ctx;
+    pthread_mutex_lock(&self->lock);
+    if (look(self, parts, reply))
+        show(self, request, reply);
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* The handler of a path that shows parts of a snapshot by show_WHAT. */
+#define HANDLER(what, wanted)                                                                                          \
+    static void get_##what(void *ctx, const struct http_request *request, struct http_reply *reply)                    \
+    {                                                                                                                  \
+        serve(ctx, request, reply, wanted, show_##what);                                                               \
+    }
+
+/* The same for what api_WHAT writes. */
+#define API(what, wanted)                                                                                              \
+    static void show_##what(struct web *self, const struct http_request *request, struct http_reply *reply)            \
+    {                                                                                                                  \
+        struct json json = {0};                                                                                        \
+        (void)request;                                                                                                 \
+        api_##what(&json, self->snapshot);                                                                             \
+        take_json(reply, &json);                                                                                       \
+    }                                                                                                                  \
+    HANDLER(what, wanted)
+
+static void show_metrics(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
     const char *accept = http_header(request, "Accept");
     bool openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    const struct snapshot *snapshot = look(self, SNAPSHOT_STATE | SNAPSHOT_SESSIONS, reply);
     struct out out = {0};
-    if (!snapshot)
-        return;
-    metrics_text(&out, snapshot, &self->threads, openmetrics);
+    metrics_text(&out, self->snapshot, &self->threads, openmetrics);
     out_bytes(&out, "", 1);
     if (out.failed) {
         out_fini(&out);
@@ -112,69 +141,48 @@ static void get_metrics(void *ctx, const struct http_request *request, struct ht
     reply->text = (struct text){out.data, out.size - 1, out.capacity};
 }
 
-static void get_info(void *ctx, const struct http_request *request, struct http_reply *reply)
+static void show_info(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
-    struct web *self = ctx;
-    const struct snapshot *snapshot = look(self, SNAPSHOT_STATE, reply);
     struct json json = {0};
     (void)request;
-    if (!snapshot)
-        return;
-    api_info(&json, snapshot, &self->threads, self->now_ns);
+    api_info(&json, self->snapshot, &self->threads, self->now_ns);
     take_json(reply, &json);
 }
 
-static void get_table(void *ctx, const struct http_request *request, struct http_reply *reply)
+static void show_table(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
-    const struct snapshot *snapshot = look(ctx, SNAPSHOT_STATE | SNAPSHOT_WAITS, reply);
     struct json json = {0};
-    if (!snapshot)
-        return;
-    if (api_table(&json, snapshot, request->path))
+    if (api_table(&json, self->snapshot, request->path))
         take_json(reply, &json);
     else
         http_fail(reply, 404, "there is no table '%.256s'; /api/tables lists them", request->path);
 }
 
-/* A page that shows parts of a snapshot by api_WHAT. */
-#define PAGE(what, wanted)                                                                                             \
-    static void get_##what(void *ctx, const struct http_request *request, struct http_reply *reply)                    \
-    {                                                                                                                  \
-        const struct snapshot *snapshot = look(ctx, wanted, reply);                                                    \
-        struct json json = {0};                                                                                        \
-        (void)request;                                                                                                 \
-        if (!snapshot)                                                                                                 \
-            return;                                                                                                    \
-        api_##what(&json, snapshot);                                                                                   \
-        take_json(reply, &json);                                                                                       \
-    }
-PAGE(tables, SNAPSHOT_STATE | SNAPSHOT_WAITS)
-PAGE(sessions, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
-PAGE(why, SNAPSHOT_STATE | SNAPSHOT_WAITS)
-PAGE(params, SNAPSHOT_STATE)
-PAGE(latency, SNAPSHOT_STATE)
-
 /* The broker is in good health if its core thread makes snapshots. */
-static void get_health(void *ctx, const struct http_request *request, struct http_reply *reply)
+static void show_health(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
-    (void)request;
-    if (look(ctx, SNAPSHOT_STATE, reply))
-        text_add(&reply->text, "{\"status\": \"ok\"}");
+    (void)self, (void)request;
+    text_add(&reply->text, "{\"status\": \"ok\"}");
 }
+
+HANDLER(metrics, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
+HANDLER(info, SNAPSHOT_STATE)
+HANDLER(table, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+HANDLER(health, SNAPSHOT_STATE)
+API(tables, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+API(sessions, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
+API(why, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+API(params, SNAPSHOT_STATE)
+API(latency, SNAPSHOT_STATE)
 
 static void get_list(void *ctx, const struct http_request *request, struct http_reply *reply);
 
 static const struct http_route routes[] = {
-    {"GET", "/", get_list, false},
-    {"GET", "/metrics", get_metrics, false},
-    {"GET", "/api/info", get_info, false},
-    {"GET", "/api/tables", get_tables, false},
-    {"GET", "/api/tables/...", get_table, false},
-    {"GET", "/api/sessions", get_sessions, false},
-    {"GET", "/api/why", get_why, false},
-    {"GET", "/api/params", get_params, false},
-    {"GET", "/api/latency", get_latency, false},
-    {"GET", "/healthz", get_health, true},
+    {"GET", "/metrics", get_metrics, false},      {"GET", "/api", get_list, false},
+    {"GET", "/api/info", get_info, false},        {"GET", "/api/tables", get_tables, false},
+    {"GET", "/api/tables/...", get_table, false}, {"GET", "/api/sessions", get_sessions, false},
+    {"GET", "/api/why", get_why, false},          {"GET", "/api/params", get_params, false},
+    {"GET", "/api/latency", get_latency, false},  {"GET", "/healthz", get_health, true},
 };
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
@@ -194,17 +202,6 @@ static void get_list(void *ctx, const struct http_request *request, struct http_
 
 /* ---- the server ---- */
 
-/* Signals are for the core thread: the server's threads inherit a mask that blocks all of them. */
-static struct http *start_server(const struct http_options *options, rp_error *err)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct http *http = http_start(options, err);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return http;
-}
-
 static rp_status start(struct web *self, const struct web_options *options, rp_error *err)
 {
     self->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -212,9 +209,15 @@ static rp_status start(struct web *self, const struct web_options *options, rp_e
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for http");
     if (options->keys)
         RP_TRY(token_open(options->keys, self->token, err));
-    const struct http_options server = {
-        .address = options->address, .routes = routes, .n_routes = N_ROUTES, .ctx = self, .token = self->token};
-    self->http = start_server(&server, err);
+    else
+        http_make_token(self->token);
+    const struct http_options server = {.address = options->address,
+                                        .part = {routes, N_ROUTES, self},
+                                        .further = options->further,
+                                        .token = self->token,
+                                        .open = !options->keys,
+                                        .threads = THREADS};
+    self->http = http_start(&server, err);
     if (!self->http)
         return RP_IO; /* err says why */
     snprintf(self->url, sizeof self->url, "http://%s/", http_address(self->http));
@@ -230,6 +233,7 @@ struct web *web_start(const struct web_options *options, rp_error *err)
     }
     self->exchange = options->exchange;
     self->stop_fd = -1;
+    pthread_mutex_init(&self->lock, NULL);
     if (start(self, options, err) != RP_OK)
         web_stop(&self);
     return self;
@@ -238,6 +242,11 @@ struct web *web_start(const struct web_options *options, rp_error *err)
 const char *web_url(const struct web *self)
 {
     return self->url;
+}
+
+const char *web_token(const struct web *self)
+{
+    return self->token;
 }
 
 void web_stop(struct web **at)
@@ -255,5 +264,6 @@ void web_stop(struct web **at)
     if (self->stop_fd >= 0)
         close(self->stop_fd);
     snapshot_destroy(&self->snapshot);
+    pthread_mutex_destroy(&self->lock);
     free(self);
 }

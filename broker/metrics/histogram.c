@@ -1,5 +1,13 @@
 #include "broker/metrics/histogram.h"
 
+uint32_t histogram_used(const struct histogram *self)
+{
+    uint32_t n = HISTOGRAM_BUCKETS;
+    while (n > 0 && !self->counts[n - 1])
+        n--;
+    return n;
+}
+
 uint64_t histogram_count(const struct histogram *self)
 {
     uint64_t n = 0;

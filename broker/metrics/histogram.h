@@ -37,6 +37,8 @@ static inline uint64_t histogram_bound(uint32_t bucket)
     return bucket < 64 ? (UINT64_C(1) << bucket) - 1 : UINT64_MAX;
 }
 
+/* Returns the number of buckets up to the last that is not empty. */
+uint32_t histogram_used(const struct histogram *self);
 /* Returns how many values were added. */
 uint64_t histogram_count(const struct histogram *self);
 /* Returns an upper bound of the smallest value that is at least as large as this share (0 to 1) of all values; 0: there are none. */

@@ -226,13 +226,25 @@ static rp_status set_list(struct identities *self, const struct allow_list *list
                           rp_error *err)
 {
     for (uint32_t i = 0; i < self->n; i++)
-        self->list[i]->roles = 0;
+        if (!self->list[i]->own)
+            self->list[i]->roles = 0;
     for (uint32_t i = 0; list->keys && i < list->n; i++) {
         struct identity *identity = identity_by_key(self, list->keys[i].public_key);
         if (!identity)
             return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
         set_identity(identity, &list->keys[i], common);
     }
+    return RP_OK;
+}
+
+rp_status identities_trust(struct identities *self, const struct key *key, rp_error *err)
+{
+    struct identity *identity = add(self, key->public_key);
+    if (!identity)
+        return err_set(err, RP_NO_MEMORY, "no memory for a key");
+    memcpy(identity->name, key->name, sizeof identity->name);
+    identity->roles = KEY_ADMIN;
+    identity->own = true;
     return RP_OK;
 }
 

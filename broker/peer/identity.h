@@ -36,6 +36,7 @@ struct identity {
     uint8_t public_key[KEY_BYTES];
     uint32_t number; /* place in the list */
     uint32_t roles;  /* 0: not in the allow-list, or not any more */
+    bool own;        /* of this process: it is in no list, and stays */
     struct quota quota;
     /* in use */
     uint32_t sessions;
@@ -83,6 +84,9 @@ void identities_close(struct identities *self);
 /* Reads the files of keys again if they have changed. A list that cannot be read is logged and lets nobody in. On a slow disk
  * the looks become rare: they take at most a twentieth of the core thread's time. */
 void identities_look(struct peers *peers);
+
+/* Lets a key in that this process has just made, as an admin, whatever the list says. */
+rp_status identities_trust(struct identities *self, const struct key *key, rp_error *err);
 
 /* Returns who sent a message; never NULL. */
 struct identity *identity_of(struct peers *peers, zmq_msg_t *message);

@@ -1,6 +1,8 @@
 #include "broker/peer/request.h"
 
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
@@ -85,6 +87,23 @@ static void send_no_memory(struct peers *peers, const struct envelope *to, uint6
     zmq_msg_init_size(&header, sizeof bytes);
     memcpy(zmq_msg_data(&header), bytes, sizeof bytes);
     peer_send_now(peers, to, &header, NULL, 0);
+}
+
+/* A connection within a machine has the same address at both ends. */
+bool request_is_remote(const struct request *request)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_size = sizeof here, there_size = sizeof there;
+    if (request->descriptor < 0 || getsockname(request->descriptor, (struct sockaddr *)&here, &here_size) != 0 ||
+        getpeername(request->descriptor, (struct sockaddr *)&there, &there_size) != 0 ||
+        here.ss_family != there.ss_family)
+        return false;
+    if (here.ss_family == AF_INET)
+        return memcmp(&((struct sockaddr_in *)&here)->sin_addr, &((struct sockaddr_in *)&there)->sin_addr,
+                      sizeof(struct in_addr)) != 0;
+    return here.ss_family == AF_INET6 &&
+           memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr, &((struct sockaddr_in6 *)&there)->sin6_addr,
+                  sizeof(struct in6_addr)) != 0;
 }
 
 void request_put_tracing(const struct peers *peers, struct pb_writer *out)

@@ -50,6 +50,8 @@ struct answer {
     uint32_t n_payload;
 };
 
+/* True if the client is on another machine, as far as its connection shows. */
+bool request_is_remote(const struct request *request);
 /* Adds to an encoded reply that a trace is recorded, if one is. */
 void request_put_tracing(const struct peers *peers, struct pb_writer *out);
 /* Answers a request that is being handled. */

@@ -63,7 +63,7 @@ static void *socket_open(struct peers *peers, int type, rp_error *err)
 
 static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
 {
-    int ipv6 = strchr(endpoint, '[') != NULL;
+    int ipv6 = endpoint_is_ipv6(endpoint); /* which includes IPv4 */
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
     int lock;
     rp_status status = ipc_claim(endpoint, &lock, err);

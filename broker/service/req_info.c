@@ -82,6 +82,13 @@ static Replay__TableInfo *table_info(struct arena *arena, const struct table *ta
     return info;
 }
 
+/* The reply borrows the counts until it is sent. */
+static void add_times(const struct histogram *from, uint64_t **counts, size_t *n)
+{
+    *counts = (uint64_t *)(uintptr_t)from->counts;
+    *n = histogram_used(from);
+}
+
 static void add_commands(struct arena *arena, const struct service *service, Replay__ServerInfo *info)
 {
     uint32_t n;
@@ -97,6 +104,8 @@ static void add_commands(struct arena *arena, const struct service *service, Rep
         list[i].errors = service->commands[i].errors;
         list[i].total_ns = service->commands[i].total_ns;
         list[i].max_ns = service->commands[i].max_ns;
+        add_times(&service->commands[i].times.latency, &list[i].times, &list[i].n_times);
+        add_times(&service->commands[i].times.waited, &list[i].wait_times, &list[i].n_wait_times);
         info->commands[info->n_commands++] = &list[i];
     }
 }
@@ -125,6 +134,9 @@ static Replay__ServerInfo *server_info(struct arena *arena, struct service *serv
     info->service = service->peers->told.service;
     info->ingest = service->peers->told.ingest;
     info->events = service->peers->told.events;
+    add_times(&service->sessions->insert, &info->insert_times, &info->n_insert_times);
+    add_times(&service->sessions->insert_wait, &info->insert_wait_times, &info->n_insert_wait_times);
+    add_times(&service->peers->commit.waited, &info->journal_wait_times, &info->n_journal_wait_times);
     add_commands(arena, service, info);
     return info;
 }

@@ -198,6 +198,7 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     if (!session)
         return (rp_status)err->status;
     session->notices = ask->notices;
+    session->remote = request_is_remote(request);
     session->to = request->from;
     rp_status status = hello_reply(service, request, session, resumed, lost, err);
     if (status != RP_OK && !resumed) /* the client does not know the session */
@@ -281,6 +282,7 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(session, ask->released_bytes);
     credit_measure(session);
+    transit_measure(session, &(struct transit_report){ask->sent, ask->waited_ns, ask->flight_ns});
     if (commit_is_stuck(service->peers))
         return heartbeat_stuck(service, request, session);
     double owes_s = identity_owes_s(session->owner, service->loop->now_ns);

@@ -37,6 +37,7 @@ static bool add_line(void *ctx, const struct why_line *line)
     info->text = strings[2];
     info->count = line->count;
     info->got = line->got;
+    info->rate = line->rate;
     info->waited_ns = (uint64_t)(self->service->loop->now_ns - line->since_ns);
     self->reply.waits[self->reply.n_waits++] = info;
     return true;

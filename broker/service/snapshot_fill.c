@@ -192,7 +192,7 @@ static void fill_limiter(struct snapshot_table *out, const struct limiter *limit
 void snapshot_fill_table(struct snapshot *self, const struct table *table)
 {
     struct snapshot_table *out = &self->tables[self->n_tables++];
-    const struct table_stats *stats = &table->stats;
+    const struct table_stats *stats = &table->stats, *restored = &table->restored;
     out->name = snapshot_text(self, table->name);
     out->sampler = snapshot_text(self, table->sampler_ops->name); /* a plug-in's is gone with the plug-in */
     out->remover = snapshot_text(self, table->remover_ops->name);
@@ -203,12 +203,12 @@ void snapshot_fill_table(struct snapshot *self, const struct table *table)
     out->bytes = table->bytes;
     out->max_bytes = (uint64_t)table->config->max_bytes;
     out->max_times_sampled = (uint64_t)table->config->max_times_sampled;
-    out->inserts = stats->total_inserts;
-    out->samples = stats->total_samples;
-    out->updates = stats->updates;
+    out->inserts = stats->total_inserts - restored->total_inserts;
+    out->samples = stats->total_samples - restored->total_samples;
+    out->updates = stats->updates - restored->updates;
     out->updates_missing = stats->updates_missing;
-    out->rejected = stats->rejected;
-    out->evicted = stats->evicted;
+    out->rejected = stats->rejected - restored->rejected;
+    out->evicted = stats->evicted - restored->evicted;
     out->evicted_for_memory = stats->evicted_for_memory;
     out->orphaned_picks = stats->orphaned_picks;
     out->episodes = stats->episodes;
@@ -295,6 +295,7 @@ static bool add_wait(void *ctx, const struct why_line *line)
         .count = line->count,
         .got = line->got,
         .waited_s = seconds(sink->now_ns - line->since_ns),
+        .rate = line->rate,
     };
     return true;
 }

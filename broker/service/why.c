@@ -6,6 +6,7 @@
 #include "broker/service/service.h"
 #include "broker/session/flow.h"
 #include "broker/session/pump.h"
+#include "broker/session/session.h"
 
 struct why {
     const struct service *service;
@@ -52,6 +53,26 @@ static bool add_flows(const struct why *self, const struct table *table)
             return false;
         flow = flow->next;
     } while (flow != table->blocked);
+    return true;
+}
+
+/* Adds a line for each writer that waits for its data to arrive. */
+static bool add_transits(const struct why *self)
+{
+    for (const struct session *session = self->service->sessions->list; session; session = session->next) {
+        char text[256];
+        if (!transit_holds(session))
+            continue;
+        transit_explain(session, text, sizeof text);
+        if (!self->fn(self->ctx, &(struct why_line){.who = session->name,
+                                                    .kind = "network",
+                                                    .table = "",
+                                                    .text = text,
+                                                    .count = session->transit.messages,
+                                                    .since_ns = session->transit.since_ns,
+                                                    .rate = session->transit.rate}))
+            return false;
+    }
     return true;
 }
 
@@ -106,7 +127,7 @@ void why_each(const struct service *service, why_fn *fn, void *ctx)
     bool more = add_journal(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
         more = add_flows(&why, &service->tables->list[i]);
-    more = more && add_requests(&why);
+    more = more && add_transits(&why) && add_requests(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
         more = add_evicted(&why, &service->tables->list[i]);
 }

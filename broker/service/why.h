@@ -12,12 +12,13 @@ struct why_line {
     const char *who, *kind, *table, *text;
     uint64_t count, got;
     int64_t since_ns;
+    double rate; /* "network": bytes/s that arrive */
 };
 
 /* False: no further lines are wanted. */
 typedef bool why_fn(void *ctx, const struct why_line *line);
 
-/* Calls fn for everything that waits: the journal, inserts, requests; then for evictions that samplers may wait because of. */
+/* Calls fn for everything that waits: the journal, inserts, data on its way, requests; then for evictions that samplers may wait because of. */
 void why_each(const struct service *service, why_fn *fn, void *ctx);
 
 #endif

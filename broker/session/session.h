@@ -13,6 +13,7 @@
 #include "broker/loop/timer.h"
 #include "broker/metrics/histogram.h"
 #include "broker/peer/peer.h"
+#include "broker/session/transit.h"
 #include "broker/store/layout.h"
 #include "broker/table/ordinals.h"
 #include "proto/base/log.h"
@@ -61,6 +62,7 @@ struct session {
     struct columns *columns;
     struct envelope to;
     bool notices, tombstone;
+    bool remote;   /* its writer is on another machine */
     bool restored; /* comes from a file, and was not resumed since */
     /* stream */
     uint32_t epoch;
@@ -94,6 +96,7 @@ struct session {
     uint32_t rejection_head, rejection_count, rejection_capacity;
     uint64_t confirmed_rejections; /* running count before the ring's first */
     uint64_t journaled;            /* hash of the numbers that the journal last recorded */
+    struct transit transit;
     /* life */
     int64_t seen_ns;    /* time of the last sign of life */
     struct timer timer; /* expiry, then the end of the tombstone */

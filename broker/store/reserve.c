@@ -101,6 +101,7 @@ struct unmapping {
 static void *unmap_thread(void *arg)
 {
     struct unmapping *self = arg;
+    pthread_setname_np(pthread_self(), "unmap");
     /* In pieces: another thread that maps memory at the same time waits for at most one piece. */
     for (size_t at = 0; at < self->bytes; at += SLOW_BYTES) {
         size_t left = self->bytes - at;

@@ -85,7 +85,8 @@ struct table {
     bool removing;           /* the chore that evicts the surplus is in progress */
     bool waits_for_room;     /* inserts do: room.h */
     struct table_stats stats;
-    struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
+    struct table_stats restored;  /* stats as files had them when this process started: metrics count from there */
+    struct histogram sampled_age; /* of items when they were sampled, in nanoseconds */
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
     bool sampled_lately;                /* in the last second or two */
     /* used by the rooms above */

@@ -91,11 +91,13 @@ typedef struct rp_info {
 
 /* A request or an insert that waits inside the broker. */
 typedef struct rp_wait {
-    const char *who;   /* "actor-3", or a client's number */
-    const char *kind;  /* "insert", "sample", "params", "reduce", "bye" */
+    const char *who; /* "actor-3", or a client's number */
+    const char
+        *kind; /* "insert", "sample", "params", "reduce", "bye", "journal"; "network": data on its way to the broker */
     const char *table; /* or slot, or group */
     const char *text;  /* the reason, with numbers */
     uint64_t count, got, waited_ns;
+    double rate; /* "network": bytes/s that arrive from the writer */
 } rp_wait;
 
 typedef struct rp_waits {
@@ -182,8 +184,8 @@ RP_API rp_status rp_admin_reset_json(rp_client *client, const char *table, int64
 RP_API rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_limiter_change *change,
                                        int64_t timeout_ms, char **json, rp_error *err);
 /* Records a trace of the broker and of all clients that take part, and gives it in Chrome's trace format, as an array of events:
- * Perfetto and chrome://tracing open it. Waits for duration_ms, at most a minute. RP_FAILED_PRECONDITION: another trace is being
- * recorded. */
+ * Perfetto and Chrome's developer tools open it. Waits for duration_ms, at most a minute. RP_FAILED_PRECONDITION: another trace is
+ * being recorded. */
 RP_API rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **json, rp_error *err);
 RP_API void rp_string_free(char **text);
 

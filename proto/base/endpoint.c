@@ -15,6 +15,11 @@ bool endpoint_is_any(const char *endpoint)
     return false;
 }
 
+bool endpoint_is_ipv6(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://[", 7) == 0 || strncmp(endpoint, "tcp://*:", 8) == 0;
+}
+
 char *endpoint_local(const char *endpoint)
 {
     char *local = NULL;
@@ -53,8 +58,12 @@ bool endpoint_is_host(const char *text)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t size = strlen(text);
-    if (text[0] == '[')
-        return size > 2 && 1 + strspn(text + 1, "0123456789abcdefABCDEF:.%") == size - 1 && text[size - 1] == ']';
+    if (text[0] == '[') { /* "[fe80::1%eth0]" */
+        size_t end = 1 + strspn(text + 1, "0123456789abcdefABCDEF:.");
+        if (end > 1 && text[end] == '%')
+            end += 1 + strspn(text + end + 1, plain);
+        return size > 2 && end == size - 1 && text[end] == ']';
+    }
     return size > 0 && strspn(text, plain) == size;
 }
 

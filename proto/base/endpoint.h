@@ -15,6 +15,8 @@
 char *endpoint_local(const char *endpoint);
 /* True if no other machine can connect to the endpoint: inproc, ipc, or tcp on the loopback interface. */
 bool endpoint_is_loopback(const char *endpoint);
+/* True if the endpoint is one of IPv6, or all addresses of IPv4 and IPv6: "[fd00::1]", "[::]" or an asterisk for the host. */
+bool endpoint_is_ipv6(const char *endpoint);
 /* True if the endpoint listens on all interfaces. */
 bool endpoint_is_any(const char *endpoint);
 /* Writes the endpoint as other machines reach it: with `host` ("10.0.0.5", "[fe80::1]", a name) in place of its address. An endpoint

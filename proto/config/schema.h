@@ -77,6 +77,8 @@ struct schema_report *schema_report_new(void);
 void schema_report_destroy(struct schema_report **self);
 /* Adds a problem at the place where `path` ("tables[2].limiter") was written, or else its nearest parent. */
 void schema_problem(struct schema_report *self, const char *path, const char *format, ...) RP_PRINTF(3, 4);
+/* True if the last source that was read has the key "a.b[0].c", be it with the default's value. */
+bool schema_is_written(const struct schema_report *self, const char *path);
 uint32_t schema_report_count(const struct schema_report *self);
 /* Returns all problems, one per line. Borrowed. */
 const char *schema_report_text(const struct schema_report *self);

@@ -122,15 +122,27 @@ void schema_report_place(struct schema_report *self, const char *path, struct sc
         self->n_places++;
 }
 
+static const struct written *find_written(const struct schema_report *self, const char *path, size_t length)
+{
+    for (uint32_t i = 0; i < self->n_places; i++)
+        if (strlen(self->places[i].path) == length && memcmp(self->places[i].path, path, length) == 0)
+            return &self->places[i];
+    return NULL;
+}
+
+bool schema_is_written(const struct schema_report *self, const char *path)
+{
+    return find_written(self, path, strlen(path)) != NULL;
+}
+
 /* Returns the place of path, or of its nearest parent that was written. */
 static struct schema_place find_place(const struct schema_report *self, const char *path)
 {
     size_t length = strlen(path);
     for (;;) {
-        for (uint32_t i = 0; i < self->n_places; i++) {
-            if (strlen(self->places[i].path) == length && memcmp(self->places[i].path, path, length) == 0)
-                return self->places[i].place;
-        }
+        const struct written *written = find_written(self, path, length);
+        if (written)
+            return written->place;
         if (length == 0)
             return (struct schema_place){0, 0};
         while (length > 0 && path[length - 1] != '.' && path[length - 1] != '[')

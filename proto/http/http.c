@@ -12,6 +12,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/rng.h"
 #include "proto/http/http_links.h"
 
 /* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
@@ -31,7 +32,6 @@ struct http {
 
 /* What a connection has sent so far. */
 struct upload {
-    const struct http_route *route;
     char *body;
     size_t size;
     bool too_large;
@@ -69,6 +69,14 @@ void http_fail(struct http_reply *reply, uint32_t status, const char *format, ..
 
 /* ---- checks ---- */
 
+void http_make_token(char out[HTTP_TOKEN])
+{
+    uint8_t bytes[(HTTP_TOKEN - 1) / 2];
+    rng_system(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
 /* Takes the same time wherever two texts differ. */
 static bool same_secret(const char *a, const char *b)
 {
@@ -88,24 +96,30 @@ static bool has_token(const struct http *self, const struct http_request *reques
     return query && same_secret(query, self->token);
 }
 
-/* The Host header names this machine: "localhost:8080", "127.0.0.1", "[::1]:8080". */
-static bool names_loopback(const char *host)
+/* True if a Host header has this name, with a port or without. */
+static bool has_name(const char *host, const char *name, size_t length)
 {
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; host && i < sizeof names / sizeof names[0]; i++) {
-        size_t length = strlen(names[i]);
-        if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
-            return true;
-    }
-    return false;
+    return strncasecmp(host, name, length) == 0 && (host[length] == '\0' || host[length] == ':');
 }
 
-/* A request that changes something must come from a page of this server: browsers say where a request comes from. */
-static bool is_foreign(const struct http_request *request)
+/* The Host header names this machine ("localhost:8080", "127.0.0.1", "[::1]:8080"), or the address of this server. */
+static bool names_loopback(const struct http *self, const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; host && i < sizeof names / sizeof names[0]; i++)
+        if (has_name(host, names[i], strlen(names[i])))
+            return true;
+    return host && has_name(host, self->address, (size_t)(strrchr(self->address, ':') - self->address));
+}
+
+/* True for a request of another site's page: browsers say where a request comes from. Such a page may link to this server, and
+ * could not read an answer, but it must not change anything here nor make work. */
+static bool is_foreign(const struct http_request *request, bool changes)
 {
     const char *site = http_header(request, "Sec-Fetch-Site"), *origin = http_header(request, "Origin");
-    const char *host = http_header(request, "Host");
-    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+    const char *mode = http_header(request, "Sec-Fetch-Mode"), *host = http_header(request, "Host");
+    bool link = !changes && mode && strcmp(mode, "navigate") == 0;
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0 && !link)
         return true;
     const char *slashes = origin ? strstr(origin, "://") : NULL;
     return origin && !(slashes && host && strcmp(slashes + 3, host) == 0);
@@ -120,10 +134,10 @@ static bool allow(const struct http *self, const struct http_request *request, c
         http_fail(reply, 401,
                   "a token is needed: open the address that was printed at the start, or send the header "
                   "'Authorization: Bearer TOKEN'");
-    else if (!request->trusted && self->loopback && !names_loopback(http_header(request, "Host")))
-        http_fail(reply, 403, "this server answers only to localhost and 127.0.0.1");
-    else if (changes && is_foreign(request))
-        http_fail(reply, 403, "changes are accepted only from this server's own page");
+    else if (!request->trusted && self->loopback && !names_loopback(self, http_header(request, "Host")))
+        http_fail(reply, 403, "this server answers only to localhost, 127.0.0.1 and %s", self->address);
+    else if (is_foreign(request, changes))
+        http_fail(reply, 403, "this server takes requests from its own page, and none from pages of other sites");
     else
         return true;
     return false;
@@ -131,24 +145,30 @@ static bool allow(const struct http *self, const struct http_request *request, c
 
 /* ---- routes ---- */
 
-/* Returns the route, and sets the rest of its path. NULL: *allow says which other methods have the path; NULL: none has. */
-static const struct http_route *find(const struct http *self, const char *method, const char *url, const char **rest,
-                                     const char **allow)
+/* What a path leads to. */
+struct target {
+    const struct http_route *route; /* NULL: nothing, or another method has the path */
+    void *ctx;
+    const char *rest;  /* of the path */
+    const char *allow; /* methods of the routes that have the path; NULL: none has */
+};
+
+static void find(const struct http_part *part, const char *method, const char *url, struct target *out)
 {
-    *allow = NULL;
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
-    for (uint32_t i = 0; i < self->options.n_routes; i++) {
-        const struct http_route *route = &self->options.routes[i];
+    for (uint32_t i = 0; !out->route && i < part->n; i++) {
+        const struct http_route *route = &part->routes[i];
         size_t length = strcspn(route->path, ".");
         bool open_end = strcmp(route->path + length, "...") == 0;
         if (open_end ? strncmp(url, route->path, length) != 0 : strcmp(url, route->path) != 0)
             continue;
-        *allow = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
-        *rest = open_end ? url + length : url;
-        if (strcmp(route->method, wanted) == 0)
-            return route;
+        out->allow = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
+        out->rest = open_end ? url + length : url;
+        if (strcmp(route->method, wanted) == 0) {
+            out->route = route;
+            out->ctx = part->ctx;
+        }
     }
-    return NULL;
 }
 
 /* ---- libmicrohttpd ---- */
@@ -170,7 +190,8 @@ static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text)
 }
 
 /* allow: the methods that a reply with status 405 names, otherwise NULL. */
-static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply, const char *allow)
+static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *connection, struct http_reply *reply,
+                                  const char *allow)
 {
     const char *body = reply->data ? reply->data : text_get(&reply->text);
     size_t size = reply->data ? reply->size : strlen(body);
@@ -195,16 +216,19 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (allow)
         MHD_add_response_header(response, "Allow", allow);
+    if (http_links_crowded(&self->links))
+        MHD_add_response_header(response, "Connection", "close");
     enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text, const char *allow)
+static enum MHD_Result refuse(struct http *self, struct MHD_Connection *connection, uint32_t status, const char *text,
+                              const char *allow)
 {
     struct http_reply reply = {0};
     http_fail(&reply, status, "%s", text);
-    return send_reply(connection, &reply, allow);
+    return send_reply(self, connection, &reply, allow);
 }
 
 static bool take_body(struct upload *upload, const char *data, size_t size)
@@ -238,20 +262,22 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     }
     http_links_answers(&self->links, connection, true);
     if (upload->too_large)
-        return refuse(connection, 413, "the request is too large", NULL);
-    const char *allow_methods;
-    const char *rest = url;
-    const struct http_route *route = find(self, method, url, &rest, &allow_methods);
-    if (!route)
-        return refuse(connection, allow_methods ? 405 : 404,
-                      allow_methods ? "this method is not for this path" : "there is nothing here", allow_methods);
-    struct http_request request = {
-        .connection = connection, .path = rest, .body = upload->body ? upload->body : "", .body_size = upload->size};
+        return refuse(self, connection, 413, "the request is too large", NULL);
+    struct target target = {0};
+    find(&self->options.part, method, url, &target);
+    find(&self->options.further, method, url, &target);
+    if (!target.route)
+        return refuse(self, connection, target.allow ? 405 : 404,
+                      target.allow ? "this method is not for this path" : "there is nothing here", target.allow);
+    struct http_request request = {.connection = connection,
+                                   .path = target.rest,
+                                   .body = upload->body ? upload->body : "",
+                                   .body_size = upload->size};
     struct http_reply reply = {0};
     request.trusted = self->token[0] && has_token(self, &request);
-    if (allow(self, &request, route, &reply))
-        route->handle(self->options.ctx, &request, &reply);
-    return send_reply(connection, &reply, NULL);
+    if (allow(self, &request, target.route, &reply))
+        target.route->handle(target.ctx, &request, &reply);
+    return send_reply(self, connection, &reply, NULL);
 }
 
 static void forget(void *ctx, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
@@ -366,7 +392,7 @@ struct http *http_start(const struct http_options *options, rp_error *err)
         return NULL;
     }
     uint32_t threads = options->threads > 1 ? options->threads : 0;
-    if (http_links_start(&self->links))
+    if (http_links_start(&self->links, CONNECTIONS))
         self->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
             MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
@@ -385,8 +411,10 @@ void http_stop(struct http **self)
 {
     if (!*self)
         return;
-    if ((*self)->daemon)
+    if ((*self)->daemon) {
+        http_links_drain(&(*self)->links);
         MHD_stop_daemon((*self)->daemon);
+    }
     http_links_stop(&(*self)->links);
     free((*self)->token);
     free(*self);

@@ -3,7 +3,7 @@
  * and runs, and uses proto/base.
  *
  * A server on loopback without a token answers only requests that name this machine in their Host header, so that a page of
- * another site cannot read it through a name of its own. Nothing is ever allowed to other origins. */
+ * another site cannot read it through a name of its own. Pages of other origins may link to the server, and nothing else. */
 #ifndef PROTO_HTTP_HTTP_H
 #define PROTO_HTTP_HTTP_H
 
@@ -15,6 +15,7 @@
 #include "replay/error.h"
 
 #define HTTP_ADDRESS 64u
+#define HTTP_TOKEN 65u /* 32 bytes as hexadecimal digits, terminated */
 
 struct http_request {
     void *connection; /* libmicrohttpd's */
@@ -46,19 +47,29 @@ struct http_route {
     bool open; /* needs no token */
 };
 
+/* Routes with the context of their handlers, which may be called from several threads at once. */
+struct http_part {
+    const struct http_route *routes;
+    uint32_t n;
+    void *ctx;
+};
+
 struct http_options {
     const char *address; /* "127.0.0.1:0", "[::1]:8080", "0.0.0.0:8080" */
-    const struct http_route *routes;
-    uint32_t n_routes;
-    void *ctx;         /* of all handlers, which may be called from several threads at once */
-    const char *token; /* needed as "Authorization: Bearer ..." or as ?token=; NULL or "": none */
-    bool open;         /* only changes need the token; for loopback */
-    uint32_t threads;  /* 0: 1 */
+    struct http_part part;
+    struct http_part further; /* looked at after `part`; n 0: none */
+    const char *token;        /* needed as "Authorization: Bearer ..." or as ?token=; NULL or "": none */
+    bool open;                /* only changes need the token */
+    uint32_t threads;         /* 0: 1 */
 };
+
+/* Makes a token from random bytes. */
+void http_make_token(char out[HTTP_TOKEN]);
 
 struct http;
 /* Listens and serves. NULL with err set: "127.0.0.1:80 cannot be bound: Permission denied". */
 struct http *http_start(const struct http_options *options, rp_error *err);
+/* Answers that are being made are sent, unless their client does not read them. */
 void http_stop(struct http **self);
 /* "127.0.0.1:40123". */
 const char *http_address(const struct http *self);

@@ -11,6 +11,8 @@ import time
 import traceback
 
 BROKER = os.environ.get("RP_BROKER", "replay-broker")
+# The least number of seconds that anything is waited for: other programs may keep the machine busy.
+LEAST = 30
 
 
 class Broker:
@@ -29,7 +31,7 @@ class Broker:
         where.unlink(missing_ok=True)
         self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--endpoints-file", str(where)],
                                         stdout=self.log, stderr=self.log)
-        end = time.monotonic() + 20
+        end = time.monotonic() + LEAST
         while not where.exists():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("the broker did not start:\n" + self.text())
@@ -105,7 +107,8 @@ def contains(text, *parts):
 
 
 def eventually(condition, timeout=10.0, what="condition"):
-    """Waits for something that another process does."""
+    """Waits for something that another process does, for LEAST seconds or longer."""
+    timeout = max(timeout, LEAST)
     end = time.monotonic() + timeout
     while True:
         value = condition()

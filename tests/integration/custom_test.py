@@ -84,11 +84,11 @@ class CustomRun(Run):
 
 
 def stop_quickly(process):
-    """Ends with status 0, within a second and what a slow machine needs."""
+    """Ends with status 0, within a second and what a slow, busy machine needs."""
     process.ask()
     start = time.monotonic()
     process.ends(GRACE, "to end after SIGTERM")
-    check(time.monotonic() - start < 1.5 * SLOW, process.name, "took", time.monotonic() - start, "s to end")
+    check(time.monotonic() - start < 8 * SLOW, process.name, "took", time.monotonic() - start, "s to end")
 
 
 # ---- to the end

@@ -473,7 +473,7 @@ def deadlines_are_kept_and_explained(world):
         except ReplayError as error:
             equal(error.status, DEADLINE_EXCEEDED)
             contains(error.text, "ratio", "10")
-    check(time.monotonic() - start < 5, "too late")
+    check(time.monotonic() - start < 20, "too late")
     actor = world.actor("partial")
     layout = actor.layout("replay", WHOLE)
     for i in range(3):

@@ -390,7 +390,7 @@ def test_interrupted_profile():
         run.signal()
         run.signal(signal.SIGTERM)
         contains(run.ends(130, GRACE), "stopped while it was measuring")
-        contains(follow.ends(1), "has no status: it has not begun")
+        contains(follow.ends(0), '"phase": "stopped"', "before the run began")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
         place.nobody_left()
 

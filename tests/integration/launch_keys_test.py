@@ -80,7 +80,7 @@ def children_of(pid):
 
 
 def await_condition(check, what):
-    for _ in range(600):
+    for _ in range(2000):
         value = check()
         if value:
             return value

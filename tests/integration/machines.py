@@ -239,20 +239,24 @@ class Machine:
 class Forwarder:
     """A process on a machine of its own that stands for another machine: connections to a port are forwarded there, late."""
 
-    def __init__(self, lab, name, ports, delay_ms):
-        """ports: {port here: (address, port)}"""
+    def __init__(self, lab, name, ports, delay_ms=0, rate=0):
+        """ports: {port here: (address, port)}; rate: bytes/s in each direction, 0: as many as it can"""
         self.machine = lab.add_bare(name)
         self.address = self.machine.address
         words = ["%s:%d:%s:%d" % (self.address, port, *to) for port, to in ports.items()]
         self.log = lab.base / (name + ".log")
         with open(self.log, "wb") as log:
             self.popen = subprocess.Popen([*DIES_WITH_US, "ip", "netns", "exec", self.machine.space, "/usr/bin/python3",
-                                           str(FORWARDER), "--delay-ms", str(delay_ms), *words], stdout=log, stderr=log)
+                                           str(FORWARDER), "--delay-ms", str(delay_ms), "--rate", str(rate), *words], stdout=log, stderr=log)
         lab.others.append(self.popen)
         eventually(lambda: "ready" in self.text(), PATIENCE, "the forwarder")
 
     def text(self):
         return self.log.read_text(errors="replace")
+
+    def lift(self):
+        """From now on, as many bytes/s as it can."""
+        self.popen.send_signal(signal.SIGUSR2)
 
     def cut(self):
         """Breaks all connections that there are. Gives how many were broken so far."""

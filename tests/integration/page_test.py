@@ -1,9 +1,12 @@
-"""The page of a run in a real browser: what people see, and what they do with it."""
+"""The page of a run and of a broker in a real browser: what people see, and what they do with it."""
 
 import json
 import os
 import pathlib
+import pty
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -13,7 +16,12 @@ sys.dont_write_bytecode = True
 
 from browser import Browser, available  # noqa: E402
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
-from harness import Runner  # noqa: E402
+from harness import Broker, Runner  # noqa: E402
+from keyrings import COLUMNS, FIELDS, KeyBroker  # noqa: E402
+from actor import Actor  # noqa: E402
+from generated import pb  # noqa: E402
+from learner import Learner  # noqa: E402
+from service import Service  # noqa: E402
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 if available():
@@ -87,7 +95,9 @@ def a_live_run():
         url = page_of(launcher)
         look(browser, url)
         browser.wait("the blocked arrow", "return !!document.querySelector('.flow .blocked')", seconds=3 * PATIENCE)
-        check("wait" in browser.text("#verdict"), "the sentence is", browser.text("#verdict"))
+        cause = browser.run("return fetch('api/state').then((r) => r.json())")["verdict"]["cause"]
+        check(cause in ("learners", "others"), "the cause is", cause)  # others: this machine is busy with something else
+        check(browser.text("#verdict"), "no sentence")
         equal(browser.text("#link"), "✓ live", "the link")
         first = browser.run("return performance.getEntriesByType('paint').map((one) => one.startTime)")
         print("first paint after %.0f ms" % min(first))
@@ -215,7 +225,7 @@ def a_run_with_keys():
         launcher.await_phase("running")
         url = page_of(launcher)
         base, token = url.split("?token=")
-        for path in ("api/state", "api/items?table=replay", "api/sessions", "api/log?process=broker", "api/history"):
+        for path in ("api/state", "api/items?table=replay", "api/writers", "api/log?process=broker", "api/history"):
             equal(get(base + path), 401, "status of %s without a token" % path)
             equal(get(base + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
         equal(get(base), 200, "the page itself")
@@ -302,6 +312,131 @@ sys.stdin.read()
         holder.stdout.close()
 
 
+RATIO = """
+tables:
+  - {name: replay, max_size: 1000, sampler: {kind: prioritized},
+     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 5, error_buffer: 20}}
+"""
+SOCKETS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+PRESS = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def write_until_blocked(endpoint):
+    """Inserts more items than the limiter of RATIO lets in without samples; returns the writer."""
+    actor = Actor(Service(endpoint), COLUMNS, "writer-7")
+    layout = actor.layout("replay", FIELDS)
+    for _ in range(40):
+        chunk = actor.chunk([struct.pack("<4f", 1, 2, 3, 4)], 1)
+        actor.item(layout, chunk, 0, 1)
+        actor.oldest_chunk = chunk
+    check(actor.send(PATIENCE), "not sent")
+    return actor
+
+
+def latency(browser, learner):
+    """Samples and updates show up over time with p50 and p99, as the broker measured them, and as a histogram when asked for."""
+    go(browser, "broker")
+    keys = [item.key for item in learner.sample("replay", 4)[1]]
+    learner.service.update("replay", keys, [2.0] * len(keys))
+    shown = "return [...document.querySelectorAll('.latency h3')].map((one) => one.textContent)"
+    browser.wait("latencies", shown + ".filter((one) => ['insert', 'insert wait', 'sample', 'update'].includes(one)).length === 4")
+    browser.run("%s.click()" % PRESS, "Histogram of sample")
+    browser.wait("a histogram", "return document.querySelectorAll('.latency rect.f0').length >= 1")
+    measured = browser.run("return fetch('api/latency').then((r) => r.json())")["requests"]["sample"]["duration"]
+    p99 = browser.run("""return Promise.all([import('./latency.js'), fetch('api/state').then((r) => r.json())]).then(([{quantile}, {broker}]) =>
+        quantile(broker.server.commands.find((one) => one.name === 'sample').times, 0.99))""")
+    check(measured["p99"] / 2 <= p99 <= measured["p99"] * 1.001, "p99 is", p99, "and not", measured)
+
+
+@test
+def a_broker_shows_itself():
+    """The page at the broker's own address: why it waits, tables, writers, parameters, items; a killed broker comes back."""
+    broker = Broker(SOCKETS + "http: 127.0.0.1:%d\n" % free_port() + RATIO)
+    with Browser() as browser:
+        url = broker.endpoints["http"].strip()
+        writer = write_until_blocked(broker.endpoints["service"])
+        Service(broker.endpoints["service"]).ask("params_put", pb.ParamsPut(name="policy"), [b"weights"])
+        look(browser, url)
+        browser.wait("the blocked arrow", "return !!document.querySelector('.flow .blocked')")
+        check("wait" in browser.text("#verdict"), "the sentence is", browser.text("#verdict"))
+        equal(browser.run("return document.querySelectorAll('button.danger').length"), 0, "buttons without a token")
+        latency(browser, Learner(Service(broker.endpoints["service"])))
+        go(browser, "tables")
+        browser.wait("priorities and ages", "return document.querySelectorAll('main svg rect.f0').length >= 2")
+        go(browser, "broker")
+        browser.wait("the writer and the parameters", "return ['writer-7', 'policy'].every((one) => document.querySelector('main').textContent.includes(one))")
+        go(browser, "items")
+        browser.wait("an item", "return document.querySelectorAll('main td button').length > 4")
+        browser.run("document.querySelector('main td button').click()")
+        browser.wait("its field", "return !!document.querySelector('.field')")
+        for view in ("learning", "processes", "runs"):
+            go(browser, view)
+            check("broker alone" in browser.text("main"), view, "says", browser.text("main"))
+        quiet(browser, url)
+        for dark, width in ((True, 360), (False, 1920)):
+            browser.dark(dark)
+            browser.size(width, 1000)
+            for view in ("now", "tables", "broker"):
+                go(browser, view)
+                check(fits(browser), view, "is wider than", width)
+                browser.screenshot(str(SHOTS / ("alone-%s-%d.png" % (view, width))))
+        os.kill(broker.process.pid, signal.SIGKILL)
+        broker.process.wait()
+        browser.wait("the loss", "return !!document.querySelector('#link.bad')")
+        equal(browser.run("return document.querySelector('#verdict').className"), "bad", "the sentence's kind")
+        broker.start()
+        browser.wait("the return", "return !!document.querySelector('#link.good')")
+        del writer
+        equal(broker.stop(), 0, "exit status")
+    broker.remove()
+
+
+@test
+def a_broker_with_keys_shows_itself():
+    """Everything needs the token; with it, the page asks before it changes something; the list of keys has no say in it."""
+    broker = KeyBroker("http: 127.0.0.1:0\n", tables=RATIO)
+    with Browser() as browser:
+        url, token = broker.endpoints["http"].strip(), (broker.keys / "http.token").read_text().strip()
+        for path in ("api/state", "api/items?table=replay", "api/writers", "api/histogram?table=replay"):
+            equal(get(url + path), 401, "status of %s without a token" % path)
+            equal(get(url + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
+        broker.new("somebody", "actor")  # a list that is read again does not shut the page out
+        look(browser, url + "?token=" + token, "broker")
+        browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
+        browser.run("%s.click()" % PRESS, "Limiter of replay")
+        browser.wait("the question", "return document.querySelector('dialog').open")
+        browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
+        browser.run("%s.click()" % PRESS, "Yes")
+        browser.wait("the change", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
+        browser.run("%s.click()" % PRESS, "Close")
+        browser.run("%s.click()" % PRESS, "Stop the broker")
+        browser.wait("the question", "return document.querySelector('dialog').open")
+        browser.run("%s.click()" % PRESS, "Yes")
+        equal(broker.process.wait(PATIENCE), 0, "exit status")
+    broker.remove()
+
+
+@test
+def a_broker_on_a_terminal():
+    """It prints the address with the token for changes, which nothing else shows."""
+    ours, theirs = pty.openpty()
+    broker = subprocess.Popen([program("broker"), "--set", "http=127.0.0.1:0"] + sets(*SOCKETS.replace(": ", "=").split()), stdout=theirs,
+                              stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    with open(ours, encoding="utf-8") as terminal:
+        url = next(line for line in terminal if line.startswith("http ")).split()[1]
+        base, token = url.split("?token=")
+        equal(get(base + "api/state"), 200, "status without a token")
+        equal(post(base + "api/do", {"action": "stop"})[0], 401, "a change without a token")
+        equal(post(base + "api/do", {"action": "stop"}, {"Authorization": "Bearer " + token})[0], 200, "a change with the token")
+        equal(broker.wait(PATIENCE), 0, "exit status")
+
+
 @test
 def a_day():
     """The history of 24 hours costs little memory: the page keeps fewer points of what is long ago."""
@@ -313,7 +448,10 @@ def a_day():
             const store = new Store();
             for (let second = 0; second < 86400; second++) {
                 const tables = state.broker.tables.map((one) => ({...one, limiter: {...one.limiter, inserts: one.limiter.inserts + 1000}}));
-                state = {...state, unix_s: state.unix_s + 1, run: {...state.run}, broker: {...state.broker, tables}};
+                const times = () => new Array(30).fill(second);
+                const commands = ['sample', 'update'].map((name) => ({name, times: times(), wait_times: times()}));
+                const server = {...state.broker.server, commands, insert_times: times(), insert_wait_times: times()};
+                state = {...state, unix_s: state.unix_s + 1, run: {...state.run}, broker: {...state.broker, tables, server}};
                 store.take(state);
             }
             window.day = store;

@@ -14,9 +14,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "foreign
 from harness import check, equal, eventually  # noqa: E402
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
-PATIENCE = 20 * SLOW
+PATIENCE = 40 * SLOW
 # For a process that was asked to end.
-GRACE = 10 * SLOW
+GRACE = 20 * SLOW
 
 
 def program(name):

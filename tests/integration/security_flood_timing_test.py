@@ -129,7 +129,7 @@ def flood(broker, count, seed, workers=2):
     port = broker.endpoints["service"].rsplit(":", 1)[1]
     return [subprocess.Popen(["/usr/bin/python3", "-B", "-c", FLOOD, os.path.dirname(os.path.abspath(__file__)), port,
                               str(count // workers), str(seed + i), broker.public.decode()],
-                             preexec_fn=lambda: os.nice(19)) for i in range(workers)]
+                             preexec_fn=lambda: os.nice(10)) for i in range(workers)]
 
 
 def serve_beside(innocent, processes):
@@ -139,7 +139,7 @@ def serve_beside(innocent, processes):
         rate, longest = innocent.run_for(0.2)
         rates.append(rate)
         worst = max(worst, longest)
-        check(time.monotonic() - start < 60, "the flood takes too long")
+        check(time.monotonic() - start < 120, "the flood takes too long")
     equal([process.returncode for process in processes], [0] * len(processes))
     return statistics.median(rates), worst
 

@@ -516,13 +516,13 @@ def a_long_list(world):
     before = len(world.broker.lines("B0604"))
     new.rename(path)
     longest, end = 0.0, time.monotonic() + 1.0
-    while time.monotonic() < end:
+    while time.monotonic() < end or len(world.broker.lines("B0604")) == before:
         start = time.monotonic()
+        check(start < end + 30, "the list was not read")
         equal(status(world.watch, "info", pb.Info()), 0)
         longest = max(longest, time.monotonic() - start)
-    check(len(world.broker.lines("B0604")) > before, "the list was read")
     print("      20,000 keys: longest answer %.0f ms" % (longest * 1e3))
-    check(longest < (3.0 if SANITIZED else 0.7), "longest answer", longest)
+    check(longest < (6.0 if SANITIZED else 2.0), "longest answer", longest)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A shell in a real terminal, by tmux."""
 
 import subprocess
+import time
 
 from launches import PATIENCE, eventually
 
@@ -49,6 +50,14 @@ class Terminal:
 
     def await_screen(self, condition, what, seconds=PATIENCE):
         return eventually(lambda: condition(self.screen()), seconds, what)
+
+    def await_still(self):
+        """Returns the screen once it does not change any more: a frame may be read while it is being drawn."""
+        def still():
+            before = self.screen()
+            time.sleep(0.5)
+            return before if self.screen() == before else None
+        return eventually(still, PATIENCE, "a screen that stands still")
 
     def press(self, *keys):
         self.tmux("send-keys", *keys)

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+import time
 
 sys.dont_write_bytecode = True
 
@@ -64,13 +65,21 @@ def test_top():
 
         terminal.press("Space")
         terminal.await_screen(has("[paused]"), "a pause")
-        held = terminal.screen()
+        held, second = terminal.await_still(), int(time.time())
         terminal.press("h")
         terminal.await_screen(has("sort the sessions"), "help")
+        eventually(lambda: int(time.time()) > second, what="the next second: the clock on the screen stands still")
         terminal.press("h")
         terminal.await_screen(lambda now: now == held, "the same frame as before")
         terminal.press("p")
         terminal.await_screen(lambda now: now != held and not has("[paused]")(now), "figures that move")
+
+        # Ctrl-Z gives the terminal back, fg takes it again.
+        terminal.press("C-z")
+        terminal.await_screen(lambda now: any("Stopped" in line for line in now), "a shell")
+        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
+        terminal.type("fg; echo status=$?")
+        terminal.await_screen(has("q quits", "actor-7"), "top again")
 
         terminal.press("q")
         terminal.await_screen(lambda now: "status=0" in now, "the end")

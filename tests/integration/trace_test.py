@@ -91,13 +91,14 @@ def check_nesting(events):
 
 
 def check_flows(events):
-    """Every arrow has both ends, each inside a complete event of its thread, and begins at a client."""
-    starts = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    """Every arrow has both ends, the first in the file at a client, each at a complete event of its thread and category."""
+    starts = {(e["pid"], e["tid"], e["ts"], e["cat"]) for e in events if e["ph"] == "X"}
     ends = {"s": {}, "f": {}}
     for event in events:
         if event["ph"] in ends:
             check(event["id"] not in ends[event["ph"]], "two ends of one arrow", event)
-            check((event["pid"], event["tid"], event["ts"]) in starts, "an arrow's end outside of all spans", event)
+            check((event["pid"], event["tid"], event["ts"], event["cat"]) in starts, "an arrow's end outside of all spans", event)
+            check(event["ph"] == "s" or event["id"] in ends["s"], "an arrow's end before its start", event)
             ends[event["ph"]][event["id"]] = event
     equal(set(ends["s"]), set(ends["f"]), "ids of arrows")
     for id, start in ends["s"].items():
@@ -233,6 +234,7 @@ def a_thousand_requests_lose_nothing():
         endpoint = "ipc://%s/service" % run.base
         service, traces = Service(endpoint), []
         waiting = service.send("sample", pb.Sample(table="replay", count=1))
+        eventually(lambda: service.table("replay").waiting_samplers == 1, PATIENCE, "the sample to wait")
         thread = threading.Thread(target=lambda: traces.append(take(run.base, 2.0 * SLOW)))
         thread.start()
         eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")

@@ -384,7 +384,8 @@ rp_waits *admin_take_waits(Replay__Reply *reply)
                                   .text = wait->text,
                                   .count = wait->count,
                                   .got = wait->got,
-                                  .waited_ns = wait->waited_ns};
+                                  .waited_ns = wait->waited_ns,
+                                  .rate = wait->rate};
     }
     return &box->pub;
 }

@@ -1,8 +1,9 @@
-/* A trace as JSON in Chrome's trace format, which Perfetto and chrome://tracing open.
+/* A trace as JSON in Chrome's trace format, which Perfetto and the Performance panel of Chrome's developer tools open.
  *
  * Every process of the trace is a "process", every thread a "thread" with complete events ("X") that nest. Spans of one track
  * that overlap without nesting, such as requests in flight, are laid into several rows of that track. The two ends of a message
- * are joined by an arrow: a flow from the client's span ("s") to the broker's ("f"). */
+ * are joined by an arrow: a flow from the client's span ("s") to the broker's ("f"). Chrome draws an arrow only if its start comes
+ * first in the file, and if its ends have the category of the spans that they stand at. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 
 /* The answer comes this long after the end, at the latest, if the connection holds. */
 #define GRACE_MS 10000
+#define CATEGORY "replay"
 
 /* A span on its way into the file. */
 struct event {
@@ -271,7 +273,7 @@ static void write_arrow(struct chart *self, const struct event *event)
     open_event(self, ends ? "f" : "s", event->span.link == TRACE_INGEST ? "ingest" : "request", event->process,
                event->row);
     put_us(self, "ts", event->start_ns);
-    json_text(&self->json, "cat", "message");
+    json_text(&self->json, "cat", CATEGORY);
     json_count(&self->json, "id", event->arrow);
     if (ends)
         json_text(&self->json, "bp", "e");
@@ -283,7 +285,7 @@ static void write_event(struct chart *self, const struct event *event)
     const Replay__TraceSpans *from = self->reply->processes[event->process];
     char text[24];
     open_event(self, "X", from->text[event->span.name], event->process, event->row);
-    json_text(&self->json, "cat", event->process == 0 ? "broker" : "client");
+    json_text(&self->json, "cat", CATEGORY);
     put_us(self, "ts", event->start_ns);
     put_us(self, "dur", event->end_ns - event->start_ns);
     json_key(&self->json, "args");
@@ -304,14 +306,24 @@ static void write_event(struct chart *self, const struct event *event)
         write_arrow(self, event);
 }
 
+/* Writes the broker's events last, because arrows end there. */
+static void write_events(struct chart *self)
+{
+    uint32_t first = 0;
+    while (first < self->n && self->events[first].process == 0)
+        first++;
+    for (uint32_t i = 0; i < self->n; i++)
+        write_event(self, &self->events[(first + i) % self->n]);
+}
+
 static rp_status write_chart(struct chart *self, rp_error *err)
 {
     json_open(&self->json, '[');
     for (uint32_t i = 0; i < self->reply->n_processes; i++)
         write_process(self, i);
     bool ok = lay_all(self) && draw_arrows(self);
-    for (uint32_t i = 0; ok && i < self->n; i++)
-        write_event(self, &self->events[i]);
+    if (ok)
+        write_events(self);
     json_close(&self->json, ']');
     return ok && !self->json.failed ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a trace of %u spans", self->n);
 }

@@ -5,8 +5,8 @@
 #include "agent/client/conn/conn.h"
 #include "replay/client.h"
 
-/* rp_client_connect with a host: the client has no thread, and the broker in this process runs on the caller's thread. One
- * thread makes all calls of such a client. */
+/* rp_client_connect with a host. If it has ducts, the client has no thread, the broker in this process runs on the caller's thread,
+ * and one thread makes all calls of such a client. */
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err);
 /* Returns the connection, which lives as long as the client. With shards: that to shard 0, which has the counters and reduces. */

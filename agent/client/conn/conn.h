@@ -6,7 +6,7 @@
  * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, conn_set.c
  * (the connections to all shards), and client.c (rp_client).
  *
- * A connection with a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
+ * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
  * is then the caller's thread, and all calls come from one thread.
  *
  * Any thread may send requests. They are sent in the order of the calls, again with the same id after a reconnect, and each
@@ -139,12 +139,16 @@ rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, r
 
 /* ---- life ---- */
 
-/* A broker in this process that runs on the thread that waits for it. */
+struct key;
+
+/* A broker in this process: it runs on the thread that waits for it, or the connection uses its sockets with a key that is in no
+ * file. */
 struct conn_host {
-    struct ducts *ducts; /* borrowed: the broker's */
+    struct ducts *ducts; /* borrowed: the broker's; NULL: it has sockets, and a thread of its own */
     /* Lets the broker handle messages and timers. Sleeps for at most wait_ms if there is nothing to do. */
     void (*turn)(void *ctx, int wait_ms);
     void *ctx;
+    const struct key *key; /* copied; NULL: none, or that of a key file */
 };
 
 struct conn_set;
@@ -153,7 +157,7 @@ struct conn_set;
 struct conn_plan {
     const char *endpoint;
     const rp_client_options *options;
-    const struct conn_host *host; /* NULL: the connection has a thread */
+    const struct conn_host *host; /* NULL, or without ducts: the connection has a thread */
     struct conn_set *set;         /* of the client; outlives the connection */
     uint32_t shard;               /* that is expected there; CONN_SHARD_UNKNOWN: any */
     uint64_t client_id;
@@ -172,11 +176,16 @@ rp_status conn_check_process(const struct conn *self, rp_error *err);
 /* The same as a question. */
 bool conn_is_foreign(const struct conn *self);
 /* Returns where threads of this client add spans; they are recorded while the broker records a trace. */
+/* Adds to the time for which callers waited for answers that the broker gives at once: what is long about them is the way. */
+void conn_waited_add(struct conn *self, int64_t ns);
+uint64_t conn_waited(const struct conn *self);
 struct trace *conn_trace(struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
 /* Gives a socket that is not connected yet the keys of this client and of the broker, if it uses keys. */
 bool conn_secure(const struct conn *self, void *socket);
+/* Secures the socket and connects it to an endpoint of the broker. False: zmq_errno() says why. */
+bool conn_connect(const struct conn *self, void *socket, const char *endpoint);
 /* True if the connection has a host instead of a thread. */
 bool conn_is_hosted(const struct conn *self);
 /* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */

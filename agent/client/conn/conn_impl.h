@@ -100,6 +100,7 @@ struct conn {
     int wake_read, wake_write; /* -1: no thread to wake */
     atomic_bool woken;
     atomic_bool stopping;
+    atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
     atomic_uint_fast64_t next_id; /* taken with the mutex held for samples, so that ids are in the order of submitted */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
@@ -197,8 +198,8 @@ int64_t conn_trace_tick(struct conn *self, int64_t now_ns);
 void conn_trace_fini(struct conn *self);
 
 /* conn_key.c */
-/* Reads the key file that the options or the environment name, if any. */
-rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_error *err);
+/* Takes the key that is given, or reads the key file that the options or the environment name, if any. */
+rp_status conn_key_load(struct conn *self, const rp_client_options *options, const struct key *given, rp_error *err);
 /* The broker will have this key after its own was rotated. */
 void conn_key_announced(struct conn *self, const uint8_t *public_key);
 /* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. */

@@ -4,10 +4,16 @@
 #include <string.h>
 
 #include "agent/client/conn/conn_impl.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 
-rp_status conn_key_load(struct conn *self, const rp_client_options *options, rp_error *err)
+rp_status conn_key_load(struct conn *self, const rp_client_options *options, const struct key *given, rp_error *err)
 {
+    if (given) {
+        self->key = *given;
+        self->has_key = true;
+        return RP_OK;
+    }
     const char *path = options ? options->key_file : NULL;
     if (!path)
         path = getenv(KEY_FILE_VARIABLE);
@@ -30,6 +36,13 @@ bool conn_secure(const struct conn *self, void *socket)
            (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, key->brokers[self->broker_key], KEY_BYTES) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, key->public_key, KEY_BYTES) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, key->secret_key, KEY_BYTES) == 0);
+}
+
+bool conn_connect(const struct conn *self, void *socket, const char *endpoint)
+{
+    int ipv6 = endpoint_is_ipv6(endpoint);
+    return zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6) == 0 && conn_secure(self, socket) &&
+           zmq_connect(socket, endpoint) == 0;
 }
 
 void conn_key_announced(struct conn *self, const uint8_t *public_key)

@@ -158,10 +158,9 @@ static rp_status conn_check(struct conn *self, rp_error *err)
     if (!probe)
         return err_set(err, RP_IO, "no socket: %s", zmq_strerror(zmq_errno()));
     int linger = 0, rc = zmq_setsockopt(probe, ZMQ_LINGER, &linger, sizeof linger);
-    if (rc == 0 && !conn_secure(self, probe))
+    bool inproc = strncmp(self->endpoint, "inproc://", 9) == 0;
+    if (rc == 0 && !(inproc ? conn_secure(self, probe) : conn_connect(self, probe, self->endpoint)))
         rc = -1;
-    else if (strncmp(self->endpoint, "inproc://", 9) != 0)
-        rc = zmq_connect(probe, self->endpoint);
     int reason = zmq_errno();
     zmq_close(probe);
     if (rc != 0)
@@ -180,6 +179,11 @@ static void set_back_off(struct conn *self, const rp_client_options *options)
     self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
 }
 
+static bool is_hosted(const struct conn_plan *plan)
+{
+    return plan->host && plan->host->ducts;
+}
+
 static void conn_init(struct conn *self, const struct conn_plan *plan)
 {
     const rp_client_options *options = plan->options;
@@ -187,7 +191,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (plan->host)
+    if (is_hosted(plan))
         self->broker = *plan->host;
     self->set = plan->set;
     self->shard = plan->shard;
@@ -204,7 +208,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     self->endpoint = strdup(plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");
     self->host = host_of(plan->endpoint);
-    self->own_context = !options->zmq_context && !plan->host;
+    self->own_context = !options->zmq_context && !is_hosted(plan);
     self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
 }
 
@@ -216,11 +220,11 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
     bool watched = forks_watch();
     conn_init(self, plan);
     rp_status status = RP_OK;
-    if (!watched || !self->endpoint || !self->name || !(self->context || plan->host))
+    if (!watched || !self->endpoint || !self->name || !(self->context || is_hosted(plan)))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
     if (status == RP_OK)
-        status = conn_key_load(self, plan->options, err);
-    if (status == RP_OK && !plan->host)
+        status = conn_key_load(self, plan->options, plan->host ? plan->host->key : NULL, err);
+    if (status == RP_OK && !is_hosted(plan))
         status = conn_check(self, err);
     if (status == RP_OK)
         status = conn_start(self, err);

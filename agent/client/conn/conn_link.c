@@ -68,9 +68,7 @@ static const char *link_connect(struct conn *self)
     option(self->dealer, ZMQ_HEARTBEAT_IVL, self->is_shard ? SHARD_PING_MS : PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, self->is_shard ? SHARD_PING_TIMEOUT_MS : PING_TIMEOUT_MS);
     link_monitor(self);
-    return conn_secure(self, self->dealer) && zmq_connect(self->dealer, self->endpoint) == 0
-               ? NULL
-               : zmq_strerror(zmq_errno());
+    return conn_connect(self, self->dealer, self->endpoint) ? NULL : zmq_strerror(zmq_errno());
 }
 
 static void link_open(struct conn *self, int64_t now_ns)

@@ -152,3 +152,13 @@ void conn_look(struct conn *self)
     if (self->broker.turn)
         serve(self, 0);
 }
+
+void conn_waited_add(struct conn *self, int64_t ns)
+{
+    atomic_fetch_add_explicit(&self->waited_ns, (uint64_t)(ns > 0 ? ns : 0), memory_order_relaxed);
+}
+
+uint64_t conn_waited(const struct conn *self)
+{
+    return atomic_load_explicit(&self->waited_ns, memory_order_relaxed);
+}

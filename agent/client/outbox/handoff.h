@@ -71,6 +71,8 @@ struct handoff {
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t moved;
     char why[400];
+    int64_t wait_ns;    /* since when a call waits; 0: none does */
+    uint64_t waited_ns; /* by calls that have ended */
     bool open;
     rp_error refusal; /* of the first HELLO */
     uint8_t session[WIRE_SESSION_BYTES];

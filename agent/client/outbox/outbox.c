@@ -215,7 +215,8 @@ static void reject_unknown(struct outbox *self, uint32_t t)
 }
 
 /* Sends one message; false: the socket is full. */
-static bool transmit(struct outbox *self, struct message *message, struct way push)
+static inline __attribute__((always_inline)) bool transmit(struct outbox *self, struct message *message,
+                                                           struct way push)
 {
     zmq_msg_t copy;
     for (uint32_t i = 0; i < message->n_frames; i++) {
@@ -239,6 +240,11 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
     return true;
 }
 
+static inline bool is_traced(const struct outbox *self)
+{
+    return self->trace && trace_on(self->trace);
+}
+
 /* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
 static bool transmit_blank(struct outbox *self, struct way push)
 {
@@ -258,36 +264,53 @@ static bool transmit_blank(struct outbox *self, struct way push)
     return ok;
 }
 
-/* Adds the span of the message that was just sent. */
-static void trace_sent(struct outbox *self, int64_t start_ns)
+/* Sends the message with the number wire_next. */
+static inline bool transmit_next(struct outbox *self, struct way push, bool blank)
 {
+    return blank ? transmit_blank(self, push) : transmit(self, self->cursor, push);
+}
+
+/* The same, as a span. */
+static __attribute__((noinline)) bool transmit_traced(struct outbox *self, struct way push, bool blank)
+{
+    int64_t start = trace_clock();
+    if (!transmit_next(self, push, blank))
+        return false;
     trace_add(self->trace, "send", NULL,
-              &(struct trace_span){.start_ns = start_ns,
-                                   .duration_ns = trace_clock() - start_ns,
+              &(struct trace_span){.start_ns = start,
+                                   .duration_ns = trace_clock() - start,
                                    .who = self->ordinal,
                                    .id = self->wire_next,
                                    .link = TRACE_INGEST});
+    return true;
 }
 
 /* Sends messages that have a number and were not sent in this epoch. */
 static bool catch_up(struct outbox *self, struct way push)
 {
     while (self->wire_next <= self->last_number) {
-        int64_t start = self->trace ? trace_now(self->trace) : 0;
         bool blank = !self->cursor || self->cursor->number > self->wire_next;
-        if (!(blank ? transmit_blank(self, push) : transmit(self, self->cursor, push)))
+        if (!(is_traced(self) ? transmit_traced(self, push, blank) : transmit_next(self, push, blank)))
             return false;
         if (self->wire_next <= self->highest_sent)
             self->counts.resent++;
         else
             self->highest_sent = self->wire_next;
-        if (start)
-            trace_sent(self, start);
         self->wire_next++;
         if (!blank)
             self->cursor = self->cursor->next;
     }
     return true;
+}
+
+/* outbox_build, as a span. */
+static __attribute__((noinline)) uint32_t build_traced(struct outbox *self, struct outbox_table *table)
+{
+    int64_t start = trace_clock();
+    uint32_t n = outbox_build(self, table);
+    if (n)
+        trace_add_until_now(self->trace, "pack items", NULL, start, n);
+    return n;
 }
 
 /* A full socket signals when it has room; after a lack of memory, retry soon. */
@@ -325,10 +348,7 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
             continue;
         }
         self->short_of_memory = false;
-        int64_t start = self->trace ? trace_now(self->trace) : 0;
-        uint32_t n = outbox_build(self, table);
-        if (start && n)
-            trace_add_since(self->trace, "pack items", NULL, start, n);
+        uint32_t n = is_traced(self) ? build_traced(self, table) : outbox_build(self, table);
         if (n == 0) {
             if (self->short_of_memory)
                 self->last_partial_ns = now_ns;

@@ -94,11 +94,13 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
     }
     if (timeout_ms == 0)
         conn_look(self->conn);
+    int64_t start = conn_now();
     pthread_mutex_lock(&self->lock);
     while (!self->reply && timeout_ms != 0 && conn_wait(self->conn, &self->done, &self->lock, deadline))
         ;
     bool done = self->reply != NULL;
     pthread_mutex_unlock(&self->lock);
+    conn_waited_add(self->conn, conn_now() - start);
     if (!done && conn_is_stopped()) {
         rp_counter_forget(addition);
         return conn_stopped(err);

@@ -57,9 +57,12 @@ static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_
     conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
     pthread_mutex_lock(&handoff->mutex);
     handoff->why[0] = '\0';
+    handoff->wait_ns = conn_now();
     bool ok;
     while (!(ok = done(self, arg)) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline_ns))
         ;
+    handoff->waited_ns += (uint64_t)(conn_now() - handoff->wait_ns);
+    handoff->wait_ns = 0;
     pthread_mutex_unlock(&handoff->mutex);
     atomic_fetch_sub(&handoff->waiters, 1);
     trace_add_since(conn_trace(self->conn), what, NULL, start, 0);

@@ -65,7 +65,7 @@ static void open_push(struct writer_session *self)
         return;
     zmq_setsockopt(self->push, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(self->push, ZMQ_IMMEDIATE, &immediate, sizeof immediate);
-    if (!conn_secure(self->conn, self->push) || zmq_connect(self->push, self->hello->ingest) != 0) {
+    if (!conn_connect(self->conn, self->push, self->hello->ingest)) {
         log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->ingest,
                  zmq_strerror(zmq_errno()));
         zmq_close(self->push);
@@ -97,6 +97,8 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
     self->next_heartbeat_ns = now + self->heartbeat_ns * 2 / 3;
     self->stuck_ns = now;
     self->answered_sent = self->answered_received = self->stated_sent = 0;
+    self->flight_number = 0;
+    self->flight_ns = 0;
     open_push(self);
     outbox_open(&self->outbox, self->id, self->epoch, hello);
     self->state = SESSION_OPEN;
@@ -190,6 +192,10 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
     uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
     take_why(self, credit);
     outbox_credit(&self->outbox, credit);
+    if (self->flight_number && credit->received >= self->flight_number) {
+        self->flight_ns = self->answered_ns - self->flight_from_ns;
+        self->flight_number = 0;
+    }
     if (self->outbox.rejections_seen != seen || self->outbox.released_bytes != released)
         self->confirm = true;
     if (credit->gap) {
@@ -247,6 +253,19 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
     conn_reply_destroy(&reply);
 }
 
+/* States how long the writer waits, and how long its data takes: the broker cannot see either. */
+static void state_waits(const struct writer_session *self, int64_t now_ns, Replay__Heartbeat *body)
+{
+    struct handoff *handoff = self->handoff;
+    pthread_mutex_lock(&handoff->mutex);
+    body->waited_ns = handoff->waited_ns + conn_waited(self->conn);
+    if (handoff->wait_ns && now_ns > handoff->wait_ns)
+        body->waited_ns += (uint64_t)(now_ns - handoff->wait_ns);
+    pthread_mutex_unlock(&handoff->mutex);
+    int64_t flight = self->flight_number ? now_ns - self->flight_from_ns : 0;
+    body->flight_ns = (uint64_t)(flight > self->flight_ns ? flight : self->flight_ns);
+}
+
 static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool explain)
 {
     Replay__Heartbeat body = REPLAY__HEARTBEAT__INIT;
@@ -256,6 +275,7 @@ static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool exp
     body.confirmed_rejections = self->outbox.rejections_seen;
     body.released_bytes = self->outbox.released_bytes;
     body.explain = explain;
+    state_waits(self, now_ns, &body);
     self->stated_sent = body.sent;
     self->confirm = false;
     self->next_heartbeat_ns = now_ns + self->heartbeat_ns * 2 / 3;
@@ -339,6 +359,10 @@ static int64_t tick_send(struct writer_session *self, int64_t now_ns)
     if (self->state == SESSION_OPEN && (push.socket || push.duct))
         more = outbox_send(&self->outbox, push, now_ns, urgent);
     self->push_full = more == OUTBOX_FULL;
+    if (!self->flight_number && self->outbox.wire_next > self->outbox.received + 1) {
+        self->flight_number = self->outbox.wire_next - 1;
+        self->flight_from_ns = now_ns;
+    }
     outbox_publish(&self->outbox);
     if (more == OUTBOX_MORE)
         return now_ns;

@@ -36,7 +36,10 @@ struct writer_session {
     uint64_t answered_sent;     /* `sent` in the last heartbeat that was answered */
     uint64_t answered_received; /* `received` in its answer */
     uint64_t stated_sent;
-    int64_t stuck_ns; /* time since which messages do not arrive; 0: they do */
+    uint64_t flight_number; /* message whose arrival is timed; 0: none */
+    int64_t flight_from_ns; /* when it was sent */
+    int64_t flight_ns;      /* how long the last one took until its arrival was known; 0: not known */
+    int64_t stuck_ns;       /* time since which messages do not arrive; 0: they do */
     int64_t patience;
     bool confirm; /* send a heartbeat: rejections were read, or credit was released */
 };

@@ -34,11 +34,11 @@ static const char script_installed[] =
     "if [ -x \"$dir/replay-launch\" ]; then exec \"$dir/replay-launch\" node; fi; "
     "echo \"there is no program $dir/replay-launch on $name: correct hosts[].programs\" >&2; exit 1";
 
-/* Arguments: name of the host, our architecture, our folder of programs, and size, hash and hash of the programs of the bundle.
+/* Arguments: name of the host, our architecture, our folder of programs, and hash and hash of the programs of the bundle.
  * The folder of our own is good if the programs there are the same and can be loaded; a machine that lacks libraries takes those
  * of the bundle, and only then, since other programs there would use them too. */
 static const char script_found_or_sent[] =
-    "name=$1; arch=$2; same=$3; size=$4; hash=$5; own=$6; "
+    "name=$1; arch=$2; same=$3; hash=$4; own=$5; "
     "cache=${XDG_CACHE_HOME:-$HOME/.cache}/replay/programs; dir=$cache/$hash; new=; "
     "say() { echo \"$*\" >&2; exit 1; }; "
     "clean() { [ -z \"$new\" ] || rm -rf \"$new\"; }; "
@@ -51,7 +51,7 @@ static const char script_found_or_sent[] =
     /* asks for the programs and stores them */
     "obtain() { there=$(uname -m); [ \"$there\" = \"$arch\" ] || say \"$name is $there, these programs are for $arch: "
     "install them there and write hosts[].programs\"; "
-    "for p in head tar gzip sha256sum mktemp; do command -v $p >/dev/null || say \"there is no $p on $name: install "
+    "for p in head tr tar gzip sha256sum mktemp; do command -v $p >/dev/null || say \"there is no $p on $name: install "
     "it, or install "
     "our programs there and write hosts[].programs\"; done; "
     "umask 077; mkdir -p \"$cache\" && new=$(mktemp -d \"$cache/new.XXXXXX\") || say \"$cache on $name cannot be "
@@ -59,6 +59,7 @@ static const char script_found_or_sent[] =
     "trap clean EXIT; trap \"exit 1\" HUP INT TERM; "
     "echo \"@rp {\\\"type\\\":\\\"need\\\",\\\"arch\\\":\\\"$there\\\"}\"; "
     "while read -r line; do case $line in \"@rp \"*bundle*) break;; esac; done; "
+    "size=$(echo \"${line##*size}\" | tr -cd 0-9); "
     "head -c \"$size\" | tar xzf - -C \"$new\" || say \"our programs could not be stored in $cache on $name\"; "
     "(cd \"$new\" && sha256sum -c list >/dev/null) || say \"our programs are damaged in $cache on $name\"; "
     "mv -T \"$new\" \"$dir\" 2>/dev/null || [ -d \"$dir\" ] || say \"$dir on $name cannot be written\"; "
@@ -90,20 +91,12 @@ static void write_line(const struct carrier_options *options, const struct host_
                        FILE *out)
 {
     struct utsname machine = {0};
-    char size[32];
     const struct bundle *bundle = options->bundle;
     uname(&machine);
-    snprintf(size, sizeof size, "%lld", bundle ? (long long)bundle->size : 0LL);
     const char *installed[] = {script_installed, "sh", name, host->programs, NULL};
-    const char *sent[] = {script_found_or_sent,
-                          "sh",
-                          name,
-                          machine.machine,
-                          options->programs,
-                          size,
-                          bundle ? bundle->hash : "",
-                          bundle ? bundle->programs : "",
-                          NULL};
+    const char *sent[] = {
+        script_found_or_sent,           "sh", name, machine.machine, options->programs, bundle ? bundle->hash : "",
+        bundle ? bundle->programs : "", NULL};
     fputs("exec sh -c", out);
     for (const char **word = host->programs[0] ? installed : sent; *word; word++)
         write_quoted(*word, out);

@@ -11,7 +11,7 @@
 
 struct carrier_options {
     const char *programs;        /* folder of our programs at home: a host may have the same ones under the same path */
-    const struct bundle *bundle; /* see bundle_make; may be NULL if every host has host_config.programs */
+    const struct bundle *bundle; /* see bundle_describe; may be NULL if every host has host_config.programs */
 };
 
 /* The command that reaches a host; NULL-terminated, command_free. name: destination for ssh, one of those that host->ssh stands

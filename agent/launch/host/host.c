@@ -11,10 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/config/config.h"
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host_impl.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 
 #define LEASE_NS (15 * NS_PER_S)
@@ -104,8 +106,7 @@ struct host *host_new(const struct host_options *options, rp_error *err)
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
     self->in = self->out = self->err = self->sending.fd = -1;
-    if (options->bundle)
-        self->sending.bundle = *options->bundle;
+    self->sending.bundle = options->bundle;
     self->last = &self->first;
     self->since_ns = now();
     snprintf(self->name, sizeof self->name, "%s", options->name);
@@ -339,7 +340,8 @@ static void check_silence(struct host *self, int64_t now_ns)
         self->heard_ns = now_ns;
     else if (silent > most) {
         host_noise_text(&self->noise, noise, sizeof noise);
-        snprintf(reason, sizeof reason, "no answer for %.0f s%s%s", (double)silent * 1e-9, noise[0] ? ": " : "", noise);
+        snprintf(reason, sizeof reason, "no answer for %.0f s%s%s%s", (double)silent * 1e-9,
+                 ready ? "; its processes are killed there" : "", noise[0] ? ": " : "", noise);
         host_lose(self, now_ns, reason);
     }
 }
@@ -419,18 +421,21 @@ const struct host_facts *host_facts(const struct host *self)
     return &self->facts;
 }
 
-const char *host_home_address(const struct host *self, const char *advertise, char *out, size_t size)
+const char *host_home_address(const struct host *self, const struct broker_config *broker, char *out, size_t size)
 {
     static const char mapped[] = "::ffff:";
-    char hostname[HOST_NAME] = "";
-    const char *seen = self->facts.address;
+    char hostname[HOST_NAME] = "", seen[HOST_NAME + 3];
+    const char *address = self->facts.address;
     gethostname(hostname, sizeof hostname - 1);
-    if (strncmp(seen, mapped, sizeof mapped - 1) == 0)
-        seen += sizeof mapped - 1;
-    bool same = strcmp(seen, "::1") == 0 || strcmp(hostname, self->facts.hostname) == 0;
-    if (advertise[0])
-        snprintf(out, size, "%s", advertise);
-    else if (seen[0] && !strchr(seen, ':'))
+    if (strncmp(address, mapped, sizeof mapped - 1) == 0 && strchr(address, '.'))
+        address += sizeof mapped - 1;
+    bool same = strcmp(address, "::1") == 0 || strcmp(hostname, self->facts.hostname) == 0;
+    bool ipv6 = strchr(address, ':') != NULL;
+    snprintf(seen, sizeof seen, ipv6 ? "[%s]" : "%s", address);
+    bool heard = !ipv6 || endpoint_is_ipv6(broker->service); /* the broker listens there */
+    if (broker->advertise[0])
+        snprintf(out, size, "%s", broker->advertise);
+    else if (strcmp(address, "::1") != 0 && heard && endpoint_is_host(seen))
         snprintf(out, size, "%s", seen);
     else
         snprintf(out, size, "%s", same ? "127.0.0.1" : hostname);

@@ -18,6 +18,8 @@
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
 
+struct broker_config;
+
 #define HOST_NAME 64u
 #define HOST_PATH 512u
 
@@ -49,8 +51,9 @@ struct host_options {
     const char *folder;         /* of the run, at home */
     const char *here;           /* of the user's file, at home */
     struct guard *guard;
-    int64_t lease_ns;            /* without a word for this long each side gives the other up; 0: 15 s */
-    const struct bundle *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; copied */
+    int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
+    struct bundle
+        *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; borrowed, packed on demand */
     const char *const
         *reserved; /* names in the run's folder that the host may not write, beyond those of the launcher's own files;
                                     NULL-terminated; may be NULL; copied */
@@ -79,9 +82,10 @@ uint32_t host_times(const struct host *self);
 int64_t host_sent(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
-/* The address under which processes there reach this machine: `advertise`, if it is not ""; the address that the connection comes
- * from; or this machine's name. Only IPv4, like the broker's wildcard. Gives out. */
-const char *host_home_address(const struct host *self, const char *advertise, char *out, size_t size);
+/* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
+ * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
+ * machine's name. Gives out. */
+const char *host_home_address(const struct host *self, const struct broker_config *broker, char *out, size_t size);
 /* Cores and bytes in use there by all programs, lately, and the round trip in ns that host_reach_begin measured; 0: not known. */
 struct host_load {
     double cpu;

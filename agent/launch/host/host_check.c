@@ -1,15 +1,14 @@
 #include "agent/launch/host/host_check.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host.h"
+#include "agent/launch/host/host_listen.h"
 #include "agent/launch/process/command.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
@@ -76,37 +75,25 @@ static uint16_t wanted_port(const struct run_config *config)
     return port > 0 && port < 65536 ? (uint16_t)port : 0;
 }
 
-static bool bind_any(int fd, uint16_t port)
-{
-    const int on = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    return bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
-}
-
 /* Hosts that connect need no answer: the kernel accepts for us. */
 static rp_status listen_here(struct check *self, rp_error *err)
 {
-    struct sockaddr_in address = {0};
-    socklen_t size = sizeof address;
-    self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (self->listener < 0 ||
-        (!bind_any(self->listener, wanted_port(self->options->config)) && !bind_any(self->listener, 0)) ||
-        listen(self->listener, (int)RUN_HOSTS_MOST) != 0 ||
-        getsockname(self->listener, (struct sockaddr *)&address, &size) != 0)
-        return err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
-    self->port = ntohs(address.sin_port);
-    return RP_OK;
+    self->listener = host_listen(NULL, wanted_port(self->options->config), &self->port);
+    if (self->listener < 0)
+        self->listener = host_listen(NULL, 0, &self->port);
+    return self->listener >= 0 ? RP_OK
+                               : err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
 }
 
 static rp_status add_trial(struct check *self, const struct host_config *config, const char *name, rp_error *err)
 {
     const struct host_check_options *options = self->options;
     if (!config->programs[0] && !self->bundled) {
-        RP_TRY(bundle_make(options->programs, &self->bundle, err));
+        RP_TRY(bundle_describe(options->programs, &self->bundle, err));
         self->bundled = true;
     }
-    const struct carrier_options how = {.programs = options->programs, .bundle = self->bundled ? &self->bundle : NULL};
+    struct bundle *bundle = self->bundled ? &self->bundle : NULL;
+    const struct carrier_options how = {.programs = options->programs, .bundle = bundle};
     char **carrier = carrier_build(&how, config, name, err);
     if (!carrier)
         return (rp_status)err->status;
@@ -118,7 +105,7 @@ static rp_status add_trial(struct check *self, const struct host_config *config,
                                                   .folder = "/dev/null", /* nothing is written at home */
                                                   .here = options->here,
                                                   .guard = options->guard,
-                                                  .bundle = how.bundle},
+                                                  .bundle = bundle},
                            err);
     command_free(&carrier);
     if (!trial->host)
@@ -164,11 +151,11 @@ static void end_trial(struct trial *self, const char *reason)
 static bool find_endpoint(const struct check *self, struct trial *trial)
 {
     const struct broker_config *broker = &self->options->config->broker;
-    char bound[64], address[HOST_NAME];
+    char bound[64], address[HOST_NAME + 3];
     if (!endpoint_is_any(broker->service))
         return endpoint_with_host(broker->service, broker->advertise, trial->endpoint, sizeof trial->endpoint);
     snprintf(bound, sizeof bound, "tcp://*:%u", self->port);
-    host_home_address(trial->host, broker->advertise, address, sizeof address);
+    host_home_address(trial->host, broker, address, sizeof address);
     return endpoint_with_host(bound, address, trial->endpoint, sizeof trial->endpoint);
 }
 
@@ -296,6 +283,7 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
         host_close(self.trials[i].host); /* all carriers end at once */
     for (uint32_t i = 0; i < self.n; i++)
         host_destroy(&self.trials[i].host);
+    bundle_fini(&self.bundle);
     if (self.listener >= 0)
         close(self.listener);
     free(self.trials);

@@ -39,10 +39,11 @@ struct host_answer {
 
 /* Our programs on their way to a host that lacks them. */
 struct host_sending {
-    struct bundle bundle; /* size 0: there is none */
-    int fd;               /* of the bundle; -1: it is not on its way */
-    int64_t sent;         /* bytes, over this connection */
-    int64_t moved_ns;     /* when the newest of them left */
+    struct bundle *bundle; /* NULL: there is none */
+    bool asked;            /* the host waits until the bundle is packed */
+    int fd;                /* of the bundle; -1: it is not on its way */
+    int64_t sent;          /* bytes, over this connection */
+    int64_t moved_ns;      /* when the newest of them left, or when the bundle was still being packed */
 };
 
 struct host {

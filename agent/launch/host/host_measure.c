@@ -2,7 +2,6 @@
  * and the time between the first and the last byte. */
 #include "agent/launch/host/host_measure.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agent/launch/host/host_listen.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
@@ -108,23 +108,6 @@ static void *sink_main(void *context)
     }
 }
 
-static int listen_at(const char *address, uint16_t *port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    socklen_t size = sizeof at;
-    int fd = inet_pton(AF_INET, address, &at.sin_addr) == 1
-                 ? socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)
-                 : -1;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 128) == 0 &&
-        getsockname(fd, (struct sockaddr *)&at, &size) == 0) {
-        *port = ntohs(at.sin_port);
-        return fd;
-    }
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
 struct host_measure_sink *host_measure_sink_open(const char *address, uint16_t *port, rp_error *err)
 {
     struct host_measure_sink *self = calloc(1, sizeof *self);
@@ -133,10 +116,10 @@ struct host_measure_sink *host_measure_sink_open(const char *address, uint16_t *
         return NULL;
     }
     self->stop = eventfd(0, EFD_CLOEXEC);
-    self->listener = listen_at(address, port);
+    self->listener = host_listen(address, 0, port);
     if (self->stop >= 0 && self->listener >= 0 && pthread_create(&self->thread, NULL, sink_main, self) == 0)
         return self;
-    err_fill(err, RP_IO, "the network cannot be measured: no socket at %s: %s", address, strerror(errno));
+    err_fill(err, RP_IO, "the network cannot be measured: no socket to listen at: %s", strerror(errno));
     if (self->stop >= 0)
         close(self->stop);
     if (self->listener >= 0)

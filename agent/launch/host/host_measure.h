@@ -12,7 +12,7 @@
 /* The sink: a listening socket and a thread that reads. */
 struct host_measure_sink;
 
-/* Listens at a numeric address ("0.0.0.0", "127.0.0.1") and a port of the kernel's choice. Signals must be blocked already. */
+/* Listens at an address (see host_listen) and a port of the kernel's choice. Signals must be blocked already. */
 struct host_measure_sink *host_measure_sink_open(const char *address, uint16_t *port, rp_error *err);
 /* Bytes that have arrived so far, on all connections. */
 uint64_t host_measure_sink_bytes(const struct host_measure_sink *self);

@@ -89,7 +89,7 @@ static rp_status add_entry(struct host_pool *self, const struct host_config *con
     if (config->local)
         return RP_OK;
     if (!config->programs[0] && !self->has_bundle) {
-        RP_TRY(bundle_make(self->options.programs, &self->bundle, err));
+        RP_TRY(bundle_describe(self->options.programs, &self->bundle, err));
         self->has_bundle = true;
     }
     host_config_pattern(config, index, pattern, sizeof pattern);
@@ -176,6 +176,7 @@ void host_pool_destroy(struct host_pool **self_p)
     }
     for (uint32_t i = 0; i < self->n_old; i++)
         host_destroy(&self->old[i]);
+    bundle_fini(&self->bundle);
     pool_free_files(self);
     free(self->old);
     free(self->hosts);

@@ -144,14 +144,15 @@ void host_pool_config_changed(struct host_pool *self)
 static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
                          const char *bound, char *out, size_t size)
 {
-    const char *advertise = self->options.config->broker.advertise, *port = strrchr(bound, ':');
-    char open[300], address[HOST_NAME];
+    const struct broker_config *broker = &self->options.config->broker;
+    const char *port = strrchr(bound, ':');
+    char open[300], address[HOST_NAME + 3];
     if (endpoint_is_any(configured) && port) {
         snprintf(open, sizeof open, "tcp://*%s", port);
-        host_home_address(one->host, advertise, address, sizeof address);
+        host_home_address(one->host, broker, address, sizeof address);
         endpoint_with_host(open, address, out, size);
     } else {
-        endpoint_with_host(bound, advertise, out, size);
+        endpoint_with_host(bound, broker->advertise, out, size);
     }
 }
 

@@ -27,18 +27,34 @@ void host_send_begin(struct host *self)
     struct host_sending *sending = &self->sending;
     if (self->state != HOST_CONNECTING || sending->fd >= 0 || sending->sent > 0)
         return;
-    if (sending->bundle.size == 0) {
+    if (sending->bundle)
+        sending->asked = true;
+    else
         fail(self, "there is no bundle of them; write hosts[].programs", NULL);
+}
+
+/* Announces the bundle as soon as it is packed. */
+static void begin(struct host *self, int64_t now_ns)
+{
+    struct host_sending *sending = &self->sending;
+    rp_error err = {0};
+    rp_status status = bundle_pack(sending->bundle, &err);
+    sending->moved_ns = now_ns;
+    if (status == RP_UNAVAILABLE)
+        return;
+    sending->asked = false;
+    if (status != RP_OK) {
+        fail(self, err.text, NULL);
         return;
     }
-    sending->fd = open(sending->bundle.path, O_RDONLY | O_CLOEXEC);
+    sending->fd = open(sending->bundle->path, O_RDONLY | O_CLOEXEC);
     if (sending->fd < 0) {
-        fail(self, sending->bundle.path, strerror(errno));
+        fail(self, sending->bundle->path, strerror(errno));
         return;
     }
     fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
     struct json_object *line = host_line_new("bundle");
-    host_line_add_number(line, "size", sending->bundle.size);
+    host_line_add_number(line, "size", sending->bundle->size);
     host_writer_put(&self->writer, line);
 }
 
@@ -46,12 +62,14 @@ void host_send_feed(struct host *self, int64_t now_ns)
 {
     struct host_sending *sending = &self->sending;
     char bytes[PIECE];
+    if (sending->asked)
+        begin(self, now_ns);
     while (sending->fd >= 0 && host_writer_room(&self->writer)) {
         ssize_t n = read(sending->fd, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 || (n == 0 && sending->sent < sending->bundle.size)) {
-            fail(self, sending->bundle.path, n < 0 ? strerror(errno) : "it has become shorter");
+        if (n < 0 || (n == 0 && sending->sent < sending->bundle->size)) {
+            fail(self, sending->bundle->path, n < 0 ? strerror(errno) : "it has become shorter");
             return;
         }
         if (n == 0)
@@ -69,6 +87,7 @@ void host_send_end(struct host *self)
     if (self->sending.fd >= 0)
         close(self->sending.fd);
     self->sending.fd = -1;
+    self->sending.asked = false;
 }
 
 int64_t host_sent(const struct host *self)

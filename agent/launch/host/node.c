@@ -18,6 +18,7 @@
 #define USAGE_NS NS_PER_S
 #define TURN_MS 100
 #define STANDARD_POLLS 4u
+#define ALIVE_SHARE 15 /* signs of life for the guard in a lease */
 
 static int64_t now(void)
 {
@@ -42,6 +43,7 @@ static void on_hello(void *context, struct json_object *line)
         return;
     self->greeted = true;
     self->lease_ns = lease_ms > 0 ? lease_ms * NS_PER_MS : LEASE_NS;
+    guard_lease(&self->guard, self->lease_ns);
     if (is_folder(here) && strlen(here) < sizeof self->here)
         snprintf(self->here, sizeof self->here, "%s", here);
     else
@@ -135,11 +137,21 @@ static const struct host_line_handler handlers[] = {
     {"ping", on_ping},   {"again", on_again}, {"reach", on_reach}, {"measure", on_measure}, {"bye", on_bye},
 };
 
+/* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
+static void show_life(struct node *self, int64_t now_ns)
+{
+    if (now_ns - self->alive_ns < self->lease_ns / ALIVE_SHARE)
+        return;
+    self->alive_ns = now_ns;
+    guard_alive(&self->guard);
+}
+
 static void listen_to_launcher(struct node *self)
 {
     while (!self->over && host_reader_fill(&self->reader) > 0) {
         for (struct json_object *line; !self->over && (line = host_reader_next(&self->reader));) {
             self->heard_ns = now();
+            show_life(self, self->heard_ns);
             host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, line);
             json_object_put(line);
         }
@@ -208,6 +220,17 @@ static bool ends_wait(const struct node *self)
     return false;
 }
 
+static void tend_guard(struct node *self, int64_t now_ns)
+{
+    if (guard_lost(&self->guard)) {
+        for (uint32_t i = 0; i < self->n; i++)
+            process_guard(&self->children[i]->process);
+        if (self->greeted)
+            guard_lease(&self->guard, self->lease_ns);
+    }
+    show_life(self, now_ns);
+}
+
 static void turn(struct node *self)
 {
     poll_all(self);
@@ -219,9 +242,7 @@ static void turn(struct node *self)
     }
     interrupts_wait(&self->interrupts, 0);
     self->over |= self->interrupts.asked > 0;
-    if (guard_lost(&self->guard))
-        for (uint32_t i = 0; i < self->n; i++)
-            process_guard(&self->children[i]->process);
+    tend_guard(self, at);
     listen_to_launcher(self);
     if (self->over || !self->greeted)
         return;
@@ -261,10 +282,10 @@ static rp_status begin(struct node *self, int in, int out, rp_error *err)
 static void end(struct node *self)
 {
     node_children_end(self);
+    guard_stop(&self->guard); /* the rest may take longer than a lease */
     host_folder_fini(&self->folder);
     node_mirror_fini(&self->mirror);
     node_work_remove(self);
-    guard_stop(&self->guard);
     host_reader_fini(&self->reader);
     host_writer_fini(&self->writer);
     interrupts_fini(&self->interrupts);

@@ -64,7 +64,7 @@ struct node {
     int lock; /* shows that the work folder is in use */
     struct host_folder folder;
     bool greeted, over;
-    int64_t lease_ns, heard_ns, usage_ns;
+    int64_t lease_ns, heard_ns, usage_ns, alive_ns; /* alive_ns: the last sign of life for the guard */
     struct machine_load load;
     struct node_child **children;
     uint32_t n, capacity, turn; /* turn: the child whose output is read first */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/why/why.h"
 #include "proto/base/json_map.h"
 
 #define STATUS_MAX_PROCESSES 4096u
@@ -22,6 +23,14 @@ static const char *const phase_names[PHASES] = {
 const char *phase_name(enum phase phase)
 {
     return (unsigned)phase < PHASES ? phase_names[phase] : "unknown";
+}
+
+bool status_is_limited(const struct status *self)
+{
+    for (int cause = 0; cause < WHY_CAUSES; cause++)
+        if (!why_limits((enum why_cause)cause) && strcmp(self->cause, why_cause_names[cause]) == 0)
+            return false;
+    return self->waits[0] != '\0';
 }
 
 #define TEXT(field) JSON_ROW(struct status, field)
@@ -67,6 +76,11 @@ static const struct json_row status_rows[] = {
     TEXT(waits),
     TEXT(advice),
     TEXT(cause),
+    TEXT(blocked),
+    TEXT(blocked_table),
+    TEXT(bad),
+    NUMBER(network_rate, NAN),
+    NUMBER(network_measured, NAN),
     COUNT(size),
     COUNT(max_size),
     NUMBER(min_size, 0),

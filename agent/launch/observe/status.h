@@ -71,9 +71,14 @@ struct status {
     double actor_idle, learner_idle; /* NAN: not known */
     struct idle_shares idle_by;      /* the same by cause */
     double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
-    char waits[640];         /* what limits the run, in a sentence; "": nothing does */
+    char waits[640];         /* what limits the run, or that nothing does, in a sentence; "": not known yet */
     char advice[320];        /* what would help; "" */
     char cause[16];          /* the same as a word: why_cause_names; "" */
+    char blocked[16];        /* whose arrow stands still: why_side_names; "": nobody's */
+    char blocked_table[256]; /* at which table; "" */
+    bool bad;                /* nothing gets better by itself */
+    double network_rate;     /* bytes/s from writers that wait for the network; NAN: none does */
+    double network_measured; /* bytes/s that the network was measured to carry; NAN: not measured */
     uint64_t size, max_size; /* of the table */
     double min_size;
     double cursor, cursor_low, cursor_high; /* of its limiter, and the bounds; NAN: not known, or no bound */
@@ -96,6 +101,9 @@ struct status {
     char event[512];
     double event_unix_s;
 };
+
+/* True if something limits the run. */
+bool status_is_limited(const struct status *self);
 
 /* Returns one JSON object without a line end: free(). With `whole` (status.json) it includes processes, hosts and values;
  * without, it is a line of metrics.jsonl and of --json-lines. */

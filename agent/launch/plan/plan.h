@@ -120,9 +120,6 @@ struct plan {
 double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input);
 double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input);
 struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input);
-/* Share of the network that this many inserts/s of actors on other machines take; NAN: not measured. input may be NULL.
- * (plan_hosts.c) */
-double plan_network_share(const struct plan_input *input, double inserts);
 
 /* Computes what the curves say about one pair, whether it fits or not. False: the pair is outside of the curves. */
 bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_choice *out);

@@ -337,12 +337,6 @@ double plan_hosts_network(const struct plan_input *input)
     return carried(input) + home;
 }
 
-double plan_network_share(const struct plan_input *input, double inserts)
-{
-    bool known = input && input->network > 0 && input->item_bytes > 0;
-    return known ? inserts * input->item_bytes / input->network : NAN;
-}
-
 /* ---- what each host does ---- */
 
 static struct plan_point actors_point(const struct plan_placer *placer, uint32_t host)

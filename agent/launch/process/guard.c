@@ -50,26 +50,44 @@ static void groups_add(struct groups *self, pid_t group)
     self->list[self->count++] = group;
 }
 
-/* Reads words: a positive number is a group to remember, a negative one a group to forget. */
-static _Noreturn void watch(int from)
+/* What the guard is told. */
+struct word {
+    int32_t group;    /* positive: to be remembered; negative: to be forgotten; 0: the parent is alive */
+    int32_t lease_ms; /* longest silence from now on; 0: as before */
+};
+
+static void set_lease(int from, int32_t ms)
+{
+    const struct timeval most = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+}
+
+/* parent: killed, too, when the lease is over. */
+static _Noreturn void watch(int from, pid_t parent)
 {
     struct groups groups = {0};
+    bool late = false;
     for (;;) {
-        int32_t word = 0;
+        struct word word = {0};
         ssize_t n = recv(from, &word, sizeof word, 0);
         if (n < 0 && errno == EINTR)
             continue;
+        late = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
         if (n != (ssize_t)sizeof word)
             break;
-        if (word > 0)
-            groups_add(&groups, word);
+        if (word.lease_ms > 0)
+            set_lease(from, word.lease_ms);
+        if (word.group > 0)
+            groups_add(&groups, word.group);
         else
-            groups_remove(&groups, -word);
+            groups_remove(&groups, -word.group);
     }
     for (size_t i = 0; i < groups.count; i++) {
         if (groups.list[i] > 1)
             kill(-groups.list[i], SIGKILL);
     }
+    if (late && parent > 1 && getppid() == parent)
+        kill(parent, SIGKILL);
     _exit(0);
 }
 
@@ -88,6 +106,7 @@ static void close_from(int first)
  * May be forked from a process with threads. */
 static _Noreturn void guard_main(int from)
 {
+    pid_t parent = getppid();
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN);
@@ -104,7 +123,7 @@ static _Noreturn void guard_main(int from)
     close_from(3);
     if (chdir("/") != 0)
         _exit(1);
-    watch(0);
+    watch(0, parent);
 }
 
 rp_status guard_start(struct guard *self, rp_error *err)
@@ -146,12 +165,28 @@ bool guard_lost(struct guard *self)
     return true;
 }
 
-void guard_tell(const struct guard *self, int32_t word)
+static void tell(const struct guard *self, struct word word, int flags)
 {
     if (!self || self->pipe < 0)
         return;
-    while (send(self->pipe, &word, sizeof word, MSG_NOSIGNAL) < 0 && errno == EINTR)
+    while (send(self->pipe, &word, sizeof word, MSG_NOSIGNAL | flags) < 0 && errno == EINTR)
         ;
+}
+
+void guard_tell(const struct guard *self, int32_t group)
+{
+    tell(self, (struct word){.group = group}, 0);
+}
+
+void guard_lease(const struct guard *self, int64_t ns)
+{
+    int64_t ms = ns / 1000000;
+    tell(self, (struct word){.lease_ms = ms < INT32_MAX ? (int32_t)ms : INT32_MAX}, 0);
+}
+
+void guard_alive(const struct guard *self)
+{
+    tell(self, (struct word){0}, MSG_DONTWAIT);
 }
 
 void guard_stop(struct guard *self)

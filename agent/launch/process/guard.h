@@ -1,4 +1,5 @@
-/* A child of the launcher that waits for the launcher's end, and then kills every process group that it knows. */
+/* A child of the launcher, or of a node agent, that waits for its end, and then kills every process group that it knows. With a lease it
+ * also acts when its parent is stopped or stuck: a node agent's processes must not outlive what the launcher believes. */
 #ifndef AGENT_LAUNCH_GUARD_H
 #define AGENT_LAUNCH_GUARD_H
 
@@ -19,7 +20,11 @@ void guard_stop(struct guard *self);
 /* True if the guard has been killed. Then a new guard runs, if one could be started, and knows no group yet: see
  * process_guard. */
 bool guard_lost(struct guard *self);
+/* From now on the guard also acts when it hears nothing for this long, and kills its parent as well. guard_alive keeps it quiet. */
+void guard_lease(const struct guard *self, int64_t ns);
+/* Never waits. */
+void guard_alive(const struct guard *self);
 /* Makes a group known (positive) or forgotten (negative). Safe between fork and exec. self may be NULL. */
-void guard_tell(const struct guard *self, int32_t word);
+void guard_tell(const struct guard *self, int32_t group);
 
 #endif

@@ -277,7 +277,7 @@ static bool all_answered(struct profile_session *session, void *context)
 static rp_status measure_network(struct profile *self, rp_error *err)
 {
     uint16_t port = 0;
-    struct host_measure_sink *sink = host_measure_sink_open("0.0.0.0", &port, err);
+    struct host_measure_sink *sink = host_measure_sink_open(NULL, &port, err);
     if (!sink)
         return RP_UNAVAILABLE;
     profile_session_tell(&self->session, PROFILE_ALONE_END, PROFILE_ALONE_END, "the network to this machine");

@@ -89,6 +89,7 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
                                         "learners.save_every=0s",
                                         "learners.snapshot_every=0",
                                         "broker.log.file=",
+                                        "broker.http=",
                                         "broker.journal.dir=",
                                         "broker.checkpoint.dir=",
                                         "broker.storage={dir: '', memory: 0}"};

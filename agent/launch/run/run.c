@@ -262,6 +262,7 @@ static void loop(struct run *self)
             run_start_more(self, now_ns);
         if (self->phase >= PHASE_STOPPING) {
             run_keep_time(self);
+            run_heed_limit(self, now_ns);
             stop_more(self, now_ns);
             uint32_t running = 0;
             for (enum role role = 0; role < ROLES; role++)

@@ -18,6 +18,13 @@ enum run_outcome {
     RUN_FAILED,
 };
 
+/* What to do when a scheduler's time limit comes before the run has saved everything. */
+struct run_limit {
+    int64_t after_ns;           /* since the warning (SIGUSR1) */
+    bool (*act)(void *context); /* false: it did not work, and is tried again a little later */
+    void *context;
+};
+
 struct run_options {
     const struct run_config *config; /* with the chosen counts */
     const char *programs, *folder, *here, *cwd, *command;
@@ -28,7 +35,8 @@ struct run_options {
     struct host_pool *hosts;           /* may be NULL: this machine alone */
     struct guard *guard;
     struct interrupts *interrupts;
-    struct screen **screen; /* destroyed before the report is printed */
+    const struct run_limit *limit; /* may be NULL: no time limit but stop.time */
+    struct screen **screen;        /* destroyed before the report is printed */
     bool print_report;
     bool auto_actors; /* the number of actors may change */
 };

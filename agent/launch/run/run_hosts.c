@@ -277,8 +277,10 @@ void run_hosts_fini(struct run *self)
 static void tend_stranded(struct run *self)
 {
     char text[8];
-    bool running = run_running(self, ROLE_ACTOR) + run_running(self, ROLE_LEARNER) > 0;
-    bool stranded = !running && run_waits_for_hosts(self, text, sizeof text);
+    struct why_run run = {0};
+    run_stranded(self, &run, text, sizeof text);
+    uint32_t waiting = run.stranded_actors + run.stranded_learners;
+    bool stranded = waiting > 0 && waiting == run_wanted(self, ROLE_ACTOR) + run_wanted(self, ROLE_LEARNER);
     if (stranded && !self->hosts.stranded && self->phase < PHASE_STOPPING)
         run_say(self, LEVEL_WARN, "A0436", "no actor and no learner runs: all of them wait for their hosts");
     self->hosts.stranded = stranded;

@@ -128,32 +128,29 @@ void run_actor_machines(const struct run *self, double *cpu, double *cores)
         *cores = 0.0;
 }
 
-/* The first member of a role of which none runs, because all wait for hosts; NULL: some run, or none should. */
-static const struct member *first_waiting(const struct run *self, enum role role)
+/* Says for which host a process waits, and why that is away. */
+static void name_lost(const struct run *self, const struct member *member, char *out, size_t size)
 {
-    const struct member *first = NULL;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        if (member->role != role || (!member->wanted && !member->process.running))
-            continue;
-        if (member->process.running || !member->waits)
-            return NULL;
-        first = first ? first : member;
+    if (member->host == RUN_NO_HOST) {
+        snprintf(out, size, "none has room for %s", member->name);
+        return;
     }
-    return first;
+    const struct run_site *site = &self->hosts.sites[member->host];
+    enum host_state state = host_state(host_pool_at(self->hosts.pool, member->host));
+    snprintf(out, size, "%s: %s", host_pool_name(self->hosts.pool, member->host),
+             site->reason[0] && (site->lost_ns > 0 || state == HOST_LOST) ? site->reason : host_state_names[state]);
 }
 
-bool run_waits_for_hosts(const struct run *self, char *out, size_t size)
+void run_stranded(const struct run *self, struct why_run *out, char *lost, size_t size)
 {
-    const struct member *learner = first_waiting(self, ROLE_LEARNER), *actor = first_waiting(self, ROLE_ACTOR);
-    const struct member *one = learner ? learner : actor;
-    if (!one || !several(self))
-        return false;
-    const char *who = learner && actor ? "actors and learners" : learner ? "learners" : "actors";
-    if (one->host == RUN_NO_HOST)
-        snprintf(out, size, "%s wait for hosts", who);
-    else
-        snprintf(out, size, "%s wait for hosts: %s: %s", who, host_pool_name(self->hosts.pool, one->host),
-                 self->hosts.sites[one->host].reason);
-    return true;
+    for (uint32_t i = 0; several(self) && i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        bool waits = member->wanted && member->waits && !member->process.running && !run_host_ready(self, member);
+        out->stranded_actors += waits && member->role == ROLE_ACTOR;
+        out->stranded_learners += waits && member->role == ROLE_LEARNER;
+        if (!waits || out->lost)
+            continue;
+        name_lost(self, member, lost, size);
+        out->lost = lost;
+    }
 }

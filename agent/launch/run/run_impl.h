@@ -146,6 +146,7 @@ struct run {
     bool out_of_time; /* stop.time has passed, and the remaining processes were killed */
     int64_t broker_asked_ns, learners_seen_ns;
     uint32_t interrupts_seen;
+    int64_t limit_ns;          /* when options->limit acts; 0: no warning has come */
     bool reached;              /* the run stops because an evaluation reached stop.value */
     struct best final;         /* evaluation of the parameters that the run leaves; its value is NAN if not measured */
     const char *final_weights; /* their file in the folder; NULL: none */
@@ -178,6 +179,8 @@ bool run_time_to_end(const struct run *self);
 bool run_had_time(const struct run *self);
 /* Kills the remaining processes when stop.time has passed. */
 void run_keep_time(struct run *self);
+/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. */
+void run_heed_limit(struct run *self, int64_t now_ns);
 
 /* run_members.c */
 /* True if a program of the user plays the role. */
@@ -220,8 +223,8 @@ void run_fill_hosts(struct run *self, struct status *out);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and
  * *cores stay. *cores is 0 (no bound) where a scheduler gives more machines to more actors. */
 void run_actor_machines(const struct run *self, double *cpu, double *cores);
-/* True if no actor or no learner runs because all of them wait for hosts; then out says for which. */
-bool run_waits_for_hosts(const struct run *self, char *out, size_t size);
+/* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
+void run_stranded(const struct run *self, struct why_run *out, char *lost, size_t size);
 
 /* run_stretch.c */
 /* Begins a stretch with this many actors. */

@@ -131,43 +131,30 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* Inserts/s of actors on other machines, if all actors are alike. */
-static double inserts_from_afar(const struct run *self, const struct status *status)
-{
-    uint32_t actors = 0, away = 0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        bool acts = member->role == ROLE_ACTOR && member->process.running;
-        actors += acts;
-        away += acts && member->at != HOST_POOL_HOME;
-    }
-    return actors > 0 ? status->inserts_rate * away / actors : 0.0;
-}
-
-/* The sentence of agent/why, unless nothing limits the run; without a host for a process, that is what limits. */
+/* The verdict of agent/why, which all who look at the run show. */
 static void fill_waits(const struct run *self, struct status *out)
 {
-    const struct why_run run = {.actors = out->actors,
-                                .learners = out->learners,
-                                .actor_idle = out->actor_idle,
-                                .learner_idle = out->learner_idle,
-                                .cpu = out->cpu,
-                                .cores = out->cores,
-                                .others = out->others,
-                                .network = plan_network_share(self->options->plan_input, inserts_from_afar(self, out))};
+    char lost[256];
+    struct why_run run = {.actors = out->actors,
+                          .learners = out->learners,
+                          .actor_idle = out->actor_idle,
+                          .learner_idle = out->learner_idle,
+                          .cpu = out->cpu,
+                          .cores = out->cores,
+                          .others = out->others,
+                          .network = out->network_measured};
     struct why why;
-    if (run_waits_for_hosts(self, out->waits, sizeof out->waits)) {
-        snprintf(out->cause, sizeof out->cause, "hosts");
-        return;
-    }
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
+    run_stranded(self, &run, lost, sizeof lost);
     observer_why(self->observer, &run, &why);
-    if (why.cause >= WHY_CORES)
-        return;
     snprintf(out->waits, sizeof out->waits, "%s", why.text);
     snprintf(out->advice, sizeof out->advice, "%s", why.advice);
     snprintf(out->cause, sizeof out->cause, "%s", why_cause_names[why.cause]);
+    snprintf(out->blocked, sizeof out->blocked, "%s", why_side_names[why.blocked]);
+    snprintf(out->blocked_table, sizeof out->blocked_table, "%s", why.table);
+    out->bad = why.bad;
+    out->network_rate = why.network_rate;
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
@@ -221,6 +208,7 @@ static void fill_plan(const struct run *self, struct status *out)
     out->planned_samples = plan ? plan->chosen.samples : NAN;
     out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
     out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
+    out->network_measured = input && input->network > 0 ? input->network : NAN;
     out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }
@@ -228,7 +216,8 @@ static void fill_plan(const struct run *self, struct status *out)
 void run_status(struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
-    *out = (struct status){.phase = self->phase, .unix_s = unix_now(), .value = seen->value, .best = self->best};
+    *out = (struct status){
+        .phase = self->phase, .unix_s = unix_now(), .value = seen->value, .best = self->best, .network_rate = NAN};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);

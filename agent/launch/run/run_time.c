@@ -1,6 +1,7 @@
 /* stop.time bounds a run up to the end of its last process. So the run stops a little earlier, and processes that are
- * left at stop.time are killed. */
+ * left at stop.time are killed. A scheduler's time limit is announced by a signal, and ends the run whether it has saved or not. */
 #include <math.h>
+#include <signal.h>
 
 #include "agent/launch/run/run_impl.h"
 
@@ -10,6 +11,8 @@
 #define EVALUATIONS 1.5
 /* Bytes per second at which a broker writes its last checkpoint to a slow disk. */
 #define WRITE_RATE 100e6
+/* Pause before options->limit acts again. */
+#define LIMIT_PAUSE_NS (5 * NS_PER_S)
 
 double run_elapsed(const struct run *self)
 {
@@ -61,4 +64,19 @@ void run_keep_time(struct run *self)
             (double)self->config->stop.time_ns * 1e-9, running, running == 1 ? " has" : "es have",
             running == 1 ? "is" : "are");
     run_kill_all(self);
+}
+
+void run_heed_limit(struct run *self, int64_t now_ns)
+{
+    const struct run_limit *limit = self->options->limit;
+    /* Whoever asks to stop after the warning wants the run to end. */
+    if (!limit || self->outcome != RUN_STOPPED || self->options->interrupts->last != SIGUSR1)
+        return;
+    if (self->limit_ns == 0)
+        self->limit_ns = now_ns + limit->after_ns;
+    if (now_ns < self->limit_ns)
+        return;
+    run_say(self, LEVEL_WARN, "A0421", "the run still saves %.0f s after the warning of the time limit",
+            (double)limit->after_ns * 1e-9);
+    self->limit_ns = limit->act(limit->context) ? INT64_MAX : now_ns + LIMIT_PAUSE_NS;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/slurm/slurm_jobs.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
@@ -26,8 +27,9 @@ static bool read_number(const char *text, uint64_t *out)
     return *end == '\0' || (*end == '+' && end[1] == '\0');
 }
 
-static bool read_partition(char *line, struct slurm_partition *out)
+static bool read_partition(char *line, void *partition)
 {
+    struct slurm_partition *out = partition;
     char *fields[5];
     uint64_t nodes, cpus, memory;
     *out = (struct slurm_partition){0};
@@ -48,15 +50,7 @@ static bool read_partition(char *line, struct slurm_partition *out)
 
 uint32_t slurm_parse_partitions(const char *text, struct slurm_partition *out, uint32_t most)
 {
-    uint32_t n = 0;
-    while (text && *text && n < most) {
-        char line[512];
-        size_t length = strcspn(text, "\n");
-        snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), text);
-        text += length + (text[length] == '\n');
-        n += read_partition(line, &out[n]);
-    }
-    return n;
+    return slurm_parse_lines(text, read_partition, out, sizeof *out, most);
 }
 
 /* ---- checks ---- */

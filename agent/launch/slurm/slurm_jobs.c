@@ -65,8 +65,9 @@ static bool read_index(const char *text, uint32_t *out)
     return *end == '\0' && value < UINT32_MAX;
 }
 
-static bool read_job(char *line, struct slurm_job *out)
+static bool read_job(char *line, void *job)
 {
+    struct slurm_job *out = job;
     char *fields[5];
     *out = (struct slurm_job){0};
     for (int i = 0; i < 5; i++) {
@@ -82,7 +83,7 @@ static bool read_job(char *line, struct slurm_job *out)
     return true;
 }
 
-uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most)
+uint32_t slurm_parse_lines(const char *text, slurm_line_reader read, void *list, size_t size, uint32_t most)
 {
     uint32_t n = 0;
     while (text && *text && n < most) {
@@ -90,9 +91,14 @@ uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most
         size_t length = strcspn(text, "\n");
         snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), text);
         text += length + (text[length] == '\n');
-        n += read_job(line, &out[n]);
+        n += read(line, (char *)list + n * size);
     }
     return n;
+}
+
+uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most)
+{
+    return slurm_parse_lines(text, read_job, out, sizeof *out, most);
 }
 
 /* ---- questions and orders ---- */

@@ -30,6 +30,11 @@ struct slurm_job {
 
 /* Format of squeue that slurm_parse_jobs reads. */
 #define SLURM_FORMAT "%i|%A|%T|%N|%r"
+/* Reads a line of a program of Slurm into *out, which has any contents. False: the line is of another form. */
+typedef bool (*slurm_line_reader)(char *line, void *out);
+/* Reads every line into the next element of a list; lines of another form are skipped. Returns how many elements there are, at
+ * most `most`. size: of one element. */
+uint32_t slurm_parse_lines(const char *text, slurm_line_reader read, void *list, size_t size, uint32_t most);
 /* Reads lines of squeue; other lines are skipped. Returns how many jobs there are, at most `most`. */
 uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most);
 /* Reads what sbatch --parsable prints: "123" or "123;cluster". */

@@ -306,7 +306,8 @@ static void build(struct frame *self)
 
 void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look)
 {
-    struct frame frame = {.status = status, .look = look, .sheet = {.style = style}};
+    struct sheet_style fit = sheet_fit(style);
+    struct frame frame = {.status = status, .look = look, .sheet = {.style = &fit}};
     build(&frame);
     bool used = look->chosen || look->paused || look->help; /* who has used keys wants to see them */
     if (!view_over(&frame))

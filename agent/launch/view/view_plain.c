@@ -74,7 +74,7 @@ void view_line(struct text *out, const struct status *s)
     if (s->stop_learner_steps)
         add_count(&line, "updates", s->learner_steps, s->stop_learner_steps);
     if (isfinite(s->progress))
-        line_put(&line, TINT_NONE, " (%.0f%%)", 100 * s->progress);
+        line_put(&line, TINT_NONE, " progress %.0f%%", 100 * s->progress);
     line_put(&line, TINT_NONE, " %s steps/s %s updates/s", tight(a, s->steps_rate), tight(b, s->updates_rate));
     if (isfinite(s->spi)) {
         line_put(&line, TINT_NONE, " spi %.3g", s->spi);
@@ -85,6 +85,8 @@ void view_line(struct text *out, const struct status *s)
         line_put(&line, TINT_NONE, " return %.4g (best %.4g)", s->value, s->best);
     add_percent(&line, "learners wait", s->learner_idle, s->idle_by.learner);
     add_percent(&line, "actors wait", s->actor_idle, s->idle_by.actor);
+    if (status_is_limited(s) && s->cause[0] && s->phase < PHASE_DONE)
+        line_put(&line, TINT_NONE, " limited by %s", s->cause);
     if (s->others > 0)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
     add_hosts(&line, s);

@@ -112,8 +112,9 @@ void view_add_waits(struct frame *self)
     add_idle(self, "learners", s->learner_idle, s->planned_learner_idle, s->idle_by.learner);
     if (view_over(self))
         return;
-    sheet_wrapped(&self->sheet, RANK_WAITS, "waits", s->waits[0] ? TINT_NONE : TINT_DIM,
-                  s->waits[0] ? s->waits : "nobody", WAITS_LINES);
+    bool limited = status_is_limited(s);
+    sheet_wrapped(&self->sheet, RANK_WAITS, "waits", limited ? TINT_NONE : TINT_DIM, limited ? s->waits : "nobody",
+                  WAITS_LINES);
     sheet_wrapped(&self->sheet, RANK_IDLE, "advice", TINT_DIM, s->advice, 1);
 }
 

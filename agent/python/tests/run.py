@@ -12,4 +12,6 @@ except ImportError as error:
 here = os.path.dirname(os.path.abspath(__file__))
 files = [os.path.join(here, name) for name in sys.argv[1:] if name.endswith(".py") and not name.startswith("-")]
 options = [option for option in sys.argv[1:] if not option.endswith(".py") or option.startswith("-")]
-sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *(files or [here]), *options]))
+# A test that hangs shows where.
+hangs = ["-o", "faulthandler_timeout=150"]
+sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *hangs, *(files or [here]), *options]))

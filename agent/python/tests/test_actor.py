@@ -181,7 +181,7 @@ def test_act_waits_for_the_first_parameters(broker):
         start = time.monotonic()
         timer.start()
         assert actor.act(np.zeros(4, "float32")) in (0, 1)
-        assert 0.2 < time.monotonic() - start < 5
+        assert 0.2 < time.monotonic() - start < 20
         timer.join()
 
 
@@ -531,7 +531,7 @@ def test_closes_after_the_broker():
     start = time.monotonic()
     with pytest.raises(replaybus.DeadlineExceeded):
         actor.close(0.3)
-    assert actor.closed and time.monotonic() - start < 5
+    assert actor.closed and time.monotonic() - start < 20
 
 
 def test_exit_without_close(broker):

@@ -22,7 +22,7 @@ def test_example(path, tmp_path):
     if "replay-launch" in text and not LAUNCH.exists():
         pytest.skip("replay-launch is only in a build tree")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RP_LAUNCH": str(LAUNCH)}
-    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150)
+    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
     print(out.stdout)
     assert (out.returncode, out.stderr) == (0, ""), out.stdout + out.stderr
     if path.stem == "torch_dqn":  # the goal is 10%, on a machine that does nothing else

@@ -254,7 +254,7 @@ def test_an_actor_waits_for_its_learner():
         start = time.monotonic()
         with pytest.raises(reverb.DeadlineExceededError):
             writer.end_episode(timeout_ms=50)
-        assert 0.04 < time.monotonic() - start < 10
+        assert 0.04 < time.monotonic() - start < 30
         learner = threading.Thread(target=lambda: list(server.localhost_client().sample("replay", 4, emit_timesteps=False)),
                                    daemon=True)
         learner.start()
@@ -282,7 +282,7 @@ def test_a_learner_waits_for_enough_items():
         for timeout in (0, 150):
             start = time.monotonic()
             assert list(reverb.TimestepDataset(address, "replay", rate_limiter_timeout_ms=timeout)) == []
-            assert timeout / 1000 <= time.monotonic() - start < timeout / 1000 + 10
+            assert timeout / 1000 <= time.monotonic() - start < timeout / 1000 + 30
         got = []
         learner = threading.Thread(target=lambda: got.extend(server.localhost_client().sample("replay", 1)), daemon=True)
         learner.start()
@@ -312,7 +312,7 @@ def test_a_server_that_is_not_there():
         start = time.monotonic()
         with pytest.raises(reverb.DeadlineExceededError):
             call()
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 30
 
 
 def test_a_block_that_fails_does_not_wait_long():
@@ -325,4 +325,4 @@ def test_a_block_that_fails_does_not_wait_long():
                 writer.append(1)
                 writer.create_item("full", 1.0, writer.history[-1])
                 writer.flush(timeout_ms=20)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 30

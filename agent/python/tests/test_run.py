@@ -121,7 +121,7 @@ def test_a_learner_that_waits_says_so_and_stops_at_once(clean, tmp_path):
     await_lines(path, lambda rows: len(rows) > 1 and rows[-1]["wait_share"] > 0.9)
     begun = time.monotonic()
     assert end(process, signal.SIGINT)[-1] == "0"
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert lines(path)[-1]["idle_sample"] > 0.5
     assert clean.counter("learner_steps").value == 0  # only the first learner counts
     assert not (tmp_path / "learner.weights").exists()

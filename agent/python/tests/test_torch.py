@@ -141,7 +141,7 @@ def test_loader_early_break(client):
         batches = iter(loader(rt.Dataset(client, "uniform", 16), 2))
         next(batches)
         del batches
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
     fill(client)  # the parent's connection still works
 
 

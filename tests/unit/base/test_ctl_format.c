@@ -205,6 +205,54 @@ static void test_top_fits(void **state)
     }
 }
 
+/* A terminal with more rows than a frame has lines: the footer stays, and keys lead to every session. */
+static void test_top_in_a_high_terminal(void **state)
+{
+    (void)state;
+    static struct top_session sessions[500];
+    struct view v;
+    view_init(&v, 20, 50);
+    for (uint32_t i = 0; i < 500; i++) {
+        sessions[i] = (struct top_session){.ordinal = i, .rate = -1};
+        snprintf(sessions[i].name, sizeof sessions[i].name, "actor-%u", i);
+    }
+    struct top_frame frame = {
+        .info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now", .sessions = sessions, .n_sessions = 500};
+    struct look look = {.keys = true, .quits = true, .first = 499};
+    for (uint32_t rows = 100; rows <= 400; rows += 50) {
+        struct text text = {0};
+        look.first = 499;
+        top_render(&text, &frame, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
+        assert_true(check_screen(text_get(&text), 100) <= rows);
+        assert_non_null(strstr(text_get(&text), "\n q quits"));
+        assert_non_null(strstr(text_get(&text), " actor-499 "));
+        text_fini(&text);
+    }
+}
+
+/* What has arrived is items, not messages; items that wait have used their credit. */
+static void test_top_session(void **state)
+{
+    (void)state;
+    Replay__SessionInfo info = REPLAY__SESSION_INFO__INIT;
+    Replay__SessionTable tables[2] = {REPLAY__SESSION_TABLE__INIT, REPLAY__SESSION_TABLE__INIT};
+    Replay__SessionTable *list[2] = {&tables[0], &tables[1]};
+    struct top_session session;
+    info.name = (char *)"actor-1";
+    info.received = 4; /* messages */
+    info.n_tables = 2;
+    info.tables = list;
+    tables[0].resolved = 10;
+    tables[0].waiting = 3;
+    tables[0].allowed = 20;
+    tables[1].resolved = tables[1].allowed = 5;
+    tables[1].waiting = 1; /* a single item needs no credit */
+    top_session_fill(&session, &info);
+    assert_int_equal(session.received, 19);
+    assert_int_equal(session.waiting, 4);
+    assert_int_equal(session.credit, 7);
+}
+
 static void test_top_says(void **state)
 {
     (void)state;
@@ -243,9 +291,16 @@ static void test_top_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_counts),   cmocka_unit_test(test_times),
-        cmocka_unit_test(test_clean),    cmocka_unit_test(test_bars),     cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_top_fits), cmocka_unit_test(test_top_says),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_bars),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_top_fits),
+        cmocka_unit_test(test_top_says),
+        cmocka_unit_test(test_top_in_a_high_terminal),
+        cmocka_unit_test(test_top_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

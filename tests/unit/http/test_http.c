@@ -1,5 +1,6 @@
 /* The HTTP server: who is let in, what is refused, and that bad input disturbs nobody. */
 #include <arpa/inet.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,19 +35,30 @@ static void post_size(void *ctx, const struct http_request *request, struct http
     text_add(&reply->text, "%zu %.8s", request->body_size, request->body);
 }
 
-static const struct http_route routes[] = {{"GET", "/hello", get_hello, false},
+static sem_t called;
+
+/* Answers while the server is being stopped. */
+static void get_slow(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx, (void)request;
+    sem_post(&called);
+    usleep(200000);
+    text_add(&reply->text, "{\"slow\": true}");
+}
+
+static const struct http_route routes[] = {{"GET", "/slow", get_slow, false},
+                                           {"GET", "/hello", get_hello, false},
                                            {"GET", "/open", get_rest, true},
                                            {"POST", "/size", post_size, false},
                                            {"GET", "/files/...", get_rest, false}};
 
 static int calls;
 
-static struct http *start(const char *token, bool open)
+static struct http *start_at(const char *address, const char *token, bool open)
 {
-    const struct http_options options = {.address = "127.0.0.1:0",
-                                         .routes = routes,
-                                         .n_routes = 4,
-                                         .ctx = &calls,
+    const struct http_options options = {.address = address,
+                                         .part = {routes, 4, &calls},
+                                         .further = {routes + 4, 1, &calls},
                                          .token = token,
                                          .open = open,
                                          .threads = 2};
@@ -56,9 +68,17 @@ static struct http *start(const char *token, bool open)
     return http;
 }
 
+static struct http *start(const char *token, bool open)
+{
+    return start_at("127.0.0.1:0", token, open);
+}
+
 static int dial(const struct http *http)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    char host[HTTP_ADDRESS] = "";
+    sscanf(http_address(http), "%63[^:]", host);
+    inet_pton(AF_INET, host, &to.sin_addr);
     to.sin_port = htons((uint16_t)atoi(strchr(http_address(http), ':') + 1));
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 20}, sizeof(struct timeval));
@@ -153,6 +173,10 @@ static void test_other_sites(void **state)
     struct http *http = start("secret", true);
     assert_int_equal(get(http, "/hello", "Host: evil.example\r\n", out), 403);
     assert_int_equal(get(http, "/hello", "Host: 127.0.0.1.evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Origin: http://evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n", out), 200);
     assert_int_equal(get(http, "/hello", "Host: localhost:99\r\n", out), 200);
     assert_int_equal(get(http, "/hello", "Host: [::1]:99\r\n", out), 200);
     static const char post[] =
@@ -200,19 +224,79 @@ static void test_bad_input(void **state)
     http_stop(&http);
 }
 
-/* More connections than the server takes: those that wait are served when others end. */
+/* A server also answers to its own address on loopback, and not to another one. */
+static void test_own_address(void **state)
+{
+    (void)state;
+    char out[8192], header[HTTP_ADDRESS + 10];
+    struct http *http = start_at("127.0.0.2:0", "", false);
+    snprintf(header, sizeof header, "Host: %s\r\n", http_address(http));
+    assert_int_equal(get(http, "/hello", header, out), 200);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.2\r\n", out), 200);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.2.evil.example\r\n", out), 403);
+    assert_int_equal(get(http, "/hello", "Host: 127.0.0.3\r\n", out), 403);
+    http_stop(&http);
+}
+
+static void dial_many(const struct http *http, int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        fds[i] = dial(http);
+}
+
+static void close_many(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* Far more connections than the server takes, all of them silent: somebody with a request is served beside them. */
 static void test_many_connections(void **state)
 {
     (void)state;
     char out[8192];
     int idle[200];
     struct http *http = start("", false);
-    for (int i = 0; i < 200; i++)
-        idle[i] = dial(http);
-    for (int i = 0; i < 200; i++)
-        close(idle[i]);
+    dial_many(http, idle, 200);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    close_many(idle, 200);
     assert_int_equal(get(http, "/hello", LOCAL, out), 200);
     http_stop(&http);
+}
+
+/* In a crowd a reply ends its connection, so that requests on connections that stay open cannot keep others out. */
+static void test_crowd_ends_connections(void **state)
+{
+    (void)state;
+    char out[8192] = "";
+    int idle[56];
+    struct http *http = start("", false);
+    for (int i = 0; i < 20 && !strstr(out, "Connection: close"); i++) {
+        dial_many(http, idle, 56);
+        assert_int_equal(ask(http, "GET /hello HTTP/1.1\r\n" LOCAL "\r\n", out), 200);
+        close_many(idle, 56);
+    }
+    assert_non_null(strstr(out, "Connection: close"));
+    http_stop(&http);
+}
+
+/* A request that stops the server gets its answer, too. */
+static void test_stop_sends_answers(void **state)
+{
+    (void)state;
+    char out[8192] = "";
+    struct http *http = start("", false);
+    sem_init(&called, 0, 0);
+    int fd = dial(http);
+    send_all(fd, "GET /slow HTTP/1.1\r\n" LOCAL "\r\n", strlen("GET /slow HTTP/1.1\r\n" LOCAL "\r\n"));
+    sem_wait(&called);
+    http_stop(&http);
+    for (ssize_t n, used = 0; (n = recv(fd, out + used, sizeof out - 1 - (size_t)used, 0)) > 0;)
+        used += n;
+    assert_non_null(strstr(out, "{\"slow\": true}"));
+    close(fd);
+    sem_destroy(&called);
 }
 
 static void test_addresses(void **state)
@@ -222,12 +306,12 @@ static void test_addresses(void **state)
                                       "nowhere:80", "[::1:80",   ":80"};
     rp_error err;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const struct http_options options = {.address = bad[i], .routes = routes, .n_routes = 4};
+        const struct http_options options = {.address = bad[i], .part = {routes, 5, NULL}};
         assert_null(http_start(&options, &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
     struct http *http = start("", false);
-    const struct http_options taken = {.address = http_address(http), .routes = routes, .n_routes = 4};
+    const struct http_options taken = {.address = http_address(http), .part = {routes, 5, NULL}};
     assert_null(http_start(&taken, &err));
     assert_int_equal(err.status, RP_IO);
     http_stop(&http);
@@ -242,9 +326,15 @@ static void test_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),           cmocka_unit_test(test_token),
-        cmocka_unit_test(test_other_sites),      cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_many_connections), cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_token),
+        cmocka_unit_test(test_other_sites),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_own_address),
+        cmocka_unit_test(test_many_connections),
+        cmocka_unit_test(test_crowd_ends_connections),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_stop_sends_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

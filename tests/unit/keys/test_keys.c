@@ -293,6 +293,8 @@ static void test_loopback(void **state)
         assert_true(endpoint_is_loopback(inside[i]));
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
         assert_false(endpoint_is_loopback(outside[i]));
+    assert_true(endpoint_is_ipv6("tcp://*:1") && endpoint_is_ipv6("tcp://[::1]:1"));
+    assert_false(endpoint_is_ipv6("tcp://0.0.0.0:1") || endpoint_is_ipv6("ipc:///tmp/[x]"));
 }
 
 static void test_other_hosts(void **state)
@@ -312,8 +314,9 @@ static void test_other_hosts(void **state)
     }
     assert_false(endpoint_with_host("tcp://*:7600", "10.0.0.5", small, sizeof small));
     assert_string_equal(small, "");
-    static const char *const hosts[] = {"a", "10.0.0.5", "broker-1.lab", "[::1]"};
-    static const char *const others[] = {"", "tcp://a", "a:1", "::1", "[]", "[::1", "[::1]:7", "a b", "a/b"};
+    static const char *const hosts[] = {"a", "10.0.0.5", "broker-1.lab", "[::1]", "[fe80::1%eth0]"};
+    static const char *const others[] = {"",        "tcp://a", "a:1", "::1",     "[]",       "[::1",
+                                         "[::1]:7", "a b",     "a/b", "[%eth0]", "[::1%a]b]"};
     for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++)
         assert_true(endpoint_is_host(hosts[i]));
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)

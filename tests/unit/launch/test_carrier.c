@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -48,13 +49,25 @@ static void shell(const char *format, ...)
         fail_msg("%s", line);
 }
 
-static struct bundle make(void)
+static struct bundle describe(void)
 {
     struct bundle bundle = {0};
     rp_error err = {0};
     char programs[128];
     snprintf(programs, sizeof programs, "%s/programs", dir);
-    if (bundle_make(programs, &bundle, &err) != RP_OK)
+    if (bundle_describe(programs, &bundle, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    return bundle;
+}
+
+static struct bundle make(void)
+{
+    struct bundle bundle = describe();
+    rp_error err = {0};
+    rp_status status;
+    while ((status = bundle_pack(&bundle, &err)) == RP_UNAVAILABLE)
+        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+    if (status != RP_OK)
         fail_msg("%s", err.text);
     return bundle;
 }
@@ -127,7 +140,10 @@ static int end(struct there *there)
 /* Sends what the launcher sends when it is asked: lines from before the question, then the bundle. */
 static void send_bundle(const struct there *there, const struct bundle *bundle, bool damaged)
 {
-    static const char before[] = "@rp {\"type\":\"hello\"}\n@rp {\"type\":\"bundle\"}\n";
+    char before[128];
+    int n_before =
+        snprintf(before, sizeof before, "@rp {\"type\":\"hello\"}\n@rp {\"type\":\"bundle\",\"size\":%lld}\n",
+                 (long long)bundle->size);
     char *bytes = malloc((size_t)bundle->size);
     FILE *file = fopen(bundle->path, "re");
     assert_true(bytes && file);
@@ -135,7 +151,7 @@ static void send_bundle(const struct there *there, const struct bundle *bundle, 
     fclose(file);
     for (int64_t i = bundle->size / 2; damaged && i < bundle->size; i++)
         bytes[i] ^= 85;
-    assert_int_equal(write(there->in, before, sizeof before - 1), sizeof before - 1);
+    assert_int_equal(write(there->in, before, (size_t)n_before), n_before);
     for (int64_t done = 0; done < bundle->size;) {
         ssize_t n = write(there->in, bytes + done, (size_t)(bundle->size - done));
         if (n < 0)
@@ -216,9 +232,9 @@ static void test_bundle_without_a_program(void **state)
     char programs[128];
     shell("rm $dir/programs/replay-learner");
     snprintf(programs, sizeof programs, "%s/programs", dir);
-    assert_int_equal(bundle_make(programs, &bundle, &err), RP_NOT_FOUND);
+    assert_int_equal(bundle_describe(programs, &bundle, &err), RP_NOT_FOUND);
     shell("cp /bin/echo $dir/programs/replay-learner; chmod 0 $dir/programs/lib; rm -rf $dir/home; touch $dir/home");
-    assert_int_equal(bundle_make(programs, &bundle, &err), RP_IO);
+    assert_int_equal(bundle_describe(programs, &bundle, &err), RP_IO);
     shell("chmod 755 $dir/programs/lib; rm $dir/home");
 }
 
@@ -243,13 +259,15 @@ static void test_programs_of_the_same_path(void **state)
 {
     (void)state;
     char home[128], programs[128];
-    struct bundle bundle = make();
+    struct bundle bundle = describe();
     snprintf(home, sizeof home, "%s/there", dir);
     snprintf(programs, sizeof programs, "%s/programs", dir);
     struct way way = {.home = home, .same = programs};
     struct there there = begin(&way, &bundle);
     assert_string_equal(line_of(&there), "node");
     assert_int_equal(end(&there), 0);
+    assert_int_equal(bundle.size, 0); /* nobody needs it packed */
+    shell("[ ! -e $dir/home/.cache/replay/bundle-*.tar.gz ]");
     shell("echo changed >$dir/programs/lib/python/replaybus/__init__.py");
     there = begin(&way, &bundle);
     assert_non_null(strstr(line_of(&there), "\"need\""));
@@ -350,8 +368,9 @@ static void test_tools_are_missing(void **state)
     char home[128], path[128];
     snprintf(home, sizeof home, "%s/there", dir);
     snprintf(path, sizeof path, "%s/bin", dir);
-    shell("mkdir $dir/bin; for p in sh head gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; "
-          "done");
+    shell(
+        "mkdir $dir/bin; for p in sh head tr gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; "
+        "done");
     struct there there = begin(&(struct way){.home = home, .path = path}, &bundle);
     assert_non_null(strstr(line_of(&there), "no tar on cpu1"));
     assert_int_equal(end(&there), 1);
@@ -362,7 +381,7 @@ static void test_tools_are_missing(void **state)
 /* ---- the launcher's side ---- */
 
 /* Connects to a script that plays a host, and waits until it is ready or lost. */
-static struct host *connect_to(const char *script, const struct bundle *bundle)
+static struct host *connect_to(const char *script, struct bundle *bundle)
 {
     struct clock clock = clock_system();
     rp_error err = {0};
@@ -381,19 +400,21 @@ static struct host *connect_to(const char *script, const struct bundle *bundle)
 static void test_launcher_sends_the_bundle(void **state)
 {
     (void)state;
-    struct bundle bundle = make();
+    struct bundle bundle = describe(); /* it is packed when the host asks */
     char script[1024];
     snprintf(
         script, sizeof script,
         "read -r hello; echo '@rp {\"type\":\"need\"}'; echo '@rp {\"type\":\"need\"}'; read -r line; echo \"$line\" "
         ">$1/line; "
-        "head -c %lld >$1/got; sleep 0.1; echo '@rp {\"type\":\"got\"}'; read -r again; [ \"$again\" = \"$hello\" ] && "
+        "head -c $(echo \"${line##*size}\" | tr -cd 0-9) >$1/got; sleep 0.1; echo '@rp {\"type\":\"got\"}'; read -r "
+        "again; [ \"$again\" = \"$hello\" ] && "
         "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\"}'; echo '@rp {\"type\":\"need\"}'; cat "
         ">/dev/null",
-        (long long)bundle.size, rp_version());
+        rp_version());
     struct host *host = connect_to(script, &bundle);
     assert_string_equal(host_reason(host), "");
     assert_int_equal(host_state(host), HOST_READY);
+    assert_true(bundle.size > 0);
     assert_int_equal(host_sent(host), bundle.size);
     shell("cmp %s $dir/got; grep -q bundle $dir/line", bundle.path);
     host_destroy(&host);

@@ -14,24 +14,9 @@
 #include <cmocka.h>
 
 #include "agent/launch/observe/status.h"
-#include "agent/launch/page/page_impl.h"
-
-static char base[64];
-
-static int enter(void **state)
-{
-    (void)state;
-    snprintf(base, sizeof base, "/tmp/replay-page-XXXXXX");
-    return mkdtemp(base) ? 0 : -1;
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", base);
-    return system(command);
-}
+#include "agent/launch/page/run_page_impl.h"
+#include "agent/page/page_impl.h"
+#include "tests/support/tempdir.h"
 
 /* A run as its folder shows it, with a status of this age. */
 static void write_run(const char *node, enum phase phase, time_t age_s)
@@ -42,13 +27,13 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
     char path[128];
     snprintf(state.node, sizeof state.node, "%s", node);
     snprintf(state.service, sizeof state.service, "tcp://127.0.0.1:1");
-    assert_int_equal(run_folder_write_state(base, &state, &err), RP_OK);
+    assert_int_equal(run_folder_write_state(tempdir, &state, &err), RP_OK);
     char *text = status_to_json(&status, true);
     assert_non_null(text);
-    assert_int_equal(run_folder_write(base, FOLDER_STATUS, text, &err), RP_OK);
+    assert_int_equal(run_folder_write(tempdir, FOLDER_STATUS, text, &err), RP_OK);
     free(text);
     struct timespec times[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
-    run_folder_path(path, sizeof path, base, FOLDER_STATUS);
+    run_folder_path(path, sizeof path, tempdir, FOLDER_STATUS);
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
@@ -56,11 +41,11 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
 static void assert_page(bool alive, const char *node)
 {
     rp_error err = {0};
-    const struct page_options options = {
-        .address = "127.0.0.1:0", .folder = base, .runs = "", .service = "", .key_file = ""};
-    struct page *page = page_start(&options, &err);
+    const struct run_page_options options = {
+        .address = "127.0.0.1:0", .folder = tempdir, .runs = "", .service = "", .key_file = ""};
+    struct run_page *page = run_page_start(&options, &err);
     assert_non_null(page);
-    char *text = page_watch_state(page), *whole = NULL;
+    char *text = page_watch_state(page->page), *whole = NULL;
     assert_non_null(text);
     assert_true(asprintf(&whole, "%s}", text) > 0);
     json_object *root = json_tokener_parse(whole);
@@ -72,7 +57,7 @@ static void assert_page(bool alive, const char *node)
     json_object_put(root);
     free(whole);
     free(text);
-    page_stop(&page);
+    run_page_stop(&page);
 }
 
 static void test_elsewhere(void **state)
@@ -95,5 +80,5 @@ static void test_elsewhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_elsewhere)};
-    return cmocka_run_group_tests(tests, enter, leave);
+    return cmocka_run_group_tests(tests, tempdir_enter, tempdir_leave);
 }

@@ -381,19 +381,6 @@ static void many_equal_hosts_are_one_row(void **state)
     free(text);
 }
 
-static void the_share_of_the_network(void **state)
-{
-    (void)state;
-    struct plan_input input = {.network = 100e6, .item_bytes = 20e3};
-    check_close(plan_network_share(&input, 4000), 0.8, 1e-12, "share");
-    assert_true(plan_network_share(&input, 0) == 0);
-    input.item_bytes = 0;
-    assert_true(isnan(plan_network_share(&input, 4000)));
-    input = (struct plan_input){.item_bytes = 20e3};
-    assert_true(isnan(plan_network_share(&input, 4000)));
-    assert_true(isnan(plan_network_share(NULL, 4000)));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -410,7 +397,6 @@ int main(void)
         cmocka_unit_test(json_with_hosts_goes_both_ways),
         cmocka_unit_test(json_with_hosts_that_is_damaged_does_no_harm),
         cmocka_unit_test(many_equal_hosts_are_one_row),
-        cmocka_unit_test(the_share_of_the_network),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

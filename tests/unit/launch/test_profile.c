@@ -181,6 +181,7 @@ static void keys(void **state)
                                        "launch.grace=1s",
                                        "report.every=1s",
                                        "broker.service=tcp://127.0.0.1:1234",
+                                       "broker.http=127.0.0.1:9100",
                                        "broker.log.level=warn"};
     static const char *const other[] = {"agent.batch=65",
                                         "environment.delay=1ms",

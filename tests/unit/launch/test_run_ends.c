@@ -216,6 +216,41 @@ static void test_time_without_broker(void **state)
     }
 }
 
+static bool act_third_time(void *context)
+{
+    return ++*(int *)context == 3;
+}
+
+/* Saving that takes longer than the warning of a time limit: the scheduler is asked until it agrees, and not at all after a stop. */
+static void test_limit(void **state)
+{
+    (void)state;
+    struct world world;
+    int acted = 0;
+    struct interrupts interrupts = {.fd = -1, .asked = 1, .last = SIGUSR1};
+    const struct run_limit limit = {.after_ns = 30 * NS_PER_S, .act = act_third_time, .context = &acted};
+    open_world(&world, ROLE_BROKER);
+    world.options.interrupts = &interrupts;
+    world.options.limit = &limit;
+    world.run.phase = PHASE_STOPPING;
+    world.run.outcome = RUN_STOPPED;
+    static const int expected[] = {0, 0, 0, 1, 2, 3, 3, 3}; /* after 0, 10, 20, ... s */
+    for (int i = 0; i < 8; i++) {
+        world.run.event_unsaved = false; /* this run has no metrics.jsonl */
+        run_heed_limit(&world.run, NS_PER_S + i * 10 * NS_PER_S);
+        assert_int_equal(acted, expected[i]);
+    }
+    acted = 0;
+    world.run.limit_ns = 1;
+    interrupts.last = SIGTERM; /* somebody asked to stop meanwhile */
+    run_heed_limit(&world.run, 100 * NS_PER_S);
+    interrupts.last = SIGUSR1;
+    world.run.outcome = RUN_DONE;
+    run_heed_limit(&world.run, 100 * NS_PER_S);
+    assert_int_equal(acted, 0);
+    close_world(&world);
+}
+
 /* The reason of a stop names who asked: the note, else the sender of the signal. */
 static void test_asker(void **state)
 {
@@ -245,7 +280,7 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_guard_of_carriers),
-                                       cmocka_unit_test(test_last_state), cmocka_unit_test(test_time_without_broker),
-                                       cmocka_unit_test(test_asker)};
+                                       cmocka_unit_test(test_last_state),  cmocka_unit_test(test_time_without_broker),
+                                       cmocka_unit_test(test_limit),       cmocka_unit_test(test_asker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

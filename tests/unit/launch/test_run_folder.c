@@ -16,8 +16,8 @@
 
 #include "agent/launch/observe/run_folder.h"
 #include "tests/support/facts.h"
+#include "tests/support/tempdir.h"
 
-static char base[64];
 static int lock_error; /* errno of all locks; 0: they work */
 
 /* In place of the C library's: some file systems have no locks. */
@@ -31,17 +31,12 @@ int flock(int fd, int operation)
 
 static int enter(void **state)
 {
-    (void)state;
-    snprintf(base, sizeof base, "/tmp/replay-folder-XXXXXX");
-    return mkdtemp(base) && chdir(base) == 0 ? 0 : -1;
+    return tempdir_enter(state) == 0 && chdir(tempdir) == 0 ? 0 : -1;
 }
 
 static int leave(void **state)
 {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", base);
-    return chdir("/") == 0 ? system(command) : -1;
+    return chdir("/") == 0 ? tempdir_leave(state) : -1;
 }
 
 static void test_create(void **state)

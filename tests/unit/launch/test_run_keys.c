@@ -11,23 +11,7 @@
 
 #include "agent/launch/process/run_keys.h"
 #include "proto/keys/allow.h"
-
-static char base[64];
-
-static int enter(void **state)
-{
-    (void)state;
-    snprintf(base, sizeof base, "/tmp/replay-keys-XXXXXX");
-    return mkdtemp(base) ? 0 : -1;
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", base);
-    return system(command);
-}
+#include "tests/support/tempdir.h"
 
 static const struct broker_config curve = {.security_mode = SECURITY_CURVE};
 
@@ -37,7 +21,7 @@ static void open_and_check(uint8_t actor[KEY_BYTES])
     struct run_keys keys;
     struct allow_list list;
     rp_error err = {0};
-    assert_int_equal(run_keys_open(&keys, &curve, base, "", &err), RP_OK);
+    assert_int_equal(run_keys_open(&keys, &curve, tempdir, "", &err), RP_OK);
     assert_int_equal(allow_read(keys.list, &list, &err), RP_OK);
     assert_int_equal(list.n, 3);
     static const char *const roles[] = {"actor", "learner", "admin"};
@@ -72,7 +56,7 @@ static void test_a_lost_file_gets_another_key(void **state)
     uint8_t first[KEY_BYTES], second[KEY_BYTES];
     char path[128];
     open_and_check(first);
-    snprintf(path, sizeof path, "%s/keys/actor.key", base);
+    snprintf(path, sizeof path, "%s/keys/actor.key", tempdir);
     assert_int_equal(unlink(path), 0);
     open_and_check(second);
     assert_memory_not_equal(first, second, KEY_BYTES);
@@ -81,8 +65,8 @@ static void test_a_lost_file_gets_another_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_keys_are_used_again, enter, leave),
-        cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, enter, leave),
+        cmocka_unit_test_setup_teardown(test_keys_are_used_again, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, tempdir_enter, tempdir_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

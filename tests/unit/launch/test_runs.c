@@ -14,33 +14,11 @@
 
 #include <cmocka.h>
 
-static char base[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(base, "/tmp/rp_runs_XXXXXX");
-    return mkdtemp(base) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", base);
-    return system(command);
-}
-
-static const char *at(const char *path)
-{
-    static char out[256];
-    snprintf(out, sizeof out, "%s/%s", base, path);
-    return out;
-}
+#include "tests/support/tempdir.h"
 
 static void put(const char *path, const char *text)
 {
-    FILE *out = fopen(at(path), "w");
+    FILE *out = fopen(tempdir_at(path), "w");
     assert_non_null(out);
     fputs(text, out);
     assert_int_equal(fclose(out), 0);
@@ -50,13 +28,13 @@ static void put(const char *path, const char *text)
 static void make_run(const char *name, int old, const char *report)
 {
     char path[128];
-    assert_int_equal(mkdir(at(name), 0777), 0);
+    assert_int_equal(mkdir(tempdir_at(name), 0777), 0);
     snprintf(path, sizeof path, "%s/launch.json", name);
     put(path, "{\"legs\": 1}");
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct timespec times[2] = {{now.tv_sec - old, 0}, {now.tv_sec - old, 0}};
-    assert_int_equal(utimensat(AT_FDCWD, at(path), times, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, tempdir_at(path), times, 0), 0);
     if (report) {
         snprintf(path, sizeof path, "%s/report.json", name);
         put(path, report);
@@ -73,7 +51,7 @@ static void test_reads(void **state)
              "\"learner_steps\": 300, \"wall_seconds\": 41.5, \"actors\": 4, \"learners\": 2, "
              "\"achieved\": {\"inserts\": 5000, \"samples\": null}}");
     put("whole/config.yaml", "# of the run\nname: x\n# of everything\nseed: 17\nagent:\n  seed: 3\n");
-    assert_true(runs_read(at("whole"), &run));
+    assert_true(runs_read(tempdir_at("whole"), &run));
     assert_string_equal(run.name, "whole");
     assert_string_equal(run.result, "done");
     assert_string_equal(run.weights, "best.weights");
@@ -85,21 +63,21 @@ static void test_reads(void **state)
     /* Nobody wrote a report, or one of a leg before. */
     make_run("lost", 5, NULL);
     put("lost/status.json", "{\"phase\": \"running\", \"steps\": 77, \"value\": 12.5, \"actors_wanted\": 3}");
-    assert_true(runs_read(at("lost"), &run));
+    assert_true(runs_read(tempdir_at("lost"), &run));
     assert_string_equal(run.result, "lost");
     assert_true(run.steps == 77 && run.final_value == 12.5 && run.actors == 3);
     /* A run that was stopped while it was measured has a status and no report. */
     make_run("early", 5, NULL);
     put("early/status.json", "{\"phase\": \"stopped\"}");
-    assert_true(runs_read(at("early"), &run));
+    assert_true(runs_read(tempdir_at("early"), &run));
     assert_string_equal(run.result, "stopped");
     /* Nonsense. */
     make_run("odd", 5, "[1, {");
-    assert_true(runs_read(at("odd"), &run));
+    assert_true(runs_read(tempdir_at("odd"), &run));
     assert_true(isnan(run.final_value) && run.steps == 0 && !run.seed[0]);
-    assert_int_equal(mkdir(at("other"), 0777), 0);
-    assert_false(runs_read(at("other"), &run));
-    assert_false(runs_read(at("nothing"), &run));
+    assert_int_equal(mkdir(tempdir_at("other"), 0777), 0);
+    assert_false(runs_read(tempdir_at("other"), &run));
+    assert_false(runs_read(tempdir_at("nothing"), &run));
 }
 
 static void test_lists_and_removes(void **state)
@@ -107,23 +85,23 @@ static void test_lists_and_removes(void **state)
     (void)state;
     rp_error err = {0};
     uint32_t n = 0;
-    assert_null(runs_list(at("runs"), &n));
+    assert_null(runs_list(tempdir_at("runs"), &n));
     assert_int_equal(n, 0);
-    assert_int_equal(mkdir(at("runs"), 0777), 0);
+    assert_int_equal(mkdir(tempdir_at("runs"), 0777), 0);
     for (int i = 1; i <= 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "runs/r%d", i);
         make_run(name, 100 * i, "{\"exit\": \"stopped\"}");
     }
-    assert_int_equal(mkdir(at("runs/mine"), 0777), 0); /* no run */
+    assert_int_equal(mkdir(tempdir_at("runs/mine"), 0777), 0); /* no run */
     put("precious", "x");
     char target[128];
-    snprintf(target, sizeof target, "%s/precious", base);
-    assert_int_equal(symlink(target, at("runs/r4/link")), 0);
-    assert_int_equal(symlink("r1", at("runs/latest")), 0);
-    assert_int_equal(mkdir(at("runs/r4/logs"), 0777), 0);
+    snprintf(target, sizeof target, "%s/precious", tempdir);
+    assert_int_equal(symlink(target, tempdir_at("runs/r4/link")), 0);
+    assert_int_equal(symlink("r1", tempdir_at("runs/latest")), 0);
+    assert_int_equal(mkdir(tempdir_at("runs/r4/logs"), 0777), 0);
     put("runs/r4/logs/a.log", "x");
-    struct run_summary *runs = runs_list(at("runs"), &n);
+    struct run_summary *runs = runs_list(tempdir_at("runs"), &n);
     assert_int_equal(n, 5);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(runs[i].name[1], '1' + (int)i); /* the newest first */
@@ -136,10 +114,10 @@ static void test_lists_and_removes(void **state)
     close(lock);
     assert_int_equal(runs_remove(runs[3].folder, &err), RP_OK);
     assert_int_not_equal(access(runs[3].folder, F_OK), 0);
-    assert_int_equal(access(at("precious"), F_OK), 0);
+    assert_int_equal(access(tempdir_at("precious"), F_OK), 0);
     assert_int_equal(access(runs[4].folder, F_OK), 0);
     free(runs);
-    free(runs_list(at("runs"), &n));
+    free(runs_list(tempdir_at("runs"), &n));
     assert_int_equal(n, 4);
 }
 
@@ -150,20 +128,20 @@ static void test_removal_cut_short(void **state)
     rp_error err = {0};
     char folder[256], path[256] = "";
     make_run("deep", 10, NULL);
-    snprintf(folder, sizeof folder, "%s", at("deep"));
+    snprintf(folder, sizeof folder, "%s", tempdir_at("deep"));
     assert_false(run_folder_locked(folder));
     struct stat before, after;
-    assert_int_equal(stat(at("deep/launch.lock"), &before), 0);
+    assert_int_equal(stat(tempdir_at("deep/launch.lock"), &before), 0);
     snprintf(path, sizeof path, "deep");
     for (int i = 0; i < 40; i++) { /* deeper than anything of ours */
         strcat(path, "/d");
-        assert_int_equal(mkdir(at(path), 0777), 0);
+        assert_int_equal(mkdir(tempdir_at(path), 0777), 0);
     }
     put("deep/metrics.jsonl", "");
     assert_int_equal(runs_remove(folder, &err), RP_IO);
-    assert_int_not_equal(access(at("deep/metrics.jsonl"), F_OK), 0);
-    assert_int_equal(access(at("deep/launch.json"), F_OK), 0);
-    assert_int_equal(stat(at("deep/launch.lock"), &after), 0);
+    assert_int_not_equal(access(tempdir_at("deep/metrics.jsonl"), F_OK), 0);
+    assert_int_equal(access(tempdir_at("deep/launch.json"), F_OK), 0);
+    assert_int_equal(stat(tempdir_at("deep/launch.lock"), &after), 0);
     assert_int_equal(after.st_ino, before.st_ino);
 }
 
@@ -192,8 +170,8 @@ static void test_compares(void **state)
     put("two/config.yaml", "name: x\nseed: 2\nagent:\n  batch: 16\n  tau: 0.5\n");
     put("one/status.json", "{\"phase\": \"done\", \"values\": [1, 2], \"value_steps\": [10, 20], \"n_values\": 2}");
     put("two/metrics.jsonl", "{\"phase\": \"running\", \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5}\n");
-    assert_true(runs_read(at("one"), &runs[0]));
-    assert_true(runs_read(at("two"), &runs[1]));
+    assert_true(runs_read(tempdir_at("one"), &runs[0]));
+    assert_true(runs_read(tempdir_at("two"), &runs[1]));
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
@@ -205,8 +183,8 @@ static void test_compares(void **state)
     assert_null(strstr(text, "agent.batch"));
     assert_null(strstr(text, "  name"));
     free(text);
-    assert_int_equal(runs_write_svg(runs, 2, at("chart.svg"), &err), RP_OK);
-    char *svg = run_folder_read(base, "chart.svg");
+    assert_int_equal(runs_write_svg(runs, 2, tempdir_at("chart.svg"), &err), RP_OK);
+    char *svg = run_folder_read(tempdir, "chart.svg");
     assert_non_null(strstr(svg, ">one<"));
     assert_non_null(strstr(svg, ">two<"));
     free(svg);
@@ -216,11 +194,11 @@ static void test_compares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lists_and_removes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_removal_cut_short, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_flattens, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_compares, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reads, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_lists_and_removes, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_removal_cut_short, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_flattens, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_compares, tempdir_enter, tempdir_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

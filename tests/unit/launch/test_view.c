@@ -233,8 +233,16 @@ static void test_plain_line(void **state)
     struct text out = {0};
     view_line(&out, &s);
     assert_string_equal(text_get(&out),
-                        "12s running steps 31,200/100,000 (31%) 5.2k steps/s 2.1k updates/s spi 31.8/32 "
+                        "12s running steps 31,200/100,000 progress 31% 5.2k steps/s 2.1k updates/s spi 31.8/32 "
                         "return 212 (best 230) learners wait 3% actors wait 61%");
+    text_fini(&out);
+    snprintf(s.cause, sizeof s.cause, "network");
+    view_line(&out, &s);
+    assert_has(text_get(&out), "actors wait 61% limited by network");
+    text_fini(&out);
+    snprintf(s.cause, sizeof s.cause, "nothing");
+    view_line(&out, &s);
+    assert_has_not(text_get(&out), "limited");
     text_fini(&out);
     s.elapsed_s = 3 * 3600 + 125;
     snprintf(s.reason, sizeof s.reason, "done\x1b[2J\n");

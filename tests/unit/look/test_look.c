@@ -12,6 +12,32 @@
 #include "agent/look/list.h"
 #include "proto/base/rng.h"
 
+/* ---- lines ---- */
+
+/* Whatever a text contains, a line shows it in as many columns as line_width says, and in no more than its limit. */
+static void test_widths(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"a",    "\xc3\xa4", "\xe6\xbc\xa2", "\x01",    "\x1b",
+                                        "\xff", "\xcc\x88", "\xe2\x80\xae", "\xc2\x9b"};
+    struct rng rng;
+    rng_seed(&rng, 3);
+    for (int round = 0; round < 3000; round++) {
+        char text[64] = "";
+        for (uint32_t i = (uint32_t)rng_below(&rng, 12); i > 0; i--)
+            strcat(text, parts[rng_below(&rng, sizeof parts / sizeof *parts)]);
+        struct line any = {.utf8 = true}, small = {.utf8 = true, .limit = 1 + (uint32_t)rng_below(&rng, 8)};
+        line_put(&any, TINT_NONE, "%s", text);
+        line_put(&small, TINT_NONE, "%s", text);
+        assert_int_equal(any.width, line_width(text));
+        assert_int_equal(any.width, line_width(text_get(&any.text)));
+        assert_true(small.width <= small.limit && line_width(text_get(&small.text)) == small.width);
+        assert_null(strpbrk(text_get(&any.text), "\x01\x1b\xff"));
+        line_fini(&any);
+        line_fini(&small);
+    }
+}
+
 /* ---- sheets ---- */
 
 static void test_ranks(void **state)
@@ -30,6 +56,30 @@ static void test_ranks(void **state)
                 assert_int_equal((at[0] - '0') % 3, 0);
         assert_int_equal(lines, rows < 10 ? rows : 10);
         assert_int_equal(sheet.n, 0);
+        text_fini(&out);
+    }
+}
+
+/* A long text goes on below, nothing of it is lost, also if its characters take two columns each. */
+static void test_wrapped(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"\xe6\xbc\xa2", "ab "};
+    for (size_t i = 0; i < 2; i++) {
+        struct sheet_style style = {.columns = 41, .utf8 = true};
+        struct sheet sheet = {.style = &style};
+        struct text text = {0}, out = {0};
+        for (int k = 0; k < 40; k++)
+            text_add(&text, "%s", words[i]);
+        sheet_wrapped(&sheet, 0, "waits", TINT_NONE, text_get(&text), 9);
+        for (uint32_t k = 0; k < sheet.n; k++)
+            assert_true(sheet.lines[k].width <= 41);
+        sheet_write(&sheet, &out);
+        uint32_t found = 0;
+        for (const char *at = text_get(&out); (at = strstr(at, i ? "ab" : words[0])); at++)
+            found++;
+        assert_int_equal(found, 40);
+        text_fini(&text);
         text_fini(&out);
     }
 }
@@ -186,8 +236,9 @@ static void test_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks), cmocka_unit_test(test_full_sheet), cmocka_unit_test(test_cursor),
-        cmocka_unit_test(test_keys),  cmocka_unit_test(test_list),
+        cmocka_unit_test(test_widths),  cmocka_unit_test(test_ranks),  cmocka_unit_test(test_full_sheet),
+        cmocka_unit_test(test_wrapped), cmocka_unit_test(test_cursor), cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,7 @@ static void counts_sums_and_quantiles_are_those_of_the_list(void **state)
         }
         qsort(list, n, sizeof *list, by_value);
         assert_int_equal(histogram_count(&histogram), n);
+        assert_int_equal(histogram_used(&histogram), histogram_bucket(list[n - 1]) + 1);
         assert_true(histogram.sum > (double)sum * (1 - 1e-12) - 1 && histogram.sum < (double)sum * (1 + 1e-12) + 1);
         uint64_t below = 0;
         for (uint32_t b = 0, at = 0; b < HISTOGRAM_BUCKETS; b++) {
@@ -79,6 +80,7 @@ static void an_empty_one_has_no_quantiles(void **state)
     struct histogram histogram = {0};
     assert_int_equal(histogram_quantile(&histogram, 0.5), 0);
     assert_int_equal(histogram_count(&histogram), 0);
+    assert_int_equal(histogram_used(&histogram), 0);
 }
 
 int main(void)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/facts.h"
+#include "tests/support/runtext.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 
@@ -70,57 +70,84 @@ static void test_wrong_patterns(void **state)
 
 /* ---- checks ---- */
 
-static void expect(const char *text, const char *problems)
-{
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
-    facts_same(schema_report_text(report), problems);
-    assert_int_equal(good, problems[0] == '\0');
-    schema_report_destroy(&report);
-    if (good)
-        run_config_free(&config);
-}
-
 static void test_mistakes(void **state)
 {
     (void)state;
-    expect("hosts: [{ssh: gpu1, cores: 16, roles: [learner]}, {ssh: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
-    expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {local: true}]\n" TABLES, "");
-    expect("hosts: [{cores: 2}]\n" TABLES,
-           "run.yaml:1:9: hosts[0]: does not say how to reach it: write ssh, command, or local: true\n");
-    expect("hosts: [{ssh: a, local: true}]\n" TABLES,
-           "run.yaml:1:9: hosts[0]: has several of ssh, command and local: leave one of them\n");
-    expect("hosts: [{ssh: a}, {ssh: 'b[1-2]'}, {ssh: b2}]\n" TABLES,
-           "run.yaml:1:42: hosts[2].ssh: names 'b2' a second time\n");
-    expect("hosts: [{ssh: a, roles: [actor, evaluator]}]\n" TABLES,
-           "run.yaml:1:33: hosts[0].roles[1]: 'evaluator' is no role of a host: there are actor and learner\n");
-    expect("hosts: [{local: true}, {local: true}]\n" TABLES, "run.yaml:1:24: hosts[1]: is this machine a second "
-                                                             "time\n");
-    expect("hosts: [{ssh: 'a[1-x]'}]\n" TABLES,
-           "run.yaml:1:15: hosts[0].ssh: '[1-x]' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]\n");
-    expect("hosts: [{ssh: 'a[1-1024]'}]\n" TABLES, "run.yaml:1:15: hosts[0].ssh: these are more than 1023 hosts\n");
-    expect("hosts: [{command: [sh, -c], name: b}, {command: [sh, -c], name: b}]\n" TABLES,
-           "run.yaml:1:65: hosts[1].name: names 'b' a second time\n");
-    expect("hosts: [{ssh: a}]\nlaunch: {engine: slurm}\n" TABLES,
-           "run.yaml:1:1: hosts: Slurm gives the machines of a run with launch.engine: slurm; leave hosts out\n");
-    expect(
-        "hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', ingest: 'ipc:///tmp/y', events: 'ipc:///tmp/z', tables: "
-        "[{name: replay}]}\n",
+    runtext_expect("hosts: [{ssh: gpu1, cores: 16, roles: [learner]}, {ssh: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
+    runtext_expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {local: true}]\n" TABLES,
+                   "");
+    runtext_expect("hosts: [{cores: 2}]\n" TABLES,
+                   "run.yaml:1:9: hosts[0]: does not say how to reach it: write ssh, command, or local: true\n");
+    runtext_expect("hosts: [{ssh: a, local: true}]\n" TABLES,
+                   "run.yaml:1:9: hosts[0]: has several of ssh, command and local: leave one of them\n");
+    runtext_expect("hosts: [{ssh: a}, {ssh: 'b[1-2]'}, {ssh: b2}]\n" TABLES,
+                   "run.yaml:1:42: hosts[2].ssh: names 'b2' a second time\n");
+    runtext_expect("hosts: [{ssh: a, roles: [actor, evaluator]}]\n" TABLES,
+                   "run.yaml:1:33: hosts[0].roles[1]: 'evaluator' is no role of a host: there are actor and learner\n");
+    runtext_expect("hosts: [{local: true}, {local: true}]\n" TABLES,
+                   "run.yaml:1:24: hosts[1]: is this machine a second "
+                   "time\n");
+    runtext_expect("hosts: [{ssh: 'a[1-x]'}]\n" TABLES,
+                   "run.yaml:1:15: hosts[0].ssh: '[1-x]' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]\n");
+    runtext_expect("hosts: [{ssh: 'a[1-1024]'}]\n" TABLES,
+                   "run.yaml:1:15: hosts[0].ssh: these are more than 1023 hosts\n");
+    runtext_expect("hosts: [{command: [sh, -c], name: b}, {command: [sh, -c], name: b}]\n" TABLES,
+                   "run.yaml:1:65: hosts[1].name: names 'b' a second time\n");
+    runtext_expect(
+        "hosts: [{ssh: a}]\nlaunch: {engine: slurm}\n" TABLES,
+        "run.yaml:1:1: hosts: Slurm gives the machines of a run with launch.engine: slurm; leave hosts out\n");
+    runtext_expect(
+        "hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', tables: [{name: replay}]}\n",
         "run.yaml:2:19: broker.service: ipc:///tmp/x cannot be reached from other machines: leave it out, or write "
         "tcp://*:7600\n");
+}
+
+/* What the file writes counts, even if it is the default: another machine cannot reach it. */
+static void test_reach(void **state)
+{
+    (void)state;
+    static const char broker[] = "broker: {events: 'tcp://127.0.0.1:7602', %stables: [{name: replay}]}\n";
+    static const struct {
+        const char *head, *more;
+        bool good;
+    } rows[] = {{"hosts: [{ssh: a}]\n", "", false},
+                {"hosts: [{ssh: a}]\n", "advertise: 10.0.0.1, ", true}, /* a tunnel of the user's */
+                {"hosts: [{command: [sh, -c]}]\n", "", true},
+                {"launch: {engine: slurm}\n", "", false},
+                {"", "", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[512];
+        struct run_config config = {0};
+        struct schema_report *report = schema_report_new();
+        size_t used = (size_t)snprintf(text, sizeof text, "%s", rows[i].head);
+        snprintf(text + used, sizeof text - used, broker, rows[i].more);
+        bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
+        assert_int_equal(good, rows[i].good);
+        assert_int_equal(schema_report_count(report), !good);
+        if (good && run_config_is_spread(&config)) {
+            assert_true(run_config_open_broker(&config, report));
+            assert_string_equal(config.broker.events, "tcp://127.0.0.1:7602");
+            assert_string_equal(config.broker.service, "tcp://*:0");
+        }
+        schema_report_destroy(&report);
+        if (good)
+            run_config_free(&config);
+    }
 }
 
 static void test_files_to_send(void **state)
 {
     (void)state;
-    expect("launch: {send: [my_env.py, data/, ./a/b, ..c/d.py]}\n" TABLES,
-           "run.yaml:1:42: launch.send[3]: '..c/d.py' is not below the folder of this file: write a path such as "
-           "my_env.py\n");
-    expect("launch: {send: [/etc/passwd]}\n" TABLES, "run.yaml:1:17: launch.send[0]: '/etc/passwd' is not below the "
-                                                     "folder of this file: write a path such as my_env.py\n");
-    expect("launch: {send: [a/../../b]}\n" TABLES, "run.yaml:1:17: launch.send[0]: 'a/../../b' is not below the folder "
-                                                   "of this file: write a path such as my_env.py\n");
+    runtext_expect(
+        "launch: {send: [my_env.py, data/, ./a/b, ..c/d.py]}\n" TABLES,
+        "run.yaml:1:42: launch.send[3]: '..c/d.py' is not below the folder of this file: write a path such as "
+        "my_env.py\n");
+    runtext_expect("launch: {send: [/etc/passwd]}\n" TABLES,
+                   "run.yaml:1:17: launch.send[0]: '/etc/passwd' is not below the "
+                   "folder of this file: write a path such as my_env.py\n");
+    runtext_expect("launch: {send: [a/../../b]}\n" TABLES,
+                   "run.yaml:1:17: launch.send[0]: 'a/../../b' is not below the folder "
+                   "of this file: write a path such as my_env.py\n");
 }
 
 /* ---- what it means ---- */
@@ -130,6 +157,7 @@ static void read_config(const char *text, struct run_config *out)
     struct schema_report *report = schema_report_new();
     *out = (struct run_config){0};
     assert_true(run_config_read_text("run.yaml", text, NULL, out, report));
+    assert_true(run_config_open_broker(out, report));
     schema_report_destroy(&report);
 }
 
@@ -162,16 +190,19 @@ static void test_open_broker(void **state)
     (void)state;
     struct run_config config;
     read_config(TABLES, &config);
-    assert_true(run_config_open_broker(&config));
     assert_false(config_is_open(&config.broker));
+    assert_string_equal(config.broker.service, "tcp://127.0.0.1:0");
+    run_config_free(&config);
+    /* The own file of a run with one machine is resumed with others. */
+    read_config("hosts: [{ssh: a}]\nbroker: {service: 'tcp://127.0.0.1:0', tables: [{name: replay}]}\n", &config);
+    assert_string_equal(config.broker.service, "tcp://*:0");
     run_config_free(&config);
     read_config("hosts: [{ssh: a}]\n"
                 "broker: {ingest: 'tcp://10.0.0.1:5', tables: [{name: replay}]}\n",
                 &config);
-    assert_true(run_config_open_broker(&config));
-    assert_string_equal(config.broker.service, "tcp://0.0.0.0:0");
+    assert_string_equal(config.broker.service, "tcp://*:0");
     assert_string_equal(config.broker.ingest, "tcp://10.0.0.1:5");
-    assert_string_equal(config.broker.events, "tcp://0.0.0.0:0");
+    assert_string_equal(config.broker.events, "tcp://*:0");
     assert_true(config_uses_curve(&config.broker));
     run_config_free(&config);
 }
@@ -179,8 +210,9 @@ static void test_open_broker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns),      cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_files_to_send), cmocka_unit_test(test_home),           cmocka_unit_test(test_open_broker),
+        cmocka_unit_test(test_patterns),    cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_reach),       cmocka_unit_test(test_files_to_send),  cmocka_unit_test(test_home),
+        cmocka_unit_test(test_open_broker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

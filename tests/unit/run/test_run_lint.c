@@ -10,22 +10,9 @@
 
 #include <cmocka.h>
 
-#include "tests/support/facts.h"
+#include "tests/support/runtext.h"
 
 #define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, error_buffer: 800}"
-
-/* The text has exactly these problems; "": none. */
-static void expect(const char *text, const char *problems)
-{
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
-    facts_same(schema_report_text(report), problems);
-    assert_int_equal(good, problems[0] == '\0');
-    schema_report_destroy(&report);
-    if (good)
-        run_config_free(&config);
-}
 
 static void test_min_size(void **state)
 {
@@ -38,16 +25,17 @@ static void test_min_size(void **state)
                  "  tables:\n"
                  "    - {name: replay, max_size: 100, limiter: {min_size: 101, kind: %s}}\n",
                  kinds[i]);
-        expect(text, "run.yaml:3:37: broker.tables[0].limiter: min_size 101 can never be reached: max_size is 100, so "
-                     "every sample would wait for ever\n");
+        runtext_expect(
+            text, "run.yaml:3:37: broker.tables[0].limiter: min_size 101 can never be reached: max_size is 100, so "
+                  "every sample would wait for ever\n");
     }
-    expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
+    runtext_expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
 }
 
 static void test_error_buffer(void **state)
 {
     (void)state;
-    expect(
+    runtext_expect(
         "agent: {batch: 32}\n"
         "broker:\n"
         "  tables:\n"
@@ -77,42 +65,44 @@ static void test_queue(void **state)
                  "run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
                  "(agent.batch) and one more: write a size of at least 10\n",
                  kind);
-        expect(text, want);
+        runtext_expect(text, want);
     }
-    expect("agent: {batch: 8}\n"
-           "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 10}}]}",
-           "");
-    expect("agent: {batch: 8}\n"
-           "broker:\n"
-           "  tables:\n"
-           "    - name: replay\n"
-           "      max_times_sampled: 0\n"
-           "      sampler: {kind: fifo}\n"
-           "      limiter: {kind: queue, size: 20}\n",
-           "run.yaml:5:26: broker.tables[0].max_times_sampled: is 0, so items of this queue never leave, and a fifo "
-           "sampler would give the same one again and again: write 1\n");
+    runtext_expect("agent: {batch: 8}\n"
+                   "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 10}}]}",
+                   "");
+    runtext_expect(
+        "agent: {batch: 8}\n"
+        "broker:\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      max_times_sampled: 0\n"
+        "      sampler: {kind: fifo}\n"
+        "      limiter: {kind: queue, size: 20}\n",
+        "run.yaml:5:26: broker.tables[0].max_times_sampled: is 0, so items of this queue never leave, and a fifo "
+        "sampler would give the same one again and again: write 1\n");
 }
 
 /* Each item takes seven samples with it that the limiter waits for. */
 static void test_times_sampled(void **state)
 {
     (void)state;
-    expect("broker:\n"
-           "  tables:\n"
-           "    - name: replay\n"
-           "      max_times_sampled: 7\n"
-           "      " RATIO "\n",
-           "run.yaml:4:26: broker.tables[0].max_times_sampled: an item leaves after 7 samples, but the limiter wants 8 "
-           "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or "
-           "0\n");
-    expect("broker: {tables: [{name: replay, max_times_sampled: 8, " RATIO "}]}", "");
+    runtext_expect(
+        "broker:\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      max_times_sampled: 7\n"
+        "      " RATIO "\n",
+        "run.yaml:4:26: broker.tables[0].max_times_sampled: an item leaves after 7 samples, but the limiter wants 8 "
+        "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or "
+        "0\n");
+    runtext_expect("broker: {tables: [{name: replay, max_times_sampled: 8, " RATIO "}]}", "");
     /* Inserts are never held back here. */
-    expect("broker:\n"
-           "  tables:\n"
-           "    - name: replay\n"
-           "      max_times_sampled: 7\n"
-           "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_diff: -1000}\n",
-           "");
+    runtext_expect("broker:\n"
+                   "  tables:\n"
+                   "    - name: replay\n"
+                   "      max_times_sampled: 7\n"
+                   "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_diff: -1000}\n",
+                   "");
 }
 
 #define TWO_TABLES                                                                                                     \
@@ -125,57 +115,60 @@ static void test_times_sampled(void **state)
 static void test_updates(void **state)
 {
     (void)state;
-    expect("name: x\n" TWO_TABLES,
-           "run.yaml:6:7: broker.tables[1].sampler: no learner updates the priorities of table 'other': learners "
-           "sample and "
-           "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
-    expect(
+    runtext_expect(
+        "name: x\n" TWO_TABLES,
+        "run.yaml:6:7: broker.tables[1].sampler: no learner updates the priorities of table 'other': learners "
+        "sample and "
+        "update 'replay' (adder.table) alone; write another sampler, or name this table in adder.table\n");
+    runtext_expect(
         "adder: {table: other}\n" TWO_TABLES,
         "run.yaml:4:22: broker.tables[0].sampler: no learner updates the priorities of table 'replay': learners sample "
         "and update 'other' (adder.table) alone; write another sampler, or name this table in adder.table\n");
     /* Nobody knows what the user's own programs do. */
-    expect("learners: {command: [./mine]}\n" TWO_TABLES, "");
-    expect("actors: {command: [./mine]}\n" TWO_TABLES, "");
+    runtext_expect("learners: {command: [./mine]}\n" TWO_TABLES, "");
+    runtext_expect("actors: {command: [./mine]}\n" TWO_TABLES, "");
 }
 
 static void test_stop(void **state)
 {
     (void)state;
-    expect("stop: {value: 475}\n"
-           "broker: {tables: [{name: replay}]}",
-           "run.yaml:1:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
-           "(evaluator.every is 0): write how many steps lie between two, such as evaluator.every: 2500\n");
-    expect("evaluator: {on: false, every: 100}\n"
-           "stop: {value: 475}\n"
-           "broker: {tables: [{name: replay}]}",
-           "run.yaml:2:15: stop.value: is the mean return of an evaluation, and evaluator.on is false: nobody would "
-           "measure it; write evaluator.on: true\n");
-    expect("evaluator: {every: 100}\nstop: {value: 475}\nbroker: {tables: [{name: replay}]}", "");
-    expect("evaluator: {on: false}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
+    runtext_expect("stop: {value: 475}\n"
+                   "broker: {tables: [{name: replay}]}",
+                   "run.yaml:1:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
+                   "(evaluator.every is 0): write how many steps lie between two, such as evaluator.every: 2500\n");
+    runtext_expect(
+        "evaluator: {on: false, every: 100}\n"
+        "stop: {value: 475}\n"
+        "broker: {tables: [{name: replay}]}",
+        "run.yaml:2:15: stop.value: is the mean return of an evaluation, and evaluator.on is false: nobody would "
+        "measure it; write evaluator.on: true\n");
+    runtext_expect("evaluator: {every: 100}\nstop: {value: 475}\nbroker: {tables: [{name: replay}]}", "");
+    runtext_expect("evaluator: {on: false}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
 }
 
 static void test_plan(void **state)
 {
     (void)state;
-    expect(
+    runtext_expect(
         "actors: {count: auto}\n"
         "broker: {tables: [{name: replay}]}",
         "run.yaml:1:17: actors.count: auto needs to know how many samples there should be per insert, and the limiter "
         "of table 'replay' (min_size) does not say: write plan.spi\n");
-    expect("learners: {count: auto}\n"
-           "broker: {tables: [{name: replay, limiter: {kind: none}}]}",
-           "run.yaml:1:19: learners.count: auto needs to know how many samples there should be per insert, and the "
-           "limiter of table 'replay' (none) does not say: write plan.spi\n");
-    expect("actors: {count: auto}\nplan: {spi: 8}\nbroker: {tables: [{name: replay}]}", "");
-    expect("actors: {count: auto}\nlearners: {count: auto}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    expect(
+    runtext_expect(
+        "learners: {count: auto}\n"
+        "broker: {tables: [{name: replay, limiter: {kind: none}}]}",
+        "run.yaml:1:19: learners.count: auto needs to know how many samples there should be per insert, and the "
+        "limiter of table 'replay' (none) does not say: write plan.spi\n");
+    runtext_expect("actors: {count: auto}\nplan: {spi: 8}\nbroker: {tables: [{name: replay}]}", "");
+    runtext_expect("actors: {count: auto}\nlearners: {count: auto}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    runtext_expect(
         "plan: {spi: 4}\n"
         "broker: {tables: [{name: replay, " RATIO "}]}",
         "run.yaml:1:13: plan.spi: counts would be chosen for 4 samples per insert, but the limiter of table 'replay' "
         "holds 8: leave plan.spi out, or change the limiter\n");
-    expect("plan: {spi: 8.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    expect("plan: {spi: 4, tolerance: 0.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    expect(
+    runtext_expect("plan: {spi: 8.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    runtext_expect("plan: {spi: 4, tolerance: 0.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    runtext_expect(
         "plan: {spi: 2}\n"
         "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]}",
         "run.yaml:1:13: plan.spi: counts would be chosen for 2 samples per insert, but the limiter of table 'replay' "
@@ -196,24 +189,25 @@ static void test_commands(void **state)
                                 "  tables:\n"
                                 "    - name: replay\n"
                                 "      limiter: {kind: sample_to_insert_ratio, error_buffer: 3}\n";
-    expect(wrong, "");
+    runtext_expect(wrong, "");
     char text[1024];
     snprintf(text, sizeof text, "%s", wrong);
     memcpy(strstr(text, "{on: false}"), "{on: true} ", 11);
-    expect(text,
-           "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
-           "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
-           "CartPoleSwingUp, Cheetah\n"
-           "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
+    runtext_expect(
+        text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
+              "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
+              "CartPoleSwingUp, Cheetah\n"
+              "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
     /* A given batch counts, also for a learner of the user. */
-    expect("agent: {batch: 4}\n"
-           "learners: {command: [./l]}\n"
-           "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
-           "run.yaml:3:88: broker.tables[0].limiter.error_buffer: 3 is below one batch of 4 (agent.batch): actors and "
-           "learners would wait for each other at every batch; write at least 4\n");
-    expect("learners: {command: [./l]}\n"
-           "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
-           "");
+    runtext_expect(
+        "agent: {batch: 4}\n"
+        "learners: {command: [./l]}\n"
+        "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
+        "run.yaml:3:88: broker.tables[0].limiter.error_buffer: 3 is below one batch of 4 (agent.batch): actors and "
+        "learners would wait for each other at every batch; write at least 4\n");
+    runtext_expect("learners: {command: [./l]}\n"
+                   "broker: {tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, error_buffer: 3}}]}",
+                   "");
 }
 
 /* ---- memory ---- */
@@ -254,7 +248,7 @@ static void test_table_bytes(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    expect(
+    runtext_expect(
         "broker:\n"
         "  memory_limit: 64MiB\n"
         "  tables:\n"
@@ -263,23 +257,24 @@ static void test_memory(void **state)
         "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 128B need 122MiB, and tables may take 56MiB: "
         "broker.memory_limit 64MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n");
-    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 450000}]}", "");
-    expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 50MiB}]}", "");
-    expect("broker:\n"
-           "  memory_limit: 64MiB\n"
-           "  tables:\n"
-           "    - name: replay\n"
-           "      max_bytes: 60MiB\n",
-           "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 128B need 60MiB, and tables may take 56MiB: "
-           "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
-           "max_size, or a higher memory_limit\n");
+    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 450000}]}", "");
+    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 50MiB}]}", "");
+    runtext_expect(
+        "broker:\n"
+        "  memory_limit: 64MiB\n"
+        "  tables:\n"
+        "    - name: replay\n"
+        "      max_bytes: 60MiB\n",
+        "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 128B need 60MiB, and tables may take 56MiB: "
+        "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
+        "max_size, or a higher memory_limit\n");
 }
 
 /* Tables of others: by their signature. What is next to an observation is another item's observation. */
 static void test_memory_of_signatures(void **state)
 {
     (void)state;
-    expect(
+    runtext_expect(
         "actors: {command: [./a]}\n"
         "broker:\n"
         "  memory_limit: 1GiB\n"
@@ -301,7 +296,7 @@ static void test_memory_of_signatures(void **state)
 static void test_all_at_once(void **state)
 {
     (void)state;
-    expect(
+    runtext_expect(
         "agent: {batch: 32, importance_exponent: 0.4}\n"
         "adder: {batch_items: 50, buffer_items: 20}\n"
         "actors: {count: 0}\n"
@@ -372,23 +367,24 @@ static void test_placeholders(void **state)
                  cases[i].word);
         if (cases[i].problem)
             snprintf(problem, sizeof problem, "run.yaml:3:5: actors.command[1]: %s\n", cases[i].problem);
-        expect(text, problem);
+        runtext_expect(text, problem);
     }
-    expect("learners: {command: ['']}\n"
-           "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-           "run.yaml:1:22: learners.command[0]: is empty: write the program to start\n");
+    runtext_expect("learners: {command: ['']}\n"
+                   "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+                   "run.yaml:1:22: learners.command[0]: is empty: write the program to start\n");
 }
 
 /* An algorithm that gives no priorities. */
 static void test_no_priorities(void **state)
 {
     (void)state;
-    expect("agent: {algorithm: impala}\n"
-           "adder: {kind: sequence}\n"
-           "broker:\n"
-           "  tables: [{name: replay, sampler: {kind: prioritized}, limiter: {kind: min_size}}]\n",
-           "run.yaml:4:27: broker.tables[0].sampler: no learner updates the priorities of table 'replay': impala gives "
-           "none; write another sampler\n");
+    runtext_expect(
+        "agent: {algorithm: impala}\n"
+        "adder: {kind: sequence}\n"
+        "broker:\n"
+        "  tables: [{name: replay, sampler: {kind: prioritized}, limiter: {kind: min_size}}]\n",
+        "run.yaml:4:27: broker.tables[0].sampler: no learner updates the priorities of table 'replay': impala gives "
+        "none; write another sampler\n");
 }
 
 #define EXPERT "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
@@ -397,28 +393,30 @@ static void test_no_priorities(void **state)
 static void test_without_actors(void **state)
 {
     (void)state;
-    expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
-    expect(
+    runtext_expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
+    runtext_expect(
         "actors: {on: false}\n"
         "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
         "run.yaml:1:14: actors.on: is false, so no actor fills table 'replay': write broker.checkpoint.dir, the folder "
         "of a checkpoint to load\n");
-    expect("actors: {on: false}\n"
-           "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-           "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so no actor fills table 'replay': "
-           "write newest\n");
-    expect(
+    runtext_expect(
+        "actors: {on: false}\n"
+        "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+        "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so no actor fills table 'replay': "
+        "write newest\n");
+    runtext_expect(
         "actors: {on: false}\n"
         "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
         "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
         "actors insert, and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
     /* One that only holds inserts back does no harm. */
-    expect("actors: {on: false}\n"
-           "agent: {batch: 8}\n"
-           "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
-           "1000}}]}\n",
-           "");
-    expect(
+    runtext_expect(
+        "actors: {on: false}\n"
+        "agent: {batch: 8}\n"
+        "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
+        "1000}}]}\n",
+        "");
+    runtext_expect(
         "actors: {on: false}\n"
         "agent: {batch: 8}\n"
         "broker:\n"
@@ -428,41 +426,44 @@ static void test_without_actors(void **state)
         "(actors.on is false): the table would run empty; write 0\n"
         "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
         "and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
-    expect("actors: {on: false}\n"
-           "learners: {count: auto}\n"
-           "stop: {steps: 100}\n" EXPERT,
-           "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.on is false: write a "
-           "number\n"
-           "run.yaml:3:15: stop.steps: are taken by actors, and actors.on is false: this end never comes; write "
-           "stop.learner_steps or stop.time\n");
+    runtext_expect(
+        "actors: {on: false}\n"
+        "learners: {count: auto}\n"
+        "stop: {steps: 100}\n" EXPERT,
+        "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.on is false: write a "
+        "number\n"
+        "run.yaml:3:15: stop.steps: are taken by actors, and actors.on is false: this end never comes; write "
+        "stop.learner_steps or stop.time\n");
 }
 
 /* Actors that fill a table for later. */
 static void test_without_learners(void **state)
 {
     (void)state;
-    expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
-    expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
-    expect("learners: {on: false}\n" EXPERT,
-           "run.yaml:1:16: learners.on: is false, so actors have no parameters: write actors.weights, "
-           "the saved state of a learner such as runs/latest/learner.weights\n");
-    expect("actors: {weights: x, count: auto}\n"
-           "learners: {on: false}\n"
-           "evaluator: {every: 10}\n"
-           "stop: {learner_steps: 5, value: 1}\n"
-           "broker: {tables: [{name: replay, " RATIO "}]}\n",
-           "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.on is false: write a "
-           "number\n"
-           "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.on is false: this end never comes; "
-           "write stop.steps or stop.time\n"
-           "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
-           "comes; write stop.steps or stop.time\n"
-           "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
-           "learners sample, and no learner samples (learners.on is false): they would wait for ever; write kind: "
-           "min_size\n");
+    runtext_expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
+    runtext_expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
+    runtext_expect("learners: {on: false}\n" EXPERT,
+                   "run.yaml:1:16: learners.on: is false, so actors have no parameters: write actors.weights, "
+                   "the saved state of a learner such as runs/latest/learner.weights\n");
+    runtext_expect(
+        "actors: {weights: x, count: auto}\n"
+        "learners: {on: false}\n"
+        "evaluator: {every: 10}\n"
+        "stop: {learner_steps: 5, value: 1}\n"
+        "broker: {tables: [{name: replay, " RATIO "}]}\n",
+        "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.on is false: write a "
+        "number\n"
+        "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.on is false: this end never comes; "
+        "write stop.steps or stop.time\n"
+        "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
+        "comes; write stop.steps or stop.time\n"
+        "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
+        "learners sample, and no learner samples (learners.on is false): they would wait for ever; write kind: "
+        "min_size\n");
 
-    expect("actors: {on: false}\nlearners: {on: false}\n" EXPERT,
-           "run.yaml:2:16: learners.on: no actor runs (actors.on is false) and no learner: nothing would happen\n");
+    runtext_expect(
+        "actors: {on: false}\nlearners: {on: false}\n" EXPERT,
+        "run.yaml:2:16: learners.on: no actor runs (actors.on is false) and no learner: nothing would happen\n");
 }
 
 #define TABLES "broker: {tables: [{name: replay, limiter: {kind: min_size, min_size: 100}}]}\n"
@@ -470,29 +471,34 @@ static void test_without_learners(void **state)
 static void test_python_environments(void **state)
 {
     (void)state;
-    expect("environment: {python: 'my_env:make'}\n" TABLES, ""); /* not described yet: replay-launch asks */
-    expect("environment: {gym: LunarLander-v2}\n" TABLES, "");
-    expect("environment: {python: 'my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
-    expect(
+    runtext_expect("environment: {python: 'my_env:make'}\n" TABLES, ""); /* not described yet: replay-launch asks */
+    runtext_expect("environment: {gym: LunarLander-v2}\n" TABLES, "");
+    runtext_expect("environment: {python: 'my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
+    runtext_expect(
         "environment: {python: my_env}\n" TABLES,
         "run.yaml:1:23: environment.python: 'my_env' is not module:callable: write my_env:make for the function make "
         "in my_env.py\n");
-    expect("environment: {python: 'my_env:make', gym: CartPole-v1}\n" TABLES,
-           "run.yaml:1:43: environment.gym: names a second environment beside environment.python: leave one of them "
-           "out\n");
-    expect("environment: {gym: CartPole-v1, name: CartPole-v1}\n" TABLES,
-           "run.yaml:1:39: environment.name: names a second environment beside environment.gym: leave one of them "
-           "out\n");
-    expect("environment: {gym: CartPole-v1, plugin: a.so}\n" TABLES,
-           "run.yaml:1:41: environment.plugin: is a shared object with C environments, and environment.gym is Python: "
-           "leave one of them out\n");
-    expect("environment: {name: CartPole-v1, spec: {shape: [4], actions: 2}}\n" TABLES,
-           "run.yaml:1:34: environment.spec: describes an environment in Python, and this one is C: leave it out\n");
-    expect("environment: {python: 'my_env:make', spec: {shape: [3], low: [-1], high: [1]}}\n" TABLES,
-           "run.yaml:1:1: agent.algorithm: dqn needs discrete actions; my_env:make has 1 continuous action: use ddpg, "
-           "td3, sac or bc\n");
-    expect("environment: {pyton: 'my_env:make'}\n" TABLES,
-           "run.yaml:1:15: environment.pyton: unknown key (did you mean 'python'?)\n");
+    runtext_expect(
+        "environment: {python: 'my_env:make', gym: CartPole-v1}\n" TABLES,
+        "run.yaml:1:43: environment.gym: names a second environment beside environment.python: leave one of them "
+        "out\n");
+    runtext_expect(
+        "environment: {gym: CartPole-v1, name: CartPole-v1}\n" TABLES,
+        "run.yaml:1:39: environment.name: names a second environment beside environment.gym: leave one of them "
+        "out\n");
+    runtext_expect(
+        "environment: {gym: CartPole-v1, plugin: a.so}\n" TABLES,
+        "run.yaml:1:41: environment.plugin: is a shared object with C environments, and environment.gym is Python: "
+        "leave one of them out\n");
+    runtext_expect(
+        "environment: {name: CartPole-v1, spec: {shape: [4], actions: 2}}\n" TABLES,
+        "run.yaml:1:34: environment.spec: describes an environment in Python, and this one is C: leave it out\n");
+    runtext_expect(
+        "environment: {python: 'my_env:make', spec: {shape: [3], low: [-1], high: [1]}}\n" TABLES,
+        "run.yaml:1:1: agent.algorithm: dqn needs discrete actions; my_env:make has 1 continuous action: use ddpg, "
+        "td3, sac or bc\n");
+    runtext_expect("environment: {pyton: 'my_env:make'}\n" TABLES,
+                   "run.yaml:1:15: environment.pyton: unknown key (did you mean 'python'?)\n");
 }
 
 int main(void)

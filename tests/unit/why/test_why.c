@@ -3,7 +3,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -173,8 +175,6 @@ static void test_machine(void **state)
     world_init(&world);
     world.run.cpu = 3.9;
     expect(&world, WHY_CORES, WHY_NOBODY, false);
-    world.run.network = 0.9;
-    expect(&world, WHY_NETWORK, WHY_NOBODY, false);
     world.run.others = 1.5;
     expect(&world, WHY_OTHERS, WHY_NOBODY, false);
     world.run.actor_idle = 0.5;
@@ -184,9 +184,95 @@ static void test_machine(void **state)
     expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
 }
 
+static void test_network(void **state)
+{
+    struct world world;
+    struct why why;
+    (void)state;
+    world_init(&world);
+    add_wait(&world, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
+    world.list[0].waited_ns = 2 * SECOND;
+    world.list[0].rate = 1.5e6;
+    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    world.info.server.session_count = 3;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* the others are near, and the learners have enough */
+    add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND / 2);
+    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    add_wait(&world, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
+    world.list[2].rate = 0.5e6;
+    why_explain(&world.facts, &why);
+    assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
+    assert_null(strstr(why.text, "measured"));
+    world.run.network = 110 * 1024 * 1024;
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.text, "measured to carry 110 MiB/s"));
+    world.run.network = 1e300;
+    world.list[2].rate = NAN;
+    why_explain(&world.facts, &why);
+    assert_true(why.network_rate == 1.5e6 && !strstr(why.text, "measured"));
+    world.list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
+    world.run.actor_idle = 0.5;
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    why_explain(&world.facts, &why);
+    assert_true(isnan(why.network_rate));
+}
+
+static void test_lost_hosts(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world);
+    world.run.stranded_actors = 1;
+    world.run.lost = "cpu2: Connection refused";
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* nobody misses it */
+    world.run.learner_idle = 0.5;
+    add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND);
+    expect(&world, WHY_HOSTS, WHY_SIDE_LEARNERS, false);
+    world.run.stranded_actors = 0;
+    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    world.run.stranded_actors = 3;
+    world.run.actors = 0;
+    expect(&world, WHY_HOSTS, WHY_SIDE_LEARNERS, true);
+    world.waits.n = 0;
+    world.run.stranded_actors = 0;
+    world.run.stranded_learners = 1;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    add_wait(&world, "reduce", "learners", "1 of 2 learners has come", 6 * SECOND);
+    expect(&world, WHY_HOSTS, WHY_SIDE_ACTORS, false);
+}
+
+/* The verdict that a launcher has written, as others read it. */
+static void test_status(void **state)
+{
+    char text[512];
+    struct why why;
+    (void)state;
+    static const char form[] = "{\"unix_s\": %lld, \"cause\": \"%s\", \"waits\": \"%s\", \"advice\": \"Wait.\", "
+                               "\"blocked\": \"actors\", \"blocked_table\": \"replay\", \"bad\": true}";
+    snprintf(text, sizeof text, form, (long long)time(NULL), "hosts", "A host is lost.");
+    assert_true(why_read_status(text, &why));
+    assert_true(why.cause == WHY_HOSTS && why.blocked == WHY_SIDE_ACTORS && why.bad);
+    assert_string_equal(why.text, "A host is lost.");
+    assert_string_equal(why.advice, "Wait.");
+    assert_string_equal(why.table, "replay");
+    snprintf(text, sizeof text, form, (long long)time(NULL) - 60, "hosts", "A host is lost.");
+    assert_false(why_read_status(text, &why)); /* its launcher does not work */
+    snprintf(text, sizeof text, form, (long long)time(NULL), "moon", "Full moon.");
+    assert_false(why_read_status(text, &why));
+    snprintf(text, sizeof text, form, (long long)time(NULL), "hosts", "");
+    assert_false(why_read_status(text, &why));
+    static const char *const wrong[] = {"", "[]", "{}", "{\"cause\": 5, \"unix_s\": \"now\", \"waits\": {}}",
+                                        "{\"cause\""};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_false(why_read_status(wrong[i], &why));
+    assert_false(why_read_status(NULL, &why));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_network),      cmocka_unit_test(test_lost_hosts),    cmocka_unit_test(test_status),
         cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),     cmocka_unit_test(test_without_a_run),
         cmocka_unit_test(test_trouble),      cmocka_unit_test(test_too_few_items), cmocka_unit_test(test_machine),
     };

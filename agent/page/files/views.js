@@ -2,6 +2,7 @@
 import {h, ask, bytes, duration, exact, known, number, percent, show} from "./util.js";
 import {bars, lines, meter} from "./chart.js";
 import {flow} from "./flow.js";
+import {latencyChart, latencyParts, within} from "./latency.js";
 
 export function card(title, ...children) {
   return h("section", {class: "card"}, h("h2", {}, title), children);
@@ -66,6 +67,7 @@ export function now(store) {
     store.over ? null : h("section", {class: "card wide"}, flow(state, table, rates)),
     card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts)}],
       {title: "Throughput", xTime: true, over: store.over, zero: true})),
+    state.broker ? card("Latency", latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")) : null,
     table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
       table.limiter.samples_per_insert > 0 ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
       cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
@@ -128,6 +130,7 @@ export function tables(store, page) {
         {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts)}], {title: `Rates of ${table.name}`, xTime: true, zero: true})),
       h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
         {title: `Cursor of ${table.name}`, xTime: true, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
+      h("div", {}, h("h3", {}, state.broker.tables.length > 1 ? "Latency, over all tables" : "Latency"), latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")),
       detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.items)} items`), bars(named(detail.priorities, number), {title: `Priorities in ${table.name}`})),
         h("div", {}, h("h3", {}, `Ages of ${exact(detail.items)} items`), bars(named(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
   }));
@@ -149,7 +152,7 @@ export async function loadHistograms(page, store) {
 
 export function learning(store, page) {
   const run = store.state.run;
-  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so nobody evaluates here.");
+  if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no returns: the page of a run shows them (replay-launch open).");
   const values = run.values || [], steps = run.value_steps || [];
   const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
   const times = (page.curve?.values || []).map((value, i) => [page.curve.seconds[i], value]);
@@ -177,7 +180,7 @@ function planCard(store) {
 
 export function processes(store, page) {
   const run = store.state.run;
-  if (!run) return h("p", {class: "empty"}, "This broker was not started by replay-launch, so its processes are not known.");
+  if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows its writers, under Broker, but no hosts and processes: the page of a run shows them (replay-launch open).");
   const hosts = run.hosts || [];
   const badge = (text, good) => h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
   const running = (one) => one.state === "runs";
@@ -209,20 +212,20 @@ export function broker(store, page) {
       ["longest stretch", duration(server.longest_stretch_ns / 1e9)]]),
       lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", xTime: true, zero: true, format: bytes}),
       changes(state, page)),
-    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls), n: true}, {name: "errors", of: (one) => exact(one.errors), n: true},
-      {name: "mean", of: (one) => duration(one.total_ns / one.calls / 1e9), n: true}, {name: "longest", of: (one) => duration(one.max_ns / 1e9), n: true}], calls, "Requests")),
-    card("Time of requests in the broker", lines(["sample", "update", "params_get", "heartbeat"].filter((name) => calls.some((one) => one.name === name))
-      .map((name) => ({name, points: over(store, (p) => p.times?.[name])})), {title: "Mean time of requests", xTime: true, zero: true, format: duration})),
+    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls) + (one.errors ? `, ${exact(one.errors)} failed` : ""), n: true},
+      {name: "p50", of: (one) => within(one.times, 0.5), n: true}, {name: "p99", of: (one) => within(one.times, 0.99), n: true},
+      {name: "work", of: (one) => duration(one.max_ns / 1e9), n: true, narrow: true}], calls, "Requests"),
+      h("p", {class: "soft small"}, "Since the broker started, from the request to its reply: half took no longer than p50, 99 of 100 no longer than p99. Work: the longest without waiting.")),
     card("Parameters", grid([{name: "slot", of: (one) => one.name}, {name: "version", of: (one) => exact(one.version), n: true}, {name: "size", of: (one) => bytes(one.bytes), n: true},
       {name: "age", of: (one) => duration(one.age_ns / 1e9), n: true}], state.broker.slots, "Nobody has published parameters yet.")),
     card("Counters", grid([{name: "counter", of: (one) => one.name}, {name: "value", of: (one) => exact(one.value), n: true}], state.broker.counters, "No counters yet.")),
-    wide("Sessions", sessionsTable(page)));
+    wide("Latency", latencyParts(store, page)), wide("Sessions", sessionsTable(page)));
 }
 
 function sessionsTable(page) {
-  const list = page.sessions || [];
+  const list = page.sessions || [], sum = (one, field) => (one.tables || []).reduce((all, table) => all + table[field], 0);
   return [grid([{name: "writer", of: (one) => one.name}, {name: "state", of: (one) => (one.expired ? "expired" : "open")},
-    {name: "items", of: (one) => exact(one.resolved), n: true}, {name: "waiting", of: (one) => exact(one.waiting), n: true},
+    {name: "items", of: (one) => exact(sum(one, "resolved")), n: true}, {name: "waiting", of: (one) => exact(sum(one, "waiting")), n: true},
     {name: "rejected", of: (one) => exact(one.rejected), n: true, narrow: true}, {name: "silent", of: (one) => duration(one.silent_ns / 1e9), n: true},
     {name: "bytes in flight", of: (one) => bytes(one.chunk_bytes), n: true, narrow: true}], list, "No writer has a session."),
   page.moreSessions ? h("p", {class: "soft small"}, `${list.length} are shown; there are more.`) : null];
@@ -235,15 +238,15 @@ function changes(state, page) {
     h("button", {type: "button", onclick: () => page.change({action: "checkpoint"}, "Write a checkpoint now?")}, "Checkpoint"),
     names.map((name) => h("button", {type: "button", class: "danger", onclick: () => page.change({action: "reset", table: name}, `Remove all items of ${name}? They are gone then.`)}, `Reset ${name}`)),
     names.map((name) => h("button", {type: "button", onclick: () => page.limiter(name)}, `Limiter of ${name}`)),
-    state.run_alive ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, "End the run in order?")}, "Stop the run") : null));
+    state.can.stop ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, `End the ${state.can.stop} in order?`)}, `Stop the ${state.can.stop}`) : null));
 }
 
-export async function loadCurve(page) {
-  page.curve = await ask("api/run").catch(() => page.curve);
+export async function loadCurve(page, store) {
+  if (store.state?.run) page.curve = await ask("api/run").catch(() => page.curve);
 }
 
 export async function loadSessions(page) {
-  const reply = await ask("api/sessions").catch(() => null);
+  const reply = await ask("api/writers").catch(() => null);
   page.sessions = reply?.sessions || [];
   page.moreSessions = !!reply?.session_cursor;
 }

@@ -11,7 +11,8 @@ export class Runs {
     this.list = null;
   }
 
-  render() {
+  render(store) {
+    if (!store.state.can.runs) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no runs: replay-launch open lists and compares them.");
     if (!this.asked) { this.asked = true; this.load(); }
     return this.root;
   }
@@ -38,7 +39,7 @@ export class Runs {
     show(this.root, h("section", {class: "card wide"}, h("h2", {}, "Runs"),
       h("div", {class: "row"}, h("button", {type: "button", onclick: () => this.load()}, "Look again"),
         OTHER ? h("a", {href: "./"}, "Back to this page's own run") : null,
-        h("span", {class: "soft"}, "Choose runs to compare them; a name opens a run.")),
+        this.problem ? null : h("span", {class: "soft"}, "Choose runs to compare them; a name opens a run.")),
       this.problem ? h("p", {role: "alert"}, this.problem) : grid([
         {name: "compare", of: (run) => h("input", {type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `compare ${run.name}`, onchange: (event) => this.choose(run.name, event.target.checked)})},
         {name: "run", of: (run) => h("a", {href: `?run=${encodeURIComponent(run.name)}`}, run.name)},

@@ -1,5 +1,6 @@
 // What the page knows: the newest state, and a history that gets thinner with age, so that a day costs little memory.
 import {ask, known} from "./util.js";
+import {countsOf} from "./latency.js";
 
 const EVERY_MS = 1000;
 // Seconds between points, and how many points are kept so: ten minutes, four hours, four days.
@@ -31,6 +32,10 @@ export class History {
 
   get first() {
     return Math.min(...this.levels.map((list) => (list.length ? list[0].t : Infinity)));
+  }
+
+  get last() {
+    return this.levels[0][this.levels[0].length - 1];
   }
 
   get points() {
@@ -102,7 +107,7 @@ export class Store {
     if (this.over) return;
     const point = state.run ? runPoint(state.run) : {t: state.unix_s};
     point.t = state.unix_s;
-    if (state.broker) addBroker(point, state, before);
+    if (state.broker) addBroker(point, state, before, this.history.last);
     this.history.add(point);
   }
 }
@@ -116,7 +121,7 @@ function runPoint(run) {
 }
 
 // Rates of a broker without a run come from its counters.
-function addBroker(point, state, before) {
+function addBroker(point, state, before, last) {
   const seconds = before ? state.unix_s - before.unix_s : 0;
   const same = before?.broker && before.broker.server.instance === state.broker.server.instance && seconds > 0.2;
   point.tables = {};
@@ -134,11 +139,8 @@ function addBroker(point, state, before) {
     inserts += one.inserts;
     samples += one.samples;
   }
-  point.times = {};
-  for (const command of state.broker.server.commands || []) {
-    const old = same ? before.broker.server.commands?.find((one) => one.name === command.name) : null;
-    if (old && command.calls > old.calls) point.times[command.name] = (command.total_ns - old.total_ns) / (command.calls - old.calls) / 1e9;
-  }
+  point.instance = state.broker.server.instance;
+  point.latency = countsOf(state.broker.server, same ? last?.latency : null);
   point.brokerMemory = state.broker.server.memory_bytes;
   if (!known(point.inserts)) point.inserts = inserts;
   if (!known(point.samples)) point.samples = samples;

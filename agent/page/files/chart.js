@@ -13,6 +13,17 @@ function ticks(low, high, count) {
   return out;
 }
 
+// Powers of ten between two logarithms, and 2 and 5 times those if they are few.
+function logTicks(low, high) {
+  const factors = high - low > 3 ? [1] : [1, 2, 5], out = [];
+  for (let power = Math.floor(low); power <= high; power++)
+    for (const factor of factors) {
+      const at = power + Math.log10(factor);
+      if (at >= low - 1e-9 && at <= high + 1e-9) out.push(at);
+    }
+  return out;
+}
+
 function bounds(series, options) {
   let low = Infinity, high = -Infinity, left = Infinity, right = -Infinity;
   for (const one of series)
@@ -23,7 +34,11 @@ function bounds(series, options) {
   for (const line of options.lines || []) if (known(line.y)) { low = Math.min(low, line.y); high = Math.max(high, line.y); }
   if (options.zero) low = Math.min(low, 0);
   const least = 0.02 * Math.max(Math.abs(low), Math.abs(high)) || 2; // a line that hardly moves looks as if it hardly moves
-  if (high - low < least) { const middle = (low + high) / 2; low = middle - least / 2; high = middle + least / 2; }
+  if (high - low < least) {
+    const middle = options.zero ? low + least / 2 : (low + high) / 2;
+    low = middle - least / 2;
+    high = middle + least / 2;
+  }
   if (left === right) right = left + 1;
   return {low, high, left, right, some: low <= high};
 }
@@ -49,15 +64,28 @@ function path(points, x, y) {
   return text;
 }
 
-// series: [{name, points: [[x, y]]}]; options: title, unit, xTime (x is seconds since 1970), now, lines [{name, y}], format.
+// series: [{name, points: [[x, y]]}]; options: title, unit, xTime (x is seconds since 1970), now, lines [{name, y}], format, log (for
+// values that differ by orders of magnitude; 0 has no place there).
 export function lines(series, options) {
-  const box = bounds(series, options), format = options.format || number;
+  if (options.log) return logLines(series, options);
+  return draw(series, options, bounds(series, options), options.format || number);
+}
+
+function logLines(series, options) {
+  const format = options.format || number, scaled = series.map((one) => ({...one, points: one.points.map(([x, y]) => [x, y > 0 ? Math.log10(y) : NaN])}));
+  const box = bounds(scaled, {});
+  box.low -= 0.1;
+  box.high += 0.1;
+  return draw(scaled, {...options, ticks: logTicks(box.low, box.high)}, box, (value) => format(known(value) ? 10 ** value : NaN));
+}
+
+function draw(series, options, box, format) {
   if (!box.some) return h("div", {class: "empty"}, `${options.title}: nothing yet`);
   const x = (value) => LEFT + ((value - box.left) / (box.right - box.left)) * (W - LEFT - RIGHT);
   const y = (value) => TOP + (1 - (value - box.low) / (box.high - box.low)) * (H - TOP - BOTTOM);
   const xText = options.xTime ? (value) => (value >= box.right - 1e-9 ? (options.over ? "end" : "now") : `−${duration(box.right - value)}`) : number;
   const xTicks = options.xTime ? ticks(box.left - box.right, 0, 3).map((at) => at + box.right) : ticks(box.left, box.right, 4);
-  const parts = ticks(box.low, box.high, 4).map((at) => [
+  const parts = (options.ticks || ticks(box.low, box.high, 4)).map((at) => [
     s("line", {class: "axis", x1: LEFT, x2: W - RIGHT, y1: y(at), y2: y(at)}),
     s("text", {x: LEFT - 5, y: y(at) + 4, "text-anchor": "end"}, format(at)),
   ]);

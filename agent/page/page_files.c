@@ -1,7 +1,7 @@
 /* The files of the page, as they lie in files/. The assembler puts them into the program. */
 #include <string.h>
 
-#include "agent/launch/page/page_impl.h"
+#include "agent/page/page_impl.h"
 
 #define EMBED(name, file)                                                                                              \
     __asm__(".pushsection .rodata\n"                                                                                   \
@@ -19,6 +19,7 @@ EMBED(util, "util.js")
 EMBED(store, "store.js")
 EMBED(chart, "chart.js")
 EMBED(flow, "flow.js")
+EMBED(latency, "latency.js")
 EMBED(views, "views.js")
 EMBED(items, "items.js")
 EMBED(runs, "runs.js")
@@ -36,6 +37,7 @@ static const struct {
     {"store.js", JS, page_store, page_store_end},
     {"chart.js", JS, page_chart, page_chart_end},
     {"flow.js", JS, page_flow, page_flow_end},
+    {"latency.js", JS, page_latency, page_latency_end},
     {"views.js", JS, page_views, page_views_end},
     {"items.js", JS, page_items, page_items_end},
     {"runs.js", JS, page_runs, page_runs_end},

@@ -10,11 +10,11 @@ const items = new Items(), runs = new Runs();
 const TABS = [
   ["now", "Now", views.now], ["tables", "Tables", views.tables, views.loadHistograms], ["learning", "Learning", views.learning, views.loadCurve],
   ["processes", "Processes", views.processes, views.loadLog], ["broker", "Broker", views.broker, views.loadSessions],
-  ["items", "Items", (s) => items.render(s)], ["runs", "Runs", () => runs.render()],
+  ["items", "Items", (s) => items.render(s)], ["runs", "Runs", (s) => runs.render(s)],
 ];
 const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400]];
 const get = (id) => document.getElementById(id);
-const page = {log: "", logText: "", sessions: [], openLog, change, limiter};
+const page = {log: "", logText: "", sessions: [], openLog, change, limiter, redraw: () => draw()};
 let paused = false;
 store.span = 300;
 
@@ -88,7 +88,7 @@ function drawVerdict(state, since) {
   const box = get("verdict");
   if (store.lost) {
     const refused = store.lost instanceof Refused && store.lost.status === 401;
-    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed at its start."
+    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed on its terminal, or add ?token= with the broker's token (http.token among its keys)."
       : `The program that serves this page does not answer (for ${since}), so what is shown is old. ${ended(state)} The page tries again every second.`);
     return;
   }

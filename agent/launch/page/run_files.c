@@ -1,11 +1,11 @@
-/* What the folder of a run holds: its history, its logs; and the other runs. */
+/* What the folder of a run holds: its state, its history, its logs; and the other runs. */
 #include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/page/page_impl.h"
+#include "agent/launch/page/run_page_impl.h"
 #include "agent/launch/process/process.h"
 #include "agent/launch/report/runs.h"
 #include "proto/base/json.h"
@@ -88,13 +88,14 @@ static void finish(struct json *out, struct http_reply *reply)
     free(text);
 }
 
-/* ---- history ---- */
+/* ---- state and history ---- */
 
-bool page_find_run(const struct page *self, const struct http_request *request, char out[FOLDER_SIZE])
+/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own. False: there is none. */
+static bool find_run(const struct run_page *self, const struct http_request *request, char out[FOLDER_SIZE])
 {
     const char *name = http_query(request, "run");
     if (!name || !name[0]) {
-        snprintf(out, FOLDER_SIZE, "%s", self->folder);
+        snprintf(out, FOLDER_SIZE, "%s", self->place.folder);
         return out[0] != '\0';
     }
     struct run_summary run;
@@ -104,13 +105,35 @@ bool page_find_run(const struct page *self, const struct http_request *request, 
     return runs_read(out, &run);
 }
 
-void page_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
+void run_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct run_page *self = ctx;
+    const char *other = http_query(request, "run");
+    struct page_place place = {0};
+    if (!other || !other[0]) {
+        page_get_state(self->page, request, reply);
+        return;
+    }
+    if (!find_run(self, request, place.folder)) {
+        http_fail(reply, 404, "there is no such run");
+        return;
+    }
+    const struct page_host host = {.ctx = &place, .look = page_place_look_folder};
+    char *state = page_make_state(&host);
+    if (state)
+        text_add(&reply->text, "%s, \"can\": {\"change\": false, \"stop\": \"\", \"runs\": true}}\n", state);
+    else
+        http_fail(reply, 503, "no memory");
+    free(state);
+}
+
+void run_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     static const char *const names[] = {"unix_s",       "steps", "value", "actor_idle", "learner_idle", "inserts_rate",
                                         "samples_rate", "spi",   "cpu",   "memory",     "steps_rate"};
     struct points points = {.names = names, .width = sizeof names / sizeof names[0]};
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
-    if (!page_find_run(ctx, request, folder)) {
+    if (!find_run(ctx, request, folder)) {
         http_fail(reply, 404, "there is no run here");
         return;
     }
@@ -133,13 +156,13 @@ void page_get_history(void *ctx, const struct http_request *request, struct http
 
 /* ---- logs ---- */
 
-void page_get_log(void *ctx, const struct http_request *request, struct http_reply *reply)
+void run_get_log(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    const struct page *self = ctx;
+    const struct run_page *self = ctx;
     const char *name = http_query(request, "process"), *lines = http_query(request, "lines");
     struct process process = {0};
     char text[65536], folder[FOLDER_SIZE];
-    if (!page_find_run(self, request, folder) || !name || !name[0] || strchr(name, '/') || name[0] == '.' ||
+    if (!find_run(self, request, folder) || !name || !name[0] || strchr(name, '/') || name[0] == '.' ||
         strlen(name) > 63) {
         http_fail(reply, 404, "there is no such log");
         return;
@@ -176,9 +199,9 @@ static void put_run(struct json *out, const struct run_summary *run)
     json_count(out, "bytes", run->bytes);
 }
 
-void page_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
+void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    const struct page *self = ctx;
+    const struct run_page *self = ctx;
     struct json out = {0};
     uint32_t n = 0;
     (void)request;
@@ -210,13 +233,13 @@ static double began_at(const char *folder)
 }
 
 /* One run with its evaluations, to be compared. */
-void page_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
+void run_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     static const char *const names[] = {"time", "environment_steps", "return"};
     struct points points = {.names = names, .width = 3};
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
     struct run_summary run;
-    if (!page_find_run(ctx, request, folder) || !runs_read(folder, &run)) {
+    if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
         http_fail(reply, 404, "there is no such run");
         return;
     }

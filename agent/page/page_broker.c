@@ -1,8 +1,8 @@
-/* What the broker says: the state of all, sessions, items. */
+/* What the broker says: the state of all, writers with their sessions, items. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/page/page_impl.h"
+#include "agent/page/page_impl.h"
 #include "replay/admin.h"
 
 #define ITEMS_MOST 200u
@@ -10,19 +10,15 @@
 
 void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    const char *other = http_query(request, "run");
-    char folder[FOLDER_SIZE];
-    if (other && other[0] && !page_find_run(ctx, request, folder)) {
-        http_fail(reply, 404, "there is no such run");
-        return;
-    }
-    char *state = other && other[0] ? page_folder_state(folder) : page_watch_state(ctx);
+    struct page *self = ctx;
+    char *state = page_watch_state(self);
     if (!state) {
         http_fail(reply, 503, "there is no answer yet");
         return;
     }
-    text_add(&reply->text, "%s, \"can\": {\"change\": %s}}\n", state,
-             request->trusted && !(other && other[0]) ? "true" : "false");
+    text_add(&reply->text, "%s, \"can\": {\"change\": %s, \"stop\": \"%s\", \"runs\": %s}}\n", state,
+             request->trusted ? "true" : "false", request->trusted && self->host.stop ? self->host.what : "",
+             self->host.look ? "true" : "false");
     free(state);
 }
 
@@ -100,7 +96,7 @@ static rp_status ask_item(rp_client *client, const struct http_request *request,
     return rp_admin_fetch_json(client, text_of(request, "table"), &key, 1, VALUES_MOST, PAGE_ASK_MS, json, err);
 }
 
-void page_get_sessions(void *ctx, const struct http_request *request, struct http_reply *reply)
+void page_get_writers(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     question(ctx, request, reply, ask_sessions);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/page/page_impl.h"
+#include "agent/page/page_impl.h"
 #include "proto/base/json.h"
 #include "replay/admin.h"
 

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "broker/broker.h"
-#include "broker/http/web.h"
+#include "broker/program/face.h"
 #include "broker/shards/shards.h"
 #include "proto/config/cli.h"
 
@@ -152,25 +153,15 @@ static bool read_config(const struct options *options, struct broker_config *con
     return ok;
 }
 
-/* Serves metrics, if the configuration asks for it. *out is NULL otherwise. */
-static rp_status start_web(struct broker *broker, struct web **out, rp_error *err)
-{
-    const struct broker_config *config = broker->config;
-    *out = NULL;
-    if (!config->http[0])
-        return RP_OK;
-    *out = web_start(&(struct web_options){.address = config->http,
-                                           .keys = config_uses_curve(config) ? config->keys_dir : NULL,
-                                           .exchange = &broker->snapshots.exchange},
-                     err);
-    return *out ? RP_OK : RP_IO;
-}
-
-static void print_endpoints(const struct broker *broker, const char *http)
+/* On a terminal the address of the page has its token. Whoever reads a file of the output need not have it. */
+static void print_endpoints(const struct broker *broker, const struct face *face)
 {
     const struct peers *peers = &broker->peers;
+    const char *http = face_url(face);
     printf("service %s\ningest %s\nevents %s\n", peers->told.service, peers->told.ingest, peers->told.events);
-    if (http[0])
+    if (http[0] && isatty(STDOUT_FILENO))
+        printf("http %s?token=%s\n", http, face_token(face));
+    else if (http[0])
         printf("http %s\n", http);
     fflush(stdout);
 }
@@ -221,9 +212,9 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
-    struct web *web = NULL;
-    rp_status started = start_web(broker, &web, &err);
-    const char *url = web ? web_url(web) : "";
+    struct face *face = NULL;
+    rp_status started = face_open(broker, &face, &err);
+    const char *url = started == RP_OK ? face_url(face) : "";
     if (started == RP_OK && path && path[0] && link < 0)
         started = broker_write_endpoints(broker, url, path, &err);
     if (started == RP_OK)
@@ -234,12 +225,12 @@ static int serve(const struct options *options, const struct broker_config *conf
     if (started == RP_OK) {
         log_start(broker, url);
         if (link < 0)
-            print_endpoints(broker, url);
+            print_endpoints(broker, face);
         broker_run(broker);
-    } else {
+    } else if (started != RP_CANCELLED) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
     }
-    web_stop(&web);
+    face_close(&face);
     int status = stop(&broker, started == RP_OK ? 0 : 1);
     if (started != RP_OK)
         return status;

@@ -49,7 +49,7 @@ export function flow(state, table, rates) {
   const learnerLines = [wanted(run?.learners, run?.learners_wanted), run ? idle(run.learner_idle) : ""].filter(Boolean);
   const tableLines = table ? [`${number(table.size)} of ${number(table.max_size)} items`, known(spi) ? `${number(spi)} samples per insert` : "no samples yet"] : [];
   const title = table ? `table ${table.name}` : "table";
-  const marks = [blocked === "actors" ? "actors wait" : "", blocked === "learners" ? "learners wait" : ""];
+  const marks = [blocked === "actors" ? `${run ? "actors" : "writers"} wait` : "", blocked === "learners" ? `${run ? "learners" : "samplers"} wait` : ""];
   const slot = slotOf(state), updates = rates.updates > 0 ? rate(rates.updates, "update") : "";
   const picture = (kind, size, ...parts) => s("svg", {class: `flow ${kind}`, viewBox: size, role: "img", "aria-label": words}, parts.filter(Boolean));
   return [

@@ -1,15 +1,15 @@
-/* Changes: a checkpoint, a reset, another limiter, the end of the run. The server lets in only requests with the token. */
+/* Changes: a checkpoint, a reset, another limiter, the end of the run or of the broker. The server lets in only requests with the
+ * token. */
 #include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/launch/page/page_impl.h"
+#include "agent/page/page_impl.h"
 #include "proto/base/json.h"
 #include "replay/admin.h"
 
 #define CHANGE_MS 5000
-#define CHECKPOINT_MS 60000
 
 struct change {
     struct json_object *wish;
@@ -37,7 +37,13 @@ static const char *text_of(struct json_object *object, const char *name)
 static void make_checkpoint(rp_client *client, struct change *self)
 {
     rp_checkpoint_info info = {.struct_size = sizeof info};
-    self->status = rp_admin_checkpoint(client, CHECKPOINT_MS, &info, &self->err);
+    self->status = rp_admin_checkpoint(client, CHANGE_MS, &info, &self->err);
+    if (self->status == RP_DEADLINE_EXCEEDED) { /* the broker goes on with it, and a browser does not wait for ever */
+        self->status = RP_OK;
+        snprintf(self->done, sizeof self->done, "The checkpoint takes longer than %d s: the broker goes on with it.",
+                 CHANGE_MS / 1000);
+        return;
+    }
     snprintf(self->done, sizeof self->done, "Checkpoint %llu is on disk: %llu items.", (unsigned long long)info.number,
              (unsigned long long)info.items);
 }
@@ -105,24 +111,31 @@ static void answer(struct http_reply *reply, const char *text)
     free(whole);
 }
 
+static void end(struct page *page, struct http_reply *reply)
+{
+    const struct page_host *host = &page->host;
+    char text[64];
+    if (!host->stop) {
+        http_fail(reply, 400, "this page cannot end anything: use replay-launch stop, or a signal to the broker");
+        return;
+    }
+    bool already = atomic_flag_test_and_set(&page->stopping); /* a second signal would kill it */
+    snprintf(text, sizeof text, "The %s ends%s.", host->what, already ? " already" : "");
+    if (!already)
+        host->stop(host->stop_ctx);
+    answer(reply, text);
+}
+
 void page_do(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    struct page *page = ctx;
     struct change change = {.wish = json_tokener_parse(request->body)};
     if (!json_object_is_type(change.wish, json_type_object)) {
         http_fail(reply, 400, "the request is no JSON object");
     } else if (strcmp(text_of(change.wish, "action"), "stop") == 0) {
-        if (page->options.stop && atomic_flag_test_and_set(&page->stopped)) {
-            answer(reply, "The run ends already."); /* a second signal would kill it */
-        } else if (page->options.stop) {
-            page->options.stop(page->options.ctx);
-            answer(reply, "The run ends.");
-        } else {
-            http_fail(reply, 400, "this page belongs to no launcher: use replay-launch stop");
-        }
+        end(ctx, reply);
     } else {
         change.table = text_of(change.wish, "table");
-        page_with_client(page, act, &change);
+        page_with_client(ctx, act, &change);
         if (change.status == RP_OK)
             answer(reply, change.done);
         else

@@ -1,0 +1,60 @@
+/* The page room: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in), the answers that
+ * they ask for, and a thread that asks the broker once a second as long as somebody looks. It has no server: a program that serves the
+ * page mounts its routes (proto/http). replay-broker shows itself so; replay-launch adds what it knows of a run. The page is a client
+ * of the broker like any other, so no thread of it touches what belongs to the broker. It may use the client library and the
+ * sentence about what limits (agent/why). */
+#ifndef AGENT_PAGE_H
+#define AGENT_PAGE_H
+
+#include <stdbool.h>
+
+#include "agent/why/why.h"
+#include "proto/http/http.h"
+#include "proto/keys/keys.h"
+
+/* How to reach a broker. */
+struct page_door {
+    char service[256]; /* "": no broker is known */
+    bool has_key;
+    struct key key;
+};
+
+/* What is known of a run, beside its broker. Starts zero-initialised, and stays so without a run. */
+struct page_run {
+    char *status; /* JSON; NULL: there is none. Given to the page */
+    bool alive;
+    bool folder_only; /* the broker is not asked */
+    char node[256];   /* machine of the run, if it is another one; "" */
+    struct why_run facts;
+    bool has_facts;
+    struct why why;    /* with a level: instead of what the broker says */
+    const char *level; /* "good", "warn", "bad"; NULL: the broker's answers decide */
+    bool if_silent;    /* the broker's answers decide if there are any */
+};
+
+/* The program that serves the page. Its functions are called from the page's threads. */
+struct page_host {
+    void *ctx;
+    void (*find)(void *ctx, struct page_door *out);
+    void (*look)(void *ctx, struct page_run *out); /* NULL: there is no run */
+    const char *what;                              /* that `stop` ends: "run", "broker" */
+    void (*stop)(void *stop_ctx); /* ends it in order, as a signal would; NULL: it cannot be ended from here */
+    void *stop_ctx;
+};
+
+struct page;
+/* Starts the thread that asks. host is copied. NULL with err set. */
+struct page *page_new(const struct page_host *host, rp_error *err);
+/* Ends calls that wait for the broker; their requests are answered with an error. To be called before the server is stopped. */
+void page_leave(struct page *self);
+/* The server is stopped. NULL is fine. */
+void page_destroy(struct page **self);
+/* The routes of the page. The last one takes every path, so other routes come first. */
+struct http_part page_part(struct page *self);
+
+/* Answers /api/state. */
+void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
+/* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */
+char *page_make_state(const struct page_host *host);
+
+#endif

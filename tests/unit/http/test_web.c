@@ -1,0 +1,180 @@
+/* The broker's HTTP room beside a core thread that works, has no memory, or does not answer. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "broker/http/web.h"
+#include "proto/base/clock.h"
+
+enum mood { WORKS, HAS_NO_MEMORY, IS_SILENT };
+
+/* Stands for the core thread. */
+struct core {
+    struct exchange exchange;
+    pthread_t thread;
+    int wake_fd;
+    atomic_int mood;
+    atomic_uint made;
+    atomic_bool asked, done;
+};
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+static struct snapshot *make(unsigned parts, bool failed)
+{
+    struct snapshot *snapshot = snapshot_new();
+    snapshot->parts = parts;
+    snapshot->made_ns = now();
+    snapshot->failed = failed;
+    snapshot->server.release = snapshot->server.service = snapshot->server.ingest = snapshot->server.events = "";
+    return snapshot;
+}
+
+static void *core_thread(void *arg)
+{
+    struct core *self = arg;
+    while (!atomic_load(&self->done)) {
+        struct pollfd fd = {self->wake_fd, POLLIN, 0};
+        uint64_t count;
+        poll(&fd, 1, 1000);
+        ssize_t ignored = read(self->wake_fd, &count, sizeof count);
+        (void)ignored;
+        unsigned parts = exchange_wanted(&self->exchange);
+        enum mood mood = (enum mood)atomic_load(&self->mood);
+        if (parts)
+            atomic_store(&self->asked, true);
+        if (!parts || mood == IS_SILENT)
+            continue;
+        atomic_fetch_add(&self->made, 1);
+        exchange_give(&self->exchange, make(parts, mood == HAS_NO_MEMORY));
+    }
+    return NULL;
+}
+
+static struct web *begin(struct core *self)
+{
+    rp_error err = {0};
+    *self = (struct core){.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    exchange_init(&self->exchange, self->wake_fd);
+    struct web *web = web_start(&(struct web_options){.address = "127.0.0.1:0", .exchange = &self->exchange}, &err);
+    assert_non_null(web);
+    assert_int_equal(pthread_create(&self->thread, NULL, core_thread, self), 0);
+    return web;
+}
+
+static void end(struct core *self, struct web **web)
+{
+    web_stop(web);
+    assert_null(*web);
+    atomic_store(&self->done, true);
+    exchange_ask(&self->exchange, 1);
+    pthread_join(self->thread, NULL);
+    exchange_fini(&self->exchange);
+    close(self->wake_fd);
+}
+
+static int dial(const struct web *web, const char *path)
+{
+    char text[256];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(web_url(web), ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    int size = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    assert_int_equal(send(fd, text, (size_t)size, MSG_NOSIGNAL), size);
+    return fd;
+}
+
+/* Returns the status; the reply is in out. */
+static int ask(const struct web *web, const char *path, char out[65536])
+{
+    int fd = dial(web, path), status = 0;
+    size_t used = 0;
+    for (ssize_t n; used < 65535 && (n = recv(fd, out + used, 65535 - used, 0)) > 0;)
+        used += (size_t)n;
+    out[used] = '\0';
+    close(fd);
+    sscanf(out, "HTTP/1.1 %d", &status);
+    return status;
+}
+
+static void every_path_is_answered(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"/api",     "/metrics",    "/api/info",    "/api/tables", "/api/sessions",
+                                        "/api/why", "/api/params", "/api/latency", "/healthz"};
+    static char out[65536];
+    struct core core;
+    struct web *web = begin(&core);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        assert_int_equal(ask(web, paths[i], out), 200);
+    assert_int_equal(ask(web, "/api/tables/none", out), 404);
+    /* Of a snapshot that was made for this answer, and of one that an earlier answer has left. */
+    for (int i = 0; i < 2; i++) {
+        double age = -1;
+        assert_int_equal(ask(web, "/api/info", out), 200);
+        const char *at = strstr(out, "\"age_s\": ");
+        assert_non_null(at);
+        sscanf(at, "\"age_s\": %lf", &age);
+        assert_true(age >= 0);
+        usleep(i ? 0 : 110000);
+    }
+    end(&core, &web);
+}
+
+/* A core thread that has no memory is asked once for each request, and the answer comes at once. */
+static void no_memory_is_said(void **state)
+{
+    (void)state;
+    static char out[65536];
+    struct core core;
+    struct web *web = begin(&core);
+    atomic_store(&core.mood, HAS_NO_MEMORY);
+    assert_int_equal(ask(web, "/metrics", out), 503);
+    assert_int_equal(ask(web, "/healthz", out), 503);
+    assert_in_range(atomic_load(&core.made), 2, 3);
+    atomic_store(&core.mood, WORKS);
+    assert_int_equal(ask(web, "/healthz", out), 200);
+    end(&core, &web);
+}
+
+/* The server stops at once, though a request waits for a core thread that does not answer any more. */
+static void stopping_does_not_wait(void **state)
+{
+    (void)state;
+    struct core core;
+    struct web *web = begin(&core);
+    atomic_store(&core.mood, IS_SILENT);
+    int fd = dial(web, "/metrics");
+    while (!atomic_load(&core.asked))
+        usleep(1000);
+    int64_t start_ns = now();
+    end(&core, &web);
+    assert_true(now() - start_ns < 4 * NS_PER_S); /* the request would wait for five seconds */
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_path_is_answered),
+        cmocka_unit_test(no_memory_is_said),
+        cmocka_unit_test(stopping_does_not_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
