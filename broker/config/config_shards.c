@@ -217,9 +217,17 @@ rp_status config_become_shard(struct broker_config *config, rp_error *err)
 
 /* ---- checks ---- */
 
+static bool is_listed(const struct broker_config *config)
+{
+    bool listed = false;
+    for (uint32_t i = 0; i < config_shards(config); i++)
+        listed |= config_shard_endpoint(config, i) != NULL;
+    return listed;
+}
+
 static void check_list(const struct broker_config *config, struct schema_report *report)
 {
-    for (uint32_t i = 0; i < config_shards(config) && config_shard_endpoint(config, 0); i++) {
+    for (uint32_t i = 0; i < config_shards(config); i++) {
         const char *own = config_shard_endpoint(config, i);
         char at[32];
         snprintf(at, sizeof at, "shards[%u]", i);
@@ -238,7 +246,7 @@ static void check_processes(const struct broker_config *config, struct schema_re
     struct {
         const char *key, *value;
     } rows[] = {{"service", config->service}, {"ingest", config->ingest}, {"events", config->events}};
-    for (uint32_t i = 0; i < 3 && !config_shard_endpoint(config, 0); i++)
+    for (uint32_t i = 0; i < 3; i++)
         if (strncmp(rows[i].value, "inproc://", 9) == 0)
             schema_problem(report, rows[i].key,
                            "'%s' is reached from inside one process, and each shard is a process: use tcp or ipc",
@@ -275,8 +283,10 @@ void config_check_shards(const struct broker_config *config, struct schema_repor
                        (long long)config->shard, shards);
     if (shards == 1)
         return;
-    check_list(config, report);
-    check_processes(config, report);
+    if (is_listed(config))
+        check_list(config, report);
+    else
+        check_processes(config, report);
     if (config->memory_limit / shards < LEAST_MEMORY)
         schema_problem(report, "memory_limit", "must be at least 1MiB for each of %u shards", shards);
     for (uint32_t i = 0; i < config->tables.count; i++) {

@@ -88,7 +88,7 @@ struct image_reply {
     size_t size;
 };
 /* As many as the broker itself keeps; the oldest are dropped. */
-#define IMAGE_REPLIES 4096u
+#define IMAGE_REPLIES 8192u
 #define IMAGE_REJECTIONS 8192u
 
 /* A sample that may be asked for again, with its items as they were picked. */

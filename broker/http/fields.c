@@ -162,6 +162,8 @@ const struct field table_fields[] = {
             "The part of them that memory_limit or the disk made necessary."),
     COUNTER(T, orphaned_picks, FIELD_U64, "replay_table_orphaned_picks",
             "Sampled items whose reply could not be delivered."),
+    COUNTER(T, permits, FIELD_U64, "replay_table_permits",
+            "Samples that the limiter has counted for permits, to be picked at any shard."),
     GAUGE(T, episodes, FIELD_U64, "replay_table_episodes", "Episodes of which items were inserted since a reset."),
     GAUGE(T, deleted_episodes, FIELD_U64, "replay_table_deleted_episodes", "Those of which no item is left."),
     GAUGE(T, unique_samples, FIELD_U64, "replay_table_unique_samples", "Items that were sampled at least once."),

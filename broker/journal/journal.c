@@ -121,7 +121,7 @@ struct entry_limiter journal_limiter_body(const struct limiter *limiter)
         .max_diff = limiter->max_diff,
         .offset = limiter->offset,
         .inserts = limiter->inserts,
-        .samples = limiter->samples - limiter->held, /* what nobody was told of is not part of the state */
+        .samples = limiter->samples,
         .deletes = limiter->deletes,
     };
 }

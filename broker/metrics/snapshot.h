@@ -73,7 +73,7 @@ struct snapshot_table {
     double samples_per_insert, min_size, cursor, min_diff, max_diff; /* a bound without limit is infinite */
     uint64_t limiter_inserts, limiter_samples, limiter_deletes;
     /* since this process started, whatever the table was restored with */
-    uint64_t inserts, samples, updates, updates_missing, rejected, evicted, evicted_for_memory, orphaned_picks;
+    uint64_t inserts, samples, updates, updates_missing, rejected, evicted, evicted_for_memory, orphaned_picks, permits;
     uint64_t episodes, deleted_episodes, unique_samples, waiting_inserts, waiting_samplers;
     double insert_rate, sample_rate, update_rate, mean_age_s, mean_staleness, total_priority;
     struct histogram age, staleness; /* of sampled items: nanoseconds; versions of the policy */

@@ -20,10 +20,13 @@ struct kept_reply {
     size_t size;    /* bytes of the frame */
 };
 
+/* Permits come far more often than all other requests: they have a ring of their own, and push out nobody else's reply. */
+enum kept_kind { KEPT_OTHERS, KEPT_PERMITS, KEPT_KINDS };
+
 struct kept_replies {
-    struct kept_reply *ring; /* NULL until a reply is kept */
-    uint32_t next;
-    uint64_t bytes; /* of the frames in the ring */
+    struct kept_reply *rings[KEPT_KINDS]; /* NULL until a reply is kept */
+    uint32_t next[KEPT_KINDS];
+    uint64_t bytes; /* of the frames in the rings */
     struct idmap by_name;
     uint8_t *spare[2]; /* KEPT_REPLY_BYTES each: a finished request is encoded and kept even when memory runs out */
 };
@@ -32,12 +35,12 @@ struct kept_replies {
 bool kept_replies_reserve(struct kept_replies *self);
 /* Takes a reserved block of KEPT_REPLY_BYTES. NULL: there is none, or size is too large for it. */
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size);
-/* Keeps a copy of the frame in place of the oldest reply, and tells loop's effects. Client 0 is anonymous and cannot retry:
+/* Keeps a copy of the frame in place of the oldest reply of its kind, and tells loop's effects. Client 0 is anonymous and cannot retry:
  * its replies are not kept. */
 void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct kept_reply *reply);
 /* NULL: no reply to this request is kept. */
 const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint64_t client, uint64_t id);
-/* Calls fn for every kept reply, oldest first. */
+/* Calls fn for every kept reply: of each kind, oldest first. */
 typedef void kept_reply_fn(void *ctx, const struct kept_reply *reply);
 void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void *ctx);
 void kept_replies_fini(struct kept_replies *self);

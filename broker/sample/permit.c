@@ -30,14 +30,6 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->buffer = limiter_span(&table->limiter);
 }
 
-/* What a table held for the permit is lost with a reset, which sets the limiter to its start. */
-static void follow_resets(struct waiter *self)
-{
-    if (self->resets != self->table->resets)
-        self->granted = 0;
-    self->resets = self->table->resets;
-}
-
 static void permit_end(struct waiter *self)
 {
     waiter_unqueue(self);
@@ -46,34 +38,32 @@ static void permit_end(struct waiter *self)
     waiter_release(self);
 }
 
-/* Answers, and makes the charge final: both are one record of the journal, so that a retry after a crash gets this answer. */
-static void permit_answer(struct waiter *self)
+/* Charges the limiter and answers. Both are one record of the journal, so that a retry after a crash gets this answer. */
+static void permit_grant(struct waiter *self, uint32_t n)
 {
     struct table *table = self->table;
     struct peers *peers = self->samples->peers;
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
-    limiter_settle(&table->limiter, self->granted);
-    table->stats.permits += self->granted;
+    limiter_sampled(&table->limiter, n);
+    table->stats.permits += n;
     permit_state(table, &reply);
-    reply.granted = self->granted;
+    reply.granted = n;
     kept_replies_reserve(&peers->kept_replies); /* others have used what was reserved when the request came */
     EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
-    EFFECT(table->loop, charge, table, self->granted);
+    EFFECT(table->loop, charge, table, n);
     request_finish(peers, &self->wait, REPLAY__REPLY__BODY_PERMIT, &reply.base);
     permit_end(self);
 }
 
 bool permit_serve(struct waiter *self, bool *progress)
 {
-    struct table *table = self->table;
-    follow_resets(self);
-    uint32_t n = (uint32_t)table_sampleable(table, self->want - self->granted);
-    limiter_hold(&table->limiter, n);
-    self->granted += n;
-    *progress |= n > 0;
-    if (self->granted < self->want && !(self->flexible && self->granted > 0))
+    const struct table *table = self->table;
+    uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
+    uint64_t n = table_sampleable(table, self->want);
+    if (n < least)
         return false;
-    permit_answer(self);
+    *progress = true;
+    permit_grant(self, (uint32_t)n);
     return true;
 }
 
@@ -82,32 +72,33 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
     (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
-    uint32_t granted = self->resets == table->resets ? self->granted : 0;
+    uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
     strncpy(out->table, table->name, sizeof out->table - 1);
     out->count = self->want;
-    out->got = granted;
-    int used = snprintf(out->text, sizeof out->text, "table '%s': %u of %u samples permitted; ", table->name, granted,
-                        self->want);
+    int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
+                        (unsigned long long)table_sampleable(table, self->want), self->want);
     if (used < 0 || (size_t)used >= sizeof out->text)
         return;
     char *rest = out->text + used;
     size_t room = sizeof out->text - (size_t)used;
-    limiter_explain_sample(&table->limiter, self->want - granted, rest, room);
+    limiter_explain_sample(&table->limiter, least, rest, room);
     if (!rest[0])
         snprintf(rest, room, "waits for its turn");
 }
 
 void permit_expire(struct waiter *self)
 {
-    follow_resets(self);
-    if (self->granted > 0) {
-        permit_answer(self);
+    const struct table *table = self->table;
+    bool first = !table->waiters || table->waiters == self; /* those before it in the queue get what there is */
+    uint64_t n = first ? table_sampleable(table, self->want) : 0;
+    if (n > 0) {
+        permit_grant(self, (uint32_t)n);
         return;
     }
     struct wait_text why = {0};
     explain(NULL, &self->wait, &why);
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
-    permit_state(self->table, &reply);
+    permit_state(table, &reply);
     request_send(self->samples->peers, &self->wait.to, self->wait.id,
                  &(struct answer){.status = RP_DEADLINE_EXCEEDED,
                                   .text = why.text,
@@ -122,13 +113,10 @@ static void expire(void *ctx, struct wait *wait)
     permit_expire((struct waiter *)wait);
 }
 
-/* The client has given up, or is gone, or the broker stops: nobody was told of what was granted. */
 static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
     (void)ctx;
     struct waiter *self = (struct waiter *)wait;
-    follow_resets(self);
-    limiter_release(&self->table->limiter, self->granted);
     request_fail(self->samples->peers, &wait->to, wait->id, status, text);
     permit_end(self);
 }
@@ -138,7 +126,6 @@ static const struct wait_ops permit_ops = {"permit", expire, cancel, explain};
 rp_status permit_begin(struct waiter *self, const struct request *request, uint64_t timeout_ms, rp_error *err)
 {
     self->serve = permit_serve;
-    self->resets = self->table->resets;
     wait_init(&self->wait, &permit_ops, NULL);
     rp_status status = wait_begin(self->samples->peers, &self->wait, request, timeout_ms, err);
     if (status != RP_OK)

@@ -1,6 +1,6 @@
 /* Permits: a sampler over shards charges the limiter of a shard that has room, and picks its items where the mass is. A permit
- * waits in the queue of its table, like a sample, and picks nothing. What it has been granted is held until it is answered: if the
- * client gives up, or is gone, the limiter gets it back, and after a crash it was never charged. */
+ * waits in the queue of its table, like a sample, and picks nothing. It is charged when it is answered, and not before: a client
+ * that gives up, or is gone, has cost nothing, and the cursor is what clients were told. */
 #ifndef BROKER_PERMIT_H
 #define BROKER_PERMIT_H
 
@@ -12,9 +12,10 @@
 
 /* Lets a permit of waiter->want samples wait on behalf of a request. On an error the waiter is released. */
 rp_status permit_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err);
-/* Charges the limiter as far as it allows. True: the permit was answered, and the waiter is gone. */
+/* Charges the limiter and answers, if it allows the whole count (flexible: at least one). A count above what the bounds ever
+ * allow at once is granted in part. True: the permit was answered, and the waiter is gone. */
 bool permit_serve(struct waiter *waiter, bool *progress);
-/* The deadline has passed: answers with what was granted, or with an error. Ends the waiter. */
+/* The deadline has passed: answers with what can be granted now, or with an error. Ends the waiter. */
 void permit_expire(struct waiter *waiter);
 /* Fills in all but what was granted. */
 void permit_state(const struct table *table, Replay__PermitReply *out);

@@ -39,8 +39,6 @@ struct waiter {
     struct kept_sample *reserved; /* memory to keep its picks in */
     struct park park;
     struct picks picks;
-    uint32_t granted; /* of a permit: samples that the limiter holds for it */
-    uint64_t resets;  /* of the table, when it was granted them */
 };
 
 /* Takes an empty waiter from the spare ones, or makes one. NULL: no memory. */

@@ -284,27 +284,8 @@ void limiter_sampled(struct limiter *self, uint64_t n)
 
 void limiter_refund(struct limiter *self, uint64_t n)
 {
-    assert(n <= self->samples - self->held);
+    assert(n <= self->samples);
     self->samples -= n;
-}
-
-void limiter_hold(struct limiter *self, uint64_t n)
-{
-    self->samples += n;
-    self->held += n;
-}
-
-void limiter_release(struct limiter *self, uint64_t n)
-{
-    assert(n <= self->held);
-    self->samples -= n;
-    self->held -= n;
-}
-
-void limiter_settle(struct limiter *self, uint64_t n)
-{
-    assert(n <= self->held);
-    self->held -= n;
 }
 
 void limiter_deleted(struct limiter *self, uint64_t n)
@@ -318,7 +299,6 @@ void limiter_reset(struct limiter *self)
     self->inserts = 0;
     self->samples = 0;
     self->deletes = 0;
-    self->held = 0;
     self->offset = 0;
 }
 
@@ -336,6 +316,13 @@ double limiter_span(const struct limiter *self)
 {
     double width = self->max_diff - self->min_diff;
     return width < (double)MOST_COUNT ? width : 0.0;
+}
+
+/* Inserts go on until the next one would exceed the upper bound. */
+uint64_t limiter_most_at_once(const struct limiter *self, uint64_t most)
+{
+    double span = limiter_span(self);
+    return span > 0.0 ? to_count(fmax(1.0, span - self->samples_per_insert), most) : most;
 }
 
 uint64_t limiter_size(const struct limiter *self)

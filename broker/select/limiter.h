@@ -35,7 +35,6 @@ struct limiter {
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;
-    uint64_t held; /* of samples: charged for requests that are not answered yet */
 };
 
 /* A change of a running limiter; NaN leaves a value as it is. */
@@ -67,16 +66,13 @@ void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
 
-/* Charges samples that may still be given back; gives them back; or makes the charge final. */
-void limiter_hold(struct limiter *self, uint64_t n);
-void limiter_release(struct limiter *self, uint64_t n);
-void limiter_settle(struct limiter *self, uint64_t n);
-
 /* True if inserts wait for samples: then an item that leaves before it was sampled reduces the inserts that are possible. */
 bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);
 /* Returns the width between the bounds of the cursor. 0: it has not both. */
 double limiter_span(const struct limiter *self);
+/* Returns the most samples, at most `most`, that are sure to be allowed at once some day, if inserts go on and nobody else samples. */
+uint64_t limiter_most_at_once(const struct limiter *self, uint64_t most);
 uint64_t limiter_size(const struct limiter *self);
 
 /* Both write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a

@@ -37,8 +37,6 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
     request->answered = true;
     if (!table->waiters && permit_serve(waiter, &progress))
         return RP_OK;
-    if (progress)
-        table_mark(table); /* inserts may have room */
     if (timed && ask->timeout_ms == 0)
         permit_expire(waiter);
     else

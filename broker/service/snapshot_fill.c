@@ -211,6 +211,7 @@ void snapshot_fill_table(struct snapshot *self, const struct table *table)
     out->evicted = stats->evicted - restored->evicted;
     out->evicted_for_memory = stats->evicted_for_memory;
     out->orphaned_picks = stats->orphaned_picks;
+    out->permits = stats->permits;
     out->episodes = stats->episodes;
     out->deleted_episodes = table_deleted_episodes(table);
     out->unique_samples = stats->unique_samples;

@@ -279,23 +279,26 @@ static bool has_strangers(const struct intake *self, const struct item_run *run)
     return wire_key_shard(differs) != 0;
 }
 
-/* Takes item i of a run, some of which have keys of other shards: those are refused. */
-static bool take_stranger(struct intake *self, const struct item_run *run, uint32_t i)
-{
-    rp_status refused = self->refused;
-    const char *why = self->why;
+/* Why an item is refused whose key is of another shard; and why all are, if they are. */
+struct stranger {
+    rp_status refused;
+    const char *why;
     rp_error err;
-    uint64_t key = pb_u64(&self->in.item_key, run->first + i);
-    if (refused == RP_OK && wire_key_shard(key ^ self->session->keys.base)) {
-        self->refused = err_set(&err, RP_INVALID_ARGUMENT,
-                                "key %llu is of shard %u, and this broker is shard %u: use the keys of the session",
-                                (unsigned long long)key, wire_key_shard(key), wire_key_shard(self->session->keys.base));
-        self->why = err.text;
-    }
-    bool taken = take_item(self, run, i);
-    self->refused = refused;
-    self->why = why;
-    return taken;
+};
+
+/* Before item i is taken: refuses it if its key is of another shard. Out of the way of take_run: almost no broker needs it. */
+static __attribute__((noinline)) void check_stranger(struct intake *self, const struct item_run *run, uint32_t i,
+                                                     struct stranger *out)
+{
+    uint64_t key = pb_u64(&self->in.item_key, run->first + i), own = self->session->keys.base;
+    self->refused = out->refused;
+    self->why = out->why;
+    if (out->refused != RP_OK || !wire_key_shard(key ^ own))
+        return;
+    self->refused = err_set(&out->err, RP_INVALID_ARGUMENT,
+                            "key %llu is of shard %u, and this broker is shard %u: use the keys of the session",
+                            (unsigned long long)key, wire_key_shard(key), wire_key_shard(own));
+    self->why = out->err.text;
 }
 
 /* Continues a flow after items that were lost with an older state of the broker. */
@@ -359,15 +362,22 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     self->allowance = 0;
     uint64_t before = run.flow ? run.flow->resolved - run.flow->rejected : 0;
     bool ok = true, strangers = config_shards(session->sessions->config) > 1 && has_strangers(self, &run);
+    struct stranger stranger;
+    stranger.refused = self->refused;
+    stranger.why = self->why;
     for (uint32_t i = 0; i < n && ok; i++) {
         ok = credit_reserve(session);
         if (!ok)
             break;
+        if (__builtin_expect(strangers, 0))
+            check_stranger(self, &run, i, &stranger);
         if (!run.flow || text[0])
             reject_item(self, &run, i, text);
         else if (run.number + i > run.flow->arrived) /* otherwise it was sent again */
-            ok = strangers ? take_stranger(self, &run, i) : take_item(self, &run, i);
+            ok = take_item(self, &run, i);
     }
+    self->refused = stranger.refused;
+    self->why = stranger.why;
     if (!run.flow)
         return ok;
     session->sessions->inserted += run.flow->resolved - run.flow->rejected - before;

@@ -140,10 +140,19 @@ static void print_help(struct printer *p, const struct schema_row *row)
     fputc('\n', p->out);
 }
 
+/* True if the strings stand for a number. */
+static bool is_count(const struct schema_row *row, const struct schema_list *list)
+{
+    bool count = row->type == SCHEMA_COUNT && list->count > 0;
+    for (uint32_t i = 0; count && i < list->count; i++)
+        count = !((char *const *)list->data)[i][0];
+    return count;
+}
+
 static void print_flow(struct printer *p, const struct schema_row *row, const struct schema_list *list)
 {
     bool map = row->type == SCHEMA_OPTIONS;
-    if (row->type == SCHEMA_COUNT && list->count && !((char *const *)list->data)[0][0]) {
+    if (is_count(row, list)) {
         fprintf(p->out, " %u\n", list->count);
         return;
     }

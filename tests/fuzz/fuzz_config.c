@@ -28,7 +28,7 @@ struct root {
     double real;
     char *text;
     int32_t choice;
-    struct schema_list words, parts;
+    struct schema_list words, names, parts;
 };
 
 static const char *const choices[] = {"fifo", "lifo", "uniform", NULL};
@@ -42,6 +42,7 @@ static const struct schema_row rows[] = {
     {"text", SCHEMA_STRING, offsetof(struct root, text), "hello", .help = ""},
     {"choice", SCHEMA_ENUM, offsetof(struct root, choice), "fifo", .choices = choices, .help = ""},
     {"words", SCHEMA_STRINGS, offsetof(struct root, words), "[a, b]", .help = ""},
+    {"names", SCHEMA_COUNT, offsetof(struct root, names), "1", .help = ""},
     {"parts", SCHEMA_LIST, offsetof(struct root, parts), NULL, .elem_size = sizeof(struct part), .help = ""},
     {"parts[].name", SCHEMA_STRING, offsetof(struct part, name), NULL, 1, 64, .help = ""},
     {"parts[].shape", SCHEMA_INTS, offsetof(struct part, shape), NULL, .help = ""},

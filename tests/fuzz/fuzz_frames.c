@@ -127,6 +127,7 @@ static void fuzz_sample(const uint8_t *data, size_t size)
     if (m == NULL)
         return;
     CHECK(m->count == in.count && m->distinct == in.distinct && m->flexible == in.flexible);
+    CHECK(m->whole == in.whole && m->paid == in.paid);
     CHECK(strnlen(m->table, in.table.size) <= in.table.size);
     CHECK(in.has_timeout == (m->has_timeout_ms_case == REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS));
     CHECK(!in.has_timeout || in.timeout_ms == m->timeout_ms);
@@ -221,6 +222,7 @@ static void fuzz_sampled(const uint8_t *data, size_t size)
     CHECK(in.block_column.n == m->block_column.len && in.block_codec.n == m->block_codec.len);
     CHECK(m->packed == in.packed && m->table_size == in.table_size && m->waited_ns == in.waited_ns);
     CHECK(m->partial == in.partial && m->n_layouts == in.n_layouts);
+    CHECK(memcmp(&m->mass, &in.mass, sizeof in.mass) == 0 && m->room == in.room);
     replay__sample_reply__free_unpacked(m, NULL);
 }
 
@@ -236,7 +238,7 @@ static void fuzz_request(const uint8_t *data, size_t size)
     if (m == NULL)
         return;
     CHECK(m->version == in.version && m->id == in.id && m->client == in.client && m->settled == in.settled);
-    CHECK(in.body > REPLAY__REQUEST__BODY_TRACE_SPANS ? m->body_case == 0 : m->body_case == in.body);
+    CHECK(in.body > REPLAY__REQUEST__BODY_PERMIT ? m->body_case == 0 : m->body_case == in.body);
     replay__request__free_unpacked(m, NULL);
 }
 

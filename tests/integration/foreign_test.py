@@ -182,7 +182,8 @@ def the_document_names_every_field(world):
     document = examples.DOCUMENT.read_text()
     words = set(re.findall(r"\w+", document))
     for name in ("Request", "Reply", "Column", "Hello", "HelloReply", "TableSpec", "Heartbeat", "Credit", "Rejection",
-                 "Bye", "Sample", "Field", "Layout", "SampleReply", "Update", "Delete", "Cancel", "ChangeReply",
+                 "Bye", "Sample", "Permit", "PermitReply", "Field", "Layout", "SampleReply", "Update", "Delete",
+                 "Cancel", "ChangeReply",
                  "Fetch", "List", "Reset", "SetLimiter", "Info", "ParamsPut", "ParamsGet", "SlotInfo", "Counter",
                  "Reduce", "ReduceReply", "Ingest", "Checkpoint", "CheckpointReply", "DiskInfo"):
         descriptor = pb.DESCRIPTOR.message_types_by_name[name]

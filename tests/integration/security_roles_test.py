@@ -24,6 +24,7 @@ ROWS = {
     "heartbeat": (ACTOR, pb.Heartbeat(session=SESSION, epoch=1)),
     "bye": (ACTOR, pb.Bye(session=SESSION)),
     "sample": (LEARNER, pb.Sample(table="t", count=1, timeout_ms=0)),
+    "permit": (LEARNER, pb.Permit(table="t", count=1, timeout_ms=0)),
     "update": (LEARNER, pb.Update(table="t", key=[1], priority=[2.0])),
     "delete": (LEARNER, pb.Delete(table="t", key=[1])),
     "cancel": (EVERYBODY, pb.Cancel(id=[12345])),
@@ -49,7 +50,8 @@ DOCUMENTED = {
     "write (sessions, heartbeats, everything on `ingest`)": ("heartbeat", "bye", "ingest"),
     "counters": ("counter",),
     "read parameters": ("params_get",),
-    "sample, update, delete, publish parameters, reduce": ("sample", "update", "delete", "params_put", "reduce"),
+    "sample, permits, update, delete, publish parameters, reduce": ("sample", "permit", "update", "delete",
+                                                                    "params_put", "reduce"),
     "list and fetch items": ("list", "fetch"),
     "reset, limiter, checkpoint, trace": ("reset", "set_limiter", "checkpoint", "trace"),
 }

@@ -38,6 +38,8 @@ static void start(struct embed *self, const char *tables, const char *more)
     self->context = zmq_ctx_new();
     zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 20000);
     rp_error err = {0};
+    if (config_become_shard(&self->config, &err) != RP_OK)
+        fail_msg("%s", err.text);
     self->broker =
         broker_new(&self->config, self->real_time ? clock_system() : clock_manual(&self->manual), self->context, &err);
     if (!self->broker)

@@ -18,7 +18,7 @@
 #define TESTPEER_COLUMNS 8u
 #define NO_TIMEOUT (-1)
 
-enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4 };
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8 };
 
 struct testpeer_column {
     const char *name, *dtype;
@@ -141,6 +141,9 @@ void testpeer_read(struct testpeer *self);
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags);
 struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count);
+/* Asks for a permit, with this id (0: the next). flags: FLEXIBLE or 0. */
+uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
+                         int flags);
 struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
                                         const double *priorities);
 struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);

@@ -16,6 +16,7 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     sample.distinct = flags & DISTINCT;
     sample.flexible = (flags & FLEXIBLE) != 0;
     sample.whole = (flags & WHOLE) != 0;
+    sample.paid = (flags & PAID) != 0;
     if (timeout_ms >= 0) {
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         sample.timeout_ms = (uint64_t)timeout_ms;
@@ -23,6 +24,23 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
     request.sample = &sample;
     return testpeer_ask(self, &request);
+}
+
+uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
+                         int flags)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Permit permit = REPLAY__PERMIT__INIT;
+    permit.table = testpeer_text(table);
+    permit.count = count;
+    permit.flexible = (flags & FLEXIBLE) != 0;
+    if (timeout_ms >= 0) {
+        permit.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        permit.timeout_ms = (uint64_t)timeout_ms;
+    }
+    request.body_case = REPLAY__REQUEST__BODY_PERMIT;
+    request.permit = &permit;
+    return testpeer_ask_with(self, &request, id, NULL, 0);
 }
 
 struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count)

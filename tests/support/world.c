@@ -95,10 +95,27 @@ static void do_sample(struct world *self)
 {
     struct testpeer *peer = some_peer(self);
     const char *table = below(self, 8) ? some_table(self) : "copies";
-    static const int flags[] = {0, 0, DISTINCT, FLEXIBLE, WHOLE};
-    testpeer_sample(peer, table, 1 + below(self, 12), below(self, 2) ? 0 : 50, flags[below(self, 5)]);
+    static const int flags[] = {0, 0, DISTINCT, FLEXIBLE, WHOLE, PAID, PAID | DISTINCT};
+    testpeer_sample(peer, table, 1 + below(self, 12), below(self, 2) ? 0 : 50, flags[below(self, 7)]);
     if (below(self, 2))
         embed_settle(&self->embed);
+}
+
+/* Permits that are granted at once, wait, or are given up. */
+static void do_permit(struct world *self)
+{
+    struct testpeer *peer = some_peer(self);
+    uint64_t id = testpeer_permit(peer, 0, below(self, 3) ? "prio" : some_table(self), below(self, 60),
+                                  below(self, 2) ? 0 : 50, below(self, 2) ? FLEXIBLE : 0);
+    if (below(self, 4) != 0)
+        return;
+    Replay__Cancel ask = REPLAY__CANCEL__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    ask.n_id = 1;
+    ask.id = &id;
+    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
+    request.cancel = &ask;
+    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
 }
 
 static void do_update(struct world *self)
@@ -188,8 +205,10 @@ static void step(struct world *self)
     uint32_t dice = below(self, 100);
     if (dice < 40)
         do_insert(self);
-    else if (dice < 62)
+    else if (dice < 57)
         do_sample(self);
+    else if (dice < 62)
+        do_permit(self);
     else if (dice < 74)
         do_update(self);
     else if (dice < 79)

@@ -216,13 +216,13 @@ static void test_replies(void **state)
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
-    for (uint64_t i = 0; i < 5 * IMAGE_REPLIES; i++) {
+    for (uint64_t i = 0; i < 5 * IMAGE_REPLIES + 2; i++) {
         put_request(ENTRY_REPLY, 1, i, "frame");
         if (i % 3 == 0)
             put_request(ENTRY_FORGET, 1, i, NULL);
         sure(&image);
     }
-    put_request(ENTRY_REPLY, 1, 5 * IMAGE_REPLIES - 1, "again");
+    put_request(ENTRY_REPLY, 1, 5 * IMAGE_REPLIES + 1, "again");
     sure(&image);
     image_finish(&image);
     assert_int_equal(image.n_replies, IMAGE_REPLIES);

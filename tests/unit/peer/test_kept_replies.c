@@ -74,6 +74,23 @@ static void the_oldest_replies_go_first(void **state)
     kept_replies_fini(&kept);
 }
 
+/* However many permits there are, a counter's reply stays. */
+static void permits_push_out_permits_alone(void **state)
+{
+    (void)state;
+    struct loop loop = {0};
+    struct kept_replies kept = {0};
+    uint8_t permit[] = {0x08, 1, 0xA2, 0x02, 0x02, 0x08, 0x05}; /* Reply {version: 1, permit: {granted: 5}} */
+    add(&kept, &loop, 1, 7, 20);
+    for (uint64_t id = 1; id <= KEPT + 10; id++)
+        kept_replies_add(&kept, &loop, &(struct kept_reply){2, id, permit, sizeof permit});
+    assert_non_null(kept_replies_find(&kept, 1, 7));
+    assert_null(kept_replies_find(&kept, 2, 10));
+    assert_int_equal(kept_replies_find(&kept, 2, 11)->size, sizeof permit);
+    assert_int_equal(kept.bytes, 20 + KEPT * sizeof permit);
+    kept_replies_fini(&kept);
+}
+
 static void a_reservation_gives_two_blocks(void **state)
 {
     (void)state;
@@ -96,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_retry_finds_its_reply_and_nobody_elses),
         cmocka_unit_test(the_oldest_replies_go_first),
+        cmocka_unit_test(permits_push_out_permits_alone),
         cmocka_unit_test(a_reservation_gives_two_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

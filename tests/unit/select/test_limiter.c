@@ -375,6 +375,82 @@ static void random_runs_follow_the_rules(void **state)
     }
 }
 
+/* Items come and go, and permits are granted, whole or in part. The naive limiter counts what the real one should. */
+static void shard_step(struct limiter *limiter, struct naive_limiter *naive, struct rng *rng)
+{
+    uint64_t n = 1 + rng_below(rng, 30);
+    switch (rng_below(rng, 4)) {
+    case 0:
+    case 1:
+        for (n = limiter_insertable(limiter, n); n > 0; n--) {
+            assert_true(naive_may_insert(naive));
+            naive->inserts++;
+            limiter_inserted(limiter, 1);
+        }
+        break;
+    case 2:
+        n = limiter_sampleable(limiter, n);
+        limiter_sampled(limiter, n);
+        for (; n > 0; n--, naive->samples++)
+            assert_true(naive_may_sample(naive));
+        break;
+    default: /* a paid pick counts and is taken back; then an item leaves */
+        limiter_sampled(limiter, n);
+        limiter_refund(limiter, n);
+        n = (double)limiter_size(limiter) > limiter->min_size ? 1 : 0;
+        limiter_deleted(limiter, n);
+        naive->deletes += n;
+    }
+}
+
+/* Whatever the shards are asked for: as each stays within its bounds, all of them together stay within those of the whole. */
+static void permits_keep_the_sum_of_shards_within_the_bounds(void **state)
+{
+    (void)state;
+    enum { SHARDS = 5 };
+    struct rng rng;
+    rng_seed(&rng, naive_seed("permits"));
+    for (int run = 0; run < 100; run++) {
+        double spi = exp(4.0 * rng_unit(&rng) - 2.0), least = fmax(1.0, spi);
+        double min_size = (double)(1 + rng_below(&rng, 20)), buffer = SHARDS * least * (1.0 + 20.0 * rng_unit(&rng));
+        double centre = SHARDS * spi * min_size;
+        struct limiter limiters[SHARDS];
+        struct naive_limiter naive[SHARDS];
+        for (uint32_t s = 0; s < SHARDS; s++) {
+            limiters[s] = make_ratio(spi, min_size, buffer / SHARDS);
+            limiter_inserted(&limiters[s], (uint64_t)min_size);
+            naive[s] = naive_of(&limiters[s]);
+        }
+        for (int i = 0; i < 1000; i++) {
+            uint32_t s = (uint32_t)rng_below(&rng, SHARDS);
+            shard_step(&limiters[s], &naive[s], &rng);
+            assert_int_equal(limiters[s].samples, naive[s].samples);
+            double sum = 0;
+            for (uint32_t k = 0; k < SHARDS; k++)
+                sum += limiter_cursor(&limiters[k]);
+            assert_true(sum >= centre - buffer - 1e-6 && sum <= centre + buffer + 1e-6);
+        }
+    }
+}
+
+/* A count that is not above this is allowed some day, however inserts fall: otherwise a permit would wait for ever. */
+static void what_is_possible_at_once_comes_if_inserts_go_on(void **state)
+{
+    (void)state;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("at once"));
+    for (int run = 0; run < 2000; run++) {
+        struct limiter_config config = random_config(&rng);
+        struct limiter limiter = make(&config);
+        uint64_t count = limiter_most_at_once(&limiter, 1 + rng_below(&rng, 60));
+        assert_true(count >= 1);
+        for (int i = 0; i < 20; i++)
+            step(&limiter, &rng);
+        limiter_inserted(&limiter, limiter_insertable(&limiter, 100000));
+        assert_int_equal(limiter_sampleable(&limiter, count), count);
+    }
+}
+
 static void large_counts_are_exact(void **state)
 {
     (void)state;
@@ -450,6 +526,8 @@ int main(void)
         cmocka_unit_test(a_new_ratio_leaves_the_cursor_in_place),
         cmocka_unit_test(each_kind_has_its_own_values_to_change),
         cmocka_unit_test(random_runs_follow_the_rules),
+        cmocka_unit_test(permits_keep_the_sum_of_shards_within_the_bounds),
+        cmocka_unit_test(what_is_possible_at_once_comes_if_inserts_go_on),
         cmocka_unit_test(large_counts_are_exact),
         cmocka_unit_test(small_buffers_are_not_overrun),
     };

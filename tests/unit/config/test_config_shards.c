@@ -1,0 +1,270 @@
+/* Shards by configuration: what each takes of the whole, where it listens, what all have in common, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/config/config.h"
+#include "tests/support/embed.h"
+#include "tests/support/testpeer.h"
+
+#define TABLES                                                                                                         \
+    "tables:\n"                                                                                                        \
+    "  - {name: r, max_size: 1001, max_bytes: 10MiB, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, "  \
+    "min_size: 10, error_buffer: 100}}\n"                                                                              \
+    "  - {name: d, max_size: 8, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, "          \
+    "min_diff: -40}}\n"                                                                                                \
+    "  - {name: q, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 9}}\n"
+
+static struct broker_config config;
+
+static void read(const char *yaml)
+{
+    char problems[2000];
+    if (!embed_read_config(yaml, &config, problems, sizeof problems))
+        fail_msg("%s", problems);
+}
+
+/* Reads a configuration and becomes one of its shards. */
+static void become(const char *keys, int shard)
+{
+    char yaml[2000];
+    rp_error err = {0};
+    snprintf(yaml, sizeof yaml, "%sshard: %d\n" TABLES, keys, shard);
+    read(yaml);
+    if (config_become_shard(&config, &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+static void end(void)
+{
+    schema_free(&broker_schema, &config);
+}
+
+static void a_shard_takes_its_part(void **state)
+{
+    (void)state;
+    become("shards: 4\nmemory_limit: 1GiB\njournal: {dir: /tmp/j, max: 10MiB}\nstorage: {dir: /tmp/j, memory: 8MiB}\n",
+           0);
+    const struct table_config *tables = config.tables.data;
+    assert_int_equal(config.memory_limit, INT64_C(256) << 20);
+    assert_int_equal(config.journal_max, (INT64_C(10) << 20) / 4);
+    assert_int_equal(config.storage_memory, INT64_C(2) << 20);
+    assert_string_equal(config.journal_dir, "/tmp/j/shard-0");
+    assert_string_equal(config.storage_dir, "/tmp/j/shard-0");
+    assert_string_equal(config.checkpoint_dir, "");
+    assert_int_equal(tables[0].max_size, 251);
+    assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4);
+    assert_true(tables[0].limiter.min_size == 3 && tables[0].limiter.error_buffer == 25);
+    assert_true(tables[1].limiter.min_diff == -10 && tables[1].limiter.max_diff == 1e18);
+    assert_true(tables[2].limiter.size == 3 && tables[2].max_size == 3);
+    end();
+}
+
+static void a_broker_alone_stays_as_it_is(void **state)
+{
+    (void)state;
+    static const char *const alone[] = {"", "shards: 1\n", "shards: [tcp://127.0.0.1:1]\n"};
+    for (uint32_t i = 0; i < 3; i++) {
+        become(alone[i], i == 2 ? 0 : -1);
+        assert_int_equal(config_shards(&config), 1);
+        assert_int_equal(((const struct table_config *)config.tables.data)->max_size, 1001);
+        assert_int_equal(config.settings, 0);
+        assert_string_equal(config.service, "tcp://127.0.0.1:7600");
+        end();
+    }
+}
+
+static void each_shard_listens_somewhere_else(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        int shard;
+        const char *service, *ingest, *events, *http;
+    } rows[] = {
+        {"shards: 3\nhttp: 127.0.0.1:9000\n", 2, "tcp://127.0.0.1:7606", "tcp://127.0.0.1:7607", "tcp://127.0.0.1:7608",
+         "127.0.0.1:9002"},
+        {"shards: 3\nhttp: 127.0.0.1:0\nservice: tcp://127.0.0.1:0\ningest: ipc:///tmp/i\nevents: tcp://*:0\n", 1,
+         "tcp://127.0.0.1:0", "ipc:///tmp/i-1", "tcp://*:0", "127.0.0.1:0"},
+        {"shards: 3\ningest: ipc:///tmp/i\n", 0, "tcp://127.0.0.1:7600", "ipc:///tmp/i", "tcp://127.0.0.1:7602", ""},
+        {"shards: [tcp://127.0.0.1:7700, tcp://10.0.0.7:7700]\n", 1, "tcp://10.0.0.7:7700", "tcp://10.0.0.7:0",
+         "tcp://10.0.0.7:0", ""},
+        /* libzmq binds no names. */
+        {"shards: [tcp://localhost:7700, tcp://broker.lab:7700]\n", 0, "tcp://127.0.0.1:7700", "tcp://127.0.0.1:0",
+         "tcp://127.0.0.1:0", ""},
+        {"shards: [tcp://localhost:7700, tcp://broker.lab:7700]\n", 1, "tcp://*:7700", "tcp://*:0", "tcp://*:0", ""},
+        {"shards: ['tcp://[::1]:7700', ipc:///tmp/s]\nevents: tcp://127.0.0.1:5\n", 0, "tcp://[::1]:7700",
+         "tcp://[::1]:0", "tcp://127.0.0.1:5", ""},
+        {"shards: ['tcp://[::1]:7700', ipc:///tmp/s]\n", 1, "ipc:///tmp/s", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0",
+         ""},
+        {"shards: [tcp://a:7700, tcp://b:7700]\nservice: tcp://*:7700\n", 1, "tcp://*:7700", "tcp://*:0", "tcp://*:0",
+         ""},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        become(rows[i].keys, rows[i].shard);
+        assert_string_equal(config.service, rows[i].service);
+        assert_string_equal(config.ingest, rows[i].ingest);
+        assert_string_equal(config.events, rows[i].events);
+        assert_string_equal(config.http, rows[i].http);
+        end();
+    }
+    char problems[500];
+    rp_error err = {0};
+    assert_true(embed_read_config("shards: 200\nshard: 199\nservice: tcp://127.0.0.1:65000\ntables: [{name: a}]\n",
+                                  &config, problems, sizeof problems));
+    assert_int_equal(config_become_shard(&config, &err), RP_INVALID_ARGUMENT);
+    end();
+    assert_true(
+        embed_read_config("shards: [tcp://a:1, tcp://b:1]\ntables: [{name: a}]\n", &config, problems, sizeof problems));
+    assert_int_equal(config_become_shard(&config, &err), RP_INVALID_ARGUMENT); /* which of them is it? */
+    end();
+}
+
+static uint64_t settings(const char *keys, int shard)
+{
+    become(keys, shard);
+    uint64_t hash = config.settings;
+    end();
+    return hash;
+}
+
+static void the_hash_covers_tables_and_count_alone(void **state)
+{
+    (void)state;
+    uint64_t one = settings("shards: 4\n", 0);
+    assert_true(one != 0);
+    assert_true(one == settings("shards: 4\nservice: tcp://*:1\njournal: {dir: /tmp/x}\nseed: 5\n", 3));
+    assert_true(one == settings("shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\n", 2));
+    assert_true(one != settings("shards: 3\n", 0));
+    char yaml[500];
+    static const char *const tables[] = {"max_size: 100", "max_size: 101", "limiter: {kind: none}",
+                                         "sampler: {kind: prioritized}", "metadata: x"};
+    uint64_t hashes[5];
+    for (uint32_t i = 0; i < 5; i++) {
+        rp_error err = {0};
+        snprintf(yaml, sizeof yaml, "shards: 2\nshard: 0\ntables: [{name: a, %s}]\n", tables[i]);
+        read(yaml);
+        assert_int_equal(config_become_shard(&config, &err), RP_OK);
+        hashes[i] = config.settings;
+        end();
+        for (uint32_t k = 0; k < i; k++)
+            assert_true(hashes[i] != hashes[k]);
+    }
+}
+
+static void what_shards_cannot_do_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *place;
+    } rows[] = {
+        {"shards: 256\ntables: [{name: a}]\n", ":1:9: shards: "},
+        {"shards: 0\ntables: [{name: a}]\n", ":1:9: shards: "},
+        {"shards: []\ntables: [{name: a}]\n", "shards: "},
+        {"shards: -1\ntables: [{name: a}]\n", ":1:9: shards: "},
+        {"shards: ['', tcp://b:1]\ntables: [{name: a}]\n", "shards[0]: "},
+        {"shards: many\ntables: [{name: a}]\n", ":1:9: shards: "},
+        {"shards: 2\nshard: 2\ntables: [{name: a}]\n", ":2:8: shard: "},
+        {"shard: 1\ntables: [{name: a}]\n", ":1:8: shard: "},
+        {"shards: [tcp://a:1, tcp://b]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
+        {"shards: [tcp://a:1, tcp://b:0]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
+        {"shards: [tcp://a:1, tcp://a:1]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
+        {"shards: 2\nservice: inproc://a\ntables: [{name: a}]\n", ":2:10: service: "},
+        {"shards: 8\nmemory_limit: 4MiB\ntables: [{name: a}]\n", ":2:15: memory_limit: "},
+        {"shards: 2\ntables: [{name: a, sampler: lifo}]\n", "tables[0].sampler: "},
+        {"shards: 2\ntables: [{name: a, sampler: max_heap}]\n", "tables[0].sampler: "},
+        {"shards: 2\ntables: [{name: a, sampler: min_heap}]\n", "tables[0].sampler: "},
+        {"shards: 4\ntables: [{name: a, max_size: 3, limiter: {kind: queue, size: 3}}]\n", "tables[0].limiter: "},
+        {"shards: 2\ntables: [{name: a, limiter: {kind: stack, size: 30}}]\n", "tables[0].limiter: "},
+        {"shards: 4\ntables: [{name: a, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, "
+         "error_buffer: 31}}]\n",
+         "tables[0].limiter: "},
+    };
+    char problems[2000];
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_false(embed_read_config(rows[i].yaml, &config, problems, sizeof problems));
+        if (!strstr(problems, rows[i].place))
+            fail_msg("%s\nsays\n%s", rows[i].yaml, problems);
+    }
+    read("shards: 4\ntables: [{name: a, remover: min_heap, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
+         "8, "
+         "min_size: 100, error_buffer: 32}}]\n");
+    end();
+}
+
+static void a_count_and_a_list_read_back(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"7", "[\"tcp://a:1\", \"tcp://b:1\"]"};
+    for (uint32_t i = 0; i < 2; i++) {
+        char yaml[200], *text = NULL, want[100];
+        size_t size;
+        snprintf(yaml, sizeof yaml, "shards: %s\ntables: [{name: a}]\n", values[i]);
+        read(yaml);
+        FILE *file = open_memstream(&text, &size);
+        schema_print(&broker_schema, &config, file);
+        fclose(file);
+        snprintf(want, sizeof want, "\nshards: %s\n", values[i]);
+        assert_non_null(strstr(text, want));
+        end();
+        read(text);
+        assert_int_equal(config_shards(&config), i ? 2 : 7);
+        assert_true((config_shard_endpoint(&config, 1) != NULL) == (i == 1));
+        end();
+        free(text);
+    }
+}
+
+/* Keys begin with the number of the shard, clients learn of the others, and items with keys of another shard are refused. */
+static void a_broker_is_one_of_its_shards(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *writer = testpeer_opened(embed, false);
+    assert_int_equal(wire_key_shard(writer->key_base), 3);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Hello hello = REPLAY__HELLO__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_HELLO;
+    request.hello = &hello;
+    const Replay__HelloReply *reply = testpeer_call(writer, &request)->reply->hello;
+    assert_int_equal(reply->shard, 3);
+    assert_int_equal(reply->n_shards, 4);
+    assert_string_equal(reply->shards[1], "tcp://b:1");
+    assert_true(reply->settings != 0);
+    uint32_t layout = testpeer_plain(writer, "t");
+    uint64_t own = writer->key_base, keys[] = {own + 1, 7, own + 2, UINT64_C(2) << 56 | 9};
+    for (uint32_t i = 0; i < 4; i++) {
+        const void *blocks[] = {&keys[i]};
+        testpeer_item(writer, layout, keys[i], 1, testpeer_chunk(writer, 1, blocks, false), 0, 1);
+    }
+    testpeer_push(writer);
+    testpeer_heartbeat(writer, 0, false);
+    const struct table *table = embed_table(embed, "t");
+    assert_int_equal(table->in.size, 2);
+    assert_int_equal(testpeer_resolved(writer, 0), 4);
+    assert_int_equal(table->stats.rejected, 2);
+    assert_int_equal(embed->broker->tables.ordinals.at[writer->ordinal].items, 2);
+    assert_int_equal(testpeer_delete(writer, "t", 4, keys)->reply->change->applied, 2);
+    assert_int_equal(embed->broker->tables.ordinals.at[writer->ordinal].items, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_shard_takes_its_part),
+        cmocka_unit_test(a_broker_alone_stays_as_it_is),
+        cmocka_unit_test(each_shard_listens_somewhere_else),
+        cmocka_unit_test(the_hash_covers_tables_and_count_alone),
+        cmocka_unit_test(what_shards_cannot_do_is_refused),
+        cmocka_unit_test(a_count_and_a_list_read_back),
+        EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
+                   "shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\nshard: 3\n"),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,354 @@
+/* Permits and paid samples: the limiter is charged once, when somebody is told so, and picks that are paid ask it nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
+
+/* The cursor begins at 2 * 10 and may go from 0 to 40. */
+#define RATIO                                                                                                          \
+    "  - {name: t, max_size: 100, sampler: {kind: prioritized, options: {exponent: 1}}, limiter: {kind: "              \
+    "sample_to_insert_ratio, samples_per_insert: 2, min_size: 10, error_buffer: 20}}\n"
+#define KINDS                                                                                                          \
+    "  - {name: none, max_size: 9, limiter: {kind: none}}\n"                                                           \
+    "  - {name: min, max_size: 9, limiter: {kind: min_size, min_size: 2}}\n"                                           \
+    "  - {name: queue, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 8}}\n"   \
+    "  - {name: once, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: min_size}}\n"          \
+    "  - {name: heap, max_size: 9, sampler: {kind: max_heap}, limiter: {kind: min_size}}\n"
+
+static struct embed *embed;
+static struct testpeer *peer, *writer;
+
+static const struct limiter *limiter(void)
+{
+    return &embed_table(embed, "t")->limiter;
+}
+
+static void begin(void **state)
+{
+    embed = *state;
+    peer = testpeer_new(embed);
+    writer = testpeer_opened(embed, false);
+}
+
+static void insert(const char *table, uint64_t first, uint32_t n)
+{
+    testpeer_insert(writer, table, first, n, 3);
+    embed_settle(embed);
+}
+
+static uint64_t ask(uint64_t id, uint32_t count, int64_t timeout_ms, int flags)
+{
+    return testpeer_permit(peer, id, "t", count, timeout_ms, flags);
+}
+
+static const Replay__PermitReply *granted(uint64_t id, uint32_t n)
+{
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->permit->granted, n);
+    return answer->reply->permit;
+}
+
+static void a_permit_charges_and_picks_nothing(void **state)
+{
+    begin(state);
+    insert("t", 1, 15);
+    const Replay__PermitReply *reply = granted(ask(0, 12, 0, 0), 12);
+    assert_int_equal(reply->room, 18);
+    assert_int_equal(reply->size, 15);
+    assert_int_equal(reply->min_size, 10);
+    assert_int_equal(reply->deal, 0);
+    assert_true(reply->mass == 45.0 && reply->buffer == 40.0);
+    assert_int_equal(limiter()->samples, 12);
+    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 0);
+    assert_int_equal(embed_table(embed, "t")->stats.permits, 12);
+    granted(ask(0, 0, 0, 0), 0);
+    assert_int_equal(limiter()->samples, 12);
+    assert_int_equal(testpeer_await(peer, ask(0, UINT32_MAX, 0, 0))->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(testpeer_await(peer, testpeer_permit(peer, 0, "u", 1, 0, 0))->status, RP_NOT_FOUND);
+}
+
+static void a_retry_gets_the_same_answer(void **state)
+{
+    begin(state);
+    insert("t", 1, 15);
+    granted(ask(0, 12, 0, 0), 12);
+    uint64_t id = peer->next_id;
+    granted(ask(0, 5, 0, 0), 5);
+    for (uint32_t i = 0; i < 3; i++) {
+        testpeer_forget(peer);
+        testpeer_reconnect(peer);
+        assert_int_equal(granted(ask(id, 12, 0, 0), 12)->room, 18);
+        assert_int_equal(limiter()->samples, 17);
+    }
+    testpeer_forget(peer);
+    peer->client++;
+    granted(ask(id, 1, 0, 0), 1);
+}
+
+static void a_permit_waits_for_all_or_for_some(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    granted(ask(0, 15, 0, 0), 15);
+    uint64_t whole = ask(0, 13, NO_TIMEOUT, 0), some = ask(0, 50, NO_TIMEOUT, FLEXIBLE);
+    uint64_t sample = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    assert_int_equal(limiter()->samples, 15); /* nothing is charged for those that wait */
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 3);
+    insert("t", 11, 3);
+    assert_null(testpeer_poll(peer, whole));
+    insert("t", 14, 2);
+    granted(whole, 13);
+    granted(some, 2);
+    assert_null(testpeer_poll(peer, sample));
+    insert("t", 16, 1);
+    assert_int_equal(testpeer_await(peer, sample)->status, RP_OK);
+    assert_int_equal(limiter()->samples, 31);
+}
+
+static void a_count_above_the_bounds_is_granted_in_part(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    uint64_t id = ask(0, 1000, NO_TIMEOUT, 0);
+    assert_null(testpeer_poll(peer, id));
+    insert("t", 11, 9);
+    granted(id, 38);
+}
+
+static void a_deadline_grants_what_there_is(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    uint64_t id = ask(0, 30, 50, 0);
+    assert_null(testpeer_poll(peer, id));
+    embed_advance(embed, 51);
+    granted(id, 20);
+    id = ask(0, 30, 50, FLEXIBLE);
+    embed_advance(embed, 51);
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
+    assert_int_equal(answer->reply->permit->size, 10); /* with the state, by which the next shard is chosen */
+    assert_int_equal(answer->reply->permit->room, 0);
+    assert_int_equal(limiter()->samples, 20);
+    /* Nobody overtakes a permit that waits. */
+    ask(0, 30, NO_TIMEOUT, 0);
+    insert("t", 11, 1);
+    assert_int_equal(testpeer_await(peer, ask(0, 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
+}
+
+static void who_gives_up_or_is_gone_was_charged_nothing(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    cancel.n_id = 1;
+    cancel.id = &id;
+    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
+    request.cancel = &cancel;
+    assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
+    ask(0, 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    testpeer_reconnect(peer); /* over tcp the broker sees the end of the connection */
+    for (uint32_t i = 0; i < 5000 && embed_table(embed, "t")->n_waiters; i++) {
+        zmq_poll(NULL, 0, 1);
+        embed_advance(embed, 1);
+    }
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 0);
+    assert_int_equal(limiter()->samples, 0);
+    granted(ask(0, 20, 0, 0), 20);
+}
+
+static void a_retry_takes_a_waiting_permit_over(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    struct testpeer *second = testpeer_new(embed);
+    second->client = peer->client;
+    testpeer_permit(second, id, "t", 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
+    insert("t", 11, 5);
+    assert_int_equal(testpeer_await(second, id)->reply->permit->granted, 30);
+    assert_null(testpeer_poll(peer, id));
+    assert_int_equal(limiter()->samples, 30);
+}
+
+static void why_explains_a_permit(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    ask(0, 30, NO_TIMEOUT, 0);
+    Replay__Why why = REPLAY__WHY__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_WHY;
+    request.why = &why;
+    const Replay__WhyReply *reply = testpeer_call(peer, &request)->reply->why;
+    assert_int_equal(reply->n_waits, 1);
+    assert_string_equal(reply->waits[0]->kind, "permit");
+    assert_string_equal(reply->waits[0]->table, "t");
+    assert_int_equal(reply->waits[0]->count, 30);
+    assert_non_null(strstr(reply->waits[0]->text, "room for 20 of 30"));
+}
+
+static void paid_samples_ask_the_limiter_nothing(void **state)
+{
+    begin(state);
+    insert("t", 1, 5); /* min_size is 10 */
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, 0, PAID));
+    const Replay__SampleReply *reply = answer->reply->sample;
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(reply->n_key, 8);
+    assert_true(reply->mass == 15.0 && reply->room == 0 && !reply->partial);
+    assert_int_equal(limiter()->samples, 0);
+    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 8);
+    /* With replacement a batch may be larger than the table, without it may not. */
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, NO_TIMEOUT, PAID | DISTINCT));
+    assert_int_equal(answer->reply->sample->n_key, 5);
+    assert_true(answer->reply->sample->partial);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 8, 0, PAID | WHOLE))->status, RP_INVALID_ARGUMENT);
+    ask(0, 30, 50, 0); /* who waits for the limiter does not hold them up */
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 3, NO_TIMEOUT, PAID));
+    assert_int_equal(answer->reply->sample->n_key, 3);
+    embed_advance(embed, 51);
+    testpeer_reset(peer, "t");
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 3, NO_TIMEOUT, PAID));
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, 0);
+    assert_true(answer->reply->sample->partial && answer->reply->sample->mass == 0.0);
+    /* What others see of a reply is as it was. */
+    insert("t", 21, 10);
+    answer = testpeer_sampled(peer, "t", 2);
+    assert_true(answer->reply->sample->mass == 0.0 && answer->reply->sample->room == 0);
+}
+
+static void a_paid_sample_is_kept_for_a_retry(void **state)
+{
+    begin(state);
+    insert("t", 1, 20);
+    uint64_t keys[8], id = testpeer_sample(peer, "t", 8, 0, PAID);
+    memcpy(keys, testpeer_await(peer, id)->reply->sample->key, sizeof keys);
+    testpeer_forget(peer);
+    testpeer_reconnect(peer);
+    peer->next_id = id - 1;
+    testpeer_sample(peer, "t", 8, 0, PAID);
+    assert_memory_equal(testpeer_await(peer, id)->reply->sample->key, keys, sizeof keys);
+    assert_int_equal(limiter()->samples, 0);
+    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 8);
+    peer->next_id = id - 1;
+    testpeer_forget(peer);
+    testpeer_sample(peer, "t", 8, 0, 0); /* another request than the first */
+    assert_int_equal(testpeer_await(peer, id)->status, RP_INVALID_ARGUMENT);
+}
+
+static void each_limiter_tells_how_its_table_is_dealt(void **state)
+{
+    begin(state);
+    static const struct {
+        const char *table;
+        uint32_t deal;
+    } rows[] = {{"none", 1}, {"min", 1}, {"queue", 2}, {"once", 2}, {"heap", 1}};
+    for (uint32_t i = 0; i < 5; i++) {
+        insert(rows[i].table, 10 * i + 1, 3);
+        const struct testpeer_answer *answer =
+            testpeer_await(peer, testpeer_permit(peer, 0, rows[i].table, 0, NO_TIMEOUT, 0));
+        assert_int_equal(answer->reply->permit->deal, rows[i].deal);
+        assert_true(answer->reply->permit->mass == 3.0 && answer->reply->permit->size == 3);
+    }
+    /* A paid pick takes an item out as any other does. */
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "once", 5, 0, PAID))->reply->sample->n_key, 3);
+    assert_int_equal(embed_table(embed, "once")->in.size, 0);
+}
+
+static void a_reset_leaves_waiting_permits_whole(void **state)
+{
+    begin(state);
+    insert("t", 1, 15);
+    granted(ask(0, 12, 0, 0), 12);
+    uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
+    testpeer_reset(peer, "t");
+    assert_int_equal(limiter()->samples, 0);
+    insert("t", 21, 15);
+    granted(id, 30);
+    assert_int_equal(limiter()->samples, 30);
+}
+
+/* What clients were told is the state after kill -9: neither more nor less. */
+static void after_a_crash_the_cursor_is_what_clients_were_told(void **state)
+{
+    (void)state;
+    struct embed first, second;
+    struct twin_folder folder, copy;
+    uint64_t keys[8];
+    twin_folder_init(&folder);
+    embed_start(&first, RATIO, twin_config(&folder, NULL));
+    void *now = &first;
+    begin(&now);
+    insert("t", 1, 15);
+    granted(ask(0, 12, 0, 0), 12);
+    uint64_t permit = peer->next_id, sample = testpeer_sample(peer, "t", 8, 0, PAID);
+    memcpy(keys, testpeer_await(peer, sample)->reply->sample->key, sizeof keys);
+    testpeer_sampled(peer, "t", 3);
+    uint64_t waiting = ask(0, 30, NO_TIMEOUT, 0);
+    testpeer_heartbeat(writer, 0, false);
+    uint64_t client = peer->client;
+    for (uint32_t checkpoint = 0; checkpoint < 2; checkpoint++) {
+        if (checkpoint)
+            twin_checkpoint(&first);
+        twin_folder_copy(&copy, &folder);
+        embed_start(&second, RATIO, twin_config(&copy, NULL));
+        twin_check(&first, &second);
+        embed = &second;
+        assert_int_equal(limiter()->samples, 15);
+        assert_int_equal(embed_table(embed, "t")->stats.total_samples, 11);
+        peer = testpeer_new(embed);
+        peer->client = client;
+        granted(ask(permit, 12, 0, 0), 12);
+        assert_int_equal(limiter()->samples, 15);
+        peer->next_id = sample - 1;
+        testpeer_sample(peer, "t", 8, 0, PAID);
+        assert_memory_equal(testpeer_await(peer, sample)->reply->sample->key, keys, sizeof keys);
+        granted(ask(waiting, 30, 0, 0), 15); /* it was never answered: it is a new request now */
+        assert_int_equal(limiter()->samples, 30);
+        embed_stop(&second);
+        twin_folder_fini(&copy);
+    }
+    twin_kill(&first);
+    twin_folder_fini(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL),
+        EMBED_TEST(a_retry_gets_the_same_answer, RATIO, NULL),
+        EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL),
+        EMBED_TEST(a_count_above_the_bounds_is_granted_in_part, RATIO, NULL),
+        EMBED_TEST(a_deadline_grants_what_there_is, RATIO, NULL),
+        EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
+                   "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"),
+        EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL),
+        EMBED_TEST(why_explains_a_permit, RATIO, NULL),
+        EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL),
+        EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL),
+        EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL),
+        EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL),
+        cmocka_unit_test(after_a_crash_the_cursor_is_what_clients_were_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
