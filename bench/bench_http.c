@@ -77,7 +77,7 @@ static bool add_watch(struct party *party)
 {
     struct watch watch = {.lane = children_lane(), .port = child_http_port()};
     struct member *member = &party->members[party->n_members++];
-    *member = (struct member){.lane = watch.lane, .group = GROUP_WATCH};
+    *member = (struct member){.lane = watch.lane, .groups = GROUP_WATCH};
     if (watch.port == 0) {
         fputs("replay-bench: the broker serves no HTTP\n", stderr);
         return false;

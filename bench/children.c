@@ -134,7 +134,9 @@ static bool write_config(const struct options *options, uint64_t items, const ch
         return false;
     static const char *const names[] = {"service", "ingest", "events"};
     for (uint32_t i = 0; i < 3; i++) {
-        if (options->ipc)
+        if (i == 0 && options->service)
+            fprintf(file, "service: %s\n", options->service);
+        else if (options->ipc)
             fprintf(file, "%s: ipc://%s/%s%u\n", names[i], all.dir, names[i], all.n_brokers);
         else
             fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
@@ -153,9 +155,10 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "    max_size: %llu\n"
             "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
             "    remover: {kind: fifo}\n"
-            "    limiter: {kind: min_size, min_size: 1}\n",
+            "    limiter: {%s}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
-            options->session ? options->session : "heartbeat: 600s, expiry: 3600s", (unsigned long long)items);
+            options->session ? options->session : "heartbeat: 600s, expiry: 3600s", (unsigned long long)items,
+            options->limiter ? options->limiter : "kind: min_size, min_size: 1");
     fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
     return fclose(file) == 0;
 }

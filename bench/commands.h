@@ -15,5 +15,6 @@ int command_checkpoint(struct options *options);
 int command_journal(struct options *options);
 int command_idle(struct options *options);
 int command_http(struct options *options);
+int command_shards(struct options *options);
 
 #endif

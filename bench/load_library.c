@@ -15,6 +15,8 @@
 #define IDLE_ROUNDS 4u
 /* Items between two reads of the writer's totals. */
 #define LOOK_EVERY 1000u
+/* Steps of an episode, with shards: an episode goes to one of them. */
+#define EPISODE_STEPS 200u
 
 static rp_client *connect_client(struct load *load)
 {
@@ -50,6 +52,13 @@ static void write_item(struct load *load, rp_writer *writer, struct rng *rng)
         load_fail(load, "libreplay: %s", err.text);
 }
 
+static void end_episode(struct load *load, rp_writer *writer)
+{
+    rp_error err = {0};
+    if (load->options->shards > 1 && rp_writer_end_episode(writer, RP_END_GO, 30000, &err) != RP_OK)
+        load_fail(load, "libreplay: %s", err.text);
+}
+
 void load_library_insert(void *ctx)
 {
     struct load *load = ctx;
@@ -62,8 +71,9 @@ void load_library_insert(void *ctx)
     rng_seed(&rng, 1);
     lane_set_state(load->lane, LANE_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
-        for (uint32_t n = 0; n < LOOK_EVERY / k + 1; n++)
+        for (uint32_t n = 0; n < (load->options->shards > 1 ? EPISODE_STEPS : LOOK_EVERY / k + 1); n++)
             write_item(load, writers[i], &rng);
+        end_episode(load, writers[i]);
         rp_writer_info info = {.struct_size = sizeof info};
         rp_error err = {0};
         if (rp_writer_get_info(writers[i], &info, &err) != RP_OK || info.rejected)

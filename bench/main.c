@@ -48,6 +48,14 @@ static const struct command commands[] = {
      "paused "
      "in\n"
      "turn. Counts: --repeat, --seconds, --items, --size, --quick.\n"},
+    {"shards", command_shards, "several brokers that are one against one broker, and what must hold over them",
+     "Inserts, samples and updates of --shards brokers against one, by thin clients (as many as shards, each at one of "
+     "them) and\n"
+     "through libreplay; one learner process fed by all; actors of which half are at one shard; a million draws with "
+     "masses\n"
+     "3:1:1:1 against their probabilities, ten times. Counts: --shards, --processes (for each shard), --repeat, "
+     "--seconds,\n"
+     "--items, --size, --quick.\n"},
     {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},

@@ -28,10 +28,13 @@ struct options {
     uint32_t clients;   /* connections */
     uint32_t processes; /* number of processes over which they are spread */
     uint32_t io_threads;
+    uint32_t shards;
     double rate;       /* items/s that writers offer; 0: unlimited */
     const char *dir;   /* folder for files; NULL: beside the run's other files */
     const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
     const char *table_extra;
+    const char *service; /* endpoint of the broker; NULL: any */
+    const char *limiter; /* of the table; NULL: min_size 1 */
     const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
 };
 

@@ -59,19 +59,28 @@ static struct load *new_load(const struct options *options, const struct party *
 
 bool run_broker(const struct options *options, uint64_t items, struct party *out)
 {
+    return run_broker_filled(options, items, items, out);
+}
+
+bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out)
+{
     *out = (struct party){.memory_per_item = NAN};
     struct load *load = new_load(options, out);
     out->server = load ? child_start_broker(options, items, out->service, sizeof out->service) : -1;
     if (out->server < 0)
         return false;
     double before = (double)child_resident(out->server);
-    load->fill = items;
+    load->fill = filled;
+    if (filled == 0) {
+        free(load);
+        return true;
+    }
     struct lane *lane = load->lane;
     bool ok = child_start(load_insert, load) > 0 && children_await(lane, LANE_DONE, FILL_SECONDS);
     free(load);
     if (!ok)
         return false;
-    out->memory_per_item = ((double)child_resident(out->server) - before) / (double)items - (double)options->size;
+    out->memory_per_item = ((double)child_resident(out->server) - before) / (double)filled - (double)options->size;
     out->first_key = lane->first_key;
     out->n_keys = lane->n_keys;
     return true;
@@ -109,9 +118,9 @@ static bool add_member(const struct options *options, struct party *party, enum 
     load->connections = connections;
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
-    member->group = work == WORK_IDLE                             ? GROUP_WATCH
-                    : work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE
-                                                                  : GROUP_ASK;
+    member->groups = work == WORK_IDLE                             ? GROUP_WATCH
+                     : work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE
+                                                                   : GROUP_ASK;
     member->pid = child_start(jobs[work][library], load);
     bool ok = member->pid > 0 && children_await(member->lane, LANE_READY, 60);
     free(load);
@@ -122,7 +131,7 @@ static bool add_member(const struct options *options, struct party *party, enum 
 
 bool run_add_load(const struct options *options, struct party *party, enum work work)
 {
-    if (options->library) { /* only a thin generator knows the frames */
+    if (options->library && !options->shards) { /* only a thin generator knows the frames, which the raw side copies */
         if (!add_member(options, party, work, 1, false))
             return false;
         child_end(party->members[--party->n_members].pid);
@@ -164,11 +173,11 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     for (uint32_t i = 0; i < like->n_members; i++) {
         struct raw_job client = job;
         struct member *member = &out->members[out->n_members++];
-        *member = (struct member){.lane = children_lane(), .group = like->members[i].group};
+        *member = (struct member){.lane = children_lane(), .groups = like->members[i].groups};
         client.lane = member->lane;
         client.items = options->batch;
         client.connections = share_of(options, i % options->processes);
-        if (member->group == GROUP_ASK)
+        if (member->groups == GROUP_ASK)
             client.ingest.n = 0;
         member->pid = child_start(run_raw_client, &client);
         if (member->pid < 0 || !children_await(member->lane, LANE_READY, 10))
@@ -188,7 +197,7 @@ static void party_go(const struct party *party, unsigned groups)
 {
     child_go(party->server);
     for (uint32_t i = 0; i < party->n_members; i++)
-        if (party->members[i].group & groups)
+        if (party->members[i].groups & groups)
             child_go(party->members[i].pid);
 }
 
@@ -204,7 +213,11 @@ static struct reading party_read(const struct phase *phase)
                           .thread_cpu = child_first_thread_cpu(party->server)};
     for (uint32_t i = 0; i < party->n_members; i++) {
         const struct member *member = &party->members[i];
-        out.items[member->group == GROUP_ASK] += (double)atomic_load(&member->lane->items);
+        if (member->server) {
+            out.server_cpu += child_cpu(member->pid);
+            continue;
+        }
+        out.items[member->groups == GROUP_ASK] += (double)atomic_load(&member->lane->items);
         out.updates += (double)atomic_load(&member->lane->updates);
         out.client_cpu += child_cpu(member->pid);
     }

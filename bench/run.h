@@ -15,7 +15,8 @@ enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_WATCH = 4 };
 struct member {
     pid_t pid;
     struct lane *lane;
-    enum group group;
+    unsigned groups; /* that it belongs to: enum group */
+    bool server;     /* a further server of the party */
 };
 
 struct party {
@@ -51,6 +52,8 @@ const uint8_t *run_store(const struct options *options, size_t *size);
 
 /* Starts a broker with a filled table. False: an error was printed. */
 bool run_broker(const struct options *options, uint64_t items, struct party *out);
+/* The same with `filled` items in a table of `items`; 0: it stays empty. */
+bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out);
 /* Starts load generators for it. */
 bool run_add_load(const struct options *options, struct party *party, enum work work);
 /* Starts a raw server, and clients that use the frame sizes of another party's load generators. */

@@ -1,0 +1,321 @@
+/* Several brokers that are one against one broker: how much faster they are, and whether their draws are right. */
+#include <arpa/inet.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bench/commands.h"
+#include "bench/report.h"
+#include "bench/run.h"
+#include "replay/replay.h"
+
+#define MOST_SHARDS 32u
+#define GOAL_SKEWED 0.95
+#define GOAL_LEARNER 2.5
+#define GOAL_FEW_CORES 0.9
+#define ACTORS_RATE 20000.0 /* items/s of all actors, where the limiter is the bound */
+#define DRAW_ITEMS 3000u
+#define DRAWS 1000000u
+#define DRAW_SEEDS 10u
+#define LEAST_P 0.01
+
+/* ---- sets of shards ---- */
+
+/* The shards of one broker, each with its own clients, and all of them as one party. */
+struct set {
+    uint32_t n;
+    struct options options[MOST_SHARDS];
+    char service[MOST_SHARDS][64], extra[MOST_SHARDS][64 * MOST_SHARDS];
+    struct party shards[MOST_SHARDS];
+    struct party all;
+};
+
+/* Finds a port that nobody uses: the shards have to know each other's before they start. */
+static uint16_t free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t size = sizeof at;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+              getsockname(fd, (struct sockaddr *)&at, &size) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok ? ntohs(at.sin_port) : 0;
+}
+
+static void describe(struct set *self, const struct options *options)
+{
+    char list[64 * MOST_SHARDS] = "";
+    for (uint32_t i = 0; i < self->n; i++) {
+        snprintf(self->service[i], sizeof self->service[i], "tcp://127.0.0.1:%u", free_port());
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", self->service[i]);
+    }
+    for (uint32_t i = 0; i < self->n; i++) {
+        self->options[i] = *options;
+        self->options[i].shards = self->n;
+        if (self->n == 1)
+            continue;
+        snprintf(self->extra[i], sizeof self->extra[i], "shards: [%.*s]\nshard: %u\n", (int)sizeof list - 64, list, i);
+        self->options[i].service = self->service[i];
+        self->options[i].extra = self->extra[i];
+    }
+}
+
+/* Starts n shards that hold options->items items together, or none if `empty`. */
+static bool set_start(struct set *self, const struct options *options, uint32_t n, bool empty)
+{
+    bool ok = true;
+    self->n = n;
+    describe(self, options);
+    for (uint32_t i = 0; i < n && ok; i++)
+        ok = run_broker_filled(&self->options[i], options->items, empty ? 0 : options->items / n, &self->shards[i]);
+    return ok;
+}
+
+/* Starts a client: thin ones work with one shard, libreplay with all. */
+static bool set_add(struct set *self, uint32_t shard, enum work work, bool library, double rate)
+{
+    struct options one = self->options[shard];
+    one.clients = one.processes = 1;
+    one.library = library;
+    one.rate = rate;
+    return run_add_load(&one, &self->shards[shard], work);
+}
+
+/* Makes one party of all shards. */
+static void set_join(struct set *self)
+{
+    struct party *all = &self->all;
+    *all = self->shards[0];
+    for (uint32_t i = 1; i < self->n; i++) {
+        const struct party *shard = &self->shards[i];
+        all->members[all->n_members++] = (struct member){.pid = shard->server,
+                                                         .lane = children_lane(),
+                                                         .groups = GROUP_WRITE | GROUP_ASK | GROUP_WATCH,
+                                                         .server = true};
+        for (uint32_t k = 0; k < shard->n_members; k++)
+            all->members[all->n_members++] = shard->members[k];
+    }
+}
+
+/* ---- throughput ---- */
+
+static double goal_of(uint32_t shards)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores >= 4 * (long)shards)
+        return 0.8 * shards;
+    return cores >= 2 * (long)shards ? 0.6875 * shards : GOAL_FEW_CORES;
+}
+
+static void report_against_one(const struct options *options, const char *what, double goal, struct figures *figures,
+                               uint32_t group)
+{
+    struct row row = {.what = what, .other = "one shard", .goal = goal, .memory_per_item = NAN};
+    row_fill(&row, figures, group);
+    report_row(options, &row);
+}
+
+/* Measures `clients` clients at each shard against as many at one broker. learner: one process in all. */
+static bool compare(const struct options *options, enum work work, bool library, bool learner, const char *what)
+{
+    static struct set several, one;
+    static struct figures figures[2];
+    struct set *const sets[] = {&several, &one};
+    bool ok = set_start(&several, options, options->shards, false) && set_start(&one, options, 1, false);
+    for (uint32_t s = 0; s < 2 && ok; s++) {
+        uint32_t n = learner ? 1 : sets[s]->n * options->processes;
+        for (uint32_t i = 0; i < n && ok; i++)
+            ok = set_add(sets[s], i % sets[s]->n, work, library, 0);
+        set_join(sets[s]);
+    }
+    unsigned groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    const struct phase phases[] = {{&several.all, groups, false}, {&one.all, groups, false}};
+    ok = ok && run_phases(options, phases, 2, figures);
+    if (ok)
+        report_against_one(options, what,
+                           learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards), figures,
+                           work != WORK_INSERT);
+    run_end(&several.all);
+    run_end(&one.all);
+    return ok;
+}
+
+/* Actors with a steady rate, half of them at one shard, and a learner that the limiter holds to the ratio. */
+static bool compare_skewed(const struct options *given)
+{
+    static struct set even, skewed;
+    static struct figures figures[2];
+    struct options options = *given;
+    char limiter[160];
+    uint32_t n = options.shards, actors = 2 * n;
+    snprintf(limiter, sizeof limiter,
+             "kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, error_buffer: %u",
+             4 * n * options.batch);
+    options.limiter = limiter;
+    bool ok = set_start(&even, &options, n, true) && set_start(&skewed, &options, n, true);
+    for (uint32_t i = 0; i < actors && ok; i++)
+        ok = set_add(&even, i % n, WORK_INSERT, false, ACTORS_RATE / actors) &&
+             set_add(&skewed, i < n ? 0 : 1 + i % (n - 1), WORK_INSERT, false, ACTORS_RATE / actors);
+    ok = ok && set_add(&even, 0, WORK_SAMPLE, true, 0) && set_add(&skewed, 0, WORK_SAMPLE, true, 0);
+    set_join(&even);
+    set_join(&skewed);
+    const struct phase phases[] = {{&skewed.all, GROUP_WRITE | GROUP_ASK, false},
+                                   {&even.all, GROUP_WRITE | GROUP_ASK, false}};
+    ok = ok && run_phases(&options, phases, 2, figures);
+    if (ok) {
+        uint32_t repeats = figures[0].n;
+        report_value(given, "samples/s, half of the actors at one shard", spread_of(figures[0].rate[1], repeats).median,
+                     0, "items/s");
+        report_value(given, "samples/s, actors spread evenly", spread_of(figures[1].rate[1], repeats).median, 0,
+                     "items/s");
+        report_value(given, "half of the actors at one shard / evenly",
+                     spread_ratio(figures[0].rate[1], figures[1].rate[1], repeats).median, GOAL_SKEWED, "ratio");
+    }
+    run_end(&even.all);
+    run_end(&skewed.all);
+    return ok;
+}
+
+/* ---- draws ---- */
+
+struct draws {
+    struct lane *lane;
+    const char *service;
+    uint32_t draws;
+};
+
+static void fail(struct lane *lane, const char *text)
+{
+    snprintf(lane->text, sizeof lane->text, "%s", text);
+    lane_set_state(lane, LANE_FAILED);
+    _exit(1);
+}
+
+/* Inserts items in episodes of one and gives those of shard 0 three times the mass of each other shard. Gives their keys and
+ * priorities. */
+static void prepare_draws(const struct draws *self, rp_client *client, uint64_t *keys, double *priorities)
+{
+    rp_error err = {0};
+    rp_column column = {"x", RP_DTYPE_UINT32, RP_CODEC_RAW, 0, {0}};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 30000, &err);
+    uint32_t by_shard[256] = {0};
+    for (uint32_t i = 0; i < DRAW_ITEMS && writer; i++) {
+        const void *row = &i;
+        if (rp_writer_append(writer, &row, 30000, &err) != RP_OK ||
+            rp_writer_item_last(writer, LOAD_TABLE, 1, 1, 30000, &keys[i], &err) != RP_OK ||
+            rp_writer_end_episode(writer, i % 100 == 99 ? RP_END_WAIT : RP_END_GO, 30000, &err) != RP_OK)
+            fail(self->lane, err.text);
+        by_shard[keys[i] >> 56]++;
+    }
+    if (!writer || rp_writer_flush(writer, 0, 30000, &err) != RP_OK)
+        fail(self->lane, err.text);
+    for (uint32_t i = 0; i < DRAW_ITEMS; i++) /* items of a shard have weights 1 and 3, and the table exponent 0.6 */
+        priorities[i] = pow((keys[i] >> 56 ? 1.0 : 3.0) / by_shard[keys[i] >> 56] * (1 + 2 * (i % 2)), 1 / 0.6) * 1e3;
+    if (rp_priorities_update(client, LOAD_TABLE, keys, priorities, DRAW_ITEMS, 30000, NULL, &err) != RP_OK)
+        fail(self->lane, err.text);
+    rp_writer_destroy(&writer, 30000, NULL);
+}
+
+/* Returns the probability of a chi-square at least this large (Wilson and Hilferty). */
+static double chi_square_p(double chi, double degrees)
+{
+    double z = (cbrt(chi / degrees) - (1 - 2 / (9 * degrees))) / sqrt(2 / (9 * degrees));
+    return 0.5 * erfc(z / sqrt(2));
+}
+
+static double draw(const struct draws *self, rp_client *client, const double *probability)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.max_samples = self->draws;
+    rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
+    uint32_t *counts = calloc(DRAW_ITEMS, sizeof *counts);
+    if (!sampler || !counts)
+        fail(self->lane, err.text);
+    rp_batch *batch;
+    for (; rp_sampler_next(sampler, &batch, 30000, &err) == RP_OK; rp_batch_release(&batch)) {
+        const uint32_t *numbers = rp_batch_field(batch, 0)->data;
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        rp_batch_get_arrays(batch, &arrays);
+        for (uint32_t i = 0; i < arrays.n; i++)
+            counts[numbers[i] % DRAW_ITEMS]++;
+    }
+    if (err.status != RP_END_OF_STREAM)
+        fail(self->lane, err.text);
+    double chi = 0;
+    for (uint32_t i = 0; i < DRAW_ITEMS; i++) {
+        double expected = probability[i] * self->draws;
+        chi += (counts[i] - expected) * (counts[i] - expected) / expected;
+    }
+    free(counts);
+    rp_sampler_destroy(&sampler);
+    return chi_square_p(chi, DRAW_ITEMS - 1);
+}
+
+/* The life of a process: the least p of all seeds, in millionths. */
+static void draw_all(void *ctx)
+{
+    const struct draws *self = ctx;
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(self->service, NULL, 30000, &err);
+    uint64_t *keys = calloc(DRAW_ITEMS, sizeof *keys);
+    double *priorities = calloc(DRAW_ITEMS, sizeof *priorities), sum = 0, least = 1;
+    if (!client || !keys || !priorities)
+        fail(self->lane, err.text);
+    prepare_draws(self, client, keys, priorities);
+    for (uint32_t i = 0; i < DRAW_ITEMS; i++)
+        sum += priorities[i] = pow((float)priorities[i], 0.6);
+    for (uint32_t i = 0; i < DRAW_ITEMS; i++)
+        priorities[i] /= sum;
+    for (uint32_t seed = 0; seed < DRAW_SEEDS; seed++) {
+        double p = draw(self, client, priorities);
+        least = p < least ? p : least;
+    }
+    self->lane->value[0] = (uint64_t)(least * 1e6);
+    rp_client_destroy(&client);
+    lane_set_state(self->lane, LANE_DONE);
+}
+
+static bool check_draws(const struct options *options)
+{
+    static struct set set;
+    bool ok = set_start(&set, options, options->shards, true);
+    struct draws draws = {.lane = children_lane(), .service = set.service[0], .draws = options->quick ? 100000 : DRAWS};
+    pid_t pid = ok ? child_start(draw_all, &draws) : -1;
+    ok = pid > 0 && children_await(draws.lane, LANE_DONE, 300);
+    set_join(&set);
+    if (ok) { /* the least of 10 values above 0.01 / 10, which chance alone misses once in a hundred runs */
+        report_value(options, "least p of the draws over 10 seeds", (double)draws.lane->value[0] * 1e-6,
+                     LEAST_P / DRAW_SEEDS, "p");
+    }
+    run_end(&set.all);
+    return ok;
+}
+
+int command_shards(struct options *options)
+{
+    if (!options->shards)
+        options->shards = 4;
+    if (!options->processes)
+        options->processes = 1;
+    uint32_t processes = options->processes;
+    options_settle(options);
+    options->processes = processes;
+    report_begin(options, "shards");
+    bool ok = compare(options, WORK_INSERT, false, false, "insert, thin clients") &&
+              compare(options, WORK_SAMPLE, false, false, "sample, thin clients") &&
+              compare(options, WORK_UPDATE, false, false, "update, thin clients") &&
+              compare(options, WORK_INSERT, true, false, "insert, libreplay") &&
+              compare(options, WORK_SAMPLE, true, false, "sample, libreplay") &&
+              compare(options, WORK_UPDATE, true, false, "update, libreplay") &&
+              compare(options, WORK_SAMPLE, true, true, "sample, one learner") && compare_skewed(options) &&
+              check_draws(options);
+    report_end(options);
+    return ok ? 0 : 1;
+}
