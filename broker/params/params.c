@@ -71,7 +71,7 @@ struct param_slot *params_make_slot(struct params *self, const char *name)
     return slot;
 }
 
-void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, int64_t now_ns)
+void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, uint64_t version, int64_t now_ns)
 {
     size_t size = zmq_msg_size(value);
     self->bytes += size - zmq_msg_size(&slot->value);
@@ -82,7 +82,7 @@ void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, 
     } else {
         memcpy(zmq_msg_data(&slot->value), zmq_msg_data(value), size);
     }
-    slot->version++;
+    slot->version = version;
     slot->put_ns = now_ns;
 }
 

@@ -44,8 +44,8 @@ struct param_slot *params_find(const struct params *self, const char *name);
 uint64_t params_version(const struct params *self, const char *name);
 /* Returns the slot of a name, made if need be. NULL: no memory, or n_slots is PARAMS_SLOTS_MOST. */
 struct param_slot *params_make_slot(struct params *self, const char *name);
-/* Moves the message into the slot as its next version. */
-void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, int64_t now_ns);
+/* Moves the message into the slot as this version. */
+void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, uint64_t version, int64_t now_ns);
 
 /* Returns the counter of a name, or NULL. */
 struct param_counter *params_find_counter(const struct params *self, const char *name);

@@ -181,13 +181,32 @@ static void wake_all(struct service *service)
     chores_add(&service->loop->chores, &waits->waking);
 }
 
-rp_status req_params_put(struct service *service, struct request *request, rp_error *err)
+/* Largest version that a client may name: the next ones must fit, too. */
+#define VERSION_MOST (UINT64_MAX / 2)
+
+static rp_status put_check(const struct request *request, const Replay__ParamsPut *ask, rp_error *err)
 {
-    const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
     RP_TRY(name_check(ask->name, "parameter slot", err));
     if (request->n_payload != 1)
         return err_set(err, RP_INVALID_ARGUMENT, "parameters come as one frame after the header, not %u",
                        request->n_payload);
+    if (ask->version > VERSION_MOST || ask->above > VERSION_MOST)
+        return err_set(err, RP_INVALID_ARGUMENT, "a version is at most %" PRIu64, VERSION_MOST);
+    return RP_OK;
+}
+
+/* Returns the version that a put makes; the slot's present one if the put is not newer. */
+static uint64_t put_version(const struct param_slot *slot, const Replay__ParamsPut *ask)
+{
+    if (ask->version)
+        return ask->version > slot->version ? ask->version : slot->version;
+    return (ask->above > slot->version ? ask->above : slot->version) + 1;
+}
+
+rp_status req_params_put(struct service *service, struct request *request, rp_error *err)
+{
+    const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
+    RP_TRY(put_check(request, ask, err));
     struct param_slot *slot = params_make_slot(service->params, ask->name);
     if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
@@ -203,12 +222,19 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
-    params_put(service->params, slot, &request->payload[0], service->loop->now_ns);
+    uint64_t version = put_version(slot, ask);
+    bool newer = version != slot->version;
+    if (newer)
+        params_put(service->params, slot, &request->payload[0], version, service->loop->now_ns);
     Replay__SlotInfo info, *list = &info;
     slot_info(service, slot, &info);
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &list;
+    if (!newer) {
+        request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
+        return RP_OK;
+    }
     /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
     if (service->loop->effects)
         service->loop->effects->begin(service->loop->effects);

@@ -24,7 +24,7 @@ typedef struct rp_param {
     uint64_t age_ns; /* since the put */
 } rp_param;
 
-/* Stores a new version of a slot. version may be NULL. */
+/* Stores a new version of a slot. version may be NULL. With shards: returns when shard 0 and all others that answer have it. */
 RP_API rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes,
                                int64_t timeout_ms, uint64_t *version, rp_error *err);
 /* Waits until the slot has a version other than `have`, and gives that version. timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if
@@ -44,7 +44,10 @@ RP_API void rp_params_release(rp_params **params);
  *
  * rp_params_put and rp_params_get take a round trip each. In a loop of steps, use a publisher or a subscriber: the client's
  * own thread talks to the broker, and the loop never waits. Each may be used by one thread at a time; the client must
- * outlive both. */
+ * outlive both.
+ *
+ * With shards, blocks are put to all of them, and a shard that was lost gets the newest block when it is back, as long as the
+ * publisher lives. Each client reads from one shard, and from another when that one has not answered for a second. */
 
 typedef struct rp_publisher rp_publisher;
 typedef struct rp_subscriber rp_subscriber;

@@ -241,6 +241,120 @@ static void test_lost_shard(void **state)
     assert_int_equal(f->info.reconnects, 1);
 }
 
+/* ---- parameters ---- */
+
+/* Returns the version of a slot at one shard, by a request to that shard alone. */
+static uint64_t version_at(struct fixture *f, uint32_t shard)
+{
+    char *name = (char *)(uintptr_t) "policy";
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    body.n_name = 1;
+    body.name = &name;
+    body.head = true;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = WAIT};
+    struct conn_reply *reply = NULL;
+    rp_error err = {0};
+    ok(conn_call(client_shard(f->client, shard), &message, &reply, &err), &err);
+    Replay__Reply *wire = conn_reply_unpack(reply, &err);
+    assert_non_null(wire);
+    uint64_t version = wire->params && wire->params->n_slots ? wire->params->slots[0]->version : 0;
+    conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+    return version;
+}
+
+static void expect_version(struct fixture *f, uint64_t version)
+{
+    for (uint32_t i = 0; i < SHARDS; i++)
+        assert_int_equal(version_at(f, i), version);
+}
+
+static void take(rp_subscriber *subscriber, uint64_t version, const char *text)
+{
+    rp_params *params = NULL;
+    rp_error err = {0};
+    ok(rp_subscriber_take(subscriber, WAIT, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->version, version);
+    assert_memory_equal(rp_params_slot(params, 0)->data, text, strlen(text));
+    rp_params_release(&params);
+}
+
+static int all_have_two(void *ctx)
+{
+    struct fixture *f = ctx;
+    return version_at(f, 0) == 2 && version_at(f, 1) == 2 && version_at(f, 2) == 2;
+}
+
+/* All shards have one version, also after one of them, or shard 0, came back without any. */
+static void test_params(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    uint64_t version = 0;
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, &version, &err), &err);
+    assert_int_equal(version, 1);
+    expect_version(f, 1);
+    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->version, 1);
+    rp_params_release(&params);
+    assert_int_equal(rp_params_get(f->client, "policy", 1, 50, &params, &err), RP_DEADLINE_EXCEEDED);
+
+    rp_publisher *publisher = rp_publisher_new(f->client, "policy", &err);
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_non_null(publisher);
+    assert_non_null(subscriber);
+    take(subscriber, 1, "one");
+    broker_process_stop(&f->bed.shards[2], SIGKILL);
+    assert_true(process_await(is_degraded, f, WAIT));
+    ok(rp_publisher_put(publisher, "two", 3, &err), &err);
+    ok(rp_publisher_flush(publisher, WAIT, &version, &err), &err);
+    assert_int_equal(version, 2);
+    take(subscriber, 2, "two"); /* from another shard, if it was that of shard 2 */
+    broker_process_again(&f->bed.shards[2], NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(all_have_two, f, WAIT)); /* the publisher brings it */
+
+    broker_process_stop(&f->bed.shards[0], SIGKILL);
+    assert_true(process_await(is_degraded, f, WAIT));
+    assert_int_equal(rp_params_put(f->client, "policy", "none", 4, 50, &version, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "shard 0"));
+    broker_process_again(&f->bed.shards[0], NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(all_have_two, f, WAIT));
+    ok(rp_publisher_destroy(&publisher, WAIT, &err), &err);
+    rp_subscriber_destroy(&subscriber);
+
+    /* Nobody knows the block any more, but the others know the version. */
+    broker_process_stop(&f->bed.shards[0], SIGKILL);
+    broker_process_again(&f->bed.shards[0], NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    ok(rp_params_put(f->client, "policy", "three", 5, WAIT, &version, &err), &err);
+    assert_int_equal(version, 3);
+    expect_version(f, 3);
+}
+
+/* A client that has nothing finds what another shard than its own has. */
+static void test_params_at_one(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
+    for (uint32_t i = 1; i < SHARDS; i++) {
+        broker_process_stop(&f->bed.shards[i], SIGKILL);
+        broker_process_again(&f->bed.shards[i], NULL);
+    }
+    assert_true(process_await(is_complete, f, WAIT));
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_non_null(subscriber);
+    take(subscriber, 1, "one");
+    rp_subscriber_destroy(&subscriber);
+    (void)client_move_nearest(f->client, client_nearest(f->client));
+    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err), &err);
+    rp_params_release(&params);
+}
+
 /* ---- shard 0 ---- */
 
 static void test_counters(void **state)
@@ -302,6 +416,8 @@ int main(void)
         CASE(test_connect),
         CASE(test_other_settings),
         cmocka_unit_test_setup_teardown(test_sixteen, setup_none, teardown),
+        CASE(test_params),
+        CASE(test_params_at_one),
         CASE(test_changes),
         CASE(test_lost_shard),
         CASE(test_counters),

@@ -8,12 +8,14 @@
 #include <unistd.h>
 
 #include "agent/client/conn/conn_set.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 
 struct rp_client {
     struct conn_set set;
     char name[RP_MAX_NAME + 1];
     struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
+    uint32_t nearest;         /* atomic: number of the shard to read from */
 };
 
 /* An older caller has a smaller struct: members that it does not know stay 0. */
@@ -65,6 +67,7 @@ rp_client *client_connect(const char *endpoints, const rp_client_options *option
         return NULL;
     }
     self->hello = conn_hello_ref(client_conn(self));
+    self->nearest = (uint32_t)(conn_client_id(client_conn(self)) / 2 % self->set.n); /* ids are odd */
     return self;
 }
 
@@ -102,6 +105,26 @@ uint32_t client_shard_of(const rp_client *self, uint64_t key)
 struct conn *client_owner(rp_client *self, uint64_t key)
 {
     return self->set.conns[client_shard_of(self, key)];
+}
+
+uint32_t client_nearest(rp_client *self)
+{
+    uint32_t at = __atomic_load_n(&self->nearest, __ATOMIC_RELAXED);
+    if (self->set.n == 1 || conn_away_ns(self->set.conns[at]) < NS_PER_S)
+        return at;
+    return client_move_nearest(self, at);
+}
+
+uint32_t client_move_nearest(rp_client *self, uint32_t from)
+{
+    for (uint32_t i = 1; i < self->set.n; i++) {
+        uint32_t next = (from + i) % self->set.n;
+        if (conn_away_ns(self->set.conns[next]) != 0)
+            continue;
+        __atomic_compare_exchange_n(&self->nearest, &from, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        break;
+    }
+    return __atomic_load_n(&self->nearest, __ATOMIC_RELAXED);
 }
 
 void client_describe(rp_client *self, char *out, size_t size)

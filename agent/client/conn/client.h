@@ -19,6 +19,11 @@ struct conn *client_shard(rp_client *self, uint32_t shard);
 struct conn *client_owner(rp_client *self, uint64_t key);
 /* Returns the number of that shard. */
 uint32_t client_shard_of(const rp_client *self, uint64_t key);
+/* Returns the number of the shard to read from, where any would do: clients are spread over the shards, and go to another when
+ * theirs has not answered for a second. */
+uint32_t client_nearest(rp_client *self);
+/* Goes on from one that was the nearest to the next that answers, and returns that. */
+uint32_t client_move_nearest(rp_client *self, uint32_t from);
 /* Writes which shards do not answer ("shard 2 at tcp://... does not answer for 3.2 s; ..."), or "no broker answers at ..."; ""
  * while all answer. */
 void client_describe(rp_client *self, char *out, size_t size);

@@ -105,9 +105,11 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
         rp_counter_forget(addition);
         return conn_stopped(err);
     }
-    if (!done)
-        return err_set(err, RP_DEADLINE_EXCEEDED, "the broker has not answered an addition within %lld ms",
-                       (long long)timeout_ms);
+    if (!done) {
+        char title[300];
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",
+                       conn_title(self->conn, title, sizeof title), (long long)timeout_ms);
+    }
     rp_status status = read_value(self->reply, value, err);
     rp_counter_forget(addition);
     return status;

@@ -11,6 +11,9 @@
 #define MAX_NAMES 256u
 /* Grace beyond the broker's own time-out. */
 #define GRACE_MS 2000
+/* With shards: how long one of them is asked at a time, and how long it may be silent beyond that. */
+#define TURN_MS 500
+#define SILENCE_MS 500
 
 struct rp_params {
     struct conn_reply *reply; /* holds the payload frames */
@@ -54,10 +57,25 @@ rp_status params_read_version(const struct conn_reply *reply, uint64_t *version,
     return RP_OK;
 }
 
+/* Puts to all shards: as a publisher that has one block. */
+static rp_status put_to_shards(rp_client *client, const char *name, const void *data, uint64_t bytes,
+                               int64_t timeout_ms, uint64_t *version, rp_error *err)
+{
+    rp_error own = {0};
+    rp_publisher *publisher = rp_publisher_new(client, name, &own);
+    rp_status status = publisher ? rp_publisher_put(publisher, data, bytes, &own) : (rp_status)own.status;
+    if (status == RP_OK)
+        status = rp_publisher_flush(publisher, timeout_ms, version, &own);
+    rp_publisher_destroy(&publisher, 0, NULL);
+    return status == RP_OK ? RP_OK : err_set(err, status, "%s", own.text);
+}
+
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
     RP_TRY(params_check_name(name, err));
+    if (client_shards(client) > 1)
+        return put_to_shards(client, name, data, bytes, timeout_ms, version, err);
     zmq_msg_t payload;
     if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
@@ -167,6 +185,63 @@ rp_status params_read(const char *const *names, const uint64_t *have, uint32_t n
     return status;
 }
 
+/* What is asked for. */
+struct ask {
+    const char *const *names;
+    const uint64_t *have;
+    uint32_t n;
+};
+
+/* Asks one shard, which answers within timeout_ms; silence_ms later the call ends. */
+static rp_status get_from(struct conn *conn, const struct ask *ask, int64_t timeout_ms, int64_t silence_ms,
+                          rp_params **out, rp_error *err)
+{
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    body.n_name = ask->n;
+    body.name = (char **)(uintptr_t)ask->names;
+    body.n_have = ask->have ? ask->n : 0;
+    body.have = (uint64_t *)(uintptr_t)ask->have;
+    if (timeout_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)timeout_ms;
+    }
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET,
+                                   .body = &body.base,
+                                   .timeout_ms = conn_with_grace(timeout_ms, silence_ms)};
+    struct conn_reply *reply = NULL;
+    RP_TRY(conn_call(conn, &message, &reply, err));
+    return params_read(ask->names, ask->have, ask->n, reply, out, err);
+}
+
+static bool has_nothing(const struct ask *ask)
+{
+    for (uint32_t i = 0; ask->have && i < ask->n; i++)
+        if (ask->have[i])
+            return false;
+    return true;
+}
+
+/* Asks the nearest shard, again and again until the time is over, and another one if that is silent. A client that has nothing
+ * asks all in turn, because a shard that was restarted may have nothing either. */
+static rp_status get_from_shards(rp_client *client, const struct ask *ask, int64_t timeout_ms, rp_params **out,
+                                 rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    for (uint32_t tries = 1;; tries++) {
+        uint32_t shard = client_nearest(client);
+        int64_t left = conn_left_ms(deadline);
+        rp_status status = get_from(client_shard(client, shard), ask, left < 0 || left > TURN_MS ? TURN_MS : left,
+                                    SILENCE_MS, out, err);
+        if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
+            return status;
+        bool others = has_nothing(ask) && tries < client_shards(client);
+        if (conn_left_ms(deadline) == 0 && !others)
+            return status;
+        if (has_nothing(ask) || status == RP_UNAVAILABLE)
+            client_move_nearest(client, shard);
+    }
+}
+
 rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
                              int64_t timeout_ms, rp_params **out, rp_error *err)
 {
@@ -175,21 +250,10 @@ rp_status rp_params_get_many(rp_client *client, const char *const *names, const 
         return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; it must be 1 to %u", n, MAX_NAMES);
     for (uint32_t i = 0; i < n; i++)
         RP_TRY(params_check_name(names[i], err));
-    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
-    body.n_name = n;
-    body.name = (char **)(uintptr_t)names;
-    body.n_have = have ? n : 0;
-    body.have = (uint64_t *)(uintptr_t)have;
-    if (timeout_ms >= 0) {
-        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        body.timeout_ms = (uint64_t)timeout_ms;
-    }
-    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET,
-                                   .body = &body.base,
-                                   .timeout_ms = conn_with_grace(timeout_ms, GRACE_MS)};
-    struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
-    return params_read(names, have, n, reply, out, err);
+    struct ask ask = {names, have, n};
+    if (client_shards(client) > 1)
+        return get_from_shards(client, &ask, timeout_ms, out, err);
+    return get_from(client_conn(client), &ask, timeout_ms, GRACE_MS, out, err);
 }
 
 rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,

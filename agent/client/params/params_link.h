@@ -1,5 +1,5 @@
-/* What a publisher and a subscriber have in common: a part of the connection that has at most one request for one slot in
- * flight, and whose caller learns of a refused request at the next call. */
+/* What a publisher and a subscriber have in common: a name, errors that the caller learns of at the next call, and lanes: one part
+ * for each connection (one for each shard), which has at most one request in flight. */
 #ifndef AGENT_CLIENT_PARAMS_LINK_H
 #define AGENT_CLIENT_PARAMS_LINK_H
 
@@ -12,31 +12,43 @@
 #define PARAMS_RETRY_NS (100 * NS_PER_MS)
 
 struct params_link {
-    struct conn_part part; /* first: reply functions get it */
-    struct conn *conn;
+    rp_client *client;
     char *name; /* of the slot */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* signalled when a request has ended */
+    pthread_cond_t changed; /* signalled when a request has ended, or a connection was lost */
     rp_status status;       /* lock: of a refused request that the caller has not seen yet; RP_OK: none */
     rp_error error;
-    /* I/O thread */
-    bool up; /* the connection is up */
-    bool in_flight;
-    int64_t next_ns; /* time before which no request is sent */
 };
 
-/* Checks the name. The owner calls conn_attach. After an error there is nothing to free. */
-rp_status params_link_init(struct params_link *self, rp_client *client, const char *name,
-                           const struct conn_part_ops *ops, rp_error *err);
-/* Detaches the part and frees the members. */
-void params_link_fini(struct params_link *self);
+/* The I/O thread of the connection owns it. */
+struct params_lane {
+    struct conn_part part; /* first: reply functions get it */
+    struct params_link *link;
+    struct conn *conn;
+    bool up; /* lock: the connection is up */
+    bool in_flight;
+    int64_t next_ns;   /* time before which no request is sent */
+    uint64_t instance; /* of the broker that answered last; 0: none */
+};
 
-/* Parts of conn_part_ops. */
-void params_link_up(struct conn_part *part, const struct conn_hello *hello);
-void params_link_down(struct conn_part *part);
-/* True if a request may be sent now; otherwise *wake_ns is the time to look again. I/O thread. */
-bool params_link_is_free(const struct params_link *self, int64_t now_ns, int64_t *wake_ns);
+/* Checks the name. After an error there is nothing to free. */
+rp_status params_link_init(struct params_link *self, rp_client *client, const char *name, rp_error *err);
+/* Frees the members; all lanes are closed. */
+void params_link_fini(struct params_link *self);
 /* Returns the error of a refused request, once: "WHAT 'NAME': error". Lock held. */
 rp_status params_link_take_error(struct params_link *self, const char *what, rp_error *err);
+/* Keeps the error of a refused request for the caller, unless it has not seen an earlier one. Lock held. */
+void params_link_keep_error(struct params_link *self, const struct params_lane *lane, const rp_error *error);
+
+/* Attaches the lane to the connection of a shard. */
+void params_lane_open(struct params_lane *self, struct params_link *link, uint32_t shard,
+                      const struct conn_part_ops *ops);
+void params_lane_close(struct params_lane *self);
+
+/* For conn_part_ops. up: returns true if another broker answers than before; false at the first time. */
+bool params_lane_up(struct params_lane *self, const struct conn_hello *hello);
+void params_lane_down(struct conn_part *part);
+/* True if a request may be sent now; otherwise *wake_ns is the time to look again. I/O thread. */
+bool params_lane_is_free(const struct params_lane *self, int64_t now_ns, int64_t *wake_ns);
 
 #endif

@@ -1,8 +1,13 @@
-/* A publisher: the newest block of one slot, handed to the client's I/O thread.
+/* A publisher: the newest block of one slot, handed to the client's I/O threads.
  *
  * A block goes through these places: `newest` (given, not sent; a newer block replaces it), `sent` (its put is in flight),
- * and then it is settled: stored, or refused. A put that the connection or the broker has broken off goes back to `newest`,
- * unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's. */
+ * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
+ * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
+ *
+ * With shards, that is the way to shard 0, which gives the block its version. Then the lanes of the other shards put `current` with
+ * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. Shard 0 itself may have lost
+ * its count in a restart: then another shard names a newer version than that of `current`, and shard 0 stores `current` once more,
+ * above it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,25 +21,62 @@
  * put wakes a dozen threads between the learner and the actors. */
 #define GAP_NS (2 * NS_PER_MS)
 
+/* What a lane puts. */
+enum put_kind {
+    PUT_NOTHING,
+    PUT_NEWEST,  /* shard 0: a new block */
+    PUT_AGAIN,   /* shard 0: `current`, with a version above that of another shard */
+    PUT_CURRENT, /* `current` with its version */
+};
+
+struct publish_lane {
+    struct params_lane lane; /* first */
+    bool asleep;             /* lock: the I/O thread has nothing to do here until it is woken */
+    uint64_t done;           /* lock: version of `current` that this shard has stored or refused */
+    /* I/O thread: of the put in flight */
+    enum put_kind kind;
+    uint64_t version;
+};
+
 struct rp_publisher {
     struct params_link link; /* first; its lock guards what follows, up to the I/O thread's part */
     zmq_msg_t newest;
     bool waiting;     /* newest holds a block */
-    bool asleep;      /* the I/O thread has nothing to do here until it is woken */
-    uint64_t settled; /* number of the newest block that was stored or refused; blocks count from 1 */
+    uint64_t settled; /* number of the newest block that shard 0 has stored or refused; blocks count from 1 */
+    zmq_msg_t current;
+    uint64_t above; /* version that another shard has, where that of `current` should be newer */
+    bool unsure;    /* shard 0 may have lost its count, and no put has shown that it has not */
     rp_publisher_stats stats;
 
-    /* I/O thread */
+    /* I/O thread of shard 0 */
     zmq_msg_t sent;
     uint64_t sent_number;
+
+    uint32_t n_lanes;
+    struct publish_lane lanes[];
 };
 
-static struct rp_publisher *publisher_of(struct conn_part *part)
+static struct rp_publisher *publisher_of(const struct publish_lane *lane)
 {
-    return (struct rp_publisher *)part;
+    return (struct rp_publisher *)lane->lane.link;
 }
 
-/* ---- I/O thread ---- */
+static bool is_first(const struct publish_lane *lane)
+{
+    return lane == &publisher_of(lane)->lanes[0];
+}
+
+/* ---- I/O threads ---- */
+
+/* Wakes lanes that sleep. Lock held. */
+static void wake_lanes(struct rp_publisher *self, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = first; i < first + n; i++) {
+        if (self->lanes[i].asleep)
+            conn_wake(self->lanes[i].lane.conn);
+        self->lanes[i].asleep = false;
+    }
+}
 
 /* The connection is lost, or the broker shuts down: sends the block again, unless there is a newer one. Lock held. */
 static void take_back(struct rp_publisher *self)
@@ -45,9 +87,35 @@ static void take_back(struct rp_publisher *self)
     self->waiting = true;
 }
 
+/* A put has ended; version 0: it was refused. Lock held. */
+static void put_ended(struct rp_publisher *self, struct publish_lane *lane, uint64_t version)
+{
+    if (lane->kind == PUT_NEWEST) {
+        self->settled = self->sent_number;
+        if (version)
+            zmq_msg_move(&self->current, &self->sent);
+    }
+    if (lane->kind == PUT_CURRENT) {
+        bool behind =
+            version > lane->version && !is_first(lane) && self->unsure && lane->version == self->stats.version;
+        lane->done = lane->version;
+        self->above = behind && version > self->above ? version : self->above;
+        if (behind)
+            wake_lanes(self, 0, 1);
+        return;
+    }
+    self->unsure = self->unsure && lane->kind != PUT_AGAIN;
+    self->above = lane->kind == PUT_AGAIN ? 0 : self->above;
+    if (version) {
+        self->stats.version = lane->done = version;
+        wake_lanes(self, 1, self->n_lanes - 1);
+    }
+}
+
 static void on_put(void *ctx, struct conn_reply *reply)
 {
-    struct rp_publisher *self = ctx;
+    struct publish_lane *lane = ctx;
+    struct rp_publisher *self = publisher_of(lane);
     rp_error error = {0};
     uint64_t version = 0;
     rp_status status = conn_reply_status(reply, &error);
@@ -56,77 +124,103 @@ static void on_put(void *ctx, struct conn_reply *reply)
     if (status == RP_OK && version == 0)
         status = err_set(&error, RP_BAD_MESSAGE, "the broker's reply to a put of '%s' has no version", self->link.name);
     conn_reply_destroy(&reply);
-    self->link.in_flight = false;
+    lane->lane.in_flight = false;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_UNAVAILABLE || status == RP_CANCELLED) {
-        take_back(self);
-        self->link.next_ns = conn_now() + PARAMS_RETRY_NS;
+        if (lane->kind == PUT_NEWEST)
+            take_back(self);
+        lane->lane.next_ns = conn_now() + PARAMS_RETRY_NS;
     } else {
-        self->settled = self->sent_number;
-        self->stats.version = version ? version : self->stats.version;
-        if (status != RP_OK && self->link.status == RP_OK) {
-            self->link.status = status;
-            self->link.error = error;
-        }
+        put_ended(self, lane, version);
+        if (status != RP_OK)
+            params_link_keep_error(&self->link, &lane->lane, &error);
     }
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
 }
 
-/* Takes the newest block out; false: there is none, and the caller that gives the next one wakes this thread. */
-static bool take_newest(struct rp_publisher *self)
+/* Decides what to put next, and copies the block. PUT_NOTHING: whoever has something wakes this thread. */
+static enum put_kind take_block(struct rp_publisher *self, struct publish_lane *lane, zmq_msg_t *block,
+                                Replay__ParamsPut *body)
 {
     pthread_mutex_lock(&self->link.lock);
-    bool any = self->waiting;
-    self->asleep = !any;
-    if (any) {
+    uint64_t version = self->stats.version;
+    if (is_first(lane) && self->waiting)
+        lane->kind = PUT_NEWEST;
+    else if (is_first(lane) && self->above)
+        lane->kind = PUT_AGAIN;
+    else
+        lane->kind = self->n_lanes > 1 && version && lane->done != version ? PUT_CURRENT : PUT_NOTHING;
+    lane->asleep = lane->kind == PUT_NOTHING;
+    if (lane->kind == PUT_NEWEST) {
         zmq_msg_move(&self->sent, &self->newest);
         self->waiting = false;
         self->sent_number = self->stats.given;
+    }
+    if (lane->kind != PUT_NOTHING) {
+        zmq_msg_copy(block, lane->kind == PUT_NEWEST ? &self->sent : &self->current);
         self->stats.puts++;
     }
+    lane->version = version;
+    body->version = lane->kind == PUT_CURRENT ? version : 0;
+    body->above = lane->kind == PUT_AGAIN ? self->above : self->n_lanes > 1 && lane->kind == PUT_NEWEST ? version : 0;
     pthread_mutex_unlock(&self->link.lock);
-    return any;
+    return lane->kind;
 }
 
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct rp_publisher *self = publisher_of(part);
+    struct publish_lane *lane = (struct publish_lane *)part;
+    struct rp_publisher *self = publisher_of(lane);
     int64_t wake_ns;
-    if (!params_link_is_free(&self->link, now_ns, &wake_ns))
+    if (!params_lane_is_free(&lane->lane, now_ns, &wake_ns))
         return wake_ns;
-    if (!take_newest(self))
-        return INT64_MAX;
     Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
-    zmq_msg_t copy;
+    zmq_msg_t block;
     body.name = self->link.name;
-    zmq_msg_init(&copy);
-    zmq_msg_copy(&copy, &self->sent);
-    self->link.next_ns = now_ns + GAP_NS;
+    zmq_msg_init(&block);
+    if (take_block(self, lane, &block, &body) == PUT_NOTHING) {
+        zmq_msg_close(&block);
+        return INT64_MAX;
+    }
+    lane->lane.next_ns = now_ns + GAP_NS;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
                                    .body = &body.base,
-                                   .payload = &copy,
+                                   .payload = &block,
                                    .n_payload = 1,
                                    .timeout_ms = -1};
-    self->link.in_flight = conn_send_once(self->link.conn, part, &message, on_put);
-    zmq_msg_close(&copy);
-    if (self->link.in_flight)
+    lane->lane.in_flight = conn_send_once(lane->lane.conn, part, &message, on_put);
+    zmq_msg_close(&block);
+    if (lane->lane.in_flight)
         return INT64_MAX;
     pthread_mutex_lock(&self->link.lock);
-    take_back(self);
+    if (lane->kind == PUT_NEWEST)
+        take_back(self);
     pthread_mutex_unlock(&self->link.lock);
-    self->link.next_ns = now_ns + PARAMS_RETRY_NS;
-    return self->link.next_ns;
+    lane->lane.next_ns = now_ns + PARAMS_RETRY_NS;
+    return lane->lane.next_ns;
 }
 
-static const struct conn_part_ops publisher_ops = {.up = params_link_up, .down = params_link_down, .tick = on_tick};
+static void on_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    struct publish_lane *lane = (struct publish_lane *)part;
+    struct rp_publisher *self = publisher_of(lane);
+    bool first_time = lane->lane.instance == 0, other = params_lane_up(&lane->lane, hello);
+    pthread_mutex_lock(&self->link.lock);
+    if (other)
+        lane->done = 0; /* it may have lost the block */
+    self->unsure = self->unsure || (is_first(lane) && (other || first_time));
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+static const struct conn_part_ops publisher_ops = {.up = on_up, .down = params_lane_down, .tick = on_tick};
 
 /* ---- calls ---- */
 
 rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
 {
     zmq_msg_t block;
-    RP_TRY(conn_check_process(publisher->link.conn, err));
+    RP_TRY(conn_check_process(client_conn(publisher->link.client), err));
     if (bytes > SIZE_MAX || zmq_msg_init_size(&block, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
     if (bytes)
@@ -137,24 +231,32 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
     zmq_msg_move(&publisher->newest, &block);
     publisher->waiting = true;
     publisher->stats.given++;
-    bool wake = publisher->asleep;
-    publisher->asleep = false;
+    wake_lanes(publisher, 0, 1);
     pthread_mutex_unlock(&publisher->link.lock);
     zmq_msg_close(&block);
-    if (wake)
-        conn_wake(publisher->link.conn);
     return status;
+}
+
+/* True if shard 0 and all shards that are there have the newest block. Lock held. */
+static bool is_settled(const struct rp_publisher *self)
+{
+    if (self->settled < self->stats.given || self->above)
+        return false;
+    for (uint32_t i = 1; i < self->n_lanes; i++)
+        if (self->lanes[i].lane.up && self->lanes[i].done != self->stats.version)
+            return false;
+    return true;
 }
 
 rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
-    RP_TRY(conn_check_process(publisher->link.conn, err));
+    struct conn *conn = client_conn(publisher->link.client);
+    RP_TRY(conn_check_process(conn, err));
     pthread_mutex_lock(&publisher->link.lock);
-    while (publisher->settled < publisher->stats.given &&
-           conn_wait(publisher->link.conn, &publisher->link.changed, &publisher->link.lock, deadline))
+    while (!is_settled(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
         ;
-    bool done = publisher->settled == publisher->stats.given;
+    bool done = is_settled(publisher);
     if (!done && conn_is_stopped()) {
         pthread_mutex_unlock(&publisher->link.lock);
         return conn_stopped(err);
@@ -166,7 +268,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     if (done || status != RP_OK)
         return status;
     char why[256];
-    conn_describe(publisher->link.conn, why, sizeof why);
+    client_describe(publisher->link.client, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms%s%s", publisher->link.name,
                    (long long)timeout_ms, why[0] ? ": " : "", why);
 }
@@ -176,7 +278,7 @@ rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *ou
     uint32_t size = out->struct_size;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
-    RP_TRY(conn_check_process(publisher->link.conn, NULL));
+    RP_TRY(conn_check_process(client_conn(publisher->link.client), NULL));
     pthread_mutex_lock(&publisher->link.lock);
     rp_publisher_stats stats = publisher->stats;
     pthread_mutex_unlock(&publisher->link.lock);
@@ -189,18 +291,22 @@ rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *ou
 
 rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err)
 {
-    rp_publisher *self = calloc(1, sizeof *self);
+    uint32_t n = client_shards(client);
+    rp_publisher *self = calloc(1, sizeof *self + n * sizeof self->lanes[0]);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a publisher");
         return NULL;
     }
-    if (params_link_init(&self->link, client, name, &publisher_ops, err) != RP_OK) {
+    if (params_link_init(&self->link, client, name, err) != RP_OK) {
         free(self);
         return NULL;
     }
     zmq_msg_init(&self->newest);
     zmq_msg_init(&self->sent);
-    conn_attach(self->link.conn, &self->link.part);
+    zmq_msg_init(&self->current);
+    self->n_lanes = n;
+    for (uint32_t i = 0; i < n; i++)
+        params_lane_open(&self->lanes[i].lane, &self->link, i, &publisher_ops);
     return self;
 }
 
@@ -210,14 +316,17 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
         return RP_OK;
     rp_publisher *self = *publisher;
     *publisher = NULL;
-    if (conn_is_foreign(self->link.conn)) {
+    if (conn_is_foreign(client_conn(self->link.client))) {
         free(self);
         return RP_OK;
     }
     rp_status status = rp_publisher_flush(self, timeout_ms, NULL, err);
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        params_lane_close(&self->lanes[i].lane);
     params_link_fini(&self->link);
     zmq_msg_close(&self->newest);
     zmq_msg_close(&self->sent);
+    zmq_msg_close(&self->current);
     free(self);
     return status;
 }

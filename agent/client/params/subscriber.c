@@ -2,7 +2,10 @@
  *
  * There is at most one request. It is sent when the caller has taken the last copy; the next copy lies ready until the caller
  * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that
- * slow callers get fresh parameters and fast callers do not pay for copies they skip. */
+ * slow callers get fresh parameters and fast callers do not pay for copies they skip.
+ *
+ * With shards there is a lane to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
+ * nothing while this client has nothing either. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,24 +18,41 @@
 
 /* Age at which a copy that was not taken is replaced. */
 #define REFRESH_NS (20 * NS_PER_MS)
+/* Wait for the first version at one of several shards. */
+#define FIRST_MS 500
+/* How often the lane of a lost shard looks for another. */
+#define LOOK_NS (100 * NS_PER_MS)
 
 struct rp_subscriber {
-    struct params_link link; /* first; its lock guards what follows, up to the I/O thread's part */
+    struct params_link link; /* first; its lock guards what follows */
     rp_params *ready;        /* NULL: nothing new */
     int64_t arrived_ns;      /* time at which it arrived */
     uint64_t have;           /* version of the newest copy; 0: none from this broker */
     rp_subscriber_stats stats;
-
-    /* I/O thread */
-    uint64_t instance; /* of the broker */
+    uint32_t active; /* number of the lane that asks */
+    uint32_t n_lanes;
+    struct params_lane lanes[];
 };
 
-static struct rp_subscriber *subscriber_of(struct conn_part *part)
+static struct rp_subscriber *subscriber_of(const struct params_lane *lane)
 {
-    return (struct rp_subscriber *)part;
+    return (struct rp_subscriber *)lane->link;
 }
 
-/* ---- I/O thread ---- */
+/* ---- I/O threads ---- */
+
+/* Makes the lane of the nearest shard the one that asks, if this lane was. True: another lane asks now. */
+static bool pass_on(struct rp_subscriber *self, const struct params_lane *lane, uint32_t nearest)
+{
+    pthread_mutex_lock(&self->link.lock);
+    bool passed = lane == &self->lanes[self->active] && nearest != self->active;
+    if (passed)
+        self->active = nearest;
+    pthread_mutex_unlock(&self->link.lock);
+    if (passed)
+        conn_wake(self->lanes[nearest].conn);
+    return passed;
+}
 
 /* Lock held. */
 static void keep(struct rp_subscriber *self, rp_params *params)
@@ -47,7 +67,8 @@ static void keep(struct rp_subscriber *self, rp_params *params)
 
 static void on_params(void *ctx, struct conn_reply *reply)
 {
-    struct rp_subscriber *self = ctx;
+    struct params_lane *lane = ctx;
+    struct rp_subscriber *self = subscriber_of(lane);
     rp_params *params = NULL;
     rp_error error = {0};
     const char *name = self->link.name;
@@ -57,18 +78,18 @@ static void on_params(void *ctx, struct conn_reply *reply)
         status = params_read(&name, &have, 1, reply, &params, &error);
     else
         conn_reply_destroy(&reply);
-    self->link.in_flight = false;
+    lane->in_flight = false;
     if (status != RP_OK)
-        self->link.next_ns = conn_now() + PARAMS_RETRY_NS;
+        lane->next_ns = conn_now() + PARAMS_RETRY_NS;
     pthread_mutex_lock(&self->link.lock);
-    if (status == RP_OK) {
+    if (status == RP_OK)
         keep(self, params);
-    } else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED) {
-        self->link.status = status;
-        self->link.error = error;
-    }
+    else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED)
+        params_link_keep_error(&self->link, lane, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
+    if (status == RP_DEADLINE_EXCEEDED && have == 0)
+        pass_on(self, lane, client_move_nearest(self->link.client, conn_shard(lane->conn)));
 }
 
 /* Returns the time at which a ready copy is to be replaced, and the version that is here. */
@@ -81,26 +102,46 @@ static int64_t due_ns(struct rp_subscriber *self, uint64_t *have)
     return due;
 }
 
+/* True if this lane is to ask; otherwise *wake_ns is the time to look again. */
+static bool is_its_turn(struct rp_subscriber *self, const struct params_lane *lane, int64_t now_ns, int64_t *wake_ns)
+{
+    if (self->n_lanes == 1)
+        return true;
+    pthread_mutex_lock(&self->link.lock);
+    bool active = lane == &self->lanes[self->active];
+    pthread_mutex_unlock(&self->link.lock);
+    *wake_ns = INT64_MAX;
+    if (!active || pass_on(self, lane, client_nearest(self->link.client)))
+        return false;
+    *wake_ns = lane->up ? INT64_MAX : now_ns + LOOK_NS;
+    return lane->up;
+}
+
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct rp_subscriber *self = subscriber_of(part);
+    struct params_lane *lane = (struct params_lane *)part;
+    struct rp_subscriber *self = subscriber_of(lane);
     uint64_t have;
     int64_t wake_ns;
-    if (!params_link_is_free(&self->link, now_ns, &wake_ns))
+    if (!is_its_turn(self, lane, now_ns, &wake_ns) || !params_lane_is_free(lane, now_ns, &wake_ns))
         return wake_ns;
     wake_ns = due_ns(self, &have);
     if (now_ns < wake_ns)
         return wake_ns;
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    if (self->n_lanes > 1 && have == 0) {
+        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = FIRST_MS;
+    }
     body.n_name = 1;
     body.name = &self->link.name;
     body.n_have = 1;
     body.have = &have;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
-    self->link.in_flight = conn_send_once(self->link.conn, part, &message, on_params);
-    if (!self->link.in_flight) {
-        self->link.next_ns = now_ns + PARAMS_RETRY_NS;
-        return self->link.next_ns;
+    lane->in_flight = conn_send_once(lane->conn, part, &message, on_params);
+    if (!lane->in_flight) {
+        lane->next_ns = now_ns + PARAMS_RETRY_NS;
+        return lane->next_ns;
     }
     pthread_mutex_lock(&self->link.lock);
     self->stats.polls++;
@@ -110,18 +151,18 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct rp_subscriber *self = subscriber_of(part);
-    params_link_up(part, hello);
-    if (self->instance != 0 && self->instance != hello->instance) {
-        /* Another broker may count from 1 again: any version it has is new. */
-        pthread_mutex_lock(&self->link.lock);
+    struct params_lane *lane = (struct params_lane *)part;
+    struct rp_subscriber *self = subscriber_of(lane);
+    if (!params_lane_up(lane, hello))
+        return;
+    /* Another broker may count from 1 again: any version it has is new. */
+    pthread_mutex_lock(&self->link.lock);
+    if (lane == &self->lanes[self->active])
         self->have = 0;
-        pthread_mutex_unlock(&self->link.lock);
-    }
-    self->instance = hello->instance;
+    pthread_mutex_unlock(&self->link.lock);
 }
 
-static const struct conn_part_ops subscriber_ops = {.up = on_up, .down = params_link_down, .tick = on_tick};
+static const struct conn_part_ops subscriber_ops = {.up = on_up, .down = params_lane_down, .tick = on_tick};
 
 /* ---- calls ---- */
 
@@ -129,7 +170,7 @@ static rp_status nothing_new(struct rp_subscriber *self, uint64_t have, int64_t 
 {
     char why[256] = "";
     if (timeout_ms != 0)
-        conn_describe(self->link.conn, why, sizeof why);
+        client_describe(self->link.client, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s", self->link.name,
                    (unsigned long long)have, why[0] ? ": " : "", why);
 }
@@ -137,22 +178,24 @@ static rp_status nothing_new(struct rp_subscriber *self, uint64_t have, int64_t 
 rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_params **out, rp_error *err)
 {
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
+    struct conn *conn = client_conn(subscriber->link.client);
     *out = NULL;
-    RP_TRY(conn_check_process(subscriber->link.conn, err));
+    RP_TRY(conn_check_process(conn, err));
     if (timeout_ms == 0)
-        conn_look(subscriber->link.conn);
-    int64_t start = timeout_ms != 0 ? trace_now(conn_trace(subscriber->link.conn)) : 0;
+        conn_look(conn);
+    int64_t start = timeout_ms != 0 ? trace_now(conn_trace(conn)) : 0;
     pthread_mutex_lock(&subscriber->link.lock);
     while (timeout_ms != 0 && !subscriber->ready && subscriber->link.status == RP_OK &&
-           conn_wait(subscriber->link.conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
+           conn_wait(conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
         ;
-    trace_add_since(conn_trace(subscriber->link.conn), "wait for parameters", NULL, start, 0);
+    trace_add_since(conn_trace(conn), "wait for parameters", NULL, start, 0);
     if (timeout_ms != 0 && conn_is_stopped()) {
         pthread_mutex_unlock(&subscriber->link.lock);
         return conn_stopped(err);
     }
     rp_status status = params_link_take_error(&subscriber->link, "slot", err);
     uint64_t have = subscriber->have;
+    uint32_t active = subscriber->active;
     if (status == RP_OK && subscriber->ready) {
         *out = subscriber->ready;
         subscriber->ready = NULL;
@@ -160,7 +203,7 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     }
     pthread_mutex_unlock(&subscriber->link.lock);
     if (*out)
-        conn_wake(subscriber->link.conn);
+        conn_wake(subscriber->lanes[active].conn);
     else if (status == RP_OK)
         status = nothing_new(subscriber, have, timeout_ms, err);
     return status;
@@ -171,7 +214,7 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
     uint32_t size = out->struct_size;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
-    RP_TRY(conn_check_process(subscriber->link.conn, NULL));
+    RP_TRY(conn_check_process(client_conn(subscriber->link.client), NULL));
     pthread_mutex_lock(&subscriber->link.lock);
     rp_subscriber_stats stats = subscriber->stats;
     pthread_mutex_unlock(&subscriber->link.lock);
@@ -184,17 +227,21 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
 
 rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
 {
-    rp_subscriber *self = calloc(1, sizeof *self);
+    uint32_t n = client_shards(client);
+    rp_subscriber *self = calloc(1, sizeof *self + n * sizeof self->lanes[0]);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a subscriber");
         return NULL;
     }
-    if (params_link_init(&self->link, client, name, &subscriber_ops, err) != RP_OK) {
+    if (params_link_init(&self->link, client, name, err) != RP_OK) {
         free(self);
         return NULL;
     }
     self->have = have;
-    conn_attach(self->link.conn, &self->link.part);
+    self->active = client_nearest(client);
+    self->n_lanes = n;
+    for (uint32_t i = 0; i < n; i++)
+        params_lane_open(&self->lanes[i], &self->link, i, &subscriber_ops);
     return self;
 }
 
@@ -204,10 +251,12 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         return;
     rp_subscriber *self = *subscriber;
     *subscriber = NULL;
-    if (conn_is_foreign(self->link.conn)) {
+    if (conn_is_foreign(client_conn(self->link.client))) {
         free(self);
         return;
     }
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        params_lane_close(&self->lanes[i]);
     params_link_fini(&self->link);
     rp_params_release(&self->ready);
     free(self);

@@ -15,7 +15,8 @@ static void put(struct params *params, const char *name, const char *value, int6
     zmq_msg_t message;
     zmq_msg_init_size(&message, strlen(value));
     memcpy(zmq_msg_data(&message), value, strlen(value));
-    params_put(params, params_make_slot(params, name), &message, now_ns);
+    struct param_slot *slot = params_make_slot(params, name);
+    params_put(params, slot, &message, slot->version + 1, now_ns);
     zmq_msg_close(&message);
 }
 
