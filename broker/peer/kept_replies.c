@@ -39,12 +39,12 @@ static void drop(struct kept_replies *self, struct kept_reply *place)
     place->frame = NULL;
 }
 
-bool kept_replies_reserve(struct kept_replies *self)
+bool kept_replies_reserve(struct kept_replies *self, enum kept_kind kind)
 {
     for (uint32_t i = 0; i < 2; i++)
         if (!self->spare[i])
             self->spare[i] = malloc(KEPT_REPLY_BYTES);
-    return self->spare[0] && self->spare[1] && ring_reserve(self, KEPT_OTHERS) && idmap_reserve(&self->by_name);
+    return self->spare[0] && self->spare[1] && ring_reserve(self, kind) && idmap_reserve(&self->by_name);
 }
 
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size)

@@ -32,7 +32,7 @@ struct kept_replies {
 };
 
 /* Before a request changes anything: makes sure that its reply can be encoded and kept. False: no memory. */
-bool kept_replies_reserve(struct kept_replies *self);
+bool kept_replies_reserve(struct kept_replies *self, enum kept_kind kind);
 /* Takes a reserved block of KEPT_REPLY_BYTES. NULL: there is none, or size is too large for it. */
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size);
 /* Keeps a copy of the frame in place of the oldest reply of its kind, and tells loop's effects. Client 0 is anonymous and cannot retry:

@@ -38,17 +38,26 @@ static void permit_end(struct waiter *self)
     waiter_release(self);
 }
 
+static void refuse(struct waiter *self, rp_status status, const char *text)
+{
+    request_fail(self->samples->peers, &self->wait.to, self->wait.id, status, text);
+    permit_end(self);
+}
+
 /* Charges the limiter and answers. Both are one record of the journal, so that a retry after a crash gets this answer. */
 static void permit_grant(struct waiter *self, uint32_t n)
 {
     struct table *table = self->table;
     struct peers *peers = self->samples->peers;
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    if (!kept_replies_reserve(&peers->kept_replies, KEPT_PERMITS)) { /* a retry would be charged once more */
+        refuse(self, RP_NO_MEMORY, "no memory to remember a permit");
+        return;
+    }
     limiter_sampled(&table->limiter, n);
     table->stats.permits += n;
     permit_state(table, &reply);
     reply.granted = n;
-    kept_replies_reserve(&peers->kept_replies); /* others have used what was reserved when the request came */
     EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
     EFFECT(table->loop, charge, table, n);
     request_finish(peers, &self->wait, REPLAY__REPLY__BODY_PERMIT, &reply.base);
@@ -116,9 +125,7 @@ static void expire(void *ctx, struct wait *wait)
 static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
 {
     (void)ctx;
-    struct waiter *self = (struct waiter *)wait;
-    request_fail(self->samples->peers, &wait->to, wait->id, status, text);
-    permit_end(self);
+    refuse((struct waiter *)wait, status, text);
 }
 
 static const struct wait_ops permit_ops = {"permit", expire, cancel, explain};

@@ -174,7 +174,8 @@ static rp_status request_dispatch(struct service *service, struct request *reque
         if (found)
             return repeated;
     }
-    if (!command->ahead && (!kept_replies_reserve(&peers->kept_replies) || !commit_reserve(&peers->commit)))
+    if (!command->ahead &&
+        (!kept_replies_reserve(&peers->kept_replies, KEPT_OTHERS) || !commit_reserve(&peers->commit)))
         return err_set(err, RP_NO_MEMORY, "no memory for the reply to a %s request", command->name);
     if (command->remember) /* its effects and its reply are one record */
         EFFECT(service->loop, together, 2 * KEPT_REPLY_BYTES);

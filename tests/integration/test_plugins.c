@@ -124,12 +124,35 @@ static void what_can_not_be_loaded_is_named(void **state)
     refused("  - {name: t, extensions: [{kind: sample_decay, options: {factor: 2}}]}\n", plugins(), "'factor'");
 }
 
+/* A plug-in that was built before selectors had a mass works as it did, but not over shards. */
+static void an_older_plugin_works_without_a_mass(void **state)
+{
+    (void)state;
+    static const char table[] = "  - {name: t, max_size: 100, sampler: {kind: last}, limiter: {kind: none}}\n";
+    char more[1400];
+    struct embed embed;
+    snprintf(more, sizeof more, "plugins: [%s/selector_older.so, %s/selector_example.so]\n",
+             process_env("RP_PLUGIN_DIR"), process_env("RP_PLUGIN_DIR"));
+    embed_start(&embed, table, more);
+    struct testpeer *peer = testpeer_opened(&embed, false);
+    testpeer_insert(peer, "t", 1, 3, 1);
+    embed_settle(&embed);
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 2, 0, PAID));
+    assert_int_equal(answer->reply->sample->key[1], 3);
+    assert_true(answer->reply->sample->mass == 3.0); /* the number of items */
+    embed_stop(&embed);
+    strcat(more, "shards: [tcp://a:1, tcp://b:1]\nshard: 0\n");
+    refused(table, more, "'last'");
+    refused("  - {name: t, sampler: {kind: softmax}}\n", more, "'softmax'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plugins_work_in_an_embedded_broker),
         cmocka_unit_test(plugins_work_in_the_real_program),
         cmocka_unit_test(what_can_not_be_loaded_is_named),
+        cmocka_unit_test(an_older_plugin_works_without_a_mass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

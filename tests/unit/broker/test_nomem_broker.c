@@ -199,6 +199,31 @@ static void scene_waiting_distinct(struct run *run)
     sample_waiting(run, "plain", 40, true, 1, 40);
 }
 
+/* A permit, and the samples that it pays for: charged once, however often they are asked for. */
+static void scene_permit(struct run *run)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Permit permit = REPLAY__PERMIT__INIT;
+    permit.table = testpeer_text("prio");
+    permit.count = 7;
+    request.body_case = REPLAY__REQUEST__BODY_PERMIT;
+    request.permit = &permit;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct testpeer_answer *answer = testpeer_call(run->learner, &request);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->permit->granted, 7);
+    }
+    Replay__Sample paid = REPLAY__SAMPLE__INIT;
+    paid.table = permit.table;
+    paid.count = 14;
+    paid.paid = true;
+    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    request.sample = &paid;
+    const struct testpeer_answer *answer = testpeer_call(run->learner, &request);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, 14);
+}
+
 static void scene_change(struct run *run)
 {
     uint64_t keys[] = {3, 5, 7};
@@ -403,7 +428,7 @@ struct item_state {
 
 struct state {
     uint32_t n_sessions, waiting[6], size[6], n[6];
-    uint64_t inserts[6], samples[6], updates[6], bytes[6], orphaned[6];
+    uint64_t inserts[6], samples[6], charged[6], updates[6], bytes[6], orphaned[6];
     struct item_state item[6][MOST];
     uint32_t not_copied;
 };
@@ -432,6 +457,7 @@ static void look(struct run *run, struct state *out)
         out->size[t] = table->in.size;
         out->inserts[t] = table->stats.total_inserts;
         out->samples[t] = table->stats.total_samples;
+        out->charged[t] = table->limiter.samples;
         out->updates[t] = table->stats.updates;
         out->bytes[t] = table->bytes;
         out->orphaned[t] = table->stats.orphaned_picks;
@@ -459,6 +485,7 @@ static void compare(const struct state *want, const struct state *got)
                      (unsigned)want->samples[t]);
         assert_int_equal(got->n[t], got->size[t]);
         assert_int_equal(got->waiting[t], want->waiting[t]);
+        assert_int_equal(got->charged[t], want->charged[t]);
         assert_int_equal(got->updates[t], want->updates[t]);
         assert_int_equal(got->bytes[t], want->bytes[t]);
         assert_int_equal(got->orphaned[t], want->orphaned[t]);
@@ -496,6 +523,7 @@ int main(void)
         {"sample", .prepare = prepare_items, .act = scene_sample},
         {"waiting_sample", .prepare = prepare_items, .act = scene_waiting_sample},
         {"waiting_distinct", .act = scene_waiting_distinct},
+        {"permit", .prepare = prepare_items, .act = scene_permit},
         {"change", .prepare = prepare_items, .act = scene_change},
         {"look", .prepare = prepare_items, .act = scene_look},
         {"params", .act = scene_params},

@@ -96,13 +96,13 @@ static void a_reservation_gives_two_blocks(void **state)
     (void)state;
     struct kept_replies kept = {0};
     assert_null(kept_replies_spare(&kept, 10));
-    assert_true(kept_replies_reserve(&kept));
+    assert_true(kept_replies_reserve(&kept, KEPT_OTHERS));
     assert_null(kept_replies_spare(&kept, KEPT_REPLY_BYTES + 1u));
     uint8_t *blocks[2] = {kept_replies_spare(&kept, 10), kept_replies_spare(&kept, KEPT_REPLY_BYTES)};
     assert_non_null(blocks[0]);
     assert_non_null(blocks[1]);
     assert_null(kept_replies_spare(&kept, 10));
-    assert_true(kept_replies_reserve(&kept));
+    assert_true(kept_replies_reserve(&kept, KEPT_OTHERS));
     free(blocks[0]);
     free(blocks[1]);
     kept_replies_fini(&kept);
