@@ -6,7 +6,8 @@
  *   name NAME          a label for people
  *   public KEY         40 characters of Z85 (ZeroMQ RFC 32)
  *   secret KEY
- *   broker KEY         public key of a broker that the holder connects to; several while that broker's key is rotated
+ *   broker KEY         public key of a broker that the holder connects to; several while that broker's key is rotated, or if
+ *                      the shards of a broker have different keys
  *
  * Lines that begin with '#' are comments. No secret is ever logged or printed. */
 #ifndef PROTO_KEYS_KEYS_H
@@ -20,7 +21,7 @@
 #define KEY_BYTES 32u
 #define KEY_TEXT 41u /* with the terminating zero */
 #define KEY_NAME 64u
-#define KEY_BROKERS 4u
+#define KEY_BROKERS 16u
 /* Names the key file of a client that gives none. */
 #define KEY_FILE_VARIABLE "REPLAY_KEY_FILE"
 

@@ -378,6 +378,70 @@ static void test_counters(void **state)
     (void)rp_reduce_leave(&group, 50, &err);
 }
 
+/* ---- keys ---- */
+
+static void ctl_key(const char *a, const char *b, const char *c, const char *d, const char *e, const char *f)
+{
+    const char *const argv[] = {process_env("RP_CTL"), "key", a, b, c, d, e, f, NULL};
+    char err[512];
+    if (process_run(argv, NULL, 0, err, sizeof err) != 0)
+        fail_msg("key %s: %s", a, err);
+}
+
+/* Reads the public key of a key file, or of a broker's folder. */
+static void public_key(const char *path, char out[41])
+{
+    const char *const argv[] = {process_env("RP_CTL"), "key", "show", path, NULL};
+    char text[512];
+    assert_int_equal(process_run(argv, text, sizeof text, NULL, 0), 0);
+    assert_int_equal(sscanf(text, "%*s %40s", out), 1);
+}
+
+static rp_client *connect_with(const struct fixture *f, const char *key_file, rp_error *err)
+{
+    rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .key_file = key_file};
+    return rp_client_connect(f->bed.services[0], &options, WAIT, err);
+}
+
+/* Every shard has a key of its own, and the client's key file names them all, in another order than that of the shards. */
+static void test_keys(void **state)
+{
+    struct fixture *f = *state;
+    char file[128], folder[128], more[300], own[41], broker[41];
+    rp_error err = {0};
+    shardbed_prepare(&f->bed, SHARDS);
+    snprintf(file, sizeof file, "%s/client.key", f->bed.dir);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        snprintf(folder, sizeof folder, "%s/keys%u", f->bed.dir, i);
+        snprintf(more, sizeof more, "security: {mode: curve, keys: %s}\n", folder);
+        shardbed_run(&f->bed, i, tables, more);
+        if (i == 0) {
+            ctl_key("new", file, "--keys", folder, "--role", "admin");
+            public_key(file, own);
+            continue;
+        }
+        ctl_key("allow", folder, "client", own, "--role", "admin");
+        if (i == SHARDS - 1) { /* only now: shards 1 and 2 are not known yet */
+            assert_null(connect_with(f, file, &err));
+            assert_int_equal(err.status, RP_PERMISSION_DENIED);
+        }
+    }
+    for (uint32_t i = 1; i < SHARDS; i++) {
+        snprintf(folder, sizeof folder, "%s/keys%u", f->bed.dir, i);
+        public_key(folder, broker);
+        ctl_key("trust", file, broker, NULL, NULL, NULL);
+    }
+    f->client = connect_with(f, file, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    assert_int_equal(info_of(f)->connected_shards, SHARDS);
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
+    expect_version(f, 1);
+    const char *const argv[] = {"/bin/rm", "-rf", f->bed.dir, NULL};
+    shardbed_stop(&f->bed);
+    assert_int_equal(process_run(argv, NULL, 0, NULL, 0), 0);
+}
+
 /* ---- fork ---- */
 
 static void test_fork(void **state)
@@ -420,6 +484,7 @@ int main(void)
         CASE(test_params_at_one),
         CASE(test_changes),
         CASE(test_lost_shard),
+        cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
         CASE(test_counters),
         CASE(test_fork),
     };

@@ -26,6 +26,9 @@ rp_status conn_key_load(struct conn *self, const rp_client_options *options, con
                        "(replay-ctl key show prints it)",
                        path);
     self->has_key = true;
+    /* If shards have different keys, their lines are likely in the order of the shards; if not, the others are tried. */
+    if (self->shard != CONN_SHARD_UNKNOWN)
+        self->broker_key = self->shard % self->key.n_brokers;
     return RP_OK;
 }
 

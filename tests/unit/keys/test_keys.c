@@ -135,20 +135,20 @@ static void test_brokers_of_a_key(void **state)
 {
     (void)state;
     struct key key = {0};
-    uint8_t brokers[6][KEY_BYTES];
-    for (uint8_t i = 0; i < 6; i++) {
+    uint8_t brokers[KEY_BROKERS + 2][KEY_BYTES];
+    for (uint8_t i = 0; i < KEY_BROKERS + 2; i++) {
         memset(brokers[i], i + 1, KEY_BYTES);
         key_add_broker(&key, brokers[i]);
         assert_memory_equal(key.brokers[0], brokers[i], KEY_BYTES);
     }
     assert_int_equal(key.n_brokers, KEY_BROKERS);
-    assert_memory_equal(key.brokers[3], brokers[2], KEY_BYTES);
+    assert_memory_equal(key.brokers[KEY_BROKERS - 1], brokers[2], KEY_BYTES);
     key_add_broker(&key, brokers[3]); /* known: it moves to the front */
     assert_int_equal(key.n_brokers, KEY_BROKERS);
     assert_memory_equal(key.brokers[0], brokers[3], KEY_BYTES);
-    assert_memory_equal(key.brokers[1], brokers[5], KEY_BYTES);
-    assert_memory_equal(key.brokers[2], brokers[4], KEY_BYTES);
-    assert_memory_equal(key.brokers[3], brokers[2], KEY_BYTES);
+    for (uint32_t i = 1; i < KEY_BROKERS - 1; i++)
+        assert_memory_equal(key.brokers[i], brokers[KEY_BROKERS + 2 - i], KEY_BYTES);
+    assert_memory_equal(key.brokers[KEY_BROKERS - 1], brokers[2], KEY_BYTES);
 }
 
 static void test_roles(void **state)
