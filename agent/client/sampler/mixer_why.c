@@ -68,7 +68,8 @@ static void explain_group(struct mixer *self, struct group *group, char *out, si
     } else if (n == 0 && group->deal != DEAL_PLAIN) {
         add(out, size, "table '%s' is empty; ", self->parts[group->first].source.table);
     }
-    if (name_parts(self, group, is_away, out, size))
+    /* A plain group's broker is not asked for its state. */
+    if (group->deal != DEAL_PLAIN && name_parts(self, group, is_away, out, size))
         add(out, size, " cannot be reached; ");
     if (why[0])
         add(out, size, "%s; ", why);

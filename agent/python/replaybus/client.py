@@ -28,6 +28,9 @@ class CheckpointInfo(NamedTuple):
 class Client:
     """A connection to the broker at ``endpoint``, such as "tcp://127.0.0.1:7600". It connects when it is first used.
 
+    Of a broker with shards, the endpoint of any shard is enough, or those of several, separated by commas: the client learns of
+    the others, and is a client of all.
+
     ``timeout`` is the deadline in seconds of connecting and of each request; None waits. A client may be used from several
     threads, pickles as its address, and connects anew in a process that was forked. ``key_file`` names the key for a broker that
     uses keys (docs/SECURITY.md); None stands for what the variable REPLAY_KEY_FILE names, if it is set.
@@ -129,7 +132,8 @@ class Client:
         exponent of the importance weights; with 0 all weights are 1. ``distinct``: no item appears twice in a batch. ``flexible``:
         a smaller batch instead of waiting for the limiter. ``whole``: pick nothing before the limiter allows the whole batch.
         """
-        return Sampler(self.connect(), table, batch_size, in_flight, beta, distinct, timeout, max_samples, flexible, whole)
+        return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
+                       max_samples=max_samples, flexible=flexible, whole=whole)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16) -> Updater:
         """Sends new priorities in the background."""

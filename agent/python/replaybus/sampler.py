@@ -2,12 +2,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _core, nest
-from .errors import EndOfStream, Error
+from .errors import EndOfStream, Error, InvalidArgument
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Source = Union[tuple["Client", str], tuple["Client", str, Optional[float]]]
 
 
 class Lazy:
@@ -31,7 +36,8 @@ class Batch(_core.Batch):
 
     ``data`` has the structure that the items were written with; each array's first dimension counts items, and the second
     counts steps (except where an item has one row of a column, such as ``column[-1]``). One value per item: ``key``,
-    ``priority``, ``probability``, ``weight``, ``times_sampled``, ``age``, ``policy``, ``step``, ``session``.
+    ``priority``, ``probability``, ``weight``, ``times_sampled``, ``age``, ``policy``, ``step``, ``session``; with several
+    sources ``source``, with shards ``shard`` (None otherwise).
     """
 
     def _shape(self) -> tuple[nest.Node, Callable[[Sequence[Any]], Any]]:
@@ -72,17 +78,46 @@ class Batch(_core.Batch):
 
 
 class Sampler(_core.Sampler):
-    """An iterator over batches, which are requested and decoded ahead. ``Client.sampler`` makes one.
+    """An iterator over batches, which are requested and decoded ahead. ``Client.sampler`` makes one for a table.
+
+    ``sources`` is a list of (client, table) or (client, table, share), such as demonstrations beside replay. Each item of a batch
+    comes from a source that is drawn by the shares; sources without a share divide the rest by the sums of their priorities (by
+    their sizes, if they are uniform). ``batch.source`` says which. ``probability`` and ``weight`` are those of the whole mixture.
+    All sources must have the same fields. The other arguments are those of ``Client.sampler``.
 
     The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds.
+
+    >>> import replaybus
+    >>> tables = [replaybus.Table("replay"), replaybus.Table("demonstrations")]
+    >>> with replaybus.Server(tables) as server, server.client() as client:
+    ...     with client.writer() as writer:
+    ...         for table in ("replay", "demonstrations"):
+    ...             writer.append({"x": 1.0})
+    ...             key = writer.item(table)
+    ...     with replaybus.Sampler([(client, "replay"), (client, "demonstrations", 0.25)], 400) as sampler:
+    ...         batch = sampler.next(10)
+    ...     50 < batch.source.sum() < 150
+    True
     """
 
-    def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:
-        self.table = table
+    def __new__(cls, sources: Sequence[Source], batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0,
+                distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
+                whole: bool = False) -> "Sampler":
+        return super().__new__(cls, tuple(_source(*source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
+                               max_samples, flexible, whole)
+
+    def __init__(self, sources: Sequence[Source], *_: Any, **__: Any) -> None:
+        self.tables = [source[1] for source in sources]
         self._nodes: dict = {}
 
+    @property
+    def table(self) -> str:
+        """The name of the table; of several sources, the first one's."""
+        return self.tables[0]
+
     def __repr__(self) -> str:
-        return f"<replaybus.Sampler: table {self.table!r}{', closed' if self.closed else ''}>"
+        tables = ", ".join(repr(table) for table in self.tables)
+        return f"<replaybus.Sampler: table{'s' if len(self.tables) > 1 else ''} {tables}{', closed' if self.closed else ''}>"
 
     def __iter__(self) -> "Sampler":
         return self
@@ -102,6 +137,12 @@ class Sampler(_core.Sampler):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _source(client: "Client", table: str, share: Optional[float] = None) -> tuple["_core.Client", str, float]:
+    if share is not None and share < 0:
+        raise InvalidArgument(f"the share of table {table!r} is {share}: write a number above 0 and at most 1, or None")
+    return client.connect(), table, -1.0 if share is None else share
 
 
 class Change(NamedTuple):

@@ -11,7 +11,7 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from typing import Any, Mapping, NoReturn, Optional, Sequence, Union
+from typing import Any, Iterator, Mapping, NoReturn, Optional, Sequence, Union
 
 from . import _core
 from .client import Client
@@ -65,6 +65,9 @@ class Server:
     ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` and ``checkpoint`` name folders: with a
     journal nothing that was confirmed is lost by ``kill -9``. More keys of docs/CONFIG.md go into ``config``.
 
+    ``shards`` above 1 starts as many brokers that are one logical broker (docs/SHARDS.md): settings are those of the whole, and a
+    client of ``endpoint`` is a client of all shards. ``endpoints`` lists those of all.
+
     >>> with Server([Table("replay")]) as server:
     ...     server.client().info()["tables"][0]["name"]
     'replay'
@@ -73,34 +76,59 @@ class Server:
     def __init__(self, tables: Sequence[Mapping[str, Any]], *, port: Optional[int] = None,
                  journal: Union[str, os.PathLike, None] = None, checkpoint: Union[str, os.PathLike, None] = None,
                  mode: str = "process", config: Optional[Mapping[str, Any]] = None, log_level: str = "warn",
-                 timeout: float = 10.0) -> None:
+                 timeout: float = 10.0, shards: int = 1) -> None:
         if isinstance(tables, (Mapping, str)):
             raise TypeError("tables is a list of tables: Server([Table('replay')])")
         if mode not in ("process", "thread"):
             raise InvalidArgument(f"mode is 'process' or 'thread', not {mode!r}")
         self._pid, self._folder, self._stopped = os.getpid(), "", False
-        self.endpoint = ""
-        self._core: Optional[_core.Server] = None
+        if shards < 1:
+            raise InvalidArgument(f"a broker has 1 shard or more, not {shards}")
+        self.endpoint, self.shards = "", shards
+        self.endpoints: list[str] = []
+        self._cores: list[_core.Server] = []
         self.process: Optional[subprocess.Popen] = None
-        text = _yaml(_settings(tables, port, journal, checkpoint, config))
-        if mode == "thread":
-            self._core = _core.Server(text)
-            self.endpoint = self._core.endpoint
-        else:
-            self._run_process(text, log_level, timeout)
-        _live.add(self)
-
-    def _run_process(self, text: str, log_level: str, timeout: float) -> None:
-        self._folder = tempfile.mkdtemp(prefix="replaybus-")
-        path = os.path.join(self._folder, "broker.json")
-        Path(path).write_text(text, encoding="utf-8")
-        self._endpoints = os.path.join(self._folder, "endpoints")
+        settings = _settings(tables, port, journal, checkpoint, config)
         try:
-            self._start(path, log_level)
-            self.endpoint = self._await(timeout)
+            if mode == "thread":
+                self._run_threads(settings)
+            else:
+                self._run_process(settings, log_level, timeout)
         except BaseException:
             self.stop()
             raise
+        _live.add(self)
+
+    def _run_threads(self, settings: dict) -> None:
+        for part in self._parts(settings):
+            self._cores.append(_core.Server(_yaml(part)))
+        self.endpoints = [core.endpoint for core in self._cores]
+        self.endpoint = self.endpoints[0]
+
+    def _parts(self, settings: dict) -> Iterator[dict]:
+        """The settings of each shard: they find each other at sockets in a folder, or with a port at every third from it on."""
+        if self.shards == 1:
+            yield settings
+            return
+        self._folder = tempfile.mkdtemp(prefix="replaybus-")
+        services = [f"ipc://{self._folder}/service-{i}" for i in range(self.shards)]
+        host, _, port = settings["service"].rpartition(":")
+        if port not in ("0", "*"):
+            services = [f"{host}:{int(port) + 3 * i}" for i in range(self.shards)]
+        for i in range(self.shards):
+            here = {"ingest": f"ipc://{self._folder}/ingest-{i}", "events": f"ipc://{self._folder}/events-{i}"}
+            yield {**settings, **here, "service": services[i], "shards": services, "shard": i}
+
+    def _run_process(self, settings: dict, log_level: str, timeout: float) -> None:
+        if self.shards > 1:
+            settings["shards"] = self.shards
+        self._folder = tempfile.mkdtemp(prefix="replaybus-")
+        path = os.path.join(self._folder, "broker.json")
+        Path(path).write_text(_yaml(settings), encoding="utf-8")
+        self._endpoints = os.path.join(self._folder, "endpoints")
+        self._start(path, log_level)
+        self.endpoints = self._await(timeout)
+        self.endpoint = self.endpoints[0]
 
     def _start(self, path: str, log_level: str) -> None:
         command = [broker_program(), "-c", path, "--endpoints-file", self._endpoints, "--log-level", log_level]
@@ -109,15 +137,15 @@ class Server:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             start_new_session=True)
 
-    def _await(self, timeout: float) -> str:
-        """The service endpoint, as soon as the broker has bound it."""
+    def _await(self, timeout: float) -> list[str]:
+        """The service endpoints of all shards, as soon as they are bound."""
         deadline = time.monotonic() + timeout
         while True:
             if os.path.exists(self._endpoints):
-                for line in Path(self._endpoints).read_text().splitlines():
-                    name, _, endpoint = line.partition(" ")
-                    if name == "service" and endpoint:
-                        return endpoint.strip()
+                lines = [line.partition(" ") for line in Path(self._endpoints).read_text().splitlines()]
+                found = [endpoint.strip() for name, _, endpoint in lines if name.split(".")[-1] == "service" and endpoint]
+                if found:
+                    return found
             status = self.process.poll() if self.process else None
             if status is not None:
                 error = InvalidArgument if status == 2 else Unavailable
@@ -142,8 +170,8 @@ class Server:
         if self._pid != os.getpid():
             return  # the broker is the parent's
         self._stopped = True
-        if self._core is not None:
-            self._core.stop()
+        for core in self._cores:
+            core.stop()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -163,6 +191,7 @@ class Server:
 
     def __repr__(self) -> str:
         where = "in a thread" if self.process is None else f"process {self.process.pid}"
+        where += f", {self.shards} shards" if self.shards > 1 else ""
         return f"<replaybus.Server: {self.endpoint}, {where}, {'running' if self.running else 'not running'}>"
 
     def __reduce__(self) -> NoReturn:

@@ -16,10 +16,11 @@ static const struct array {
     size_t offset;
     int32_t dtype;
     const char *doc;
+    bool optional; /* None if the library has none */
 } arrays[] = {
 #define ARRAY(name, dtype, doc)                                                                                        \
     {                                                                                                                  \
-#name, offsetof(rp_batch_arrays, name), RP_DTYPE_##dtype, doc                                                  \
+#name, offsetof(rp_batch_arrays, name), RP_DTYPE_##dtype, doc, false                                           \
     }
     ARRAY(key, UINT64, "The items' keys, uint64."),
     ARRAY(priority, FLOAT64, "The items' priorities, float64."),
@@ -30,8 +31,12 @@ static const struct array {
     ARRAY(age_ns, UINT64, "Nanoseconds since each item was inserted, uint64."),
     ARRAY(policy, UINT64, "The version of the parameters that made each item."),
     ARRAY(step, UINT64, "The number of each item's first step in its stream."),
-    ARRAY(session, UINT32, "The number of the session that wrote each item."),
+    ARRAY(session, UINT32, "The number of the session that wrote each item, at its shard."),
 #undef ARRAY
+    {"source", offsetof(rp_batch_arrays, source), RP_DTYPE_UINT32,
+     "The index of the source that each item came from. None: the sampler has one source.", true},
+    {"shard", offsetof(rp_batch_arrays, shard), RP_DTYPE_UINT32,
+     "The number of the shard that has each item. None: there are no shards.", true},
 };
 #define N_ARRAYS (sizeof arrays / sizeof arrays[0])
 
@@ -178,7 +183,8 @@ static PyObject *batch_array(PyObject *object, void *closure)
         rp_batch_get_arrays(batch_of(object), &all);
         const void *data = *(const void *const *)((const char *)&all + array->offset);
         const uint64_t shape[] = {all.n};
-        *place = numpy_array(self->memory, data, array->dtype, 1, shape);
+        *place =
+            !data && array->optional ? Py_NewRef(Py_None) : numpy_array(self->memory, data, array->dtype, 1, shape);
     }
     return Py_XNewRef(*place);
 }

@@ -1,25 +1,28 @@
 /* Sampler: batches that are requested and decoded ahead. */
 #include "agent/python/src/core.h"
 
+#include <stdlib.h>
+
 typedef struct sampler_object {
     PyObject_HEAD struct gate gate;
-    struct conn *conn;
+    struct conn **conns; /* of the sources */
+    Py_ssize_t n_conns;
     rp_sampler *sampler;
 } sampler_object;
 
 static PyTypeObject *sampler_type;
 
-static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, const char **table,
-                         rp_sampler_options *options)
+static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, rp_sampler_options *options)
 {
-    static char *names[] = {"client",  "table",       "batch_size", "in_flight", "beta", "distinct",
-                            "timeout", "max_samples", "flexible",   "whole",     NULL};
+    static char *names[] = {"sources", "batch_size",  "in_flight", "beta",  "distinct",
+                            "timeout", "max_samples", "flexible",  "whole", NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
     rp_sampler_defaults(options);
     long long batch_size = options->batch_size, in_flight = options->in_flight, max_samples = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|LLdpOLpp", names, client, table, &batch_size, &in_flight,
-                                     &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLpp", names, &PyTuple_Type, sources, &batch_size,
+                                     &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible,
+                                     &whole) ||
         !core_count(batch_size, "batch_size", UINT32_MAX) || !core_count(in_flight, "in_flight", UINT32_MAX) ||
         !core_count(max_samples, "max_samples", INT64_MAX))
         return false;
@@ -32,43 +35,86 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **client, co
     return core_timeout(seconds, &options->timeout_ms);
 }
 
+static void drop_conns(struct conn **conns, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        conn_drop(&conns[i]);
+    free(conns);
+}
+
 static void give_up(PyObject *object)
 {
     sampler_object *self = (sampler_object *)object;
+    struct conn **conns = self->conns;
+    Py_ssize_t n = self->n_conns;
+    self->conns = NULL;
+    self->n_conns = 0;
     Py_BEGIN_ALLOW_THREADS;
     rp_sampler_destroy(&self->sampler);
     Py_END_ALLOW_THREADS;
-    conn_drop(&self->conn);
+    drop_conns(conns, n);
+}
+
+/* Reads (client, table, share). False with an exception set. */
+static bool read_source(PyObject *item, rp_source *source, struct conn **conn)
+{
+    PyObject *client;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a source is a tuple: (client, table, share)");
+        return false;
+    }
+    if (!PyArg_ParseTuple(item, "Osd;a source is (client, table, share)", &client, &source->table, &source->share))
+        return false;
+    *conn = client_share(client);
+    if (!*conn)
+        return false;
+    source->client = (*conn)->client;
+    return true;
+}
+
+/* Starts a sampler. NULL with an exception set. The tuple keeps the names of the tables. */
+static rp_sampler *start(PyObject *items, struct conn **conns, rp_source *sources, const rp_sampler_options *options)
+{
+    rp_error err;
+    rp_sampler *sampler;
+    Py_ssize_t n = PyTuple_Size(items);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!read_source(PyTuple_GetItem(items, i), &sources[i], &conns[i]))
+            return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    sampler = rp_sampler_new_mixed(sources, n > UINT32_MAX ? UINT32_MAX : (uint32_t)n, options, &err);
+    Py_END_ALLOW_THREADS;
+    if (!sampler)
+        core_raise(err.status, err.text);
+    return sampler;
 }
 
 static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *client;
-    const char *table;
-    rp_error err;
+    PyObject *items;
     rp_sampler_options options = {.struct_size = sizeof options};
-    if (!read_options(args, kwargs, &client, &table, &options))
+    if (!read_options(args, kwargs, &items, &options))
         return NULL;
-    struct conn *conn = client_share(client);
-    if (!conn)
-        return NULL;
-    rp_sampler *sampler;
-    Py_BEGIN_ALLOW_THREADS;
-    sampler = rp_sampler_new(conn->client, table, &options, &err);
-    Py_END_ALLOW_THREADS;
-    if (!sampler) {
-        conn_drop(&conn);
-        return core_raise(err.status, err.text);
-    }
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    sampler_object *self = (sampler_object *)alloc(type, 0);
+    size_t n = (size_t)PyTuple_Size(items);
+    struct conn **conns = calloc(n + 1, sizeof *conns);
+    rp_source *sources = calloc(n + 1, sizeof *sources);
+    sampler_object *self = NULL;
+    rp_sampler *sampler = NULL;
+    if (!conns || !sources)
+        PyErr_NoMemory();
+    else
+        sampler = start(items, conns, sources, &options);
+    if (sampler)
+        self = (sampler_object *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    free(sources);
     if (!self) {
         rp_sampler_destroy(&sampler);
-        conn_drop(&conn);
+        drop_conns(conns, conns ? (Py_ssize_t)n : 0);
         return NULL;
     }
     gate_open(&self->gate, (PyObject *)self, give_up);
-    self->conn = conn;
+    self->conns = conns;
+    self->n_conns = (Py_ssize_t)n;
     self->sampler = sampler;
     return (PyObject *)self;
 }
@@ -154,7 +200,7 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, (void *)sampler_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, getters},
-    {Py_tp_doc, "Samples a table ahead of its reader."},
+    {Py_tp_doc, "Sampler(sources, ...): samples tables ahead of its reader."},
     {0, NULL},
 };
 

@@ -38,7 +38,7 @@ class Batch:
     """Items that were sampled together, as tensors. They are made when first asked for, share the batch's memory, and keep it.
 
     ``data`` has the structure that was written. ``to`` and ``pin_memory`` copy data, lengths, priority, probability and weight;
-    key, times_sampled, age, policy and step always stay on the CPU, where an updater needs the keys.
+    key, times_sampled, age, policy, step, source and shard always stay on the CPU, where an updater needs the keys.
     """
 
     def __init__(self, batch: ArrayBatch) -> None:
@@ -100,6 +100,16 @@ class Batch:
         return as_tensor(self._batch.step)
 
     @Lazy
+    def source(self) -> Optional[torch.Tensor]:
+        """The index of the source that each item came from; None: the sampler has one source."""
+        return None if self._batch.source is None else as_tensor(self._batch.source)
+
+    @Lazy
+    def shard(self) -> Optional[torch.Tensor]:
+        """The number of the shard that has each item; None: there are no shards."""
+        return None if self._batch.shard is None else as_tensor(self._batch.shard)
+
+    @Lazy
     def info(self) -> dict:
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
         return self._batch.info
@@ -132,7 +142,7 @@ class Batch:
 
 _STRUCTURES = ("data", "lengths")
 _PER_ITEM = ("priority", "probability", "weight")
-_ON_HOST = ("key", "times_sampled", "age", "policy", "step", "info")
+_ON_HOST = ("key", "times_sampled", "age", "policy", "step", "source", "shard", "info")
 
 
 def _make(node: nest.Node, n: int, values: dict[str, Any]) -> Batch:

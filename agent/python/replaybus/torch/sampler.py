@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Iterator, Optional, Sequence, Union
 
 import torch
 import torch.utils.data
 
 from ..client import Client
 from ..errors import DeadlineExceeded, EndOfStream, InvalidArgument
+from ..sampler import Sampler as ArraySampler
+from ..sampler import Source
 from .batch import Batch, Device
 from .device import Feed
 
@@ -20,15 +22,19 @@ class Sampler:
 
     On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead
     on a stream of its own; ``non_blocking=False`` also waits for each copy before it hands out the batch. For a
-    CPU, ``pin_memory`` copies each batch into pinned memory. Other arguments are those of ``Client.sampler``.
+    CPU, ``pin_memory`` copies each batch into pinned memory. Other arguments are those of ``Client.sampler``. In place of a client
+    and a table, ``client`` may be the list of sources of a ``replaybus.Sampler``.
     """
 
-    def __init__(self, client: Client, table: str, batch_size: int = 256, *, device: Optional[Device] = None,
+    def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: int = 256, *, device: Optional[Device] = None,
                  pin_memory: bool = False, non_blocking: bool = True, prefetch: int = 2, in_flight: int = 4, beta: float = 0.0,
                  distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                  whole: bool = False) -> None:
-        self._arrays = client.sampler(table, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                                      max_samples=max_samples, flexible=flexible, whole=whole)
+        if isinstance(client, Client) != isinstance(table, str):
+            raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
+        sources = [(client, table)] if isinstance(client, Client) else client
+        self._arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
+                                    max_samples=max_samples, flexible=flexible, whole=whole)
         self._pin = pin_memory
         self._feed: Optional[Feed] = None
         if device is not None and torch.device(device).type != "cpu":

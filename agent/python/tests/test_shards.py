@@ -1,0 +1,130 @@
+"""A broker with shards, and samplers over several sources."""
+import collections
+
+import numpy as np
+import pytest
+
+import replaybus
+from conftest import TABLES
+
+N = 3
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def shards(request):
+    tables = [table for table in TABLES if table["name"] in ("replay", "uniform", "queue")]
+    with replaybus.Server(tables, mode=request.param, shards=N) as server:
+        yield server
+
+
+@pytest.fixture
+def client(shards):
+    with shards.client(timeout=20) as client:
+        yield client
+        while written:
+            broker, table, keys = written.pop()
+            if broker is client:
+                client.delete(table, keys)
+
+
+written: list = []
+
+
+def fill(client, table, episodes, priority=lambda i: 1.0):
+    """Writes an item for each episode; its x is the episode's number. Returns the keys."""
+    with client.writer({"x": 0.0}) as writer:
+        keys = []
+        for i in range(episodes):
+            writer.append({"x": float(i)})
+            keys.append(writer.item(table, priority(i)))
+            writer.end_episode(wait=False)
+        writer.flush(timeout=20)
+    keys = np.array(keys, np.uint64)
+    written.append((client, table, keys))
+    return keys
+
+
+def test_one_table_over_shards(client):
+    keys = fill(client, "replay", 60, priority=lambda i: 1.0 + i % 3)
+    owners = keys >> np.uint64(56)
+    assert set(owners.tolist()) == set(range(N))  # episodes go to all shards
+    assert len(set(keys.tolist())) == 60
+    with client.sampler("replay", 64, beta=1.0, max_samples=64 * 8) as sampler:
+        picks = collections.Counter()
+        for batch in sampler:
+            assert (batch.shard == batch.key >> np.uint64(56)).all() and batch.source is None
+            places = [np.flatnonzero(keys == key)[0] for key in batch.key]
+            assert batch.data["x"][:, 0].tolist() == places
+            # Exact up to the age of the masses, and nobody writes.
+            wanted = batch.priority / (20 * (1 + 2 + 3))
+            assert np.allclose(batch.probability, wanted)
+            weights = 1 / (60 * batch.probability)
+            assert np.allclose(batch.weight, weights / weights.max(), rtol=1e-5)
+            picks.update(places)
+    assert sum(picks.values()) == 64 * 8
+    assert client.update("replay", keys, np.where(np.arange(60) == 7, 1.0, 0.0)) == (60, 0, 0)
+    with client.sampler("replay", 16, max_samples=160) as sampler:
+        batches = list(sampler)  # shards' masses are asked for first, so that the first batch has the new priorities
+    assert {key for batch in batches for key in batch.key} == {keys[7]}
+    assert client.delete("replay", keys[:30]).applied == 30
+
+
+def test_any_endpoint_and_a_list(shards, client):
+    keys = fill(client, "uniform", 30)
+    assert len(shards.endpoints) == N and shards.endpoint == shards.endpoints[0]
+    for endpoint in (shards.endpoints[2], ",".join(shards.endpoints[:2])):
+        with replaybus.Client(endpoint, timeout=20) as other:
+            assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
+            batch = other.sampler("uniform", 100).next(20)
+            assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
+
+
+def test_parameters_are_at_all_shards(client, shards):
+    client.params["policy"] = b"one"
+    client.params["policy"] = b"two"
+    for _ in range(N + 1):  # each client reads from a shard that its number chooses
+        with shards.client(timeout=20) as other:
+            assert other.params["policy"].data == b"two"
+
+
+def test_a_queue_gives_each_item_once(client):
+    keys = fill(client, "queue", 40)
+    with client.sampler("queue", 8, max_samples=40) as sampler:
+        got = [key for batch in sampler for key in batch.key]
+    assert sorted(got) == sorted(keys.tolist())
+
+
+def test_sources_with_shares(client, server):
+    """Demonstrations at one broker without shards beside replay over shards."""
+    with server.client(timeout=20) as demos:
+        demos.reset("uniform")
+        mine, theirs = fill(client, "uniform", 20), fill(demos, "uniform", 10)
+        sources = [(client, "uniform"), (demos, "uniform", 0.25)]
+        with replaybus.Sampler(sources, 100, beta=1.0, max_samples=2000) as sampler:
+            assert sampler.tables == ["uniform", "uniform"]
+            shares = []
+            for batch in sampler:
+                first = batch.source == 0
+                assert set(batch.key[first]) <= set(mine.tolist()) and set(batch.key[~first]) <= set(theirs.tolist())
+                assert np.allclose(batch.probability, np.where(first, 0.75 / 20, 0.25 / 10))
+                assert (batch.shard[~first] == 0).all()
+                shares.append(first.mean())
+        assert 0.7 < np.mean(shares) < 0.8  # 2000 draws: more than five standard deviations
+        with pytest.raises(replaybus.InvalidArgument):
+            replaybus.Sampler([(client, "uniform", 0.5), (demos, "uniform", 0.6)])
+        with pytest.raises(replaybus.InvalidArgument):
+            replaybus.Sampler([(client, "uniform", -0.5), (demos, "uniform")])
+        with pytest.raises(replaybus.NotFound):
+            replaybus.Sampler([(client, "uniform"), (demos, "nowhere")])
+        with pytest.raises(TypeError):
+            replaybus.Sampler([(client,)])
+
+
+def test_torch_takes_sources(client):
+    rt = pytest.importorskip("replaybus.torch", reason="torch is not installed")
+    fill(client, "uniform", 20)
+    with rt.Sampler([(client, "uniform", 0.5), (client, "uniform")], batch_size=16) as sampler:
+        batch = sampler.next(20)
+        assert len(batch.source) == 16 and batch.to("cpu").shard.tolist() == (batch.key >> 56).tolist()
+    with pytest.raises(TypeError):
+        rt.Sampler(client)
