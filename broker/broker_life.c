@@ -130,7 +130,10 @@ static rp_status start_service(struct broker *self, rp_error *err)
 static rp_status load(struct broker *self, rp_error *err)
 {
     struct durable_state state = durable_state(self);
-    if (config_folder(self->config)) {
+    const char *folder = config_folder(self->config);
+    if (folder) {
+        if (!self->config->checkpoint_load || strcmp(self->config->checkpoint_load, "none") != 0)
+            RP_TRY(folder_check_shards(folder, config_shards(self->config), err));
         RP_TRY(stream_open(&self->stream, &state, err));
         RP_TRY(spill_open(&self->spill, &state, self->stream, err));
     }

@@ -254,6 +254,24 @@ static void a_broker_is_one_of_its_shards(void **state)
     assert_int_equal(embed->broker->tables.ordinals.at[writer->ordinal].items, 0);
 }
 
+/* A field that is 0 takes no byte: the reply of a broker alone is what it was before there were shards. */
+static void a_broker_alone_says_nothing_of_shards(void **state)
+{
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
+    assert_int_equal(wire_key_shard(peer->key_base), 0);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__Hello hello = REPLAY__HELLO__INIT;
+    request.body_case = REPLAY__REQUEST__BODY_HELLO;
+    request.hello = &hello;
+    const Replay__HelloReply *reply = testpeer_call(peer, &request)->reply->hello;
+    assert_true(reply->shard == 0 && reply->n_shards == 0 && reply->settings == 0);
+    /* And it takes any key. */
+    testpeer_insert(peer, "t", UINT64_C(5) << 56, 2, 1);
+    testpeer_heartbeat(peer, 0, false);
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +283,7 @@ int main(void)
         cmocka_unit_test(a_count_and_a_list_read_back),
         EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
                    "shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\nshard: 3\n"),
+        EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -312,6 +312,37 @@ static void test_later_version(void **state)
     diskfile_remove(&path);
 }
 
+/* Started with fewer shards than before, or with none, data would be left behind. */
+static void test_shards(void **state)
+{
+    (void)state;
+    char *path = diskfile_folder(), part[4][256];
+    struct folder folder;
+    rp_error err = {0};
+    for (uint32_t i = 0; i < 4; i++)
+        snprintf(part[i], sizeof part[i], "%s/shard-%u", path, i);
+    assert_int_equal(folder_check_shards(path, 1, &err), RP_OK);
+    assert_int_equal(folder_check_shards(part[0], 2, &err), RP_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        open_folder(&folder, part[i], true);
+        make(&folder, DISK_SEGMENT, 1, true);
+        folder_close(&folder);
+    }
+    assert_int_equal(folder_check_shards(path, 1, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_check_shards(part[1], 2, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_check_shards(part[1], 3, &err), RP_OK);
+    assert_int_equal(folder_check_shards(part[3], 4, &err), RP_OK); /* more than before */
+    open_folder(&folder, path, true);
+    make(&folder, DISK_CHECKPOINT, 1, true);
+    folder_close(&folder);
+    assert_int_equal(folder_check_shards(part[1], 3, &err), RP_FAILED_PRECONDITION);
+    for (uint32_t i = 0; i < 3; i++) {
+        char *own = strdup(part[i]);
+        diskfile_remove(&own);
+    }
+    diskfile_remove(&path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +356,7 @@ int main(void)
         cmocka_unit_test(test_two_folders_in_one),
         cmocka_unit_test(test_damaged_heads),
         cmocka_unit_test(test_later_version),
+        cmocka_unit_test(test_shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -489,6 +489,22 @@ static void test_golden_reply_empty(void **state)
     assert_int_equal(s.n_items + s.n_chunks + s.n_blocks, 0);
 }
 
+static void test_golden_reply_paid(void **state)
+{
+    (void)state;
+    struct pb_writer w = {0};
+    struct frame f;
+    struct wire_reply reply;
+    struct wire_sampled s;
+    wire_write_sampled(&w,
+                       &(struct wire_sampled_out){.id = 79, .partial = true, .paid = true, .mass = 2.5, .room = 300});
+    golden_check("reply_paid", "Reply: to a paid sample of an empty table, with mass and room", &w,
+                 &replay__reply__descriptor, &f);
+    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
+    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+    assert_true(s.partial && s.mass == 2.5 && s.room == 300 && s.n_items == 0);
+}
+
 /* One chunk per item and all alike: nearly everything folds, and n_chunks follows from the items. */
 static void test_reply_of_equal_chunks(void **state)
 {
@@ -903,8 +919,8 @@ static void test_what_was_read_before_the_damage_is_there(void **state)
 static void test_cut_and_changed_frames(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ingest_one",     "ingest_many",  "request_sample",
-                                        "request_update", "reply_sample", "reply_empty"};
+    static const char *const names[] = {"ingest_one",   "ingest_many", "request_sample", "request_update",
+                                        "reply_sample", "reply_empty", "reply_paid"};
     struct rng rng;
     rng_seed(&rng, 1);
     for (uint32_t i = 0; i < COUNT(names); i++) {
@@ -940,6 +956,7 @@ int main(void)
         cmocka_unit_test(test_golden_update),
         cmocka_unit_test(test_golden_reply_sample),
         cmocka_unit_test(test_golden_reply_empty),
+        cmocka_unit_test(test_golden_reply_paid),
         cmocka_unit_test(test_reply_of_equal_chunks),
         cmocka_unit_test(test_fields_that_stand_twice),
         cmocka_unit_test(test_wrong_wire_types),
