@@ -16,7 +16,7 @@ static int make_one(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (admin_checkpoint(ctl->conn, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
+    if (admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     const Replay__CheckpointReply *made = reply->checkpoint;
     int rc = CTL_OK;

@@ -147,7 +147,7 @@ int ctl_reset(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (admin_reset(ctl->conn, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_reset(ctl->client, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
     format_buffer count;
@@ -223,8 +223,8 @@ int ctl_limiter(struct ctl *ctl)
             return rc;
     }
     const char *table = ctl->argv[0];
-    rp_status status = change.set ? admin_set_limiter(ctl->conn, table, &change, ctl->timeout_ms, &reply, &err)
-                                  : admin_info(ctl->conn, table, false, ctl->timeout_ms, &reply, &err);
+    rp_status status = change.set ? admin_set_limiter(ctl->client, table, &change, ctl->timeout_ms, &reply, &err)
+                                  : admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err);
     if (status == RP_OK && !limiter_in(reply)) {
         err_set(&err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
         replay__reply__free_unpacked(reply, NULL);
@@ -328,7 +328,7 @@ int ctl_params(struct ctl *ctl)
         return save_params(ctl);
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = list_params(ctl, reply->info->slots, reply->info->n_slots);
     replay__reply__free_unpacked(reply, NULL);

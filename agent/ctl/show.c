@@ -180,7 +180,7 @@ int ctl_info(struct ctl *ctl)
     rp_error err = {0};
     int rc = CTL_OK;
     const char *table = ctl->argc ? ctl->argv[0] : NULL;
-    if (admin_info(ctl->conn, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     const Replay__InfoReply *info = reply->info;
     if (ctl->json) {
@@ -258,9 +258,9 @@ int ctl_why(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL, *info = NULL;
     rp_error err = {0};
-    if (admin_why(ctl->conn, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_why(ctl->client, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    if (ctl->json || admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &info, &err) != RP_OK) {
+    if (ctl->json || admin_info(ctl->client, NULL, false, ctl->timeout_ms, &info, &err) != RP_OK) {
         int rc = ctl->json ? ctl_print_json(&reply->why->base) : ctl_fail(ctl, &err);
         replay__reply__free_unpacked(reply, NULL);
         return rc;
@@ -316,7 +316,7 @@ int ctl_items(struct ctl *ctl)
         Replay__Reply *reply = NULL;
         uint32_t page = limit - shown < ITEMS_PAGE ? (uint32_t)(limit - shown) : ITEMS_PAGE;
         struct admin_page next = {ctl->argv[0], cursor, page};
-        if (admin_list(ctl->conn, &next, ctl->timeout_ms, &reply, &err) != RP_OK) {
+        if (admin_list(ctl->client, &next, ctl->timeout_ms, &reply, &err) != RP_OK) {
             rc = ctl_fail(ctl, &err);
             break;
         }
@@ -394,7 +394,7 @@ int ctl_sessions(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->conn, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_info(ctl->client, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
     if (ctl->json)
@@ -411,7 +411,7 @@ int ctl_counters(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->conn, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
     const Replay__InfoReply *info = reply->info;

@@ -201,9 +201,9 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     Replay__Reply *info = NULL, *why = NULL;
     struct clock clock = clock_system();
     self->taken = time(NULL);
-    if (admin_info(ctl->conn, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
+    if (admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
-    if (admin_why(ctl->conn, ctl->timeout_ms, &why, &self->err) != RP_OK) {
+    if (admin_why(ctl->client, ctl->timeout_ms, &why, &self->err) != RP_OK) {
         replay__reply__free_unpacked(info, NULL);
         return false;
     }

@@ -1,6 +1,10 @@
 /* Inspects and operates a broker. Each question can also be answered as JSON text, with the names of replay.proto:
  * 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings
- * "NaN", "Infinity" and "-Infinity". */
+ * "NaN", "Infinity" and "-Infinity".
+ *
+ * A broker of several shards is one broker here: all shards are asked at once, and their answers become one. Counts, sizes, rates,
+ * bytes, bounds and cursors are sums; ages and staleness are means over samples. A shard that does not answer holds up the
+ * others by a second at most: what only reads leaves it out and names it, what changes something fails and names it. */
 #ifndef REPLAY_ADMIN_H
 #define REPLAY_ADMIN_H
 
@@ -78,7 +82,19 @@ typedef struct rp_session_info {
     uint32_t expired; /* 1: the session has expired, and only its numbers are kept */
     uint64_t received, chunk_bytes, silent_ns, rejected;
     uint64_t resolved, waiting; /* items of all tables */
+    uint32_t shard;             /* that has the session: a writer has one at each shard */
+    uint32_t reserved;
 } rp_session_info;
+
+/* One shard of a broker that has several, by itself. */
+typedef struct rp_shard_info {
+    const char *service; /* endpoint */
+    const char *problem; /* "", or why the shard is missing from the sums: then nothing below is known */
+    rp_server_info server;
+    const rp_table_info *tables; /* without their signatures */
+    uint32_t n_tables;
+    uint32_t shard; /* its number */
+} rp_shard_info;
 
 typedef struct rp_info {
     rp_server_info server;
@@ -87,15 +103,19 @@ typedef struct rp_info {
     const rp_counter_info *counters;
     const rp_session_info *sessions; /* only if asked for */
     uint32_t n_tables, n_slots, n_counters, n_sessions;
+    const rp_shard_info *shards; /* in the order of their numbers */
+    uint32_t n_shards;           /* 0: the broker is alone */
+    uint32_t reserved;
 } rp_info;
 
 /* A request or an insert that waits inside the broker. */
 typedef struct rp_wait {
     const char *who; /* "actor-3", or a client's number */
-    const char
-        *kind; /* "insert", "sample", "params", "reduce", "bye", "journal"; "network": data on its way to the broker */
+    const char *
+        kind; /* "insert", "sample", "permit", "params", "reduce", "bye", "journal"; "network": data on its way to the broker;
+                * "shard": one that does not answer */
     const char *table; /* or slot, or group */
-    const char *text;  /* the reason, with numbers */
+    const char *text;  /* the reason, with numbers; of one of several shards: "shard 2: ..." */
     uint64_t count, got, waited_ns;
     double rate; /* "network": bytes/s that arrive from the writer */
 } rp_wait;
@@ -110,7 +130,7 @@ typedef struct rp_item_info {
     double priority;
     uint64_t age_ns, policy, step, bytes;
     uint32_t times_sampled, session, length, chunks, episode;
-    uint32_t reserved;
+    uint32_t shard; /* that has the item */
 } rp_item_info;
 
 /* Gives the state of the broker; free it with rp_info_free. table NULL: all tables. sessions 1: also the list of sessions,
@@ -122,7 +142,8 @@ RP_API void rp_info_free(rp_info **info);
 RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
 RP_API void rp_waits_free(rp_waits **waits);
 /* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to
- * the start of the next page, or to 0 after the last page. */
+ * the start of the next page, or to 0 after the last page. The items of shards come one shard after another.
+ * RP_UNAVAILABLE from a broker of several shards: the next one does not answer; *cursor is then the start of the one after it, or 0. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                                int64_t timeout_ms, rp_error *err);
 /* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys.
@@ -144,6 +165,7 @@ typedef struct rp_checkpoint_info {
 
 /* Makes a checkpoint of the broker's whole state and waits until it is on disk; the broker keeps serving meanwhile. After a
  * time-out the broker still completes the checkpoint. out may be NULL; otherwise set out->struct_size.
+ * With shards: the number is that of the first shard, and the items and bytes are those of all.
  * RP_FAILED_PRECONDITION: the broker's configuration names no folder for checkpoints. */
 RP_API rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err);
 
@@ -163,7 +185,8 @@ typedef struct rp_limiter_change {
 } rp_limiter_change;
 
 /* Changes a table's limiter while the broker runs. Checks every value before it changes any. The change is in force when the
- * call returns; rp_admin_info shows the new state. */
+ * call returns; rp_admin_info shows the new state. With shards, each gets its part of min_size (rounded up), min_diff, max_diff and
+ * error_buffer, and a shard that is away keeps the old limiter until it is changed again. */
 RP_API rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change,
                                       int64_t timeout_ms, rp_error *err);
 

@@ -1,20 +1,28 @@
-/* The administrative calls: plain structs made from the broker's messages. Their strings point into the message, which is kept
- * with the struct. */
+/* The administrative calls: questions to all shards at once, and one answer made from theirs. */
 #include "agent/client/admin/admin.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch/batch.h"
-#include "agent/client/conn/client.h"
-#include "proto/base/dtype.h"
+#include "agent/client/admin/merge.h"
 #include "proto/base/error.h"
 
 #define GRACE_MS 2000
+/* Longest wait for one shard of several that lists its items. */
+#define SHARD_MS 1000
 
-/* ---- messages ---- */
+/* A cursor over the items of all shards has the number of the shard in its first bits. */
+#define CURSOR_BITS 56u
 
-/* Sends the message and unpacks the reply, whose body has to be `want`. */
+static rp_status no_memory(rp_error *err)
+{
+    return err_set(err, RP_NO_MEMORY, "no memory for the broker's answer");
+}
+
+/* ---- info, why ---- */
+
+/* Sends the message to one shard and unpacks the reply, whose body has to be `want`. */
 static rp_status ask(struct conn *conn, const struct conn_message *message, Replay__Reply__BodyCase want,
                      Replay__Reply **out, rp_error *err)
 {
@@ -52,7 +60,27 @@ static bool merge_sessions(Replay__InfoReply *into, Replay__InfoReply *page)
     return true;
 }
 
-rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
+/* Gets the other pages of a shard's sessions. */
+static rp_status add_pages(struct conn *conn, Replay__InfoReply *info, Replay__Info *body, int64_t deadline,
+                           rp_error *err)
+{
+    while (info->session_cursor) {
+        Replay__Reply *page;
+        body->session_cursor = info->session_cursor;
+        struct conn_message message = {
+            .field = REPLAY__REQUEST__BODY_INFO, .body = &body->base, .timeout_ms = conn_left_ms(deadline)};
+        RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, &page, err));
+        if (page->info->n_sessions == 0)
+            page->info->session_cursor = 0;
+        bool ok = merge_sessions(info, page->info);
+        conn_reply_unpacked_free(page);
+        if (!ok)
+            return err_set(err, RP_NO_MEMORY, "no memory for the list of sessions");
+    }
+    return RP_OK;
+}
+
+rp_status admin_info(rp_client *client, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err)
 {
     Replay__Info body = REPLAY__INFO__INIT;
@@ -60,58 +88,135 @@ rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_
     body.sessions = sessions;
     int64_t deadline = conn_deadline(timeout_ms);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
-    RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, out, err));
-    Replay__InfoReply *info = (*out)->info;
+    struct gather_answers *answers;
+    *out = NULL;
+    RP_TRY(gather(client, &(struct gather_plan){.message = &message, .want = REPLAY__REPLY__BODY_INFO}, &answers, err));
     rp_status status = RP_OK;
-    while (sessions && info->session_cursor && status == RP_OK) {
-        Replay__Reply *page;
-        body.session_cursor = info->session_cursor;
-        message.timeout_ms = conn_left_ms(deadline);
-        status = ask(conn, &message, REPLAY__REPLY__BODY_INFO, &page, err);
-        if (status != RP_OK)
-            break;
-        if (page->info->n_sessions == 0)
-            page->info->session_cursor = 0;
-        if (!merge_sessions(info, page->info))
-            status = err_set(err, RP_NO_MEMORY, "no memory for the list of sessions");
-        conn_reply_unpacked_free(page);
+    for (uint32_t i = 0; i < answers->n && status == RP_OK; i++) {
+        if (!answers->of[i].wire)
+            continue;
+        Replay__InfoReply *info = answers->of[i].wire->info;
+        if (sessions)
+            status = add_pages(client_shard(client, i), info, &body, deadline, err);
+        if (status == RP_OK && !info->server)
+            status = err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell about the server");
     }
-    if (status == RP_OK && !info->server)
-        status = err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell about the server");
-    if (status != RP_OK) {
-        conn_reply_unpacked_free(*out);
-        *out = NULL;
-    }
+    if (status == RP_OK && !(*out = merge_info(answers)))
+        status = no_memory(err);
+    gather_free(&answers);
     return status;
 }
 
-rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+/* Asks all shards and merges. `done`: what the others have done if one has not; NULL: an answer of some is an answer. */
+static rp_status ask_all(rp_client *client, const struct gather_plan *plan, const char *done,
+                         Replay__Reply *(*merge)(struct gather_answers *), Replay__Reply **out, rp_error *err)
+{
+    struct gather_answers *answers;
+    *out = NULL;
+    RP_TRY(gather(client, plan, &answers, err));
+    rp_status status = done ? gather_all_good(answers, done, err) : RP_OK;
+    if (status == RP_OK && !(*out = merge(answers)))
+        status = no_memory(err);
+    gather_free(&answers);
+    return status;
+}
+
+rp_status admin_why(rp_client *client, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
 {
     Replay__Why body = REPLAY__WHY__INIT;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .body = &body.base, .timeout_ms = timeout_ms};
-    return ask(conn, &message, REPLAY__REPLY__BODY_WHY, out, err);
+    return ask_all(client, &(struct gather_plan){.message = &message, .want = REPLAY__REPLY__BODY_WHY}, NULL, merge_why,
+                   out, err);
 }
 
-rp_status admin_list(struct conn *conn, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+/* ---- list ---- */
+
+/* A page that only names the shard whose items are missing. */
+static rp_status missing_page(struct conn *conn, uint32_t shard, const rp_error *why, Replay__Reply **out,
+                              rp_error *err)
+{
+    Replay__ListReply list = REPLAY__LIST_REPLY__INIT;
+    Replay__Shards rows = REPLAY__SHARDS__INIT;
+    Replay__ShardInfo row = REPLAY__SHARD_INFO__INIT, *place = &row;
+    Replay__Reply reply = REPLAY__REPLY__INIT;
+    char away[300];
+    conn_describe(conn, away, sizeof away);
+    row.shard = shard;
+    row.service = (char *)(uintptr_t)conn_endpoint(conn);
+    row.problem = (char *)(uintptr_t)(away[0] ? away : why->text);
+    rows.shard = &place;
+    rows.n_shard = 1;
+    list.shards = &rows;
+    reply.body_case = REPLAY__REPLY__BODY_LIST;
+    reply.list = &list;
+    *out = (Replay__Reply *)merge_clone(&reply.base);
+    return *out ? RP_OK : no_memory(err);
+}
+
+/* A page has items of one shard, or names one that does not answer. */
+static rp_status list_shard(rp_client *client, uint32_t shard, Replay__List *body, int64_t timeout_ms,
+                            Replay__Reply **out, rp_error *err)
+{
+    struct conn *conn = client_shard(client, shard);
+    int64_t away = conn_away_ns(conn), most = away > SHARD_MS * INT64_C(1000000) ? 1 : SHARD_MS;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST,
+                                   .body = &body->base,
+                                   .timeout_ms = timeout_ms >= 0 && timeout_ms < most ? timeout_ms : most};
+    rp_error why = {0};
+    rp_status status = ask(conn, &message, REPLAY__REPLY__BODY_LIST, out, &why);
+    if (status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED)
+        return missing_page(conn, shard, &why, out, err);
+    if (status != RP_OK)
+        return err_set(err, status, "%s", why.text);
+    for (size_t i = 0; i < (*out)->list->n_items; i++) {
+        (*out)->list->items[i]->has_shard_case = REPLAY__ITEM_INFO__HAS_SHARD_SHARD;
+        (*out)->list->items[i]->shard = shard;
+    }
+    return RP_OK;
+}
+
+rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err)
 {
     Replay__List body = REPLAY__LIST__INIT;
+    uint32_t n = client_shards(client);
     body.table = (char *)(uintptr_t)page->table;
     body.cursor = page->cursor;
     body.limit = page->limit;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST, .body = &body.base, .timeout_ms = timeout_ms};
-    return ask(conn, &message, REPLAY__REPLY__BODY_LIST, out, err);
+    if (n == 1)
+        return ask(client_conn(client), &message, REPLAY__REPLY__BODY_LIST, out, err);
+    uint32_t shard = (uint32_t)(page->cursor >> CURSOR_BITS);
+    if (shard >= n)
+        return err_set(err, RP_INVALID_ARGUMENT, "the cursor is of shard %u, and there are %u", shard, n);
+    int64_t deadline = conn_deadline(timeout_ms);
+    body.cursor = page->cursor & ((UINT64_C(1) << CURSOR_BITS) - 1);
+    for (;; shard++, body.cursor = 0) {
+        RP_TRY(list_shard(client, shard, &body, conn_left_ms(deadline), out, err));
+        Replay__ListReply *list = (*out)->list;
+        if (list->cursor)
+            list->cursor |= (uint64_t)shard << CURSOR_BITS;
+        else if (shard + 1 < n)
+            list->cursor = (uint64_t)(shard + 1) << CURSOR_BITS;
+        if (list->n_items || list->shards || shard + 1 == n || list->cursor >> CURSOR_BITS == shard)
+            return RP_OK;
+        conn_reply_unpacked_free(*out);
+        *out = NULL;
+    }
 }
 
-rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+/* ---- changes ---- */
+
+rp_status admin_reset(rp_client *client, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
 {
     Replay__Reset body = REPLAY__RESET__INIT;
     body.table = (char *)(uintptr_t)table;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_RESET, .body = &body.base, .timeout_ms = timeout_ms};
-    return ask(conn, &message, REPLAY__REPLY__BODY_CHANGE, out, err);
+    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_CHANGE, .patient = true};
+    return ask_all(client, &plan, "are reset", merge_change, out, err);
 }
 
-rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+rp_status admin_checkpoint(rp_client *client, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
 {
     Replay__Checkpoint body = REPLAY__CHECKPOINT__INIT;
     if (timeout_ms >= 0) {
@@ -122,15 +227,52 @@ rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply 
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_CHECKPOINT,
                                    .body = &body.base,
                                    .timeout_ms = conn_with_grace(timeout_ms, GRACE_MS)};
-    return ask(conn, &message, REPLAY__REPLY__BODY_CHECKPOINT, out, err);
+    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_CHECKPOINT, .patient = true};
+    return ask_all(client, &plan, "have made a checkpoint", merge_checkpoint, out, err);
 }
+
+rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
+                            Replay__Reply **out, rp_error *err)
+{
+    Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
+    double n = client_shards(client); /* each shard has its part of the bounds, as in the configuration */
+    if (change->struct_size < sizeof *change)
+        return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the change is not set");
+    body.table = (char *)(uintptr_t)table;
+    if (change->set & RP_LIMITER_SAMPLES_PER_INSERT) {
+        body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
+        body.samples_per_insert = change->samples_per_insert;
+    }
+    if (change->set & RP_LIMITER_MIN_SIZE) {
+        body.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
+        body.min_size = n > 1 ? ceil(change->min_size / n) : change->min_size;
+    }
+    if (change->set & RP_LIMITER_MIN_DIFF) {
+        body.has_min_diff_case = REPLAY__SET_LIMITER__HAS_MIN_DIFF_MIN_DIFF;
+        body.min_diff = change->min_diff / n;
+    }
+    if (change->set & RP_LIMITER_MAX_DIFF) {
+        body.has_max_diff_case = REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF;
+        body.max_diff = change->max_diff / n;
+    }
+    if (change->set & RP_LIMITER_ERROR_BUFFER) {
+        body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
+        body.error_buffer = change->error_buffer / n;
+    }
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = timeout_ms};
+    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_LIMITER};
+    return ask_all(client, &plan, "have the new limiter", merge_limiter, out, err);
+}
+
+/* ---- the public calls ---- */
 
 rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err)
 {
     Replay__Reply *reply;
     if (out && out->struct_size < sizeof *out)
         return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the result is not set");
-    RP_TRY(admin_checkpoint(client_conn(client), timeout_ms, &reply, err));
+    RP_TRY(admin_checkpoint(client, timeout_ms, &reply, err));
     const Replay__CheckpointReply *from = reply->checkpoint;
     if (out) {
         out->number = from->number;
@@ -143,272 +285,6 @@ rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoi
     return RP_OK;
 }
 
-rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
-                            Replay__Reply **out, rp_error *err)
-{
-    Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
-    if (change->struct_size < sizeof *change)
-        return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the change is not set");
-    body.table = (char *)(uintptr_t)table;
-    if (change->set & RP_LIMITER_SAMPLES_PER_INSERT) {
-        body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
-        body.samples_per_insert = change->samples_per_insert;
-    }
-    if (change->set & RP_LIMITER_MIN_SIZE) {
-        body.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
-        body.min_size = change->min_size;
-    }
-    if (change->set & RP_LIMITER_MIN_DIFF) {
-        body.has_min_diff_case = REPLAY__SET_LIMITER__HAS_MIN_DIFF_MIN_DIFF;
-        body.min_diff = change->min_diff;
-    }
-    if (change->set & RP_LIMITER_MAX_DIFF) {
-        body.has_max_diff_case = REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF;
-        body.max_diff = change->max_diff;
-    }
-    if (change->set & RP_LIMITER_ERROR_BUFFER) {
-        body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
-        body.error_buffer = change->error_buffer;
-    }
-    struct conn_message message = {
-        .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = timeout_ms};
-    return ask(conn, &message, REPLAY__REPLY__BODY_LIMITER, out, err);
-}
-
-/* ---- info ---- */
-
-struct info_box {
-    rp_info info;
-    Replay__Reply *wire;
-    rp_signature_field *fields; /* of all tables */
-};
-
-static void limiter_from(const Replay__LimiterInfo *from, rp_limiter_info *out)
-{
-    static const Replay__LimiterInfo none = REPLAY__LIMITER_INFO__INIT;
-    from = from ? from : &none;
-    *out = (rp_limiter_info){.kind = from->kind,
-                             .samples_per_insert = from->samples_per_insert,
-                             .min_size = from->min_size,
-                             .min_diff = from->min_diff,
-                             .max_diff = from->max_diff,
-                             .inserts = from->inserts,
-                             .samples = from->samples,
-                             .deletes = from->deletes,
-                             .cursor = from->cursor,
-                             .inserts_wait = from->inserts_wait,
-                             .samples_wait = from->samples_wait};
-}
-
-static void field_from(const Replay__Column *from, rp_signature_field *out)
-{
-    *out = (rp_signature_field){.name = from->name, .dtype = dtype_by_name(from->dtype)};
-    for (; out->rank < from->n_shape && out->rank <= RP_MAX_RANK; out->rank++)
-        out->shape[out->rank] = from->shape[out->rank];
-}
-
-static void table_from(const Replay__TableInfo *from, rp_table_info *out)
-{
-    *out = (rp_table_info){.name = from->name,
-                           .sampler = from->sampler,
-                           .remover = from->remover,
-                           .size = from->size,
-                           .max_size = from->max_size,
-                           .bytes = from->bytes,
-                           .max_bytes = from->max_bytes,
-                           .max_times_sampled = from->max_times_sampled,
-                           .insert_rate = from->insert_rate,
-                           .sample_rate = from->sample_rate,
-                           .update_rate = from->update_rate,
-                           .waiting_inserts = from->waiting_inserts,
-                           .waiting_samplers = from->waiting_samplers,
-                           .updates = from->updates,
-                           .updates_missing = from->updates_missing,
-                           .rejected = from->rejected,
-                           .evicted = from->evicted,
-                           .orphaned_picks = from->orphaned_picks,
-                           .episodes = from->episodes,
-                           .mean_age_s = from->mean_age_s,
-                           .mean_staleness = from->mean_staleness,
-                           .total_priority = from->total_priority,
-                           .evicted_for_memory = from->evicted_for_memory,
-                           .unique_samples = from->unique_samples,
-                           .deleted_episodes = from->deleted_episodes,
-                           .metadata = from->metadata,
-                           .prescribed = from->prescribed};
-    limiter_from(from->limiter, &out->limiter);
-}
-
-static void server_from(const Replay__ServerInfo *from, rp_server_info *out)
-{
-    *out = (rp_server_info){.release = from->release,
-                            .service = from->service,
-                            .ingest = from->ingest,
-                            .events = from->events,
-                            .instance = from->instance,
-                            .uptime_ns = from->uptime_ns,
-                            .memory_bytes = from->memory_bytes,
-                            .memory_limit = from->memory_limit,
-                            .chunk_count = from->chunk_count,
-                            .chunk_bytes = from->chunk_bytes,
-                            .raw_bytes = from->raw_bytes,
-                            .granted_bytes = from->granted_bytes,
-                            .session_count = from->session_count,
-                            .waiter_count = from->waiter_count,
-                            .messages_in = from->messages_in,
-                            .messages_bad = from->messages_bad,
-                            .replies_dropped = from->replies_dropped,
-                            .longest_stretch_ns = from->longest_stretch_ns};
-}
-
-static void session_from(const Replay__SessionInfo *from, rp_session_info *out)
-{
-    *out = (rp_session_info){.name = from->name,
-                             .ordinal = from->ordinal,
-                             .expired = from->expired,
-                             .received = from->received,
-                             .chunk_bytes = from->chunk_bytes,
-                             .silent_ns = from->silent_ns,
-                             .rejected = from->rejected};
-    if (from->session.len)
-        memcpy(out->id, from->session.data, from->session.len < sizeof out->id ? from->session.len : sizeof out->id);
-    for (size_t i = 0; i < from->n_tables; i++) {
-        out->resolved += from->tables[i]->resolved;
-        out->waiting += from->tables[i]->waiting;
-    }
-}
-
-/* Copies the fields of all tables. False: no memory. */
-static bool signatures_from(const Replay__InfoReply *from, rp_table_info *tables, rp_signature_field **out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < from->n_tables; i++)
-        n += from->tables[i]->n_signature;
-    rp_signature_field *fields = *out = calloc(n + 1, sizeof *fields);
-    for (size_t i = 0; fields && i < from->n_tables; i++) {
-        tables[i].signature = fields;
-        tables[i].n_signature = (uint32_t)from->tables[i]->n_signature;
-        for (size_t f = 0; f < from->tables[i]->n_signature; f++)
-            field_from(from->tables[i]->signature[f], fields++);
-    }
-    return *out != NULL;
-}
-
-static bool info_from(const Replay__InfoReply *from, rp_info *out, rp_signature_field **fields)
-{
-    rp_table_info *tables = calloc(from->n_tables + 1, sizeof *tables);
-    rp_slot_info *slots = calloc(from->n_slots + 1, sizeof *slots);
-    rp_counter_info *counters = calloc(from->n_counters + 1, sizeof *counters);
-    rp_session_info *sessions = calloc(from->n_sessions + 1, sizeof *sessions);
-    out->tables = tables;
-    out->slots = slots;
-    out->counters = counters;
-    out->sessions = sessions;
-    if (!tables || !slots || !counters || !sessions)
-        return false;
-    server_from(from->server, &out->server);
-    for (size_t i = 0; i < from->n_tables; i++)
-        table_from(from->tables[i], &tables[out->n_tables++]);
-    for (size_t i = 0; i < from->n_slots; i++)
-        slots[out->n_slots++] = (rp_slot_info){from->slots[i]->name, from->slots[i]->version, from->slots[i]->bytes,
-                                               from->slots[i]->age_ns};
-    for (size_t i = 0; i < from->n_counters; i++)
-        counters[out->n_counters++] = (rp_counter_info){from->counters[i]->name, from->counters[i]->value};
-    for (size_t i = 0; i < from->n_sessions; i++)
-        session_from(from->sessions[i], &sessions[out->n_sessions++]);
-    return signatures_from(from, tables, fields);
-}
-
-void rp_info_free(rp_info **info)
-{
-    if (!info || !*info)
-        return;
-    struct info_box *box = (struct info_box *)*info;
-    *info = NULL;
-    free((void *)(uintptr_t)box->info.tables);
-    free((void *)(uintptr_t)box->info.slots);
-    free((void *)(uintptr_t)box->info.counters);
-    free((void *)(uintptr_t)box->info.sessions);
-    free(box->fields);
-    if (box->wire)
-        conn_reply_unpacked_free(box->wire);
-    free(box);
-}
-
-rp_info *admin_take_info(Replay__Reply *reply)
-{
-    struct info_box *box = calloc(1, sizeof *box);
-    if (!box) {
-        conn_reply_unpacked_free(reply);
-        return NULL;
-    }
-    box->wire = reply;
-    rp_info *out = &box->info;
-    if (!info_from(reply->info, &box->info, &box->fields))
-        rp_info_free(&out);
-    return out;
-}
-
-rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms, rp_info **out,
-                        rp_error *err)
-{
-    Replay__Reply *wire = NULL;
-    *out = NULL;
-    RP_TRY(admin_info(client_conn(client), table, sessions != 0, timeout_ms, &wire, err));
-    *out = admin_take_info(wire);
-    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the broker's information");
-}
-
-/* ---- why, list, fetch, reset, limiter ---- */
-
-struct waits_box {
-    rp_waits pub;
-    Replay__Reply *wire;
-    rp_wait waits[];
-};
-
-rp_waits *admin_take_waits(Replay__Reply *reply)
-{
-    struct waits_box *box = calloc(1, sizeof *box + reply->why->n_waits * sizeof *box->waits);
-    if (!box) {
-        conn_reply_unpacked_free(reply);
-        return NULL;
-    }
-    box->wire = reply;
-    box->pub = (rp_waits){box->waits, (uint32_t)reply->why->n_waits};
-    for (uint32_t i = 0; i < box->pub.n; i++) {
-        const Replay__Wait *wait = reply->why->waits[i];
-        box->waits[i] = (rp_wait){.who = wait->who,
-                                  .kind = wait->kind,
-                                  .table = wait->table,
-                                  .text = wait->text,
-                                  .count = wait->count,
-                                  .got = wait->got,
-                                  .waited_ns = wait->waited_ns,
-                                  .rate = wait->rate};
-    }
-    return &box->pub;
-}
-
-rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err)
-{
-    Replay__Reply *wire = NULL;
-    *out = NULL;
-    RP_TRY(admin_why(client_conn(client), timeout_ms, &wire, err));
-    *out = admin_take_waits(wire);
-    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the list of waiters");
-}
-
-void rp_waits_free(rp_waits **waits)
-{
-    if (!waits || !*waits)
-        return;
-    struct waits_box *box = (struct waits_box *)*waits;
-    *waits = NULL;
-    conn_reply_unpacked_free(box->wire);
-    free(box);
-}
-
 rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                         int64_t timeout_ms, rp_error *err)
 {
@@ -417,7 +293,7 @@ rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, 
     *n = 0;
     if (!table || room == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "a table and room for at least one item are needed");
-    RP_TRY(admin_list(client_conn(client), &(struct admin_page){table, *cursor, room}, timeout_ms, &wire, err));
+    RP_TRY(admin_list(client, &(struct admin_page){table, *cursor, room}, timeout_ms, &wire, err));
     for (size_t i = 0; i < wire->list->n_items && *n < room; i++) {
         const Replay__ItemInfo *item = wire->list->items[i];
         items[(*n)++] = (rp_item_info){.key = item->key,
@@ -430,38 +306,14 @@ rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, 
                                        .session = item->session,
                                        .length = item->length,
                                        .chunks = item->chunks,
-                                       .episode = item->episode};
+                                       .episode = item->episode,
+                                       .shard = item->shard};
     }
     *cursor = wire->list->cursor;
+    rp_status status = RP_OK;
+    if (wire->list->shards)
+        status = err_set(err, RP_UNAVAILABLE, "%s", wire->list->shards->shard[0]->problem);
     conn_reply_unpacked_free(wire);
-    return RP_OK;
-}
-
-rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n, int64_t timeout_ms,
-                         rp_batch **out, rp_error *err)
-{
-    *out = NULL;
-    if (!table || !keys || n == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "a table and at least one key are needed");
-    Replay__Fetch body = REPLAY__FETCH__INIT;
-    body.table = (char *)(uintptr_t)table;
-    body.n_key = n;
-    body.key = (uint64_t *)(uintptr_t)keys;
-    struct conn_message message = {.field = REPLAY__REQUEST__BODY_FETCH, .body = &body.base, .timeout_ms = timeout_ms};
-    struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
-    struct batch_options options = {.max_bytes = UINT64_C(4) << 30};
-    struct batch_pool *pool = batch_pool_new(0);
-    struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;
-    rp_status status = decoder ? batch_decode_reply(decoder, reply, out, err)
-                               : err_set(err, RP_NO_MEMORY, "no memory to decode items");
-    if (status == RP_OK && (*out)->next) {
-        status = err_set(err, RP_FAILED_PRECONDITION, "%s; fetch those that fit together", (*out)->text);
-        batch_list_release(out);
-    }
-    conn_reply_destroy(&reply);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
     return status;
 }
 
@@ -470,7 +322,7 @@ rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_m
     Replay__Reply *wire = NULL;
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "a table is needed");
-    RP_TRY(admin_reset(client_conn(client), table, timeout_ms, &wire, err));
+    RP_TRY(admin_reset(client, table, timeout_ms, &wire, err));
     if (removed)
         *removed = wire->change->applied;
     conn_reply_unpacked_free(wire);
@@ -483,7 +335,7 @@ rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_li
     Replay__Reply *wire = NULL;
     if (!table || !change)
         return err_set(err, RP_INVALID_ARGUMENT, "a table and a change are needed");
-    RP_TRY(admin_set_limiter(client_conn(client), table, change, timeout_ms, &wire, err));
+    RP_TRY(admin_set_limiter(client, table, change, timeout_ms, &wire, err));
     conn_reply_unpacked_free(wire);
     return RP_OK;
 }

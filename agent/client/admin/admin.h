@@ -9,14 +9,14 @@
 
 #include <stdbool.h>
 
-#include "agent/client/conn/conn.h"
+#include "agent/client/conn/client.h"
 #include "proto/base/json.h"
 #include "replay/admin.h"
 
 /* Gives all pages of sessions in one reply. table may be NULL. */
-rp_status admin_info(struct conn *conn, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
+rp_status admin_info(rp_client *client, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err);
-rp_status admin_why(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
+rp_status admin_why(rp_client *client, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
 /* Give a reply of admin_info or admin_why as the public structs, which own it from here on. NULL: no memory; the reply is freed. */
 rp_info *admin_take_info(Replay__Reply *reply);
 rp_waits *admin_take_waits(Replay__Reply *reply);
@@ -26,11 +26,11 @@ struct admin_page {
     uint64_t cursor; /* 0: the first page */
     uint32_t limit;  /* items; 0: the broker's own limit for one reply */
 };
-rp_status admin_list(struct conn *conn, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
                      rp_error *err);
-rp_status admin_reset(struct conn *conn, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
-rp_status admin_checkpoint(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
-rp_status admin_set_limiter(struct conn *conn, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
+rp_status admin_reset(rp_client *client, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
+rp_status admin_checkpoint(rp_client *client, int64_t timeout_ms, Replay__Reply **out, rp_error *err);
+rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
                             Replay__Reply **out, rp_error *err);
 
 /* Writes one element of an array as a JSON value: half floats are widened, complex numbers are [real, imaginary]. */

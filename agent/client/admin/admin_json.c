@@ -35,7 +35,7 @@ rp_status rp_admin_info_json(rp_client *client, const char *table, uint32_t sess
 {
     Replay__Reply *wire = NULL;
     *json = NULL;
-    RP_TRY(admin_info(client_conn(client), table, sessions != 0, timeout_ms, &wire, err));
+    RP_TRY(admin_info(client, table, sessions != 0, timeout_ms, &wire, err));
     return finish_message(wire, &wire->info->base, json, err);
 }
 
@@ -43,7 +43,7 @@ rp_status rp_admin_why_json(rp_client *client, int64_t timeout_ms, char **json, 
 {
     Replay__Reply *wire = NULL;
     *json = NULL;
-    RP_TRY(admin_why(client_conn(client), timeout_ms, &wire, err));
+    RP_TRY(admin_why(client, timeout_ms, &wire, err));
     return finish_message(wire, &wire->why->base, json, err);
 }
 
@@ -54,7 +54,7 @@ rp_status rp_admin_list_json(rp_client *client, const char *table, uint64_t curs
     *json = NULL;
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "a table is needed");
-    RP_TRY(admin_list(client_conn(client), &(struct admin_page){table, cursor, limit}, timeout_ms, &wire, err));
+    RP_TRY(admin_list(client, &(struct admin_page){table, cursor, limit}, timeout_ms, &wire, err));
     return finish_message(wire, &wire->list->base, json, err);
 }
 
@@ -64,7 +64,7 @@ rp_status rp_admin_reset_json(rp_client *client, const char *table, int64_t time
     *json = NULL;
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "a table is needed");
-    RP_TRY(admin_reset(client_conn(client), table, timeout_ms, &wire, err));
+    RP_TRY(admin_reset(client, table, timeout_ms, &wire, err));
     return finish_message(wire, &wire->change->base, json, err);
 }
 
@@ -76,10 +76,10 @@ rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_l
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "a table is needed");
     if (change) {
-        RP_TRY(admin_set_limiter(client_conn(client), table, change, timeout_ms, &wire, err));
+        RP_TRY(admin_set_limiter(client, table, change, timeout_ms, &wire, err));
         return finish_message(wire, &wire->limiter->base, json, err);
     }
-    RP_TRY(admin_info(client_conn(client), table, false, timeout_ms, &wire, err));
+    RP_TRY(admin_info(client, table, false, timeout_ms, &wire, err));
     if (wire->info->n_tables != 1) {
         conn_reply_unpacked_free(wire);
         return err_set(err, RP_NOT_FOUND, "no table '%s'", table);

@@ -1,0 +1,43 @@
+/* One question to all shards at once, and what they answer. */
+#ifndef AGENT_CLIENT_ADMIN_GATHER_H
+#define AGENT_CLIENT_ADMIN_GATHER_H
+
+#include "agent/client/conn/client.h"
+
+struct gather_plan {
+    const struct conn_message *message;     /* to every shard; or, if it is NULL: */
+    const struct conn_message *const *each; /* [shards] NULL: that shard is not asked */
+    Replay__Reply__BodyCase want; /* body of the answers, which are unpacked; NOT_SET: only the replies are given */
+    bool patient; /* a shard that is connected may take the whole time-out; otherwise a second after the first answer */
+};
+
+/* The answer of one shard. */
+struct gather_answer {
+    bool asked, answered;     /* answered: the broker itself has said something, also a refusal */
+    rp_status status;         /* RP_OK: reply is there, and wire if it was to be unpacked */
+    struct conn_reply *reply; /* payload frames */
+    Replay__Reply *wire;      /* NULL once it is taken */
+    const char *service;      /* endpoint of the shard, borrowed from the client */
+    char problem[508];        /* why there is no answer, for people */
+    int64_t away_ns;          /* for how long it has not answered at all; 0: it is connected */
+};
+
+struct gather_answers {
+    uint32_t n, good; /* shards; those with RP_OK */
+    struct gather_answer of[];
+};
+
+/* Asks and waits: for every shard, but at most a second longer than for the first, and not at all for shards that have been away for a
+ * second already. Returns RP_OK if at least one shard has; otherwise the refusal of one, or the reason of the first. Free *out
+ * with gather_free; it is NULL after a failure. A broker without shards is asked as ever. */
+rp_status gather(rp_client *client, const struct gather_plan *plan, struct gather_answers **out, rp_error *err);
+void gather_free(struct gather_answers **self);
+
+/* Takes the message of a shard, which has it. */
+Replay__Reply *gather_take(struct gather_answers *self, uint32_t shard);
+/* Returns the number of the first shard that has answered well. */
+uint32_t gather_first(const struct gather_answers *self);
+/* For changes, which all shards have to make: RP_OK, or the reason of the first that has not, with what became of the others. */
+rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err);
+
+#endif

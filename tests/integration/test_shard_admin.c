@@ -1,0 +1,326 @@
+/* The administrative calls over three real shards: one logical table, and shards that do not answer. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/shardset.h"
+
+#define WAIT 10000 /* ms: more than enough */
+#define SHARDS 3u
+#define ITEMS 90u
+
+static const char tables[] =
+    "  - {name: uniform, max_size: 3000, max_bytes: 3000000, sampler: {kind: uniform},\n"
+    "     limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: ratio, max_size: 3000, sampler: {kind: uniform},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 30, error_buffer: 300}}\n";
+
+struct fixture {
+    struct shardset shards;
+    rp_client *client;
+    rp_writer *writer;
+    uint64_t keys[ITEMS];
+    uint32_t by_shard[256];
+};
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+/* Inserts ITEMS episodes of one item. */
+static void fill(struct fixture *f)
+{
+    rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
+    rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
+    rp_error err = {0};
+    rp_writer *writer = rp_writer_new(f->client, columns, 1, NULL, WAIT, &err);
+    assert_non_null(writer);
+    for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
+        const void *values[] = {&i};
+        ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        ok(rp_writer_item(writer, "uniform", 1, &slice, 1, WAIT, &f->keys[i], &err), &err);
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+        f->by_shard[f->keys[i] >> 56]++;
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    f->writer = writer;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    char more[120];
+    snprintf(more, sizeof more, "checkpoint: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
+    shardset_start(&f->shards, SHARDS, tables, more);
+    f->client = rp_client_connect(shardset_endpoint(&f->shards, 1), NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    fill(f);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[120];
+    rp_error err = {0};
+    ok(rp_writer_destroy(&f->writer, WAIT, &err), &err);
+    rp_client_destroy(&f->client);
+    shardset_fini(&f->shards);
+    snprintf(command, sizeof command, "rm -rf /tmp/rp-shard-admin-%d", (int)getpid());
+    assert_int_equal(system(command), 0);
+    free(f);
+    return 0;
+}
+
+static rp_info *info_of(struct fixture *f, const char *table, uint32_t sessions)
+{
+    rp_info *info = NULL;
+    rp_error err = {0};
+    ok(rp_admin_info(f->client, table, sessions, WAIT, &info, &err), &err);
+    return info;
+}
+
+static void near(double a, double b)
+{
+    assert_true(fabs(a - b) <= 1e-9 * (1 + fabs(b)));
+}
+
+/* Sums over all shards are what one broker with this configuration says. */
+static void a_table_is_the_sum_of_its_shards(void **state)
+{
+    struct fixture *f = *state;
+    rp_info *info = info_of(f, NULL, 1);
+    assert_int_equal(info->n_tables, 2);
+    assert_int_equal(info->n_shards, SHARDS);
+    assert_int_equal(info->tables[0].size, ITEMS);
+    assert_int_equal(info->tables[0].max_size, 3000);
+    assert_int_equal(info->tables[0].max_bytes, 3000000);
+    assert_int_equal(info->tables[0].limiter.inserts, ITEMS);
+    assert_int_equal(info->tables[0].episodes, ITEMS);
+    assert_int_equal(info->tables[0].n_signature, 1);
+    near(info->tables[1].limiter.min_size, 30);
+    near(info->tables[1].limiter.min_diff, 30 * 4 - 300);
+    near(info->tables[1].limiter.max_diff, 30 * 4 + 300);
+    near(info->tables[1].limiter.samples_per_insert, 4);
+    assert_string_equal(info->tables[1].limiter.kind, "sample_to_insert_ratio");
+    assert_int_equal(info->server.session_count, SHARDS);
+    assert_true(info->n_sessions >= SHARDS);
+    bool seen[SHARDS] = {false};
+    for (uint32_t i = 0; i < info->n_sessions; i++) {
+        assert_in_range(info->sessions[i].shard, 0, SHARDS - 1);
+        seen[info->sessions[i].shard] = true;
+    }
+    uint64_t messages = 0;
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        assert_true(seen[s]);
+        assert_int_equal(info->shards[s].shard, s);
+        assert_string_equal(info->shards[s].problem, "");
+        assert_string_equal(info->shards[s].service, shardset_endpoint(&f->shards, s));
+        assert_int_equal(info->shards[s].n_tables, 2);
+        assert_int_equal(info->shards[s].tables[0].size, f->by_shard[s]);
+        messages += info->shards[s].server.messages_in;
+    }
+    assert_int_equal(info->server.messages_in, messages);
+    rp_info_free(&info);
+    info = info_of(f, "ratio", 0);
+    assert_int_equal(info->n_tables, 1);
+    assert_int_equal(info->shards[2].n_tables, 1);
+    rp_info_free(&info);
+}
+
+static void all_items_are_listed_and_fetched(void **state)
+{
+    struct fixture *f = *state;
+    rp_item_info items[20];
+    rp_error err = {0};
+    uint64_t cursor = 0;
+    uint32_t n, total = 0, by_shard[SHARDS] = {0};
+    do {
+        n = 20;
+        ok(rp_admin_list(f->client, "uniform", &cursor, items, &n, WAIT, &err), &err);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_int_equal(items[i].shard, items[i].key >> 56);
+            by_shard[items[i].shard]++;
+        }
+        total += n;
+    } while (cursor);
+    assert_int_equal(total, ITEMS);
+    for (uint32_t s = 0; s < SHARDS; s++)
+        assert_int_equal(by_shard[s], f->by_shard[s]);
+    rp_batch *batch = NULL;
+    ok(rp_admin_fetch(f->client, "uniform", f->keys, ITEMS, WAIT, &batch, &err), &err);
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    ok(rp_batch_get_arrays(batch, &arrays), &err);
+    const int32_t *numbers = rp_batch_find(batch, "number")->data;
+    assert_int_equal(arrays.n, ITEMS);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        assert_int_equal(arrays.key[i], f->keys[numbers[i]]);
+    rp_batch_release(&batch);
+    ok(rp_admin_fetch(f->client, "uniform", &f->keys[7], 1, WAIT, &batch, &err), &err);
+    assert_int_equal(*(const int32_t *)rp_batch_find(batch, "number")->data, 7);
+    rp_batch_release(&batch);
+    n = 1;
+    cursor = 0;
+    assert_int_equal(rp_admin_list(f->client, "none", &cursor, items, &n, WAIT, &err), RP_NOT_FOUND);
+}
+
+static void a_limiter_is_divided(void **state)
+{
+    struct fixture *f = *state;
+    rp_limiter_change change = {.struct_size = sizeof change,
+                                .set = RP_LIMITER_MIN_SIZE | RP_LIMITER_ERROR_BUFFER,
+                                .min_size = 61,
+                                .error_buffer = 600};
+    rp_error err = {0};
+    ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), &err);
+    rp_info *info = info_of(f, "ratio", 0);
+    near(info->tables[0].limiter.min_size, 63); /* 21 at each shard */
+    near(info->tables[0].limiter.max_diff - info->tables[0].limiter.min_diff, 2 * 600);
+    near(info->shards[1].tables[0].limiter.min_size, 21);
+    near(info->shards[1].tables[0].limiter.max_diff - info->shards[1].tables[0].limiter.min_diff, 400);
+    rp_info_free(&info);
+    change = (rp_limiter_change){.struct_size = sizeof change, .set = RP_LIMITER_SAMPLES_PER_INSERT};
+    change.samples_per_insert = -1;
+    assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), RP_INVALID_ARGUMENT);
+}
+
+/* Returns the number of waits of a kind, all of which name a shard in their text. */
+static uint32_t waits_of(struct fixture *f, const char *kind)
+{
+    rp_waits *waits = NULL;
+    rp_error err = {0};
+    uint32_t n = 0;
+    ok(rp_admin_why(f->client, WAIT, &waits, &err), &err);
+    for (uint32_t i = 0; i < waits->n; i++) {
+        if (strcmp(waits->waits[i].kind, kind) != 0)
+            continue;
+        assert_true(strncmp(waits->waits[i].text, "shard ", 6) == 0);
+        n++;
+    }
+    rp_waits_free(&waits);
+    return n;
+}
+
+/* A sampler of a table that has no items waits for permits at shards. */
+static void permits_that_wait_are_shown(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 8;
+    rp_client *other = rp_client_connect(shardset_endpoint(&f->shards, 0), NULL, WAIT, &err);
+    rp_sampler *sampler = rp_sampler_new(other, "ratio", &options, &err);
+    assert_non_null(sampler);
+    struct clock clock = clock_system();
+    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    while (waits_of(f, "permit") == 0)
+        assert_true(clock_now(&clock) < deadline);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&other);
+}
+
+static void a_checkpoint_is_of_all(void **state)
+{
+    struct fixture *f = *state;
+    rp_checkpoint_info made = {.struct_size = sizeof made};
+    rp_error err = {0};
+    ok(rp_admin_checkpoint(f->client, WAIT, &made, &err), &err);
+    assert_int_equal(made.items, ITEMS);
+    assert_int_equal(made.number, 1);
+}
+
+/* Lists all items that can be had; counts shards that do not answer. */
+static uint32_t list_rest(struct fixture *f, uint32_t *missing)
+{
+    rp_item_info items[100];
+    rp_error err = {0};
+    uint64_t cursor = 0;
+    uint32_t total = 0, n;
+    *missing = 0;
+    do {
+        n = 100;
+        rp_status status = rp_admin_list(f->client, "uniform", &cursor, items, &n, WAIT, &err);
+        if (status == RP_UNAVAILABLE)
+            ++*missing;
+        else
+            ok(status, &err);
+        total += n;
+    } while (cursor);
+    return total;
+}
+
+/* A stopped shard is silent although it is connected; a killed one is away. Neither holds up the others. */
+static void a_shard_without_an_answer_is_named(void **state)
+{
+    struct fixture *f = *state;
+    struct clock clock = clock_system();
+    rp_error err = {0};
+    uint32_t rest = ITEMS - f->by_shard[1], missing;
+    for (int killed = 0; killed < 2; killed++) {
+        int64_t began = clock_now(&clock);
+        if (killed)
+            shardset_kill(&f->shards, 1);
+        else
+            kill(f->shards.brokers[1].pid, SIGSTOP);
+        rp_info *info = info_of(f, NULL, 1);
+        assert_true(clock_now(&clock) - began < 2 * NS_PER_S);
+        assert_int_equal(info->tables[0].size, rest);
+        assert_true(info->shards[1].problem[0] != '\0');
+        assert_int_equal(info->shards[1].n_tables, 0);
+        assert_string_equal(info->shards[2].problem, "");
+        rp_info_free(&info);
+        assert_int_equal(waits_of(f, "shard"), 1);
+        assert_int_equal(list_rest(f, &missing), rest);
+        assert_int_equal(missing, 1);
+        if (!killed)
+            kill(f->shards.brokers[1].pid, SIGCONT);
+    }
+    rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
+    assert_true(status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "shard 1"));
+    rp_info *info = info_of(f, "uniform", 0);
+    assert_int_equal(info->tables[0].size, 0); /* the others are reset */
+    rp_info_free(&info);
+    shardset_again(&f->shards, 1);
+    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    while (waits_of(f, "shard") > 0)
+        assert_true(clock_now(&clock) < deadline);
+    uint64_t removed = 0;
+    ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err), &err);
+    assert_int_equal(removed, f->by_shard[1]); /* its checkpoint has them */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_table_is_the_sum_of_its_shards),
+        cmocka_unit_test(all_items_are_listed_and_fetched),
+        cmocka_unit_test(a_limiter_is_divided),
+        cmocka_unit_test(permits_that_wait_are_shown),
+        cmocka_unit_test(a_checkpoint_is_of_all),
+        cmocka_unit_test(a_shard_without_an_answer_is_named),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
