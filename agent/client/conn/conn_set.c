@@ -76,7 +76,9 @@ rp_status conn_set_join(struct conn_set *self, const char *endpoint, const struc
         self->shards = hello_count(hello);
         self->settings = hello->settings;
         self->up++;
-        self->witness = *shard = hello->shard;
+        self->witness = hello->shard;
+        if (*shard == CONN_SHARD_UNKNOWN) /* once it is known, other threads read it without a lock */
+            *shard = hello->shard;
         snprintf(self->where, sizeof self->where, "%s", endpoint);
     }
     pthread_mutex_unlock(&self->mutex);
@@ -151,7 +153,8 @@ static rp_status open_named(struct conn_set *self, const struct conn_set_plan *p
     if (!names || !self->conns || (n > 1 && !context))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
     while (status == RP_OK && self->n < n) {
-        struct conn_plan one = {.endpoint = n > 1 ? strsep(&rest, ",") : names, .shard = CONN_SHARD_UNKNOWN};
+        const char *name = n > 1 ? strsep(&rest, ",") : names;
+        struct conn_plan one = {.endpoint = name + strspn(name, " "), .shard = CONN_SHARD_UNKNOWN};
         status = open_one(self, plan, one, context, &self->conns[self->n], err);
         self->n += status == RP_OK;
     }

@@ -43,10 +43,10 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
     rp_client_destroy(&f->client);
-    for (uint32_t i = 0; i < SHARDS; i++) {
+    for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_stop(&f->peers[i]);
+    for (uint32_t i = 0; i < SHARDS; i++)
         free(f->list[i]);
-    }
     free(f);
     return 0;
 }
@@ -93,18 +93,24 @@ static void test_several_endpoints(void **state)
 {
     struct fixture *f = *state;
     char names[256];
-    snprintf(names, sizeof names, "%s,%s,%s", f->peers[2].endpoint, f->peers[1].endpoint, f->peers[2].endpoint);
+    snprintf(names, sizeof names, "%s, %s,%s", f->peers[2].endpoint, f->peers[1].endpoint, f->peers[2].endpoint);
     check_complete(connect_to(f, names), f);
 }
 
 static void test_any_host(void **state)
 {
     struct fixture *f = *state;
+    char names[SHARDS][64], *list[SHARDS];
     for (uint32_t i = 0; i < SHARDS; i++) {
-        char *port = strrchr(f->peers[i].endpoint, ':') + 1;
-        snprintf(f->list[i], strlen(f->list[i]) + 1, "tcp://*:%s", port);
+        snprintf(names[i], sizeof names[i], "tcp://*%s", strrchr(f->peers[i].endpoint, ':'));
+        list[i] = names[i];
     }
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_join(&f->peers[i], i, list, SHARDS, SETTINGS);
     check_complete(connect_to(f, f->peers[0].endpoint), f);
+    rp_client_destroy(&f->client);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_join(&f->peers[i], i, NULL, 0, 0);
 }
 
 static rp_error refuse(const char *endpoints)
