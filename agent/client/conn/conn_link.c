@@ -13,8 +13,8 @@
 #define PING_MS 2000
 #define PING_TIMEOUT_MS 6000
 /* With shards the others go on, and wait for none that is lost longer than two seconds. */
-#define SHARD_PING_MS 500
-#define SHARD_PING_TIMEOUT_MS 1500
+#define SHARD_PING_MS 400
+#define SHARD_PING_TIMEOUT_MS 1200
 
 static void option(void *socket, int name, int value)
 {

@@ -14,14 +14,19 @@
 
 #define TABLE "  - {name: t, max_size: 10}\n"
 
-static struct testpeer_answer *put(struct testpeer *peer, const char *name, const void *data, size_t size)
+static struct testpeer_answer *put_as(struct testpeer *peer, Replay__ParamsPut ask, const void *data, size_t size)
 {
     Replay__Request request = REPLAY__REQUEST__INIT;
-    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
-    ask.name = (char *)(uintptr_t)name;
     request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
     request.params_put = &ask;
     return testpeer_await(peer, testpeer_ask_with(peer, &request, 0, data, size));
+}
+
+static struct testpeer_answer *put(struct testpeer *peer, const char *name, const void *data, size_t size)
+{
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    ask.name = (char *)(uintptr_t)name;
+    return put_as(peer, ask, data, size);
 }
 
 static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names, const uint64_t *have,
@@ -67,6 +72,40 @@ static void versions_count_up_and_only_newer_ones_come(void **state)
     answer = testpeer_await(peer, get(peer, 2, names, NULL, NO_TIMEOUT, true));
     assert_int_equal(answer->n_payload, 0);
     assert_int_equal(answer->reply->params->slots[0]->bytes, 6);
+    embed_stop(&embed);
+}
+
+/* As shard 0 and as another shard: a version above what a client knows, and one that shard 0 gave. */
+static void versions_come_from_outside(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, NULL);
+    struct testpeer *peer = testpeer_new(&embed);
+    static const struct {
+        uint64_t above, version, result;
+        const char *text;
+        bool stored;
+    } puts[] = {
+        {0, 0, 1, "a", true}, {0, 7, 7, "b", true},   {0, 7, 7, "c", false},   {0, 3, 7, "d", false},
+        {5, 0, 8, "e", true}, {20, 0, 21, "f", true}, {20, 30, 30, "g", true}, {0, 0, 31, "h", true},
+    };
+    const char *kept = "", *name = "policy";
+    for (size_t i = 0; i < sizeof puts / sizeof puts[0]; i++) {
+        Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+        ask.name = (char *)(uintptr_t)name;
+        ask.above = puts[i].above;
+        ask.version = puts[i].version;
+        kept = puts[i].stored ? puts[i].text : kept;
+        assert_int_equal(put_as(peer, ask, puts[i].text, 1)->reply->params->slots[0]->version, puts[i].result);
+        struct testpeer_answer *answer = testpeer_await(peer, get(peer, 1, &name, NULL, 0, false));
+        assert_int_equal(answer->reply->params->slots[0]->version, puts[i].result);
+        assert_memory_equal(zmq_msg_data(&answer->payload[0]), kept, 1);
+    }
+    Replay__ParamsPut last = REPLAY__PARAMS_PUT__INIT;
+    last.name = (char *)(uintptr_t)name;
+    last.above = UINT64_MAX;
+    assert_int_equal(put_as(peer, last, "i", 1)->status, RP_INVALID_ARGUMENT);
     embed_stop(&embed);
 }
 
@@ -277,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(versions_count_up_and_only_newer_ones_come),
+        cmocka_unit_test(versions_come_from_outside),
         cmocka_unit_test(a_long_poll_wakes_with_the_next_version),
         cmocka_unit_test(many_waiters_are_answered_once_each),
         cmocka_unit_test(a_version_in_use_outlives_the_next_put),
