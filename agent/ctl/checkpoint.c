@@ -1,7 +1,9 @@
 /* The checkpoint command: asks a broker for a checkpoint, or inspects the files of a folder without a broker. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "broker/disk/image.h"
@@ -9,6 +11,7 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
+#include "proto/wire/wire.h"
 
 /* ---- asking a broker ---- */
 
@@ -362,34 +365,63 @@ static int verify(struct ctl *ctl, const struct folder *folder)
     return rc != CTL_OK ? rc : loaded;
 }
 
+enum verb { LS, VERIFY, SHOW, EXPORT, VERBS };
+static const char *const verbs[] = {"ls", "verify", "show", "export"};
+
+static int inspect(struct ctl *ctl, enum verb verb, const char *path)
+{
+    struct folder folder;
+    rp_error err = {0};
+    int rc;
+    if (folder_open(&folder, path, false, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    if (verb == LS || verb == VERIFY)
+        rc = verb == LS ? list(ctl, &folder, false) : verify(ctl, &folder);
+    else
+        rc = with_image(ctl, &folder, verb == SHOW ? show : ctl_export);
+    folder_close(&folder);
+    return rc;
+}
+
+/* The folder of a broker, or that in which its shards have theirs. */
+static int inspect_all(struct ctl *ctl, enum verb verb, const char *path)
+{
+    int rc = CTL_OK;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < WIRE_MAX_SHARDS; i++) {
+        char shard[PATH_MAX];
+        if (snprintf(shard, sizeof shard, "%s/shard-%u", path, i) >= (int)sizeof shard || access(shard, F_OK) != 0)
+            continue;
+        if (verb == EXPORT)
+            return ctl_usage("'%s' has the data of shards: export one of them, such as %s", path, shard);
+        if (ctl->json)
+            printf("{\"shard\":%u}\n", i);
+        else
+            printf("%sshard %u\n", found ? "\n" : "", i);
+        found++;
+        int own = inspect(ctl, verb, shard);
+        rc = rc != CTL_OK ? rc : own;
+    }
+    return found ? rc : inspect(ctl, verb, path);
+}
+
 int ctl_checkpoint(struct ctl *ctl)
 {
-    static const char *const verbs[] = {"ls", "verify", "show", "export"};
     if (ctl->argc == 0)
         return ctl->given & (CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE)
                    ? ctl_usage("these options go with 'checkpoint export'")
                    : make_one(ctl);
     uint32_t verb = 0;
-    while (verb < 4 && strcmp(ctl->argv[0], verbs[verb]) != 0)
+    while (verb < VERBS && strcmp(ctl->argv[0], verbs[verb]) != 0)
         verb++;
-    if (verb == 4) {
-        const char *near = schema_nearest(ctl->argv[0], verbs, 4);
+    if (verb == VERBS) {
+        const char *near = schema_nearest(ctl->argv[0], verbs, VERBS);
         return ctl_usage("'checkpoint %s' is not known: use ls, verify, show or export%s%s", ctl->argv[0],
                          near ? "; did you mean " : "", near ? near : "");
     }
     if (ctl->argc < 2)
         return ctl_usage("'checkpoint %s' needs the folder: replay-ctl checkpoint %s DIR", verbs[verb], verbs[verb]);
-    if (verb < 2 && ctl->argc > 2)
+    if (verb < SHOW && ctl->argc > 2)
         return ctl_usage("'%s' is one argument too many for: replay-ctl checkpoint %s DIR", ctl->argv[2], verbs[verb]);
-    struct folder folder;
-    rp_error err = {0};
-    if (folder_open(&folder, ctl->argv[1], false, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    int rc;
-    if (verb < 2)
-        rc = verb == 0 ? list(ctl, &folder, false) : verify(ctl, &folder);
-    else
-        rc = with_image(ctl, &folder, verb == 2 ? show : ctl_export);
-    folder_close(&folder);
-    return rc;
+    return inspect_all(ctl, (enum verb)verb, ctl->argv[1]);
 }

@@ -115,6 +115,13 @@ def files_are_listed_verified_and_shown_offline():
         rc, out, err = ctl("checkpoint", "show", str(scene.disk), "1")
         equal(rc, 0, err)
         contains(out, "checkpoint 1", "replay", "30", "sessions 1")
+        all_shards = scene.folder / "shards"   # each shard has a folder of its own below that of all
+        for i in (0, 2):
+            shutil.copytree(scene.disk, all_shards / ("shard-%d" % i))
+        rc, out, err = ctl("checkpoint", "verify", str(all_shards))
+        equal((rc, out.count("start with 33 items")), (0, 2), out + err)
+        contains(out, "shard 0", "shard 2")
+        equal(ctl("checkpoint", "export", str(all_shards))[0], 2)
 
 
 @run
