@@ -70,6 +70,10 @@ def messages():
             chunks=[1], chunk=[0, 0], chunk_length=[5], chunk_blocks=[3], block_column=b"\0\1\2", block_codec=b"\0",
             block_size=[40, 20, 20], packed=1, table_size=2,
             layouts=[pb.Layout(id=0, table="replay", fields=FIELDS, columns=COLUMNS)])), chunk()],
+        "permit": [pb.Request(version=1, id=7, client=CLIENT,
+                              permit=pb.Permit(table="replay", count=256, timeout_ms=50, flexible=True))],
+        "permit-reply": [pb.Reply(version=1, id=7, permit=pb.PermitReply(
+            granted=192, mass=12500.5, size=10000, min_size=250, buffer=512.0))],
         "error": [pb.Reply(version=1, id=6, status=2, text="no table 'repaly' (did you mean 'replay'?)")],
     }
 

@@ -1,0 +1,326 @@
+"""The client in plain Python against three real shards: as processes of one replay-broker, and as brokers that run by themselves.
+
+Proves that PROTOCOL.md, "Shards", is enough. Run like foreign_test.py; arguments name the tests to run.
+"""
+
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import blocks
+from generated import pb
+from harness import Broker, Runner, check, equal, eventually
+from service import Service
+from shards import MASS, PERMITS, QUEUE, SILENT, ShardedActor, ShardedLearner, Shards
+
+test = Runner()
+
+N = 3
+INVALID_ARGUMENT, DEADLINE_EXCEEDED = 1, 4
+RATIO, MIN_SIZE, BUFFER = 2, 9, 60
+
+TABLES = """
+memory_limit: 384MiB
+session: {heartbeat: 200ms, expiry: 30s, tombstone: 60s}
+tables:
+  - name: replay
+    max_size: 30000
+    sampler: {kind: prioritized, options: {exponent: 1.0}}
+    limiter: {kind: min_size, min_size: 6}
+  - name: ratio
+    max_size: 30000
+    sampler: {kind: uniform}
+    limiter: {kind: sample_to_insert_ratio, samples_per_insert: %d, min_size: %d, error_buffer: %d}
+  - name: queue
+    max_size: 300
+    max_times_sampled: 1
+    sampler: {kind: fifo}
+    limiter: {kind: queue, size: 300}
+""" % (RATIO, MIN_SIZE, BUFFER)
+
+COLUMNS = [pb.Column(name="x", dtype="int32")]
+FIELDS = [pb.Field(name="x", column=0)]
+
+
+class Processes:
+    """One replay-broker with three shards."""
+
+    def __init__(self):
+        ports = "".join("%s: tcp://127.0.0.1:0\n" % name for name in ("service", "ingest", "events"))
+        self.broker = Broker(ports + "shards: %d\n" % N + TABLES)
+        ends = self.broker.endpoints
+        self.endpoints = [ends["service"]] + [ends["shard.%d.service" % i] for i in range(1, N)]
+
+    def stop(self):
+        status = self.broker.stop()
+        self.broker.remove()
+        return [status]
+
+
+class Listed:
+    """Three brokers with the same list, each with a journal."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="replay-shards-")
+        where = self.folder.name
+        self.endpoints = ["ipc://%s/s%d" % (where, i) for i in range(N)]
+        settings = "shards: [%s]\njournal: {dir: %s/journal}\n" % (", ".join(self.endpoints), where)
+        self.brokers = [Broker("shard: %d\ningest: ipc://%s/i%d\nevents: ipc://%s/e%d\n%s%s" % (
+            i, where, i, where, i, settings, TABLES)) for i in range(N)]
+
+    def stop(self):
+        statuses = [broker.stop() for broker in self.brokers]
+        for broker in self.brokers:
+            broker.remove()
+        self.folder.cleanup()
+        return statuses
+
+
+def write(actor, layout, episodes, length=4, first=0, lane=None):
+    """Episodes with an item for each step, whose x counts up. {key: x}"""
+    keys = {}
+    for episode in range(episodes):
+        lane = lane or actor.next_lane()
+        steps = range(first + episode * length, first + (episode + 1) * length)
+        chunk = lane.chunk([blocks.pack(COLUMNS[0], list(steps))], length, episode=episode)
+        for i, x in enumerate(steps):
+            keys[lane.item(layout, chunk, i, 1)] = x
+        check(lane.send(), "the credit is enough for these tests")
+        lane = None
+    return keys
+
+
+def clean(shards, table):
+    for service in shards.services:
+        service.reset(table)
+
+
+def chi_square(counts, wanted):
+    return sum((counts.get(k, 0) - w) ** 2 / w for k, w in wanted.items())
+
+
+# ------------------------------------------------------------------------------------------------------------ hello --
+
+@test
+def any_shard_names_all(world):
+    for i, endpoint in enumerate(world.endpoints):
+        hello = Service(endpoint).ask("hello", pb.Hello())[0].hello
+        equal((hello.shard, list(hello.shards)), (i, world.endpoints))
+        check(hello.settings != 0, "a hash of the settings")
+        equal([s.endpoint for s in Shards(endpoint).services], world.endpoints)
+    wrong = Shards(world.endpoints[0])
+    wrong.services.reverse()
+    try:
+        wrong.check(0)
+        raise AssertionError("shard 2 was taken for shard 0")
+    except ValueError:
+        pass
+
+
+@test
+def keys_name_their_shard_and_others_are_refused(world):
+    shards = Shards(world.endpoints[1])
+    actor = ShardedActor(shards, COLUMNS)
+    equal([lane.key_base >> 56 for lane in actor.lanes], [0, 1, 2])
+    layout, lane = actor.layout("queue", FIELDS), actor.lanes[2]
+    chunk = lane.chunk([blocks.pack(COLUMNS[0], [1])], 1)
+    lane.item(layout, chunk, 0, 1, key=actor.lanes[1].key_base + 77)
+    actor.flush()
+    equal([(r.status, r.key >> 56) for r in lane.rejections], [(INVALID_ARGUMENT, 1)])
+    actor.bye()
+    equal(sum(t.size for t in shards.tables("queue")), 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- by mass --
+
+@test
+def picks_follow_the_mass_and_updates_go_to_the_owner(world):
+    shards = Shards(world.endpoints[2])
+    clean(shards, "replay")
+    actor = ShardedActor(shards, COLUMNS)
+    learner = ShardedLearner(shards, "replay")
+    equal(learner.deal, MASS)
+    equal(learner.sample(4, timeout=0.05), [], "fewer than min_size items")
+    layout = actor.layout("replay", FIELDS)
+    keys = write(actor, layout, 21)
+    for lane in actor.lanes:
+        keys.update(write(actor, layout, 1, lane=lane))
+    check(actor.flush(), "all items are confirmed")
+    sizes = [t.size for t in shards.tables("replay")]
+    equal(sum(sizes), 96)
+    check(all(size > 0 and size % 4 == 0 for size in sizes), "whole episodes at every shard, not", sizes)
+    # Masses of about 3 : 1 : 1, and different priorities within a shard.
+    priority = {key: (3.0 if key >> 56 == 0 else 1.0) * (1 + x % 3) for key, x in keys.items()}
+    equal(shards.update("replay", list(priority) + [5], list(priority.values()) + [1.0]), (96, 1))
+    learner.look()
+    total, counts, n = sum(priority.values()), {}, 6000
+    for _ in range(20):
+        items = learner.sample(n // 20)
+        equal(len(items), n // 20)
+        for item in items:
+            equal(item.fields["x"], [keys[item.key]])
+            equal(item.shard, item.key >> 56)
+            check(abs(item.probability - priority[item.key] / total) < 1e-9, item.probability, "of", item.key)
+            counts[item.key] = counts.get(item.key, 0) + 1
+    equal(learner.size(), 96)
+    x2 = chi_square(counts, {key: n * p / total for key, p in priority.items()})
+    check(x2 < 95 + 6 * (2 * 95) ** 0.5, "chi-square", x2, "with 95 degrees of freedom")
+    some = random.sample(list(keys), 10)
+    equal([item.key for item in shards.fetch("replay", some + [7])], some)
+    equal(shards.delete("replay", some), 10)
+    equal(shards.fetch("replay", some), [])
+    actor.bye()
+
+
+# ---------------------------------------------------------------------------------------------------------- permits --
+
+def check_ratio(shards, inserts, samples):
+    tables = shards.tables("ratio")
+    equal(sum(t.limiter.inserts for t in tables), inserts)
+    equal(sum(t.limiter.samples for t in tables), samples)
+    for t in tables:
+        check(t.limiter.min_diff <= t.limiter.cursor <= t.limiter.max_diff, "the cursor of a shard is", t.limiter.cursor)
+    cursor = sum(t.limiter.cursor for t in tables)
+    equal(cursor, inserts * RATIO - samples)
+    check(abs(cursor - MIN_SIZE * RATIO) <= BUFFER, "the sum of the cursors is", cursor)
+
+
+@test
+def permits_keep_the_ratio_over_all(world):
+    shards = Shards(world.endpoints[0])
+    clean(shards, "ratio")
+    actor = ShardedActor(shards, COLUMNS)
+    learner = ShardedLearner(shards, "ratio")
+    equal((learner.deal, learner.states[0].min_size, learner.states[0].buffer), (PERMITS, MIN_SIZE // N, 2 * BUFFER / N))
+    layout, samples, written = actor.layout("ratio", FIELDS), 0, 0
+    for _ in range(12):
+        written += len(write(actor, layout, 3))
+        check(actor.flush(), "all items are confirmed")
+        learner.look()
+        while sum(state.room for state in learner.states):
+            want = sum(state.room for state in learner.states)
+            items = learner.sample(min(16, want))
+            equal(len(items), min(16, want))
+            samples += len(items)
+        check_ratio(shards, written, samples + learner.stock)
+    # Nobody has room: permits wait, and say why. The retry of a granted permit is the same permit.
+    equal(learner.sample(8, timeout=0.2), [])
+    service = shards.services[1]
+    reply = service.ask("permit", pb.Permit(table="ratio", count=4, timeout_ms=0), check=False)[0]
+    equal((reply.status, reply.permit.granted, reply.permit.room), (DEADLINE_EXCEEDED, 0, 0))
+    check(reply.text and reply.permit.size, "the answer has the reason and the state")
+    waiting = service.send("permit", pb.Permit(table="ratio", count=4, timeout_ms=20000))
+    eventually(lambda: [w for w in service.ask("why", pb.Why())[0].why.waits if w.kind == "permit"], what="a permit that waits")
+    written += len(write(actor, layout, 1, lane=actor.lanes[1]))
+    check(actor.flush(), "all items are confirmed")
+    first = service.wait(waiting)[0]
+    equal(first.permit.granted, 4)
+    before = service.table("ratio").limiter.samples
+    equal(service.wait(service.send("permit", pb.Permit(table="ratio", count=4, timeout_ms=20000), id=waiting))[0].permit, first.permit)
+    equal(service.table("ratio").limiter.samples, before)
+    check_ratio(shards, written, samples + learner.stock + 4)
+    actor.bye()
+
+
+# ------------------------------------------------------------------------------------------- queues and the rest --
+
+@test
+def a_queue_gives_each_item_once(world):
+    shards = Shards(world.endpoints[0])
+    clean(shards, "queue")
+    actor = ShardedActor(shards, COLUMNS)
+    learner = ShardedLearner(shards, "queue")
+    equal(learner.deal, QUEUE)
+    keys = write(actor, actor.layout("queue", FIELDS), 20)
+    actor.flush()
+    got = [item for _ in range(8) for item in learner.sample(10)]
+    equal(sorted((item.key, item.fields["x"][0]) for item in got), sorted(keys.items()))
+    equal(learner.sample(1, timeout=0.1), [])
+    actor.bye()
+
+
+@test
+def parameters_are_everywhere_and_counters_at_shard_0(world):
+    shards = Shards(world.endpoints[1])
+    versions = [shards.put("policy", b"%d" % i) for i in range(3)]
+    check(versions == sorted(set(versions)), "versions go up:", versions)
+    for service in shards.services:
+        (slot, data), = service.get(["policy"])
+        equal((slot.version, data), (versions[-1], b"2"))
+    equal(shards.get(["policy"])[0][1], b"2")
+    value = shards.counter("steps", 5)
+    equal((Shards(world.endpoints[2]).counter("steps"), shards.services[1].counter("steps")), (value, 0))
+
+
+# -------------------------------------------------------------------------------------------------- a shard is away --
+
+@test
+def a_shard_dies_and_comes_back(world):
+    if not isinstance(world, Listed):
+        return  # replay-broker restarts its shards itself: tests of its own show that
+    shards = Shards(world.endpoints[0])
+    clean(shards, "ratio")
+    actor = ShardedActor(shards, COLUMNS)
+    learner = ShardedLearner(shards, "ratio", silent=SILENT)
+    layout = actor.layout("ratio", FIELDS)
+    keys, samples = write(actor, layout, 1, lane=actor.lanes[1]), 0
+
+    def go_on(count):
+        """As many samples as the ratio allows for what is written."""
+        keys.update(write(actor, layout, count // (4 * RATIO), first=len(keys)))
+        items = learner.sample(count, timeout=30)
+        equal(len(items), count)
+        check(actor.flush(), "actors go on")
+        return items
+
+    samples += len(go_on(48))
+    # Items on their way to a shard that is stopped, and then killed.
+    broker, lane = world.brokers[1], actor.lanes[1]
+    broker.process.send_signal(signal.SIGSTOP)
+    chunk = lane.chunk([blocks.pack(COLUMNS[0], [1000])], 1)
+    keys[lane.item(layout, chunk, 0, 1)] = 1000
+    lane.push_message(lane.build())
+    broker.process.kill()
+    broker.process.wait()
+    actor.away.add(1)
+    while 1 not in learner.away:   # it has room, so it is asked for permits
+        samples += len(go_on(16))
+    for _ in range(3):
+        items = go_on(16)
+        check(1 not in {item.shard for item in items}, "items of a shard that is away")
+        samples += len(items)
+    broker.start()
+    actor.come_back(1)
+    check(actor.flush(), "what was on its way is there")
+    eventually(lambda: learner.look() or not learner.away, what="the learner finds the shard again")
+    equal(sorted(i.key for s in shards.services for i in s.ask("list", pb.List(table="ratio", limit=1000))[0].list.items),
+          sorted(keys), "items: nothing is lost, nothing is there twice")
+    shown = set()
+    while 1 not in shown:
+        items = go_on(16)
+        samples += len(items)
+        shown |= {item.shard for item in items}
+    eventually(lambda: learner.look() or not learner.away, what="all answers are there")
+    check_ratio(shards, len(keys), samples + learner.stock)
+    actor.bye()
+
+
+def main():
+    status = 0
+    for make in (Listed, Processes):
+        world = make()
+        print(make.__name__)
+        status |= test.main(world)
+        if any(world.stop()):
+            print("FAIL  a broker did not end in order")
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
