@@ -117,7 +117,7 @@ struct limiter_config config_limiter(const struct limiter_section *section);
 const char *config_folder(const struct broker_config *config);
 /* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */
 bool config_makes_checkpoints(const struct broker_config *config);
-/* True if an endpoint or `http` can be reached from other machines. */
+/* True if an endpoint, of this broker or of a listed shard, or `http` can be reached from other machines. */
 bool config_is_open(const struct broker_config *config);
 /* True if `http` cannot be reached from other machines, or is off. */
 bool config_http_is_local(const struct broker_config *config);

@@ -141,7 +141,7 @@ static void an_older_plugin_works_without_a_mass(void **state)
     assert_int_equal(answer->reply->sample->key[1], 3);
     assert_true(answer->reply->sample->mass == 3.0); /* the number of items */
     embed_stop(&embed);
-    strcat(more, "shards: [tcp://a:1, tcp://b:1]\nshard: 0\n");
+    strcat(more, "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\nshard: 0\n");
     refused(table, more, "'last'");
     refused("  - {name: t, sampler: {kind: softmax}}\n", more, "'softmax'");
 }

@@ -199,6 +199,20 @@ static void what_shards_cannot_do_is_refused(void **state)
     end();
 }
 
+/* One shard that others can reach makes all of them use keys. */
+static void one_open_shard_is_enough_for_keys(void **state)
+{
+    (void)state;
+    for (int shard = 0; shard < 2; shard++) {
+        become("shards: [tcp://127.0.0.1:7700, tcp://10.0.0.7:7700]\n", shard);
+        assert_true(config_uses_curve(&config));
+        end();
+        become("shards: [tcp://127.0.0.1:7700, ipc:///tmp/s]\n", shard);
+        assert_false(config_uses_curve(&config));
+        end();
+    }
+}
+
 static void a_count_and_a_list_read_back(void **state)
 {
     (void)state;
@@ -235,7 +249,7 @@ static void a_broker_is_one_of_its_shards(void **state)
     const Replay__HelloReply *reply = testpeer_call(writer, &request)->reply->hello;
     assert_int_equal(reply->shard, 3);
     assert_int_equal(reply->n_shards, 4);
-    assert_string_equal(reply->shards[1], "tcp://b:1");
+    assert_string_equal(reply->shards[1], "ipc:///tmp/b");
     assert_true(reply->settings != 0);
     uint32_t layout = testpeer_plain(writer, "t");
     uint64_t own = writer->key_base, keys[] = {own + 1, 7, own + 2, UINT64_C(2) << 56 | 9};
@@ -280,9 +294,10 @@ int main(void)
         cmocka_unit_test(each_shard_listens_somewhere_else),
         cmocka_unit_test(the_hash_covers_tables_and_count_alone),
         cmocka_unit_test(what_shards_cannot_do_is_refused),
+        cmocka_unit_test(one_open_shard_is_enough_for_keys),
         cmocka_unit_test(a_count_and_a_list_read_back),
         EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
-                   "shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\nshard: 3\n"),
+                   "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n"),
         EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
