@@ -161,7 +161,7 @@ class Client:
         return self.connect().state()["tables"]
 
     def state(self) -> dict:
-        """The connection: connected, id, broker, reconnects, max_batch, endpoint, release, tables."""
+        """The connection: connected, id, broker, reconnects, max_batch, endpoint, release, shards, connected_shards, tables."""
         return self.connect().state()
 
     def counter(self, name: str) -> Counter:

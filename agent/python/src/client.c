@@ -200,10 +200,11 @@ static PyObject *client_state(PyObject *object, PyObject *unused)
     if (status != RP_OK)
         core_raise(status, err.text);
     else if (tables)
-        out = Py_BuildValue("{s:O,s:K,s:K,s:K,s:I,s:s,s:s,s:O}", "connected",
+        out = Py_BuildValue("{s:O,s:K,s:K,s:K,s:I,s:s,s:s,s:I,s:I,s:O}", "connected",
                             info.state == RP_CLIENT_CONNECTED ? Py_True : Py_False, "id", info.id, "broker",
                             info.broker, "reconnects", info.reconnects, "max_batch", info.max_batch, "endpoint",
-                            info.endpoint, "release", info.release, "tables", tables);
+                            info.endpoint, "release", info.release, "shards", info.shards, "connected_shards",
+                            info.connected_shards, "tables", tables);
     Py_XDECREF(tables);
     conn_drop(&conn);
     return out;
@@ -221,7 +222,7 @@ static PyMethodDef methods[] = {
     {"wait", client_wait, METH_VARARGS,
      "wait(timeout, own): until it is connected. own: the time-out is the client's, not that of a call."},
     {"state", client_state, METH_NOARGS,
-     "A dict: connected, id, broker, reconnects, max_batch, endpoint, release, tables."},
+     "A dict: connected, id, broker, reconnects, max_batch, endpoint, release, shards, connected_shards, tables."},
     {"request", request_call, METH_VARARGS, "request(kind, timeout, text, number, count, data, keys, values)"},
     {NULL, NULL, 0, NULL},
 };

@@ -72,6 +72,7 @@ def test_one_table_over_shards(client):
 def test_any_endpoint_and_a_list(shards, client):
     keys = fill(client, "uniform", 30)
     assert len(shards.endpoints) == N and shards.endpoint == shards.endpoints[0]
+    assert client.state()["shards"] == client.state()["connected_shards"] == N
     for endpoint in (shards.endpoints[2], ",".join(shards.endpoints[:2])):
         with replaybus.Client(endpoint, timeout=20) as other:
             assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
