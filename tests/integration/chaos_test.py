@@ -1,5 +1,6 @@
 """A short chaos run: at least 200 faults, and books that must agree; before it, failures of power with fsync always, a run with
-keys on all sockets, and two brokers that are wrong on purpose, whose errors the same books must show. Under a minute on two
+keys on all sockets, and two brokers that are wrong on purpose, whose errors the same books must show; beside it, 200 faults of
+brokers that are four shards of one, half of them with a journal. Under a minute on two
 processors; a busy machine may take several times as long. See tests/chaos/README.md."""
 
 import os
@@ -28,6 +29,11 @@ def chaos(seconds, *arguments):
     return python(CHAOS / "run.py", "--seconds-at-most", 3 * seconds if SLOW else seconds, *arguments)
 
 
+def shards(seconds, *arguments):
+    program = [BUILD / "tests" / "chaos_shards", "--shards", 4, "--seconds-at-most", 3 * seconds if SLOW else seconds, *arguments]
+    return subprocess.Popen([str(word) for word in program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
 def find_out(fault):
     return chaos(80, "--broker", BUILD / "tests" / ("replay-broker-" + fault), "--faults", 8, "--items", 60000, "--rate", 1000000,
                  "--remove")
@@ -49,6 +55,8 @@ def main():
             failed.append("a broker with the fault '%s' was not found out" % fault)
         else:
             print("a broker with the fault '%s' was found out after %.1f s" % (fault, time.monotonic() - begin))
+    runs["the run over shards with a journal"] = shards(150, "--faults", 100)
+    runs["the run over shards without"] = shards(150, "--faults", 100, "--no-journal")
     runs["the run with keys"] = chaos(180, "--faults", 40, "--curve")
     runs["the run"] = chaos(180, "--faults", 200, "--between", 0.1, *sys.argv[1:])
     for name, process in runs.items():

@@ -110,7 +110,7 @@ void mixer_destroy(struct mixer **self)
             pthread_join(mixer->parts[p].thread, NULL);
     pthread_mutex_lock(&mixer->lock);
     for (uint32_t p = 0; p < mixer->n_parts; p++)
-        part_abandon(&mixer->parts[p]);
+        part_cancel(&mixer->parts[p]);
     pthread_mutex_unlock(&mixer->lock);
     mixer_unref(mixer);
 }
@@ -229,9 +229,13 @@ static rp_status learn(struct mixer *self, rp_error *err)
             continue;
         if (status != RP_OK)
             return err_set(err, status, "%s", why.text);
-        part_read_permit(part, reply);
+        uint32_t granted;
+        bool is_permit = part_read_permit(part, reply, 0, &granted);
         conn_reply_destroy(&reply);
-        group->deal = part->deal <= DEAL_QUEUE ? (enum deal)part->deal : DEAL_UNKNOWN;
+        if (!is_permit || part->deal > DEAL_QUEUE)
+            return err_set(err, RP_BAD_MESSAGE, "the broker does not say how table '%s' is sampled over shards",
+                           part->source.table);
+        group->deal = (enum deal)part->deal;
         if (group->deal == DEAL_PERMITS && part->buffer > 0 && self->options.batch_size > part->buffer)
             return err_set(err, RP_INVALID_ARGUMENT,
                            "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
@@ -341,8 +345,10 @@ static bool has_ended(const struct mixer *self)
 /* Skips batches without items. */
 static bool has_batch(struct mixer *self)
 {
-    while (self->head < self->build && !plan_at(self, self->head)->batches)
+    while (self->head < self->build && !plan_at(self, self->head)->batches) {
         self->head++;
+        mixer_wake(self); /* there is room for another plan */
+    }
     return self->head < self->build;
 }
 

@@ -43,6 +43,7 @@ struct pick {
     uint64_t id;       /* of the request; 0: not sent yet */
     uint32_t count;
     int64_t asked_ns;
+    bool sure; /* the broker had items: it answers at once */
     bool arrived;
     bool abandoned;           /* nobody waits for it any more */
     struct conn_reply *reply; /* arrived, and not decoded yet */
@@ -56,7 +57,10 @@ struct pick_list {
 
 struct permit {
     struct part *part;
+    uint64_t id;    /* of the request; 0: not sent yet */
     uint32_t count; /* 0: asks for the state, or nobody waits for it any more */
+    uint32_t most;  /* that may be granted */
+    bool sure;      /* the broker had room: it answers at once */
     int64_t asked_ns;
 };
 
@@ -172,10 +176,15 @@ void part_permit(struct part *self, uint32_t count);
 bool part_decode(struct part *self);
 /* Asks the broker what its requests wait for. Released while it sends. */
 void part_ask_why(struct part *self);
-/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Released while it cancels. */
+/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks of a queue stay, because their items may be
+ * on their way and exist nowhere else. Released while it cancels. */
 void part_abandon(struct part *self);
-/* Reads a PermitReply and returns the number of permits that it grants. */
-uint32_t part_read_permit(struct part *self, const struct conn_reply *reply);
+/* The sampler ends: gives up everything. */
+void part_cancel(struct part *self);
+/* Returns the items that are still expected from picks: a part that is away promises nothing. */
+uint64_t part_expected(const struct part *self);
+/* Reads a PermitReply and returns the number of permits that it grants, at most `most`. False: it is none. */
+bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted);
 /* Adds the next n rows to the pieces in mixer->rows. False: no memory. */
 bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
 /* Takes n rows that were put into a batch. */
@@ -185,7 +194,7 @@ void *part_main(void *arg);
 
 /* mixer_step.c: one step of the thread that plans; returns the time of the next. Lock held, and released meanwhile. */
 int64_t mixer_step(struct mixer *self);
-/* True if no request of any part is in flight. */
+/* True if no pick and no permit is in flight, of parts that are there. */
 bool mixer_is_quiet(const struct mixer *self);
 
 /* mixer_plan.c: plans. Lock held. */

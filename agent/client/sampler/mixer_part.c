@@ -7,6 +7,9 @@
 #include "proto/base/trace.h"
 #include "proto/wire/pb.h"
 
+#define MOST_COUNT (UINT64_C(1) << 48)
+#define MOST_MASS 1e300
+
 static double as_double(uint64_t bits)
 {
     double value;
@@ -73,6 +76,20 @@ static void note_answer(struct part *self)
     self->away = false;
 }
 
+static uint64_t at_most(uint64_t value, uint64_t most)
+{
+    return value < most ? value : most;
+}
+
+/* Whatever a broker says, sums over parts neither overflow nor become infinite. */
+static void set_state(struct part *self, double mass, uint64_t room, uint64_t size)
+{
+    self->mass = !(mass > 0) ? 0 : mass < MOST_MASS ? mass : MOST_MASS;
+    self->room = at_most(room, MOST_COUNT);
+    self->size = at_most(size, MOST_COUNT);
+    self->state_ns = conn_now();
+}
+
 /* The end of the reply to a paid sample. */
 static void read_sample_state(struct part *self, const struct conn_reply *reply, uint64_t table_size)
 {
@@ -86,29 +103,27 @@ static void read_sample_state(struct part *self, const struct conn_reply *reply,
         else if (field.number == 25 && field.wire == PB_FIXED64)
             room = field.value;
     }
-    self->mass = mass;
-    self->room = room;
-    self->size = table_size;
-    self->state_ns = conn_now();
+    set_state(self, mass, room, table_size);
 }
 
-uint32_t part_read_permit(struct part *self, const struct conn_reply *reply)
+bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted)
 {
     uint64_t values[8] = {0}; /* by field */
+    *granted = 0;
+    if (!reply->answered || reply->view.body != REPLAY__REPLY__BODY_PERMIT)
+        return false;
     struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
     struct pb_field field;
     while (pb_next(&reader, &field) == 1)
         if (field.number < 8 && field.wire != PB_BYTES)
             values[field.number] = field.value;
-    self->deal = (uint32_t)values[2];
-    self->room = values[3];
-    self->mass = as_double(values[4]);
-    self->size = values[5];
-    self->min_size = values[6];
+    set_state(self, as_double(values[4]), values[3], values[5]);
+    self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
+    self->min_size = at_most(values[6], MOST_COUNT);
     self->buffer = as_double(values[7]);
     self->known = true;
-    self->state_ns = conn_now();
-    return (uint32_t)values[1];
+    *granted = (uint32_t)at_most(values[1], most);
+    return true;
 }
 
 /* An error of a request: the broker may be back soon, or the caller has to know. */
@@ -145,14 +160,15 @@ static void on_permit(void *ctx, struct conn_reply *reply)
     rp_status status = conn_reply_status(reply, &error);
     pthread_mutex_lock(&mixer->lock);
     struct group *group = &mixer->groups[part->group];
+    uint32_t granted;
     int64_t now = conn_now();
     if (part->permit == permit)
         part->permit = NULL;
     group->out -= permit->count;
     if (reply->answered)
         note_answer(part);
-    if (reply->answered && reply->view.body == REPLAY__REPLY__BODY_PERMIT)
-        group->stock += part_read_permit(part, reply);
+    if (part_read_permit(part, reply, permit->most, &granted))
+        group->stock += granted;
     if (status != RP_OK && !mixer->stopping)
         note_error(part, status, &error, now);
     mixer_wake(mixer);
@@ -168,7 +184,9 @@ void part_permit(struct part *self, uint32_t count)
     struct permit *permit = malloc(sizeof *permit);
     if (!permit)
         return; /* asked for again at the next step */
-    *permit = (struct permit){self, count, conn_now()};
+    *permit = (struct permit){.part = self, .count = count, .most = count, .asked_ns = conn_now()};
+    permit->sure = count && self->room > 0;
+    self->room -= at_most(self->room, count); /* until it tells */
     self->permit = permit;
     mixer->groups[self->group].out += count;
     int64_t timeout_ms = count ? broker_ms(mixer, CHOOSE_MS) : 0;
@@ -181,8 +199,10 @@ void part_permit(struct part *self, uint32_t count)
     body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
     body.timeout_ms = (uint64_t)timeout_ms;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
-    conn_send(self->source.conn, &message, on_permit, permit);
+    uint64_t id = conn_send(self->source.conn, &message, on_permit, permit);
     pthread_mutex_lock(&mixer->lock);
+    if (self->permit == permit) /* it may have been answered and freed meanwhile */
+        permit->id = id;
 }
 
 /* ---- picks ---- */
@@ -193,7 +213,7 @@ static void on_pick(void *ctx, struct conn_reply *reply)
     struct part *part = pick->part;
     struct mixer *mixer = part->mixer;
     pthread_mutex_lock(&mixer->lock);
-    bool wanted = !mixer->stopping && !pick->abandoned;
+    bool wanted = !pick->abandoned;
     if (wanted) {
         pick->reply = reply;
         pick->arrived = true;
@@ -201,16 +221,15 @@ static void on_pick(void *ctx, struct conn_reply *reply)
             mixer_wake(mixer);
         else
             pthread_cond_signal(&part->work);
-    } else if (pick->abandoned && reply->answered) {
+    } else if (reply->answered) {
         note_answer(part);
         mixer_wake(mixer);
     }
-    bool free_it = pick->abandoned;
     pthread_mutex_unlock(&mixer->lock);
-    if (!wanted)
+    if (!wanted) {
         conn_reply_destroy(&reply);
-    if (free_it)
         pick_free(pick);
+    }
     mixer_unref(mixer);
 }
 
@@ -220,7 +239,7 @@ void part_ask(struct part *self, uint32_t count)
     struct pick *pick = calloc(1, sizeof *pick);
     if (!pick)
         return; /* asked for again at the next step */
-    *pick = (struct pick){.part = self, .count = count, .asked_ns = conn_now()};
+    *pick = (struct pick){.part = self, .count = count, .sure = self->size > 0, .asked_ns = conn_now()};
     list_add(&self->asked, pick);
     self->outstanding += count;
     __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
@@ -233,14 +252,14 @@ void part_ask(struct part *self, uint32_t count)
             pick->id = id;
 }
 
-void part_abandon(struct part *self)
+uint64_t part_expected(const struct part *self)
+{
+    return self->away ? 0 : self->outstanding;
+}
+
+static void cancel_picks(struct part *self)
 {
     struct mixer *mixer = self->mixer;
-    if (self->permit && self->permit->count) {
-        mixer->groups[self->group].out -= self->permit->count;
-        self->permit->count = 0; /* what it still grants is welcome */
-        self->permit = NULL;
-    }
     for (struct pick *pick = self->asked.first, *next; pick; pick = next) {
         next = pick->next;
         if (pick->arrived || !pick->id)
@@ -256,6 +275,30 @@ void part_abandon(struct part *self)
     }
 }
 
+void part_abandon(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    if (self->permit && self->permit->count) {
+        mixer->groups[self->group].out -= self->permit->count;
+        self->permit->count = 0; /* what it still grants is welcome */
+        self->permit = NULL;
+    }
+    if (self->source.paid)
+        cancel_picks(self);
+}
+
+void part_cancel(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    uint64_t permit = self->permit ? self->permit->id : 0;
+    cancel_picks(self);
+    if (!permit)
+        return;
+    pthread_mutex_unlock(&mixer->lock);
+    conn_cancel(self->source.conn, permit);
+    pthread_mutex_lock(&mixer->lock);
+}
+
 /* Takes what was decoded from a reply. Lock held. */
 static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status, const rp_error *error)
 {
@@ -269,7 +312,8 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     if (status == RP_OK && self->source.paid)
         read_sample_state(self, pick->reply, batches ? batches->info.table_size : 0);
     else if (status == RP_OK && batches)
-        self->size = batches->info.table_size > n ? batches->info.table_size - n : 0; /* as a queue: they have left it */
+        self->size =
+            batches->info.table_size > n ? batches->info.table_size - n : 0; /* as a queue: they have left it */
     else if (status == RP_DEADLINE_EXCEEDED)
         self->size = 0;
     if (status != RP_OK)
@@ -277,8 +321,11 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     conn_reply_destroy(&pick->reply);
     pick->batches = batches;
     self->rows += n;
-    if (status == RP_OK && !self->source.paid && self->source.options.flexible && n)
+    bool less = self->source.options.distinct || (!self->source.paid && self->source.options.flexible && n);
+    if (status == RP_OK && less && mixer->groups[self->group].deal != DEAL_QUEUE)
         self->excused += pick->count - n;
+    if (status == RP_OK && self->source.paid && n == 0)
+        self->mass = 0; /* until it says again that it has some */
     if (n)
         list_add(&self->done, pick);
     else

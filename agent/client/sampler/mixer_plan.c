@@ -7,7 +7,7 @@
 
 double part_weight(const struct part *self)
 {
-    return self->known && !self->away && self->mass > 0 ? self->mass : 0;
+    return self->known && !self->away && self->size ? self->mass : 0;
 }
 
 static bool is_dealt(enum deal deal)
@@ -88,13 +88,20 @@ static bool group_has_items(const struct mixer *self, const struct group *group)
 static bool is_starved(const struct mixer *self, const struct group *group)
 {
     uint64_t room = 0;
-    for (uint32_t p = group->first; p < group->first + group->n; p++)
-        room += self->parts[p].away ? 0 : self->parts[p].room;
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        const struct part *part = &self->parts[p];
+        room += part->away ? 0 : part->room;
+        if (part->permit && part->permit->sure)
+            return false;
+    }
     return room == 0;
 }
 
+/* The plan does without some items; what was paid for them is there again. */
 static void shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count)
 {
+    if (plan->state == PLAN_PAID && self->groups[group].deal == DEAL_PERMITS)
+        self->groups[group].stock += count;
     plan->of_group[group] -= count;
     plan->missing += count;
     self->asked -= count;
@@ -190,6 +197,8 @@ void plans_pay(struct mixer *self)
         return;
     for (uint64_t at = self->build; at < self->tail; at++) {
         struct plan *plan = plan_at(self, at);
+        if (self->options.distinct && at > self->build)
+            return; /* the items of one request are distinct, and no others: a batch at a time */
         if (plan->state != PLAN_DRAWN)
             continue;
         for (uint32_t g = 0; g < self->n_groups; g++)
@@ -296,10 +305,18 @@ bool plans_hurry(struct mixer *self)
 
 void plans_drop(struct mixer *self)
 {
+    for (uint64_t at = self->build; at < self->tail; at++)
+        for (uint32_t g = 0; g < self->n_groups; g++)
+            if (plan_at(self, at)->state == PLAN_PAID && self->groups[g].deal == DEAL_PERMITS)
+                self->groups[g].stock += plan_at(self, at)->of_group[g];
     self->tail = self->build;
     self->asked = 0;
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        self->parts[p].needed = 0;
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        part->needed = 0;
+        if (self->options.distinct && part->source.paid) /* the next batch has its own items */
+            part_consume(part, (uint32_t)part->rows);
+    }
 }
 
 /* ---- building ---- */
@@ -313,6 +330,27 @@ static bool is_complete(const struct mixer *self, const struct plan *plan)
         if (self->groups[g].deal == DEAL_QUEUE && group_rows(self, &self->groups[g]) < plan->of_group[g])
             return false;
     return true;
+}
+
+/* True if a part that has items was asked for them and has not answered. */
+static bool queue_comes(const struct mixer *self, const struct group *group)
+{
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        for (const struct pick *pick = self->parts[p].asked.first; pick && !self->parts[p].away; pick = pick->next)
+            if (pick->sure || pick->arrived)
+                return true;
+    return false;
+}
+
+/* With `flexible`, a plan takes the items that are in the queues now. */
+static void take_what_is_there(struct mixer *self, struct plan *plan)
+{
+    for (uint32_t g = 0; g < self->n_groups && self->options.flexible; g++) {
+        const struct group *group = &self->groups[g];
+        uint64_t rows = group->deal == DEAL_QUEUE ? group_rows(self, group) : 0;
+        if (rows && rows < plan->of_group[g] && !queue_comes(self, group))
+            shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
+    }
 }
 
 /* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
@@ -394,6 +432,8 @@ void plans_build(struct mixer *self)
 {
     while (self->build < self->tail && !self->stalled) {
         struct plan *plan = plan_at(self, self->build);
+        if (plan->state == PLAN_PAID)
+            take_what_is_there(self, plan);
         if (plan->state != PLAN_PAID || !is_complete(self, plan) || (plan->count > plan->missing && !build(self, plan)))
             break;
         plan->state = PLAN_READY;

@@ -29,6 +29,8 @@ static bool is_silent(const struct part *self, int64_t now_ns)
     const struct pick *pick = self->asked.first;
     while (pick && pick->arrived)
         pick = pick->next;
+    if (conn_is_hosted(self->source.conn))
+        return false; /* it answers when it is asked to run */
     if (self->source.paid && pick && now_ns - pick->asked_ns > SILENT_NS)
         return true;
     return self->permit && now_ns - self->permit->asked_ns > SILENT_NS + CHOOSE_MS * NS_PER_MS;
@@ -133,7 +135,6 @@ static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
         uint64_t share = (missing + parts_to_ask(self, group, now_ns) - 1) / parts_to_ask(self, group, now_ns);
         uint64_t count = part->room > share ? part->room : share;
         count = count < missing ? count : missing;
-        part->room -= part->room < count ? part->room : count; /* until it tells */
         part_permit(part, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX);
     }
 }
@@ -151,6 +152,16 @@ static void ask(struct part *self, uint64_t count)
     }
 }
 
+/* Others give the items that a part cannot give. With `distinct` the batch does without them: who has given items to it already
+ * could give the same again. */
+static void give_up(struct mixer *self, struct part *part, uint64_t count)
+{
+    if (!self->options.distinct)
+        plans_redraw(self, part, count);
+    else if (has_other(self, part))
+        plans_excuse(self, part, count);
+}
+
 static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
 {
     enum deal deal = self->groups[part->group].deal;
@@ -160,8 +171,12 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
     }
     uint64_t have = part->rows + part->outstanding;
     uint64_t owed = part->needed > have ? part->needed - have : 0;
-    if (owed == 0 || (deal != DEAL_PLAIN && part_weight(part) == 0 && (plans_redraw(self, part, owed), true)))
+    if (owed == 0)
         return;
+    if (deal != DEAL_PLAIN && part_weight(part) == 0) {
+        give_up(self, part, owed);
+        return;
+    }
     if (now_ns >= part->retry_ns && (deal != DEAL_PLAIN || mixer_is_open(self)))
         ask(part, owed);
 }
@@ -178,7 +193,7 @@ static void ask_queue(struct mixer *self, uint32_t g, int64_t now_ns)
     uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
     uint32_t idle = 0, turn = self->turn++;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
-        have += self->parts[p].rows + self->parts[p].outstanding;
+        have += self->parts[p].rows + part_expected(&self->parts[p]);
     for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
         struct part *part = &self->parts[p];
         if (!is_idle(part, now_ns) || part->size == 0)
@@ -232,7 +247,7 @@ static void look_at_end(struct mixer *self, int64_t now_ns)
 bool mixer_is_quiet(const struct mixer *self)
 {
     for (uint32_t p = 0; p < self->n_parts; p++)
-        if (self->parts[p].outstanding || self->parts[p].permit)
+        if (part_expected(&self->parts[p]) || (self->parts[p].permit && self->parts[p].permit->count))
             return false;
     return true;
 }

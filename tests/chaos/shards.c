@@ -1,0 +1,292 @@
+/* The conductor of chaos over shards: starts everything, injects faults, brings everything to rest, reports.
+ *
+ *   chaos_shards [--shards N] [--faults N] [--seed S] [--no-journal] [--seconds-at-most T]
+ *
+ * The broker is $RP_BROKER. Exit status 0: the books agree. */
+#include "tests/chaos/shards.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "proto/base/clock.h"
+
+#define PAUSE_NS (2 * NS_PER_S)
+
+const char *const table_names[TABLES] = {"replay", "queue", "plain"};
+
+static const char tables[] =
+    "  - {name: replay, max_size: 16000000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 16000}}\n"
+    "  - {name: queue, max_size: 16000000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+    "     limiter: {kind: queue, size: 100000}}\n"
+    "  - {name: plain, max_size: 16000000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n";
+
+struct fault_counts {
+    uint32_t kills, stops, cuts;
+};
+
+/* ---- small things ---- */
+
+int64_t chaos_now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+void chaos_sleep(double seconds)
+{
+    struct timespec time = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
+    nanosleep(&time, NULL);
+}
+
+void chaos_complain(struct chaos *self, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (atomic_fetch_add(&self->complaints, 1) < 20) {
+        flockfile(stdout);
+        printf("  ");
+        vprintf(format, args);
+        printf("\n");
+        fflush(stdout);
+        funlockfile(stdout);
+    }
+    va_end(args);
+}
+
+rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name)
+{
+    rp_error err = {0};
+    rp_client_options options = {.struct_size = sizeof options, .name = name};
+    rp_client *client = rp_client_connect(shardset_endpoint(&self->set, shard % self->n), &options, 60000, &err);
+    if (!client)
+        chaos_complain(self, "no client: %s", err.text);
+    return client;
+}
+
+/* ---- faults ---- */
+
+/* Cuts all connections to a shard, also in the middle of a message: to both sides, the other one has closed them. */
+static void cut(const struct chaos *self, uint32_t shard)
+{
+    char service[64], ingest[64];
+    snprintf(service, sizeof service, "%s/s%u", self->set.dir, shard);
+    snprintf(ingest, sizeof ingest, "%s/i%u", self->set.dir, shard);
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_un peer = {0};
+        socklen_t size = sizeof peer - 1;
+        if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.sun_family == AF_UNIX &&
+            (strcmp(peer.sun_path, service) == 0 || strcmp(peer.sun_path, ingest) == 0))
+            shutdown(fd, SHUT_RDWR);
+    }
+}
+
+/* An item that was created around a kill has another number of kills than the next one. */
+static void kill_shard(struct chaos *self, uint32_t shard, struct fault_counts *counts)
+{
+    atomic_fetch_add(&self->kills[shard], 1);
+    shardset_kill(&self->set, shard);
+    atomic_fetch_add(&self->kills[shard], 1);
+    counts->kills++;
+}
+
+struct victim {
+    uint32_t shard, kind; /* 0: killed, 1: stopped, 2: its connections were cut */
+};
+
+static void strike(struct chaos *self, const struct victim *victim, struct fault_counts *counts)
+{
+    if (victim->shard == 0)
+        atomic_store(&self->zero_ns, INT64_MAX);
+    if (victim->kind == 0) {
+        kill_shard(self, victim->shard, counts);
+    } else if (victim->kind == 1) {
+        kill(self->set.brokers[victim->shard].pid, SIGSTOP);
+        counts->stops++;
+    } else {
+        cut(self, victim->shard);
+        counts->cuts++;
+    }
+}
+
+static void heal(struct chaos *self, const struct victim *victim, struct fault_counts *counts)
+{
+    if (victim->kind == 0) {
+        shardset_again(&self->set, victim->shard);
+        if (rng_below(&self->rng, 8) == 0) { /* while everybody comes back */
+            kill_shard(self, victim->shard, counts);
+            shardset_again(&self->set, victim->shard);
+        }
+    } else if (victim->kind == 1) {
+        kill(self->set.brokers[victim->shard].pid, SIGCONT);
+    }
+    if (victim->shard == 0)
+        atomic_store(&self->zero_ns, chaos_now());
+}
+
+/* One fault, or two at once. */
+static void inject(struct chaos *self, struct fault_counts *counts)
+{
+    struct victim victims[2];
+    uint32_t n = self->n > 2 && rng_below(&self->rng, 5) == 0 ? 2 : 1;
+    double longest = 0.02;
+    for (uint32_t i = 0; i < n; i++) {
+        victims[i] = (struct victim){(uint32_t)rng_below(&self->rng, self->n), (uint32_t)rng_below(&self->rng, 3)};
+        if (i == 1 && victims[1].shard == victims[0].shard)
+            victims[1].shard = (victims[0].shard + 1) % self->n;
+        if (victims[i].kind < 2)
+            longest = rng_below(&self->rng, 15) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
+        strike(self, &victims[i], counts);
+    }
+    chaos_sleep(longest * rng_unit(&self->rng));
+    for (uint32_t i = 0; i < n; i++)
+        heal(self, &victims[i], counts);
+    chaos_sleep(0.1 * rng_unit(&self->rng));
+}
+
+/* ---- the run ---- */
+
+static void drain(struct chaos *self)
+{
+    uint64_t taken = 0;
+    uint32_t waiting = audit_waiting(self);
+    for (int64_t progress = chaos_now(); waiting && chaos_now() - progress < 20 * NS_PER_S;) {
+        chaos_sleep(0.05);
+        if (atomic_load(&self->taken) != taken)
+            progress = chaos_now();
+        taken = atomic_load(&self->taken);
+        waiting = audit_waiting(self);
+    }
+    if (waiting)
+        chaos_complain(self, "%u items of the queue were never given", waiting);
+}
+
+static void check_waits(struct chaos *self)
+{
+    int64_t slack = 4 * atomic_load(&self->late_ns); /* a machine with other work */
+    if (atomic_load(&self->learner_ns) > PAUSE_NS + slack)
+        chaos_complain(self, "a learner waited for %.2f s", (double)atomic_load(&self->learner_ns) * 1e-9);
+    if (atomic_load(&self->actor_ns) > PAUSE_NS + slack)
+        chaos_complain(self, "an actor waited for %.2f s", (double)atomic_load(&self->actor_ns) * 1e-9);
+}
+
+static void perform(struct chaos *self, uint32_t faults, double seconds, struct fault_counts *counts)
+{
+    pthread_t watch;
+    int64_t end = chaos_now() + (int64_t)(seconds * 1e9);
+    if (pthread_create(&watch, NULL, audit_watch, self) != 0)
+        abort();
+    cast_start(self);
+    chaos_sleep(0.3);
+    while (counts->kills + counts->stops + counts->cuts < faults && !atomic_load(&self->complaints)) {
+        inject(self, counts);
+        if (chaos_now() > end)
+            chaos_complain(self, "only %u faults in %g s", counts->kills + counts->stops + counts->cuts, seconds);
+    }
+    atomic_store(&self->phase, DRAIN);
+    cast_join_writers();
+    drain(self);
+    atomic_store(&self->phase, STOP);
+    cast_join();
+    pthread_join(watch, NULL);
+    rp_client *client = chaos_connect(self, 0, "audit");
+    if (client)
+        audit(self, client);
+    if (client && self->journal && !atomic_load(&self->complaints)) { /* and once more, with what is on disk */
+        for (uint32_t s = 0; s < self->n; s++)
+            kill_shard(self, s, counts);
+        for (uint32_t s = 0; s < self->n; s++)
+            shardset_again(&self->set, s);
+        audit(self, client);
+    }
+    rp_client_destroy(&client);
+    check_waits(self);
+}
+
+static void report(const struct chaos *self, const struct fault_counts *counts, double seconds)
+{
+    printf("  %u faults in %.1f s: %u kills, %u stops, %u cuts; %u steps, %" PRIu64 " batches, %" PRIu64
+           " items out of the queue\n",
+           counts->kills + counts->stops + counts->cuts, seconds, counts->kills, counts->stops, counts->cuts,
+           atomic_load(&self->count), atomic_load(&self->batches), atomic_load(&self->taken));
+    printf(
+        "  longest: a learner %.2f s (with shard 0 away %.2f s), an actor %.2f s, a thread that woke up late %.2f s; "
+        "the sum of the cursors was between %g and %g\n",
+        (double)atomic_load(&self->learner_ns) * 1e-9, (double)atomic_load(&self->zero_learner_ns) * 1e-9,
+        (double)atomic_load(&self->actor_ns) * 1e-9, (double)atomic_load(&self->late_ns) * 1e-9, self->lowest,
+        self->highest);
+}
+
+static int run(uint32_t shards, uint32_t faults, uint64_t seed, bool journal, double seconds)
+{
+    static struct chaos self;
+    struct fault_counts counts = {0};
+    char dir[] = "/tmp/replay-chaos-shards-XXXXXX", more[128] = "", command[80];
+    int64_t begin = chaos_now();
+    self = (struct chaos){.n = shards, .journal = journal, .lowest = INFINITY, .highest = -INFINITY};
+    pthread_mutex_init(&self.lock, NULL);
+    rng_seed(&self.rng, seed);
+    self.books = calloc(MOST_ITEMS, sizeof *self.books);
+    if (!self.books || !mkdtemp(dir))
+        return 1;
+    if (journal)
+        snprintf(more, sizeof more, "journal: {dir: %s, fsync: never}\n", dir);
+    printf("chaos over %u shards %s a journal: seed %" PRIu64 "\n", shards, journal ? "with" : "without", seed);
+    fflush(stdout);
+    shardset_start(&self.set, shards, tables, more);
+    perform(&self, faults, seconds, &counts);
+    report(&self, &counts, (double)(chaos_now() - begin) * 1e-9);
+    bool ok = atomic_load(&self.complaints) == 0;
+    shardset_fini(&self.set);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command) != 0)
+        ok = false;
+    puts(ok ? "the ledger holds" : "the ledger does NOT hold");
+    free(self.books);
+    free(self.doubts);
+    return ok ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"shards", required_argument, NULL, 'n'},
+                                            {"faults", required_argument, NULL, 'f'},
+                                            {"seed", required_argument, NULL, 's'},
+                                            {"no-journal", no_argument, NULL, 'j'},
+                                            {"seconds-at-most", required_argument, NULL, 't'},
+                                            {0}};
+    uint32_t shards = 4, faults = 200;
+    uint64_t seed = 0;
+    bool journal = true;
+    double seconds = 1e6;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'n')
+            shards = (uint32_t)strtoul(optarg, NULL, 10);
+        else if (c == 'f')
+            faults = (uint32_t)strtoul(optarg, NULL, 10);
+        else if (c == 's')
+            seed = strtoull(optarg, NULL, 10);
+        else if (c == 't')
+            seconds = strtod(optarg, NULL);
+        else if (c == 'j')
+            journal = false;
+        else
+            return 2;
+    }
+    if (shards < 2 || shards > SHARDSET_MOST) {
+        fprintf(stderr, "chaos_shards: --shards may be 2 to %u\n", SHARDSET_MOST);
+        return 2;
+    }
+    if (seed == 0)
+        rng_system(&seed, sizeof seed);
+    return run(shards, faults, seed, journal, seconds);
+}

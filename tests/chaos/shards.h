@@ -1,0 +1,76 @@
+/* Chaos over shards: real brokers that are the shards of one, writers and samplers of the library, random faults, and books that
+ * must agree in the end. See README.md. */
+#ifndef TESTS_CHAOS_SHARDS_H
+#define TESTS_CHAOS_SHARDS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/base/rng.h"
+#include "replay/client.h"
+#include "tests/support/shardset.h"
+
+#define MOST_ITEMS 4000000u
+#define WRITERS 3u
+#define LEARNERS 2u
+#define CONSUMERS 2u
+
+enum { REPLAY, QUEUE, PLAIN, TABLES };
+extern const char *const table_names[TABLES];
+
+enum phase { RUN, DRAIN, STOP };
+
+/* What is known about the items of one step: it has an item in each table. */
+struct book {
+    _Atomic uint64_t key[TABLES]; /* 0: not created yet */
+    uint32_t kills[TABLES];       /* of the item's shard, when the item was created */
+    bool doubt[TABLES];           /* the writer does not know whether it was inserted */
+    _Atomic uint32_t taken;       /* times that it came out of the queue */
+    double priority;              /* given last; 0: never changed */
+    uint32_t found[TABLES];       /* times that it was found in its table */
+};
+
+struct chaos {
+    struct shardset set;
+    uint32_t n; /* shards */
+    bool journal;
+    struct rng rng; /* of the faults */
+    _Atomic int phase;
+    struct book *books;
+    _Atomic uint32_t count; /* books in use */
+    _Atomic uint32_t kills[SHARDSET_MOST];
+    _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
+    _Atomic int64_t late_ns; /* the longest time that a thread woke up late: how busy the machine is */
+    _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */
+    _Atomic uint64_t sampled[TABLES], taken, batches;
+    _Atomic uint64_t ignored; /* updates: for shards that were away for long */
+    _Atomic uint32_t complaints;
+    pthread_mutex_t lock; /* of what follows, and of the output */
+    uint64_t *doubts;     /* keys */
+    uint32_t n_doubts, doubts_capacity;
+    uint32_t older;         /* items with a priority that is not the last one */
+    double lowest, highest; /* sum of the cursors */
+};
+
+int64_t chaos_now(void);
+void chaos_sleep(double seconds);
+void chaos_complain(struct chaos *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
+rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name);
+
+/* shards_cast.c: threads. */
+void cast_start(struct chaos *self);
+/* Waits for the writers, which end after RUN; they confirm everything. */
+void cast_join_writers(void);
+void cast_join(void);
+
+/* shards_audit.c */
+/* The thread that watches the cursors. */
+void *audit_watch(void *arg);
+/* Returns how many items of the queue nobody has taken, though they cannot be lost. */
+uint32_t audit_waiting(struct chaos *self);
+/* Compares the books with the tables. */
+void audit(struct chaos *self, rp_client *client);
+
+#endif

@@ -1,0 +1,337 @@
+/* Writers, learners and consumers of a queue, each a thread with a client of its own. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "proto/base/clock.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/chaos/shards.h"
+
+#define LONG_MS 60000
+
+struct role {
+    struct chaos *chaos;
+    uint32_t number;
+    pthread_t thread;
+    struct rng rng;
+};
+
+static struct role writers[WRITERS], learners[LEARNERS], consumers[CONSUMERS], browser;
+
+static void raise_to(_Atomic int64_t *most, int64_t value)
+{
+    int64_t seen = atomic_load(most);
+    while (value > seen && !atomic_compare_exchange_weak(most, &seen, value))
+        ;
+}
+
+/* ---- writers ---- */
+
+static void keep_doubt(struct chaos *self, uint64_t key)
+{
+    pthread_mutex_lock(&self->lock);
+    if (self->n_doubts == self->doubts_capacity) {
+        self->doubts_capacity = self->doubts_capacity ? 2 * self->doubts_capacity : 1024;
+        self->doubts = realloc(self->doubts, self->doubts_capacity * sizeof *self->doubts);
+    }
+    self->doubts[self->n_doubts++] = key;
+    pthread_mutex_unlock(&self->lock);
+}
+
+static void read_rejections(struct chaos *self, rp_writer *writer)
+{
+    for (rp_rejection rejection; rp_writer_next_rejection(writer, &rejection) == RP_OK;) {
+        if (rejection.status != RP_IN_DOUBT || self->journal)
+            chaos_complain(self, "an item of shard %u was refused: %s", (uint32_t)(rejection.key >> 56),
+                           rejection.text);
+        keep_doubt(self, rejection.key);
+    }
+}
+
+struct step {
+    rp_writer *writer;
+    struct chaos *chaos;
+    uint32_t number;
+};
+
+/* Repeats a call that timed out, and notes how long it took in all. Without a journal, a call may say that items are in doubt. */
+#define PERSIST(self, call)                                                                                            \
+    do {                                                                                                               \
+        int64_t start = chaos_now();                                                                                   \
+        rp_status status;                                                                                              \
+        while ((status = (call)) == RP_DEADLINE_EXCEEDED && chaos_now() - start < 60 * NS_PER_S)                       \
+            ;                                                                                                          \
+        raise_to(&(self)->chaos->actor_ns, chaos_now() - start);                                                       \
+        if (status != RP_OK && (status != RP_IN_DOUBT || (self)->chaos->journal))                                      \
+            chaos_complain((self)->chaos, "a writer's call failed: %s", err.text);                                     \
+    } while (0)
+
+static void write_step(struct step *self)
+{
+    struct chaos *chaos = self->chaos;
+    struct book *book = &chaos->books[self->number];
+    int32_t number = (int32_t)self->number;
+    const void *values[] = {&number};
+    rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
+    rp_error err = {0};
+    PERSIST(self, rp_writer_append(self->writer, values, 1000, &err));
+    for (uint32_t t = 0; t < TABLES; t++) {
+        uint32_t kills[SHARDSET_MOST];
+        uint64_t key = 0;
+        for (uint32_t s = 0; s < chaos->n; s++)
+            kills[s] = atomic_load(&chaos->kills[s]);
+        PERSIST(self, rp_writer_item(self->writer, table_names[t], 1, &slice, 1, 1000, &key, &err));
+        if (key >> 56 >= chaos->n)
+            chaos_complain(chaos, "key %llx is of no shard", (unsigned long long)key);
+        else
+            book->kills[t] = kills[key >> 56];
+        atomic_store(&book->key[t], key);
+    }
+}
+
+static void close_writer(struct role *self, rp_writer *writer)
+{
+    rp_error err = {0};
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_status status = rp_writer_flush(writer, 0, LONG_MS, &err);
+    if (status != RP_OK && (status != RP_IN_DOUBT || self->chaos->journal))
+        chaos_complain(self->chaos, "a writer's flush failed: %s", err.text);
+    read_rejections(self->chaos, writer);
+    rp_writer_get_info(writer, &info, &err);
+    if (info.unconfirmed || info.rejected || info.rejections_dropped ||
+        (self->chaos->journal && (info.in_doubt || info.lost_messages)))
+        chaos_complain(self->chaos,
+                       "a writer has %llu unconfirmed, %llu rejected, %llu doubtful items, %llu lost messages",
+                       (unsigned long long)info.unconfirmed, (unsigned long long)info.rejected,
+                       (unsigned long long)info.in_doubt, (unsigned long long)info.lost_messages);
+    status = rp_writer_destroy(&writer, LONG_MS, &err);
+    if (status != RP_OK && (status != RP_IN_DOUBT || self->chaos->journal))
+        chaos_complain(self->chaos, "a writer's end failed: %s", err.text);
+}
+
+static void *writer_main(void *arg)
+{
+    struct role *self = arg;
+    struct chaos *chaos = self->chaos;
+    rp_client *client = chaos_connect(chaos, self->number, "writer");
+    rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
+    rp_error err = {0};
+    rp_writer *writer = client ? rp_writer_new(client, columns, 1, NULL, LONG_MS, &err) : NULL;
+    struct step step = {writer, chaos, 0};
+    if (!writer)
+        chaos_complain(chaos, "no writer: %s", err.text);
+    while (writer && atomic_load(&chaos->phase) == RUN) {
+        for (uint64_t left = 1 + rng_below(&self->rng, 6); left; left--) {
+            step.number = atomic_fetch_add(&chaos->count, 1);
+            if (step.number < MOST_ITEMS)
+                write_step(&step);
+        }
+        PERSIST(&step, rp_writer_end_episode(writer, RP_END_GO, 1000, &err));
+        read_rejections(chaos, writer);
+        chaos_sleep(0.04 * rng_unit(&self->rng));
+    }
+    if (writer)
+        close_writer(self, writer);
+    rp_client_destroy(&client);
+    return NULL;
+}
+
+/* ---- samplers ---- */
+
+/* Checks what came, and returns the books of its items. */
+static void check_batch(struct chaos *self, const rp_batch *batch, uint32_t table, struct book **books,
+                        rp_batch_arrays *arrays)
+{
+    const int32_t *numbers = rp_batch_find(batch, "number")->data;
+    *arrays = (rp_batch_arrays){.struct_size = sizeof *arrays};
+    rp_batch_get_arrays(batch, arrays);
+    for (uint32_t i = 0; i < arrays->n; i++) {
+        books[i] = &self->books[(uint32_t)numbers[i] < MOST_ITEMS ? (uint32_t)numbers[i] : 0];
+        uint64_t key = atomic_load(&books[i]->key[table]); /* 0: its writer is about to note it */
+        if ((uint32_t)numbers[i] >= atomic_load(&self->count) || (key && key != arrays->key[i]))
+            chaos_complain(self, "item %d of '%s' came with the key %llx instead of %llx", numbers[i],
+                           table_names[table], (unsigned long long)arrays->key[i], (unsigned long long)key);
+        if (!arrays->shard || arrays->shard[i] != arrays->key[i] >> 56)
+            chaos_complain(self, "an item of shard %u is said to be of another", (uint32_t)(arrays->key[i] >> 56));
+        if (!(arrays->probability[i] > 0) || !(arrays->probability[i] <= 1))
+            chaos_complain(self, "an item has the probability %g", arrays->probability[i]);
+    }
+    atomic_fetch_add(&self->sampled[table], arrays->n);
+    atomic_fetch_add(&self->batches, 1);
+}
+
+/* A batch came after this time: another shard than 0 may cost at most 2 s. */
+static void note_wait(struct chaos *self, int64_t from_ns)
+{
+    int64_t now = chaos_now();
+    bool zero = atomic_load(&self->zero_ns) > from_ns - NS_PER_S;
+    raise_to(zero ? &self->zero_learner_ns : &self->learner_ns, now - from_ns);
+}
+
+/* Gives new priorities to the items that are this learner's own. */
+static void update(struct role *self, rp_updater *updater, struct book *const *books, const rp_batch_arrays *arrays)
+{
+    rp_error err = {0};
+    for (uint32_t i = 0; i < arrays->n; i++) {
+        double priority = 0.5 + rng_unit(&self->rng);
+        uint32_t taken = 0;
+        if ((books[i] - self->chaos->books) % LEARNERS != self->number)
+            continue;
+        rp_status status = rp_updater_add(updater, &arrays->key[i], &priority, 1, 0, &taken, &err);
+        if (taken)
+            books[i]->priority = priority;
+        else if (status != RP_DEADLINE_EXCEEDED)
+            chaos_complain(self->chaos, "an update failed: %s", err.text);
+    }
+}
+
+static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t table, uint32_t batch, bool on_demand,
+                               bool flexible)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = batch;
+    options.on_demand = on_demand;
+    options.flexible = flexible;
+    options.beta = 0.5;
+    rp_sampler *sampler = client ? rp_sampler_new(client, table_names[table], &options, &err) : NULL;
+    if (!sampler)
+        chaos_complain(self, "no sampler: %s", err.text);
+    return sampler;
+}
+
+static void close_updater(struct chaos *self, rp_updater *updater)
+{
+    rp_error err = {0};
+    rp_change change = {0};
+    if (rp_updater_flush(updater, LONG_MS, &change, &err) != RP_OK)
+        chaos_complain(self, "the updates were not confirmed: %s", err.text);
+    atomic_fetch_add(&self->ignored, change.missing);
+    rp_updater_destroy(&updater, LONG_MS, &err);
+}
+
+static void *learner_main(void *arg)
+{
+    struct role *self = arg;
+    struct chaos *chaos = self->chaos;
+    rp_client *client = chaos_connect(chaos, self->number + 1, "learner");
+    rp_sampler *sampler = new_sampler(chaos, client, REPLAY, 64, false, false);
+    rp_error err = {0};
+    rp_updater *updater = client ? rp_updater_new(client, table_names[REPLAY], NULL, &err) : NULL;
+    int64_t last = 0;
+    while (sampler && atomic_load(&chaos->phase) == RUN) {
+        rp_batch *batch;
+        rp_batch_arrays arrays;
+        struct book *books[64];
+        rp_status status = rp_sampler_next(sampler, &batch, 500, &err);
+        if (status == RP_OK) {
+            if (last)
+                note_wait(chaos, last);
+            check_batch(chaos, batch, REPLAY, books, &arrays);
+            update(self, updater, books, &arrays);
+            rp_batch_release(&batch);
+            last = chaos_now();
+        } else if (status != RP_DEADLINE_EXCEEDED) {
+            chaos_complain(chaos, "a learner's sample failed: %s", err.text);
+        }
+    }
+    rp_sampler_destroy(&sampler);
+    if (updater)
+        close_updater(chaos, updater);
+    rp_client_destroy(&client);
+    return NULL;
+}
+
+/* Takes batches with short and no time-outs. */
+static void *browser_main(void *arg)
+{
+    struct role *self = arg;
+    struct chaos *chaos = self->chaos;
+    rp_client *client = chaos_connect(chaos, 0, "browser");
+    rp_sampler *sampler = new_sampler(chaos, client, PLAIN, 32, true, false);
+    rp_error err = {0};
+    int64_t last = 0;
+    while (sampler && atomic_load(&chaos->phase) == RUN) {
+        rp_batch *batch;
+        rp_batch_arrays arrays;
+        struct book *books[32];
+        rp_status status = rp_sampler_next(sampler, &batch, (int64_t)rng_below(&self->rng, 3) * 20, &err);
+        if (status == RP_OK) {
+            if (last)
+                note_wait(chaos, last);
+            check_batch(chaos, batch, PLAIN, books, &arrays);
+            rp_batch_release(&batch);
+            last = chaos_now();
+        } else if (status != RP_DEADLINE_EXCEEDED) {
+            chaos_complain(chaos, "a sample without prefetch failed: %s", err.text);
+        }
+        chaos_sleep(0.005);
+    }
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    return NULL;
+}
+
+/* Takes items out of the queue until the end. */
+static void *consumer_main(void *arg)
+{
+    struct role *self = arg;
+    struct chaos *chaos = self->chaos;
+    bool on_demand = self->number == 1;
+    rp_client *client = chaos_connect(chaos, self->number + 2, "consumer");
+    rp_sampler *sampler = new_sampler(chaos, client, QUEUE, 16, on_demand, !on_demand);
+    rp_error err = {0};
+    while (sampler && atomic_load(&chaos->phase) != STOP) {
+        rp_batch *batch;
+        rp_batch_arrays arrays;
+        struct book *books[16];
+        rp_status status = rp_sampler_next(sampler, &batch, on_demand ? 30 : 200, &err);
+        if (status == RP_OK) {
+            check_batch(chaos, batch, QUEUE, books, &arrays);
+            for (uint32_t i = 0; i < arrays.n; i++)
+                if (atomic_fetch_add(&books[i]->taken, 1) == 0)
+                    atomic_fetch_add(&chaos->taken, 1);
+            rp_batch_release(&batch);
+        } else if (status != RP_DEADLINE_EXCEEDED) {
+            chaos_complain(chaos, "a sample of the queue failed: %s", err.text);
+        }
+    }
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    return NULL;
+}
+
+static void start(struct chaos *self, struct role *roles, uint32_t n, void *(*main)(void *))
+{
+    for (uint32_t i = 0; i < n; i++) {
+        roles[i] = (struct role){.chaos = self, .number = i};
+        rng_seed(&roles[i].rng, rng_next(&self->rng));
+        if (pthread_create(&roles[i].thread, NULL, main, &roles[i]) != 0)
+            abort();
+    }
+}
+
+void cast_start(struct chaos *self)
+{
+    start(self, writers, WRITERS, writer_main);
+    start(self, learners, LEARNERS, learner_main);
+    start(self, consumers, CONSUMERS, consumer_main);
+    start(self, &browser, 1, browser_main);
+}
+
+void cast_join_writers(void)
+{
+    for (uint32_t i = 0; i < WRITERS; i++)
+        pthread_join(writers[i].thread, NULL);
+}
+
+void cast_join(void)
+{
+    for (uint32_t i = 0; i < LEARNERS; i++)
+        pthread_join(learners[i].thread, NULL);
+    for (uint32_t i = 0; i < CONSUMERS; i++)
+        pthread_join(consumers[i].thread, NULL);
+    pthread_join(browser.thread, NULL);
+}
