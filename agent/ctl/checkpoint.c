@@ -15,6 +15,30 @@
 
 /* ---- asking a broker ---- */
 
+static void print_made(const Replay__CheckpointReply *made, const char *who)
+{
+    format_buffer items, bytes, took, rate;
+    char kind[64] = "whole", folder[512];
+    if (made->based_on)
+        snprintf(kind, sizeof kind, "a change of %llu", (unsigned long long)made->based_on);
+    printf("%scheckpoint %llu in %s: %s, %s items; %s written in %s (%s/s)\n", who, (unsigned long long)made->number,
+           format_clean(folder, sizeof folder, made->folder), kind, format_count(items, made->items),
+           format_bytes(bytes, made->written_bytes), format_time(took, made->took_ns),
+           format_bytes(rate, made->took_ns ? (uint64_t)((double)made->written_bytes * 1e9 / (double)made->took_ns)
+                                            : made->written_bytes));
+}
+
+/* Each shard has its own folder and its own numbers. */
+static void print_shards(const Replay__Shards *shards)
+{
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        char who[32];
+        snprintf(who, sizeof who, "shard %u: ", shards->shard[i]->shard);
+        if (shards->shard[i]->checkpoint)
+            print_made(shards->shard[i]->checkpoint, who);
+    }
+}
+
 static int make_one(struct ctl *ctl)
 {
     Replay__Reply *reply = NULL;
@@ -25,16 +49,10 @@ static int make_one(struct ctl *ctl)
     int rc = CTL_OK;
     if (ctl->json) {
         rc = ctl_print_json(&made->base);
+    } else if (made->shards) {
+        print_shards(made->shards);
     } else {
-        format_buffer items, bytes, took, rate;
-        char kind[64] = "whole", folder[512];
-        if (made->based_on)
-            snprintf(kind, sizeof kind, "a change of %llu", (unsigned long long)made->based_on);
-        printf("checkpoint %llu in %s: %s, %s items; %s written in %s (%s/s)\n", (unsigned long long)made->number,
-               format_clean(folder, sizeof folder, made->folder), kind, format_count(items, made->items),
-               format_bytes(bytes, made->written_bytes), format_time(took, made->took_ns),
-               format_bytes(rate, made->took_ns ? (uint64_t)((double)made->written_bytes * 1e9 / (double)made->took_ns)
-                                                : made->written_bytes));
+        print_made(made, "");
     }
     replay__reply__free_unpacked(reply, NULL);
     return rc;

@@ -1,7 +1,7 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
  * The room agent/ctl owns its commands: show.c (info, why, items, sessions, counters), operate.c (item, delete, reset, limiter,
- * params), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
+ * params), shards.c (rows of shards), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
  * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
  * describes each command. */
 #ifndef AGENT_CTL_CTL_H
@@ -34,6 +34,7 @@ enum ctl_option {
     CTL_VALUES = 32,
     CTL_TIMEOUT = 64, /* an option of all commands */
     CTL_SECONDS = 512,
+    CTL_SHARDS = 1024,
     CTL_KEYS = 256,  /* --role, --keys and --broker */
     CTL_FILES = 128, /* not an option: with arguments the command reads files, and needs no broker */
 };
@@ -43,9 +44,9 @@ enum ctl_option {
 
 struct ctl {
     rp_client *client;
-    struct conn *conn;
     int64_t timeout_ms;
     bool json;
+    bool shards;    /* show each shard by itself, too */
     uint32_t given; /* ctl_option bits */
     uint64_t limit;
     const char *table;
@@ -80,6 +81,13 @@ int ctl_fail(const struct ctl *ctl, const rp_error *err);
 int ctl_print_json(const ProtobufCMessage *message);
 /* Prints the text of a writer as a line, and empties it. Returns an exit code. */
 int ctl_print_text(struct json *json);
+
+/* shards.c: what each shard says by itself. Prints the sentence about each shard that has not answered; shards may be NULL. */
+void ctl_print_missing(const Replay__Shards *shards);
+/* Prints a row for each shard and table; with servers also a row for each shard. */
+void ctl_print_shards(const Replay__Shards *shards, bool servers);
+/* Prints how many items each shard has removed; shards may be NULL. */
+void ctl_print_removed(const Replay__Shards *shards);
 
 /* show.c */
 int ctl_info(struct ctl *ctl);

@@ -16,31 +16,34 @@
 #include "proto/keys/keys.h"
 
 static const struct ctl_command commands[] = {
-    {"info", "[TABLE]", "server, tables, slots and counters",
+    {"info", "[TABLE] [--shards]", "server, tables, slots and counters",
      "With a table's name, only that table, in full: limiter, rates, ages, and what inserts and samples would wait "
-     "for.",
-     0, 0, 1, ctl_info},
-    {"why", "", "who waits, for what, and how much is missing",
+     "for. The numbers of a broker of several shards are those of all; --shards adds rows for each.",
+     CTL_SHARDS, 0, 1, ctl_info},
+    {"why", "[--shards]", "who waits, for what, and how much is missing",
      "One line for each writer, sampler or learner that waits inside the broker. Prints 'nothing waits' if there is "
-     "none.",
-     0, 0, 0, ctl_why},
-    {"top", "[--interval 1s] [--count N]", "a view that refreshes itself",
+     "none. --shards adds a column with the shard.",
+     CTL_SHARDS, 0, 0, ctl_why},
+    {"top", "[--interval 1s] [--count N] [--shards]", "a view that refreshes itself",
      "Shows what limits, memory, tables, those who wait, and sessions. Keys: s sorts the sessions, arrows and PgUp,\n"
      "PgDn move through them, p pauses, ? helps, q quits. If the output is not a terminal, or with --json, every "
      "frame\n"
-     "is printed instead (--count N frames).",
-     CTL_INTERVAL | CTL_COUNT, 0, 0, ctl_top},
-    {"items", "TABLE [--limit N]", "the items of a table, without their data",
-     "Prints the first N items (default 20; 0 for all).", CTL_LIMIT, 1, 1, ctl_items},
+     "is printed instead (--count N frames). --shards adds a line to each table for each shard.",
+     CTL_INTERVAL | CTL_COUNT | CTL_SHARDS, 0, 0, ctl_top},
+    {"items", "TABLE [--limit N] [--shards]", "the items of a table, without their data",
+     "Prints the first N items (default 20; 0 for all). --shards adds a column with the shard.", CTL_LIMIT | CTL_SHARDS,
+     1, 1, ctl_items},
     {"item", "KEY [--table T] [--values N]", "one item: metadata and decoded values",
      "KEY is decimal, or hexadecimal with 0x. Without --table, all tables are searched. Prints at most N values of "
      "each\n"
      "field (default 12; with --json 1000).",
      CTL_TABLE | CTL_VALUES, 1, 1, ctl_item},
-    {"limiter", "TABLE [KEY=VALUE ...]", "show or change a table's rate limiter",
+    {"limiter", "TABLE [KEY=VALUE ...] [--shards]", "show or change a table's rate limiter",
      "Keys: samples_per_insert, min_size, min_diff, max_diff, error_buffer (sets both bounds around min_size *\n"
-     "samples_per_insert). All changes are made at once, or none.",
-     0, 1, 16, ctl_limiter},
+     "samples_per_insert). All changes are made at once, or none. With shards the values are those of the whole table, "
+     "of\n"
+     "which each shard gets its part; --shards adds a row for each.",
+     CTL_SHARDS, 1, 16, ctl_limiter},
     {"checkpoint", "[ls|verify|show|export DIR ...]", "make a checkpoint, or inspect those in a folder",
      "  checkpoint                      make a checkpoint now and wait until it is on disk (at most --timeout)\n"
      "  checkpoint ls DIR               the checkpoints and segments of a folder\n"
@@ -56,7 +59,8 @@ static const struct ctl_command commands[] = {
     {"delete", "TABLE KEY ...", "remove single items of a table",
      "KEY is decimal, or hexadecimal with 0x, as 'items' shows it. Exit status 1 if a key is not in the table.", 0, 2,
      CTL_MAX_KEYS + 1, ctl_delete},
-    {"reset", "TABLE", "remove all items of a table and zero its limiter", "", 0, 1, 1, ctl_reset},
+    {"reset", "TABLE [--shards]", "remove all items of a table and zero its limiter",
+     "--shards adds how many items each shard has removed.", CTL_SHARDS, 1, 1, ctl_reset},
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},
     {"counters", "", "named counters", "", 0, 0, 0, ctl_counters},
@@ -74,8 +78,8 @@ static const struct ctl_command commands[] = {
      "contain\n"
      "characters that shells read. All of these read and write files only; a running broker notices. docs/SECURITY.md.",
      CTL_FILES | CTL_KEYS, 1, 9, ctl_key},
-    {"sessions", "", "writers: what they have sent, what waits, how long they have been silent", "", 0, 0, 0,
-     ctl_sessions},
+    {"sessions", "[--shards]", "writers: what they have sent, what waits, how long they have been silent",
+     "A writer has a session at each shard; --shards adds a column with the shard.", CTL_SHARDS, 0, 0, ctl_sessions},
     {"trace", "[--seconds S] FILE", "record what the broker and its clients do, for Perfetto",
      "Records spans for S seconds (default 5, at most 60) in the broker and in all clients that use this library, and\n"
      "writes them to FILE (- for the standard output) in Chrome's trace format: https://ui.perfetto.dev opens it. "
@@ -153,6 +157,7 @@ static const struct cli_option options[] = {
      AT(timeout_ns), 1},
     {"help", 'h', NULL, "this text; after a command, about that command", EVERY, CLI_SWITCH, AT(help)},
     {"version", 0, NULL, "", EVERY, CLI_SWITCH, AT(version)},
+    {"shards", 0, NULL, NULL, CTL_SHARDS, CLI_SWITCH, AT(ctl.shards)},
     {"limit", 0, "N", NULL, CTL_LIMIT, CLI_WHOLE, AT(ctl.limit)},
     {"table", 0, "T", NULL, CTL_TABLE, CLI_TEXT, AT(ctl.table)},
     {"save", 0, "FILE", NULL, CTL_SAVE, CLI_TEXT, AT(ctl.save)},
@@ -283,7 +288,6 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
         }
         return ctl_fail(ctl, &err);
     }
-    ctl->conn = client_conn(ctl->client);
     int rc = command->run(ctl);
     rp_client_destroy(&ctl->client);
     if (fflush(stdout) != 0 || ferror(stdout))

@@ -155,6 +155,8 @@ int ctl_reset(struct ctl *ctl)
         rc = ctl_print_json(&reply->change->base);
     else
         printf("%s items removed from %s\n", format_count(count, reply->change->applied), ctl->argv[0]);
+    if (!ctl->json && ctl->shards)
+        ctl_print_removed(reply->change->shards);
     replay__reply__free_unpacked(reply, NULL);
     return rc;
 }
@@ -212,6 +214,19 @@ static const Replay__LimiterInfo *limiter_in(const Replay__Reply *reply)
     return reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
 }
 
+/* Prints the limiter of each shard, after a change, too. */
+static int limiter_shards(struct ctl *ctl, const char *table)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    ctl_print_shards(reply->info->shards, false);
+    ctl_print_missing(reply->info->shards);
+    replay__reply__free_unpacked(reply, NULL);
+    return CTL_OK;
+}
+
 int ctl_limiter(struct ctl *ctl)
 {
     rp_limiter_change change = {.struct_size = sizeof change};
@@ -238,7 +253,7 @@ int ctl_limiter(struct ctl *ctl)
     else
         print_limiter(table, limiter_in(reply));
     replay__reply__free_unpacked(reply, NULL);
-    return rc;
+    return ctl->shards && !ctl->json ? limiter_shards(ctl, table) : rc;
 }
 
 /* ---- params ---- */

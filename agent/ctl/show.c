@@ -27,11 +27,15 @@ static void line(const char *name, const char *format, ...)
 
 /* ---- info ---- */
 
-static void print_server(const Replay__ServerInfo *server)
+static void print_server(const Replay__InfoReply *info)
 {
+    const Replay__ServerInfo *server = info->server;
     format_buffer a, b, c, d;
     char clean[128];
-    printf("broker %s\n", format_clean(clean, sizeof clean, server->release));
+    printf("broker %s", format_clean(clean, sizeof clean, server->release));
+    if (info->shards)
+        printf(", %zu shards", info->shards->n_shard);
+    printf("\n");
     line("service", "%s", server->service);
     line("ingest", "%s", server->ingest);
     line("events", "%s", server->events);
@@ -189,7 +193,7 @@ int ctl_info(struct ctl *ctl)
         for (size_t i = 0; i < info->n_tables; i++)
             print_table(info->tables[i]);
     } else {
-        print_server(info->server);
+        print_server(info);
         print_tables(info);
         if (info->n_slots) {
             printf("\n");
@@ -200,20 +204,26 @@ int ctl_info(struct ctl *ctl)
             print_counters(info->counters, info->n_counters);
         }
     }
+    if (!ctl->json && ctl->shards)
+        ctl_print_shards(info->shards, !table);
+    if (!ctl->json)
+        ctl_print_missing(info->shards);
     replay__reply__free_unpacked(reply, NULL);
     return rc;
 }
 
 /* ---- why ---- */
 
-static void print_waits(const Replay__WhyReply *why)
+static void print_waits(const Replay__WhyReply *why, bool shards)
 {
-    static const char *const titles[] = {"who", "kind", "where", ">items", ">for", "what is missing"};
+    static const char *const titles[] = {">shard", "who", "kind", "where", ">items", ">for", "what is missing"};
     struct grid grid;
-    grid_init(&grid, titles, 6);
+    grid_init(&grid, titles + !shards, 6 + shards);
     for (size_t i = 0; i < why->n_waits; i++) {
         const Replay__Wait *wait = why->waits[i];
         format_buffer b;
+        if (shards)
+            grid_addf(&grid, "%u", wait->shard);
         grid_add(&grid, wait->who);
         grid_add(&grid, wait->kind);
         grid_add(&grid, wait->table[0] ? wait->table : "-");
@@ -266,7 +276,7 @@ int ctl_why(struct ctl *ctl)
         return rc;
     }
     if (reply->why->n_waits > 0)
-        print_waits(reply->why);
+        print_waits(reply->why, ctl->shards);
     else
         puts("nothing waits");
     print_verdict(ctl, info, reply);
@@ -275,11 +285,13 @@ int ctl_why(struct ctl *ctl)
 
 /* ---- items ---- */
 
-static void add_items(struct grid *grid, const Replay__ListReply *list)
+static void add_items(struct grid *grid, const Replay__ListReply *list, bool shards)
 {
     format_buffer b;
     for (size_t i = 0; i < list->n_items; i++) {
         const Replay__ItemInfo *item = list->items[i];
+        if (shards)
+            grid_addf(grid, "%u", item->shard);
         grid_addf(grid, "%llu", (unsigned long long)item->key);
         grid_addf(grid, "%.6g", item->priority);
         grid_addf(grid, "%u", item->times_sampled);
@@ -299,16 +311,26 @@ static void json_items(struct json *json, const Replay__ListReply *list)
         json_message(json, &list->items[i]->base);
 }
 
+/* A shard that does not answer: its sentence goes to the standard error, so that the list stays a list. */
+static void warn_missing(const Replay__ListReply *list)
+{
+    for (size_t i = 0; list->shards && i < list->shards->n_shard; i++) {
+        char clean[512];
+        fprintf(stderr, "replay-ctl: %s: its items are missing here\n",
+                format_clean(clean, sizeof clean, list->shards->shard[i]->problem));
+    }
+}
+
 int ctl_items(struct ctl *ctl)
 {
-    static const char *const titles[] = {">key",     ">priority", ">sampled", ">age",    ">session",
-                                         ">episode", ">step",     ">steps",   ">policy", ">stored"};
+    static const char *const titles[] = {">shard",   ">key",  ">priority", ">sampled", ">age",   ">session",
+                                         ">episode", ">step", ">steps",    ">policy",  ">stored"};
     struct grid grid;
     struct json json = {0};
     rp_error err = {0};
     uint64_t cursor = 0, shown = 0, limit = ctl->limit ? ctl->limit : UINT64_MAX;
     int rc = CTL_OK;
-    grid_init(&grid, titles, 10);
+    grid_init(&grid, titles + !ctl->shards, 10 + ctl->shards);
     json_open(&json, '{');
     json_key(&json, "items");
     json_open(&json, '[');
@@ -322,10 +344,11 @@ int ctl_items(struct ctl *ctl)
         }
         cursor = reply->list->cursor;
         shown += reply->list->n_items;
+        warn_missing(reply->list);
         if (ctl->json)
             json_items(&json, reply->list);
         else
-            add_items(&grid, reply->list);
+            add_items(&grid, reply->list, ctl->shards);
         replay__reply__free_unpacked(reply, NULL);
     } while (cursor && shown < limit);
     json_close(&json, ']');
@@ -362,13 +385,13 @@ static int sessions_json(const Replay__InfoReply *info)
     return ctl_print_text(&json);
 }
 
-static void sessions_print(const Replay__InfoReply *info)
+static void sessions_print(const Replay__InfoReply *info, bool shards)
 {
-    static const char *const titles[] = {"name",     ">number",      ">messages", ">inserted", ">waiting",
-                                         ">refused", ">chunks held", ">silent",   "state"};
+    static const char *const titles[] = {">shard",   "name",     ">number",      ">messages", ">inserted",
+                                         ">waiting", ">refused", ">chunks held", ">silent",   "state"};
     struct grid grid;
     format_buffer b;
-    grid_init(&grid, titles, 9);
+    grid_init(&grid, titles + !shards, 9 + shards);
     for (size_t i = 0; i < info->n_sessions; i++) {
         const Replay__SessionInfo *session = info->sessions[i];
         uint64_t resolved = 0, waiting = 0;
@@ -376,6 +399,8 @@ static void sessions_print(const Replay__InfoReply *info)
             resolved += session->tables[t]->resolved;
             waiting += session->tables[t]->waiting;
         }
+        if (shards)
+            grid_addf(&grid, "%u", session->shard);
         grid_add(&grid, session->name[0] ? session->name : "-");
         grid_addf(&grid, "%u", session->ordinal);
         grid_add(&grid, format_count(b, session->received));
@@ -402,7 +427,7 @@ int ctl_sessions(struct ctl *ctl)
     else if (reply->info->n_sessions == 0)
         printf("no sessions\n");
     else
-        sessions_print(reply->info);
+        sessions_print(reply->info, ctl->shards);
     replay__reply__free_unpacked(reply, NULL);
     return rc;
 }

@@ -254,11 +254,12 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
                               .why = sample->why,
                               .verdict = sample->verdict.text,
                               .advice = sample->verdict.advice,
-                              .endpoint = conn_endpoint(ctl->conn),
+                              .endpoint = conn_endpoint(client_conn(ctl->client)),
                               .problem = fresh ? NULL : sample->err.text,
                               .messages_rate = sample->rate,
                               .sessions = sample->sessions,
                               .n_sessions = sample->n_sessions,
+                              .by_shard = ctl->shards,
                               .clock = clock};
     return terminal_show(terminal, &frame);
 }

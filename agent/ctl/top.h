@@ -29,6 +29,7 @@ struct top_frame {
     const char *clock;            /* "12:34:56" */
     struct top_session *sessions; /* sorted by top_render */
     uint32_t n_sessions;
+    bool by_shard; /* show the part of each shard, too */
 };
 
 /* Fills in what the broker says of a session; the rate is not known yet. (top_sessions.c) */

@@ -1,4 +1,7 @@
 /* See top.h. What limits comes first, then the tables; those who wait and the sessions share the rest of the screen. */
+#include <stdio.h>
+#include <string.h>
+
 #include "agent/ctl/top_impl.h"
 
 #define ANY_ROWS 120u     /* where there is no limit */
@@ -20,6 +23,8 @@ static void add_head(struct sheet *self, const struct top_frame *frame, const st
     line_put(line, TINT_NONE, "  %s", frame->endpoint);
     if (server)
         line_try(line, TINT_NONE, "  up %s", format_time(up, server->uptime_ns));
+    if (server && frame->info->shards)
+        line_try(line, TINT_NONE, "  %zu shards", frame->info->shards->n_shard);
     if (look->paused)
         line_try(line, TINT_WARN, "  [paused]");
     line_try(line, TINT_DIM, "  %s", frame->clock);
@@ -102,14 +107,44 @@ static void add_table(struct sheet *self, const Replay__TableInfo *table)
         add_limiter(self, table->limiter);
 }
 
-static void add_tables(struct sheet *self, const Replay__InfoReply *info, uint32_t most)
+/* A line for each shard of a table. */
+static void add_parts(struct sheet *self, const Replay__Shards *shards, const char *table)
 {
-    uint32_t fit = most / TABLE_LINES;
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        const Replay__TableInfo *part = NULL;
+        char name[32];
+        format_buffer a, b, c, d;
+        for (size_t k = 0; k < row->n_tables; k++)
+            if (strcmp(row->tables[k]->name, table) == 0)
+                part = row->tables[k];
+        snprintf(name, sizeof name, "  shard %u", row->shard);
+        struct line *line = sheet_row(self, TOP_TABLES, name);
+        if (!line)
+            return;
+        if (!part) {
+            line_put(line, TINT_BAD, "does not answer");
+            continue;
+        }
+        line_put(line, TINT_NONE, "%s items   in %s   out %s", format_count(a, part->size),
+                 format_rate(b, part->insert_rate), format_rate(c, part->sample_rate));
+        if (part->limiter)
+            line_try(line, TINT_NONE, "   cursor %s", format_short(d, part->limiter->cursor));
+    }
+}
+
+static void add_tables(struct sheet *self, const struct top_frame *frame, uint32_t most)
+{
+    const Replay__InfoReply *info = frame->info;
+    const Replay__Shards *shards = frame->by_shard ? info->shards : NULL;
+    uint32_t lines = TABLE_LINES + (shards ? (uint32_t)shards->n_shard : 0), fit = most / lines;
     bool all = info->n_tables <= fit;
-    uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % TABLE_LINES ? 0 : 1) : fit;
+    uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
     for (uint32_t i = 0; i < shown; i++) {
         sheet_line(self, TOP_BLANK);
         add_table(self, info->tables[i]);
+        if (shards)
+            add_parts(self, shards, info->tables[i]->name);
     }
     struct line *line = all ? NULL : sheet_line(self, TOP_TABLES);
     if (line)
@@ -156,7 +191,7 @@ static void add_body(struct sheet *self, const struct top_frame *frame, struct l
     uint32_t waiters = least(waits ? waits : 1, WAITERS_LEAST) + 1;
     uint32_t sessions = frame->n_sessions ? least(frame->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
     uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
-    add_tables(self, frame->info, tables > TABLE_LINES ? tables : TABLE_LINES);
+    add_tables(self, frame, tables > TABLE_LINES ? tables : TABLE_LINES);
     sheet_line(self, TOP_BLANK);
     if (frame->why && !frame->problem) {
         uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;

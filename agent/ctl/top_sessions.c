@@ -4,6 +4,9 @@
 
 #include "agent/ctl/top_impl.h"
 
+/* A shard numbers its sessions with this many bits. */
+#define SHARD_SHIFT 20u
+
 void top_session_fill(struct top_session *out, const Replay__SessionInfo *info)
 {
     *out = (struct top_session){.ordinal = info->ordinal,
@@ -12,6 +15,10 @@ void top_session_fill(struct top_session *out, const Replay__SessionInfo *info)
                                 .silent_ns = info->silent_ns,
                                 .expired = info->expired};
     snprintf(out->name, sizeof out->name, "%s", info->name);
+    if (info->has_shard_case == REPLAY__SESSION_INFO__HAS_SHARD_SHARD) {
+        out->ordinal |= info->shard << SHARD_SHIFT;
+        snprintf(out->name, sizeof out->name, "%.50s @%u", info->name, info->shard);
+    }
     for (size_t i = 0; i < info->n_tables; i++) {
         const Replay__SessionTable *table = info->tables[i];
         uint64_t arrived = table->resolved + table->waiting;

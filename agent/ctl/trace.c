@@ -40,7 +40,8 @@ int ctl_trace(struct ctl *ctl)
     if (status != RP_OK)
         return ctl_fail(ctl, &err);
     if (!ctl->json && strcmp(ctl->argv[0], "-") != 0)
-        printf("wrote %s: open it at https://ui.perfetto.dev or in Chrome's developer tools (Performance, Load profile)\n",
-               ctl->argv[0]);
+        printf(
+            "wrote %s: open it at https://ui.perfetto.dev or in Chrome's developer tools (Performance, Load profile)\n",
+            ctl->argv[0]);
     return CTL_OK;
 }

@@ -19,10 +19,10 @@
 #define RATE_MOST 1e15 /* bytes/s */
 
 const char *const why_cause_names[WHY_CAUSES] = {
-    [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce", [WHY_PARAMETERS] = "parameters",
-    [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory", [WHY_OTHERS] = "others",
-    [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors", [WHY_CORES] = "cores",
-    [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
+    [WHY_SHARD] = "shard",           [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce",
+    [WHY_PARAMETERS] = "parameters", [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory",
+    [WHY_OTHERS] = "others",         [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors",
+    [WHY_CORES] = "cores",           [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
 };
 const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
@@ -47,13 +47,19 @@ static void advise(struct why *out, const char *format, ...)
 
 /* ---- what the facts say ---- */
 
+/* Over shards, samplers wait for permits instead of samples. */
+static bool is_kind(const rp_wait *wait, const char *kind)
+{
+    return strcmp(wait->kind, kind) == 0 || (strcmp(kind, "sample") == 0 && strcmp(wait->kind, "permit") == 0);
+}
+
 /* Returns the longest wait of a kind that lasts at least this long; table NULL: of any table. */
 static const rp_wait *longest(const struct why_facts *facts, const char *kind, const char *table, uint64_t least_ns)
 {
     const rp_wait *found = NULL;
     for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
         const rp_wait *wait = &facts->waits->waits[i];
-        if (strcmp(wait->kind, kind) != 0 || wait->waited_ns < least_ns || (table && strcmp(wait->table, table) != 0))
+        if (!is_kind(wait, kind) || wait->waited_ns < least_ns || (table && strcmp(wait->table, table) != 0))
             continue;
         if (!found || wait->waited_ns > found->waited_ns)
             found = wait;
@@ -61,12 +67,22 @@ static const rp_wait *longest(const struct why_facts *facts, const char *kind, c
     return found;
 }
 
+static bool concerns(const rp_wait *wait, const char *kind, const char *table)
+{
+    return is_kind(wait, kind) && strcmp(wait->table, table) == 0;
+}
+
+/* Somebody who waits at several shards counts once. */
 static uint32_t count_waits(const struct why_facts *facts, const char *kind, const char *table)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
         const rp_wait *wait = &facts->waits->waits[i];
-        n += strcmp(wait->kind, kind) == 0 && strcmp(wait->table, table) == 0;
+        bool again = !concerns(wait, kind, table);
+        for (uint32_t k = 0; facts->info && facts->info->n_shards && k < i && !again; k++)
+            again =
+                concerns(&facts->waits->waits[k], kind, table) && strcmp(facts->waits->waits[k].who, wait->who) == 0;
+        n += !again;
     }
     return n;
 }
@@ -79,10 +95,12 @@ static const rp_table_info *table_of(const struct why_facts *facts, const char *
     return NULL;
 }
 
-/* With a run, its share of waiting counts; without, the length of the present wait. */
+/* With a run, its share of waiting counts; without, the length of the present wait. A sampler asks for its permits again and again,
+ * at other shards: the length of one says nothing. */
 static bool waits_long(double idle, const rp_wait *wait)
 {
-    return wait && (isfinite(idle) ? idle >= IDLE_SHARE : wait->waited_ns >= LONG_NS);
+    return wait &&
+           (isfinite(idle) ? idle >= IDLE_SHARE : wait->waited_ns >= LONG_NS || strcmp(wait->kind, "permit") == 0);
 }
 
 static double idle_of(const struct why_facts *facts, bool actors)
@@ -128,6 +146,30 @@ static bool slow_disk(const struct why_facts *facts, struct why *out)
     out->blocked = WHY_SIDE_ACTORS;
     say(out, "Inserts wait for the broker's disk: %s.", wait->text);
     advise(out, "Free space there or use a faster disk; journal.fsync: never asks less of it.");
+    return true;
+}
+
+/* The others go on, but its items are not sampled, and writers keep what they have sent to it. */
+static bool lost_shard(const struct why_facts *facts, struct why *out)
+{
+    const rp_shard_info *lost = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < facts->info->n_shards; i++) {
+        const rp_shard_info *shard = &facts->info->shards[i];
+        n += shard->problem[0] != '\0';
+        lost = lost || !shard->problem[0] ? lost : shard;
+    }
+    if (!lost)
+        return false;
+    out->bad = true;
+    out->blocked = lost->shard == 0 ? WHY_SIDE_LEARNERS : WHY_NOBODY;
+    char others[64] = "";
+    if (n > 1)
+        snprintf(others, sizeof others, " %u other%s not, either.", n - 1, n > 2 ? "s do" : " does");
+    say(out, "%u of %u shards answer: %s.%s", facts->info->n_shards - n, facts->info->n_shards, lost->problem, others);
+    advise(out, lost->shard == 0
+                    ? "Counters and rounds of learners wait until shard 0 is back; its log says why it is away."
+                    : "The others go on without its items; its log says why it is away.");
     return true;
 }
 
@@ -415,11 +457,14 @@ static bool idle(const struct why_facts *facts, struct why *out)
 }
 
 static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why *out) = {
-    [WHY_BROKER] = silent_broker, [WHY_DISK] = slow_disk,           [WHY_HOSTS] = lost_host,
-    [WHY_REDUCE] = lost_learner,  [WHY_PARAMETERS] = no_parameters, [WHY_TOO_SMALL] = too_small,
-    [WHY_MEMORY] = no_memory,     [WHY_OTHERS] = taken_by_others,   [WHY_NETWORK] = full_network,
-    [WHY_FILLING] = filling,      [WHY_ACTORS] = actors_limit,      [WHY_LEARNERS] = learners_limit,
-    [WHY_CORES] = full_cores,     [WHY_NOTHING] = nothing,          [WHY_IDLE] = idle,
+    [WHY_SHARD] = lost_shard,        [WHY_BROKER] = silent_broker,
+    [WHY_DISK] = slow_disk,          [WHY_HOSTS] = lost_host,
+    [WHY_REDUCE] = lost_learner,     [WHY_PARAMETERS] = no_parameters,
+    [WHY_TOO_SMALL] = too_small,     [WHY_MEMORY] = no_memory,
+    [WHY_OTHERS] = taken_by_others,  [WHY_NETWORK] = full_network,
+    [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
+    [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
+    [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
 };
 
 bool why_limits(enum why_cause cause)

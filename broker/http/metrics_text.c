@@ -14,6 +14,7 @@ const struct histogram_scale latency_scale = {10, 37, 1, 1e9}, age_scale = {20, 
 struct writer {
     struct out *out;
     bool openmetrics;
+    const char *shard; /* label of all samples: shard="2"; NULL: the broker is alone */
 };
 
 /* Elements of a list, each with its labels. */
@@ -45,20 +46,30 @@ static void put_head(const struct writer *self, const char *name, const char *su
     out_text(out, "\n");
 }
 
-/* Writes "name_suffix{labels,more} value". */
+/* Writes the labels that there are, with commas between them. False: none. */
+static bool put_labels(const struct writer *self, const char *labels, const char *more)
+{
+    const char *all[] = {self->shard, labels, more};
+    const char *before = "{";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i])
+            continue;
+        out_text(self->out, before);
+        out_text(self->out, all[i]);
+        before = ",";
+    }
+    return before[0] == ',';
+}
+
+/* Writes "name_suffix{shard,labels,more} value". */
 static void put_sample(const struct writer *self, const char *name, const char *suffix, const char *labels,
                        const char *more, double value)
 {
     struct out *out = self->out;
     out_text(out, name);
     out_text(out, suffix);
-    if (labels || more) {
-        out_text(out, "{");
-        out_text(out, labels ? labels : "");
-        out_text(out, labels && more ? "," : "");
-        out_text(out, more ? more : "");
+    if (put_labels(self, labels, more))
         out_text(out, "}");
-    }
     out_text(out, " ");
     out_real(out, value);
     out_text(out, "\n");
@@ -115,12 +126,8 @@ static void put_histogram(const struct writer *self, const char *name, const cha
         while (next <= b)
             below += histogram->counts[next++];
         out_text(out, name);
-        out_text(out, "_bucket{");
-        if (labels) {
-            out_text(out, labels);
-            out_text(out, ",");
-        }
-        out_text(out, "le=\"");
+        out_text(out, "_bucket");
+        out_text(out, put_labels(self, labels, NULL) ? ",le=\"" : "{le=\"");
         out_text(out, bounds->text[b]);
         out_text(out, "\"} ");
         out_u64(out, below);
@@ -325,9 +332,12 @@ static void put_latencies(const struct writer *self, const struct snapshot *snap
                    offsetof(struct snapshot, commit), &latency_scale);
 }
 
-void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads, bool openmetrics)
+void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads,
+                  const struct metrics_style *style)
 {
-    const struct writer self = {out, openmetrics};
+    char shard[32];
+    snprintf(shard, sizeof shard, "shard=\"%lld\"", (long long)style->shard);
+    const struct writer self = {out, style->openmetrics, style->shard >= 0 ? shard : NULL};
     put_release(&self, &snapshot->server);
     put_struct(&self, server_fields, &snapshot->server);
     put_failures(&self, &snapshot->server);
@@ -341,6 +351,6 @@ void metrics_text(struct out *out, const struct snapshot *snapshot, const struct
     put_named(&self, slot_fields, (struct rows)ROWS(snapshot->slots, snapshot->n_slots), "slot");
     put_named(&self, counter_fields, (struct rows)ROWS(snapshot->counters, snapshot->n_counters), "name");
     put_threads(&self, threads);
-    if (openmetrics)
+    if (style->openmetrics)
         out_text(out, "# EOF\n");
 }

@@ -9,7 +9,14 @@
 /* Sessions that have metrics of their own: those that sent most bytes. */
 #define METRICS_SESSIONS 100u
 
-void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads, bool openmetrics);
+struct metrics_style {
+    bool openmetrics;
+    int64_t
+        shard; /* number of this broker among its shards: a label of all metrics; negative: it is alone, without that label */
+};
+
+void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads,
+                  const struct metrics_style *style);
 
 /* How a histogram is shown: buckets from `first` to `last`, every `step`-th, and how many make a unit. */
 struct histogram_scale {

@@ -26,6 +26,7 @@
 struct web {
     struct http *http;
     struct exchange *exchange;
+    int64_t shard; /* see web_options */
     char token[TOKEN_TEXT];
     char url[HTTP_ADDRESS + 16];
     int stop_fd;               /* eventfd: readable when the server stops */
@@ -129,7 +130,8 @@ static void show_metrics(struct web *self, const struct http_request *request, s
     const char *accept = http_header(request, "Accept");
     bool openmetrics = accept && strstr(accept, "application/openmetrics-text");
     struct out out = {0};
-    metrics_text(&out, self->snapshot, &self->threads, openmetrics);
+    metrics_text(&out, self->snapshot, &self->threads,
+                 &(struct metrics_style){.openmetrics = openmetrics, .shard = self->shard});
     out_bytes(&out, "", 1);
     if (out.failed) {
         out_fini(&out);
@@ -232,6 +234,7 @@ struct web *web_start(const struct web_options *options, rp_error *err)
         return NULL;
     }
     self->exchange = options->exchange;
+    self->shard = options->shard;
     self->stop_fd = -1;
     pthread_mutex_init(&self->lock, NULL);
     if (start(self, options, err) != RP_OK)

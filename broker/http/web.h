@@ -17,6 +17,7 @@ struct web_options {
     const char *address; /* "127.0.0.1:0" */
     const char *keys;    /* folder of the token that clients need; NULL: only changes need one, made at each start */
     struct exchange *exchange; /* borrowed */
+    int64_t shard;             /* number of the broker among its shards; negative: it is alone */
     struct http_part further;  /* other routes of the same server; n 0: none */
 };
 

@@ -72,6 +72,7 @@ static rp_status open_all(struct face *self, rp_error *err)
     self->web = web_start(&(struct web_options){.address = config->http,
                                                 .keys = self->keys,
                                                 .exchange = &self->broker->snapshots.exchange,
+                                                .shard = config->shard,
                                                 .further = page_part(self->page)},
                           err);
     return self->web ? RP_OK : (rp_status)err->status;

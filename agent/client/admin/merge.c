@@ -199,6 +199,8 @@ static bool name_shard(const Replay__WhyReply *why, uint32_t shard)
     bool ok = true;
     for (size_t i = 0; i < why->n_waits && ok; i++) {
         char *was = why->waits[i]->text;
+        why->waits[i]->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
+        why->waits[i]->shard = shard;
         why->waits[i]->text = (char *)(uintptr_t)protobuf_c_empty_string;
         ok = merge_set_text(&why->waits[i]->text, "shard %u: %s", shard, was);
         if (was != (const char *)protobuf_c_empty_string)
@@ -214,6 +216,8 @@ static bool add_missing(Replay__WhyReply *why, const struct gather_answer *answe
     if (!wait)
         return false;
     replay__wait__init(wait);
+    wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
+    wait->shard = shard;
     wait->waited_ns = answer->away_ns > 0 ? (uint64_t)answer->away_ns : 0;
     if (merge_set_text(&wait->who, "shard %u", shard) && merge_set_text(&wait->kind, "shard") &&
         merge_set_text(&wait->text, "%s", answer->problem) &&

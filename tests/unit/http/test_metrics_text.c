@@ -262,7 +262,7 @@ static void the_text_says_what_the_snapshot_says(void **state)
         bool openmetrics = round % 2;
         struct snapshot *snapshot = random_snapshot(&rng);
         struct out out = {0};
-        metrics_text(&out, snapshot, &threads, openmetrics);
+        metrics_text(&out, snapshot, &threads, &(struct metrics_style){.openmetrics = openmetrics, .shard = -1});
         assert_false(out.failed);
         struct text *text = read_text(&out, openmetrics);
         assert_true(value_of(text, "replay_build_info", "version=\"1.2.3\"") == 1);
@@ -288,6 +288,31 @@ static void the_text_says_what_the_snapshot_says(void **state)
         out_fini(&out);
         snapshot_destroy(&snapshot);
     }
+}
+
+/* A shard's number is the first label of everything. */
+static void a_shard_labels_all_its_metrics(void **state)
+{
+    (void)state;
+    static struct threads threads;
+    struct rng rng;
+    rng_seed(&rng, naive_seed("metrics_text"));
+    threads_look(&threads, 1);
+    struct snapshot *snapshot = random_snapshot(&rng);
+    struct out out = {0};
+    metrics_text(&out, snapshot, &threads, &(struct metrics_style){.shard = 3});
+    assert_false(out.failed);
+    struct text *text = read_text(&out, false);
+    char labels[200];
+    assert_true(value_of(text, "replay_received_bytes_total", "shard=\"3\"") == (double)snapshot->server.bytes_in);
+    assert_true(value_of(text, "replay_build_info", "shard=\"3\",version=\"1.2.3\"") == 1);
+    snprintf(labels, sizeof labels, "shard=\"3\",table=\"%s\"", shown[0]);
+    assert_true(value_of(text, "replay_table_inserts_total", labels) == (double)snapshot->tables[0].inserts);
+    check_histogram(text, "replay_sampled_age_seconds", labels, &snapshot->tables[0].age, &age_scale);
+    check_histogram(text, "replay_insert_duration_seconds", "shard=\"3\"", &snapshot->insert, &latency_scale);
+    free(text);
+    out_fini(&out);
+    snapshot_destroy(&snapshot);
 }
 
 static void numbers_are_written_as_they_are(void **state)
@@ -323,6 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_text_says_what_the_snapshot_says),
+        cmocka_unit_test(a_shard_labels_all_its_metrics),
         cmocka_unit_test(numbers_are_written_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

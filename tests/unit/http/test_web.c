@@ -71,7 +71,8 @@ static struct web *begin(struct core *self)
     rp_error err = {0};
     *self = (struct core){.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     exchange_init(&self->exchange, self->wake_fd);
-    struct web *web = web_start(&(struct web_options){.address = "127.0.0.1:0", .exchange = &self->exchange}, &err);
+    struct web *web =
+        web_start(&(struct web_options){.address = "127.0.0.1:0", .exchange = &self->exchange, .shard = -1}, &err);
     assert_non_null(web);
     assert_int_equal(pthread_create(&self->thread, NULL, core_thread, self), 0);
     return web;

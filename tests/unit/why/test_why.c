@@ -124,6 +124,29 @@ static void test_without_a_run(void **state)
     expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
 }
 
+/* Over shards samplers wait for permits, which they ask for again and again; a shard that is away is a cause of its own. */
+static void test_shards(void **state)
+{
+    rp_shard_info shards[3] = {{.problem = ""}, {.problem = "", .shard = 1}, {.problem = "", .shard = 2}};
+    struct world world;
+    struct why why;
+    (void)state;
+    world_init(&world);
+    world.facts.run = NULL;
+    world.info.shards = shards;
+    world.info.n_shards = 3;
+    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
+    add_wait(&world, "permit", "replay", "shard 0: needs 3 more inserts", SECOND / 100);
+    add_wait(&world, "permit", "replay", "shard 1: needs 2 more inserts", SECOND / 50);
+    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.text, "1 sampler waits")); /* at two shards */
+    shards[2].problem = "shard 2 at tcp://b:7600 does not answer for 3 s";
+    expect(&world, WHY_SHARD, WHY_NOBODY, true);
+    shards[0].problem = "shard 0 at tcp://a:7600 does not answer for 2 s";
+    expect(&world, WHY_SHARD, WHY_SIDE_LEARNERS, true);
+}
+
 static void test_trouble(void **state)
 {
     struct world world;
@@ -272,9 +295,10 @@ static void test_status(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_network),      cmocka_unit_test(test_lost_hosts),    cmocka_unit_test(test_status),
-        cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),     cmocka_unit_test(test_without_a_run),
-        cmocka_unit_test(test_trouble),      cmocka_unit_test(test_too_few_items), cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_network),      cmocka_unit_test(test_lost_hosts), cmocka_unit_test(test_status),
+        cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),  cmocka_unit_test(test_without_a_run),
+        cmocka_unit_test(test_shards),       cmocka_unit_test(test_trouble),    cmocka_unit_test(test_too_few_items),
+        cmocka_unit_test(test_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,106 @@
+/* What each shard says by itself (--shards), and those that say nothing. */
+#include <stdio.h>
+
+#include "agent/ctl/ctl.h"
+#include "proto/base/format.h"
+
+void ctl_print_missing(const Replay__Shards *shards)
+{
+    for (size_t i = 0; shards && i < shards->n_shard; i++) {
+        char clean[512];
+        if (shards->shard[i]->problem[0])
+            printf("%s: its part is missing here\n", format_clean(clean, sizeof clean, shards->shard[i]->problem));
+    }
+}
+
+static void add_server(struct grid *grid, const Replay__ServerInfo *server)
+{
+    format_buffer b;
+    if (!server) {
+        for (uint32_t i = 0; i < 5; i++)
+            grid_add(grid, "-");
+        return;
+    }
+    grid_add(grid, format_time(b, server->uptime_ns));
+    grid_add(grid, format_bytes(b, server->memory_bytes));
+    grid_add(grid, format_count(b, server->session_count));
+    grid_add(grid, format_count(b, server->waiter_count));
+    grid_add(grid, format_count(b, server->messages_in));
+}
+
+static void print_servers(const Replay__Shards *shards)
+{
+    static const char *const titles[] = {">shard",  "service",   "state",    ">up",
+                                         ">memory", ">sessions", ">waiting", ">messages"};
+    struct grid grid;
+    grid_init(&grid, titles, 8);
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        grid_addf(&grid, "%u", row->shard);
+        grid_add(&grid, row->service);
+        grid_add(&grid, row->problem[0] ? "does not answer" : "answers");
+        add_server(&grid, row->server);
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Replay__TableInfo *table)
+{
+    const Replay__LimiterInfo *limiter = table->limiter;
+    format_buffer a, b;
+    grid_add(grid, table->name);
+    grid_addf(grid, "%u", row->shard);
+    grid_add(grid, format_count(a, table->size));
+    grid_add(grid, table->max_size ? format_count(a, table->max_size) : "-");
+    grid_add(grid, format_bytes(a, table->bytes));
+    grid_add(grid, format_rate(a, table->insert_rate));
+    grid_add(grid, format_rate(a, table->sample_rate));
+    grid_addf(grid, "%llu+%llu", (unsigned long long)table->waiting_inserts,
+              (unsigned long long)table->waiting_samplers);
+    grid_add(grid, limiter ? format_bound(a, limiter->min_size) : "-");
+    grid_addf(grid, "%.6g", limiter ? limiter->cursor : 0.0);
+    grid_addf(grid, "%s to %s", limiter ? format_bound(a, limiter->min_diff) : "-",
+              limiter ? format_bound(b, limiter->max_diff) : "-");
+}
+
+static void print_tables(const Replay__Shards *shards)
+{
+    static const char *const titles[] = {"table",   ">shard",   ">items",    ">of",     ">bytes", ">insert",
+                                         ">sample", ">waiting", ">min_size", ">cursor", "between"};
+    struct grid grid;
+    size_t most = 0;
+    grid_init(&grid, titles, 11);
+    for (size_t i = 0; i < shards->n_shard; i++)
+        most = shards->shard[i]->n_tables > most ? shards->shard[i]->n_tables : most;
+    for (size_t t = 0; t < most; t++)
+        for (size_t i = 0; i < shards->n_shard; i++)
+            if (t < shards->shard[i]->n_tables)
+                add_table(&grid, shards->shard[i], shards->shard[i]->tables[t]);
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+void ctl_print_shards(const Replay__Shards *shards, bool servers)
+{
+    printf("\n");
+    if (!shards) {
+        printf("the broker is alone: it has no shards\n");
+        return;
+    }
+    if (servers) {
+        print_servers(shards);
+        printf("\n");
+    }
+    print_tables(shards);
+}
+
+void ctl_print_removed(const Replay__Shards *shards)
+{
+    for (size_t i = 0; shards && i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        format_buffer count;
+        if (row->change)
+            printf("  shard %u: %s\n", row->shard, format_count(count, row->change->applied));
+    }
+}
