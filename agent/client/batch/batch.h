@@ -108,10 +108,19 @@ struct batch_join_options {
     bool shards;        /* and its shard */
 };
 
-/* Copies rows into one batch in memory of the pool, or into posted memory; a list of batches if the rows have fields that do not
- * fit into one array. The caller fills in the rest of each batch's info. */
-rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
-                     const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
+/* A batch that is put together: pieces are copied by several threads, each in the place that it has. */
+struct batch_join;
+
+/* Takes memory of the pool, or posted memory, for one batch of all pieces; for several if their fields do not fit into one array.
+ * The batches of the pieces must stay until the pieces are copied. */
+rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
+                         const struct batch_join_options *options, struct batch_join **out, rp_error *err);
+/* Copies the rows of piece i. Any thread; each piece once. */
+void batch_join_copy(struct batch_join *self, uint32_t i);
+/* Completes the batches when all pieces are copied, and frees the join. The caller fills in the rest of each batch's info. */
+struct rp_batch *batch_join_finish(struct batch_join **self);
+/* Gives up: the batches are released. */
+void batch_join_drop(struct batch_join **self);
 
 /* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */

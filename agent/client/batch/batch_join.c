@@ -1,5 +1,6 @@
 /* Puts rows of several batches into one. A field's rows of one batch lie one after another, so each piece is one copy, unless items
- * have different numbers of steps. */
+ * have different numbers of steps. Where a piece goes is known before the first is copied, so pieces are copied in any order and by
+ * any threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,23 +10,38 @@
 #define WIDE 6u   /* arrays of 8 bytes per item */
 #define NARROW 5u /* arrays of 4 bytes per item */
 
-/* A field of the new batch. */
+/* A field of a new batch. */
 struct joined_field {
-    const rp_field_view *like; /* in the first batch */
+    const rp_field_view *like; /* in the first batch that it takes rows of, which may be gone when other pieces are copied */
     uint64_t steps;            /* most of any batch; 1: the field has no steps */
     uint64_t step_bytes;
     bool variable;
     uint64_t at; /* offset in the batch's memory, unless it is posted */
 };
 
-struct join {
-    struct batch_pool *pool;
-    const struct batch_rows *rows;
-    uint32_t n_rows; /* pieces */
-    const struct batch_join_options *options;
-    uint32_t n, n_fields; /* of the new batch */
+/* A new batch: pieces first ... first + n_pieces - 1. */
+struct joined {
+    struct rp_batch *batch;
+    uint32_t first, n_pieces;
+    uint32_t n, n_fields;
     struct joined_field *fields;
     uint64_t lengths, names, data, total; /* offsets in its memory */
+};
+
+struct piece {
+    struct batch_rows rows;
+    uint32_t given; /* its number, as the caller gave it */
+    uint32_t batch; /* that it goes to */
+    uint32_t at;    /* first row there */
+};
+
+struct batch_join {
+    struct batch_pool *pool;
+    struct batch_join_options options;
+    uint32_t n, n_batches;
+    struct piece *pieces;
+    uint32_t *place; /* of the piece that the caller gave as number i */
+    struct joined *batches;
 };
 
 static uint64_t align64(uint64_t value)
@@ -63,18 +79,31 @@ static bool batches_fit(const struct rp_batch *a, const struct rp_batch *b)
     return true;
 }
 
-/* ---- one batch ---- */
-
-static const rp_field_view *field_in(const struct join *self, uint32_t piece, uint32_t f)
+/* Moves the pieces that fit to the first one to the front, in their order, and returns how many there are. */
+static uint32_t group_front(struct piece *pieces, uint32_t n)
 {
-    const struct rp_batch *from = self->rows[piece].from;
-    const rp_field_view *same = &from->fields[f], *like = self->fields[f].like;
-    return same == like || strcmp(same->name, like->name) == 0 ? same : rp_batch_find(from, like->name);
+    uint32_t same = 1;
+    for (uint32_t i = 1; i < n; i++) {
+        if (!batches_fit(pieces[0].rows.from, pieces[i].rows.from))
+            continue;
+        struct piece moved = pieces[i];
+        memmove(&pieces[same + 1], &pieces[same], (i - same) * sizeof *pieces);
+        pieces[same++] = moved;
+    }
+    return same;
 }
 
-static void plan_field(struct join *self, uint32_t f)
+/* ---- the shape of a new batch ---- */
+
+/* Returns the field of that name, which is most often the one at that index. */
+static const rp_field_view *field_in(const struct rp_batch *from, uint32_t f, const char *name)
 {
-    const rp_field_view *like = &self->rows[0].from->fields[f];
+    return strcmp(from->fields[f].name, name) == 0 ? &from->fields[f] : rp_batch_find(from, name);
+}
+
+static void plan_field(const struct batch_join *join, struct joined *self, uint32_t f)
+{
+    const rp_field_view *like = &join->pieces[self->first].rows.from->fields[f];
     struct joined_field *field = &self->fields[f];
     *field = (struct joined_field){.like = like, .steps = 1, .variable = like->lengths != NULL};
     uint64_t per_item = like->shape[0] ? like->bytes / like->shape[0] : 0;
@@ -83,8 +112,8 @@ static void plan_field(struct join *self, uint32_t f)
         return;
     }
     field->step_bytes = like->shape[1] ? per_item / like->shape[1] : 0;
-    for (uint32_t i = 0; i < self->n_rows; i++) {
-        const rp_field_view *view = field_in(self, i, f);
+    for (uint32_t i = self->first; i < self->first + self->n_pieces; i++) {
+        const rp_field_view *view = field_in(join->pieces[i].rows.from, f, like->name);
         if (view->shape[1] > field->steps)
             field->steps = view->shape[1];
         if (field->step_bytes == 0 && view->shape[0] && view->shape[1])
@@ -92,14 +121,14 @@ static void plan_field(struct join *self, uint32_t f)
     }
 }
 
-static rp_status plan(struct join *self, rp_error *err)
+static rp_status plan(const struct batch_join *join, struct joined *self, rp_error *err)
 {
-    uint64_t most = self->options->max_bytes ? self->options->max_bytes : UINT64_MAX / 4;
+    uint64_t most = join->options.max_bytes ? join->options.max_bytes : UINT64_MAX / 4;
     uint64_t bytes = 0, names = 0, variable = 0;
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct joined_field *field = &self->fields[f];
         uint64_t size;
-        plan_field(self, f);
+        plan_field(join, self, f);
         field->at = bytes;
         if (__builtin_mul_overflow(field->steps * field->step_bytes, (uint64_t)self->n, &size) || size > most ||
             bytes > most - size)
@@ -117,11 +146,13 @@ static rp_status plan(struct join *self, rp_error *err)
     return RP_OK;
 }
 
-/* Takes posted memory that fits; NULL: there is none. memory and the batch's text say so if it does not fit. */
-static rp_buffer *take_posted(const struct join *self, uint32_t *memory, rp_error *misfit)
+/* ---- its memory ---- */
+
+/* Takes posted memory that fits; NULL: there is none. memory and misfit say so if it does not fit. */
+static rp_buffer *take_posted(struct batch_pool *pool, const struct joined *self, uint32_t *memory, rp_error *misfit)
 {
     uint32_t n = 0;
-    rp_buffer *posted = self->n_fields ? batch_pool_take_posted(self->pool, &n) : NULL;
+    rp_buffer *posted = self->n_fields ? batch_pool_take_posted(pool, &n) : NULL;
     *memory = posted ? RP_BATCH_CALLER : RP_BATCH_LIBRARY;
     if (posted && n != self->n_fields) {
         err_set(misfit, RP_INVALID_ARGUMENT, "%u buffers were posted for %u fields", n, self->n_fields);
@@ -142,80 +173,39 @@ static rp_buffer *take_posted(const struct join *self, uint32_t *memory, rp_erro
     return posted;
 }
 
-static void copy_arrays(const struct join *self, struct rp_batch *batch)
+/* Returns array k of 8 bytes per item, and array k of 4 bytes per item. */
+static void *wide(const struct joined *self, uint32_t k)
 {
-    uint32_t n = self->n;
-    uint8_t *wide[WIDE], *at = batch->memory;
-    for (uint32_t k = 0; k < WIDE; k++, at += (size_t)n * 8)
-        wide[k] = at;
-    uint32_t *times = (uint32_t *)(void *)at, *session = times + n, *source = session + n, *shard = source + n;
-    float *weight = (float *)(void *)(shard + n);
-    double *probability = (double *)(void *)wide[2];
-    for (uint32_t i = 0, to = 0; i < self->n_rows; to += self->rows[i++].n) {
-        const struct batch_rows *rows = &self->rows[i];
-        const rp_batch_arrays *from = &rows->from->arrays;
-        const void *columns[WIDE] = {from->key,    from->priority, from->probability,
-                                     from->age_ns, from->policy,   from->step};
-        for (uint32_t k = 0; k < WIDE; k++)
-            memcpy(wide[k] + (size_t)to * 8, (const uint8_t *)columns[k] + (size_t)rows->first * 8,
-                   (size_t)rows->n * 8);
-        memcpy(times + to, from->times_sampled + rows->first, rows->n * sizeof *times);
-        memcpy(session + to, from->session + rows->first, rows->n * sizeof *session);
-        for (uint32_t j = to; j < to + rows->n; j++) {
-            probability[j] *= rows->share;
-            source[j] = rows->source;
-            shard[j] = rows->shard;
-        }
-    }
-    if (self->options->beta != 0)
-        batch_weights(probability, n, self->options->beta, weight);
-    for (uint32_t j = 0; j < n && self->options->beta == 0; j++)
-        weight[j] = 1;
-    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays,
-                                      .n = n,
-                                      .key = (const uint64_t *)(const void *)wide[0],
-                                      .priority = (const double *)(const void *)wide[1],
-                                      .probability = probability,
-                                      .age_ns = (const uint64_t *)(const void *)wide[3],
-                                      .policy = (const uint64_t *)(const void *)wide[4],
-                                      .step = (const uint64_t *)(const void *)wide[5],
-                                      .times_sampled = times,
-                                      .session = session,
-                                      .weight = weight,
-                                      .source = self->options->sources ? source : NULL,
-                                      .shard = self->options->shards ? shard : NULL};
+    return self->batch->memory + (size_t)k * self->n * 8;
 }
 
-/* Copies a piece of a field whose items have different numbers of steps, and pads them with 0. */
-static void copy_padded(const struct joined_field *field, const rp_field_view *from, const struct batch_rows *rows,
-                        uint8_t *out)
+static uint32_t *narrow(const struct joined *self, uint32_t k)
 {
-    uint64_t to_bytes = field->steps * field->step_bytes, from_bytes = from->shape[1] * field->step_bytes;
-    const uint8_t *data = from->data;
-    for (uint32_t i = 0; i < rows->n; i++) {
-        memcpy(out + i * to_bytes, data + (rows->first + i) * from_bytes, from_bytes);
-        memset(out + i * to_bytes + from_bytes, 0, to_bytes - from_bytes);
-    }
+    return (uint32_t *)(void *)(self->batch->memory + (size_t)self->n * (WIDE * 8 + k * 4));
 }
 
-static void copy_field(const struct join *self, uint32_t f, uint8_t *out, uint32_t *lengths)
+enum { TIMES, SESSION, SOURCE, SHARD, WEIGHT };
+
+static void set_arrays(const struct joined *self, const struct batch_join_options *options)
 {
-    const struct joined_field *field = &self->fields[f];
-    uint64_t item_bytes = field->steps * field->step_bytes;
-    for (uint32_t i = 0, to = 0; i < self->n_rows; to += self->rows[i++].n) {
-        const struct batch_rows *rows = &self->rows[i];
-        const rp_field_view *from = field_in(self, i, f);
-        if (field->variable) {
-            copy_padded(field, from, rows, out + to * item_bytes);
-            memcpy(lengths + to, from->lengths + rows->first, rows->n * sizeof *lengths);
-        } else if (item_bytes) {
-            memcpy(out + to * item_bytes, (const uint8_t *)from->data + rows->first * item_bytes, rows->n * item_bytes);
-        }
-    }
+    self->batch->arrays = (rp_batch_arrays){.struct_size = sizeof self->batch->arrays,
+                                            .n = self->n,
+                                            .key = wide(self, 0),
+                                            .priority = wide(self, 1),
+                                            .probability = wide(self, 2),
+                                            .age_ns = wide(self, 3),
+                                            .policy = wide(self, 4),
+                                            .step = wide(self, 5),
+                                            .times_sampled = narrow(self, TIMES),
+                                            .session = narrow(self, SESSION),
+                                            .weight = (const float *)(const void *)narrow(self, WEIGHT),
+                                            .source = options->sources ? narrow(self, SOURCE) : NULL,
+                                            .shard = options->shards ? narrow(self, SHARD) : NULL};
 }
 
-static void copy_fields(const struct join *self, const rp_buffer *posted, struct rp_batch *batch)
+static void set_views(const struct joined *self, const rp_buffer *posted)
 {
+    struct rp_batch *batch = self->batch;
     uint32_t *lengths = (uint32_t *)(void *)(batch->memory + self->lengths);
     char *name = (char *)batch->memory + self->names;
     for (uint32_t f = 0; f < self->n_fields; f++) {
@@ -232,86 +222,175 @@ static void copy_fields(const struct join *self, const rp_buffer *posted, struct
         out->bytes = field->steps * field->step_bytes * self->n;
         out->data = posted ? posted[f].data : batch->memory + self->data + field->at;
         out->lengths = field->variable ? lengths : NULL;
-        copy_field(self, f, out->data, lengths);
         if (field->variable)
             lengths += self->n;
     }
 }
 
-static rp_status join(struct join *self, struct rp_batch **out, rp_error *err)
+static rp_status make_batch(const struct batch_join *join, struct joined *self, rp_error *err)
 {
     uint32_t memory;
     rp_error misfit = {0};
-    RP_TRY(plan(self, err));
-    rp_buffer *posted = take_posted(self, &memory, &misfit);
-    struct rp_batch *batch = batch_pool_take(self->pool, self->n_fields, posted ? self->data : self->total + 64);
-    if (!batch) {
+    RP_TRY(plan(join, self, err));
+    rp_buffer *posted = take_posted(join->pool, self, &memory, &misfit);
+    self->batch = batch_pool_take(join->pool, self->n_fields, posted ? self->data : self->total + 64);
+    if (!self->batch) {
         free(posted);
         return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items", self->n);
     }
-    batch->info =
-        (rp_batch_info){.struct_size = sizeof batch->info, .n = self->n, .n_fields = self->n_fields, .memory = memory};
-    memcpy(batch->text, misfit.text, strnlen(misfit.text, sizeof batch->text - 1) + 1);
-    batch->text[sizeof batch->text - 1] = '\0';
-    copy_arrays(self, batch);
-    copy_fields(self, posted, batch);
+    self->batch->info = (rp_batch_info){
+        .struct_size = sizeof self->batch->info, .n = self->n, .n_fields = self->n_fields, .memory = memory};
+    size_t size = strnlen(misfit.text, sizeof self->batch->text - 1);
+    memcpy(self->batch->text, misfit.text, size);
+    self->batch->text[size] = '\0';
+    set_arrays(self, &join->options);
+    set_views(self, posted);
     free(posted);
-    batch_pool_note_batch(self->pool, batch);
-    *out = batch;
     return RP_OK;
 }
 
-/* Moves the pieces that fit to the first one to the front, in their order, and returns how many there are. */
-static uint32_t group_front(struct batch_rows *rows, uint32_t n)
+/* ---- life ---- */
+
+/* Groups the pieces, and gives each its place. */
+static rp_status make_batches(struct batch_join *self, rp_error *err)
 {
-    uint32_t same = 1;
-    for (uint32_t i = 1; i < n; i++) {
-        if (!batches_fit(rows[0].from, rows[i].from))
-            continue;
-        struct batch_rows moved = rows[i];
-        memmove(&rows[same + 1], &rows[same], (i - same) * sizeof *rows);
-        rows[same++] = moved;
+    for (uint32_t done = 0; done < self->n;) {
+        struct joined *made = &self->batches[self->n_batches];
+        made->first = done;
+        made->n_pieces = group_front(self->pieces + done, self->n - done);
+        made->n_fields = self->pieces[done].rows.from->info.n_fields;
+        made->fields = malloc((made->n_fields + 1) * sizeof *made->fields);
+        if (!made->fields)
+            return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
+        for (uint32_t i = done; i < done + made->n_pieces; i++) {
+            self->pieces[i].batch = self->n_batches;
+            self->pieces[i].at = made->n;
+            self->place[self->pieces[i].given] = i;
+            made->n += self->pieces[i].rows.n;
+        }
+        self->n_batches++;
+        RP_TRY(make_batch(self, made, err));
+        done += made->n_pieces;
     }
-    return same;
+    return RP_OK;
 }
 
-static uint32_t most_fields(const struct batch_rows *rows, uint32_t n)
+rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
+                         const struct batch_join_options *options, struct batch_join **out, rp_error *err)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = rows[i].from->info.n_fields > most ? rows[i].from->info.n_fields : most;
-    return most;
-}
-
-rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
-                     const struct batch_join_options *options, struct rp_batch **out, rp_error *err)
-{
-    struct rp_batch **end = out;
-    struct batch_rows *sorted = malloc((n ? n : 1) * sizeof *sorted);
-    struct joined_field *fields = malloc((most_fields(rows, n) + 1) * sizeof *fields);
-    rp_status status = RP_OK;
+    struct batch_join *self = calloc(1, sizeof *self);
     *out = NULL;
-    if (!sorted || !fields)
+    if (!self)
+        return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
+    self->pool = batch_pool_ref(pool);
+    self->options = *options;
+    self->n = n;
+    self->pieces = malloc((n + 1) * sizeof *self->pieces);
+    self->place = malloc((n + 1) * sizeof *self->place);
+    self->batches = calloc(n + 1, sizeof *self->batches);
+    for (uint32_t i = 0; self->pieces && i < n; i++)
+        self->pieces[i] = (struct piece){.rows = rows[i], .given = i};
+    rp_status status = RP_OK;
+    if (!self->pieces || !self->place || !self->batches)
         status = err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
     else
-        memcpy(sorted, rows, n * sizeof *rows);
-    for (uint32_t done = 0; done < n && status == RP_OK;) {
-        struct join self = {.pool = pool,
-                            .rows = sorted + done,
-                            .n_rows = group_front(sorted + done, n - done),
-                            .options = options,
-                            .n_fields = sorted[done].from->info.n_fields,
-                            .fields = fields};
-        for (uint32_t i = 0; i < self.n_rows; i++)
-            self.n += self.rows[i].n;
-        status = join(&self, end, err);
-        done += self.n_rows;
-        if (*end)
-            end = &(*end)->next;
-    }
-    free(sorted);
-    free(fields);
+        status = make_batches(self, err);
     if (status != RP_OK)
-        batch_list_release(out);
+        batch_join_drop(&self);
+    *out = self;
     return status;
+}
+
+static void join_free(struct batch_join *self)
+{
+    for (uint32_t i = 0; self->batches && i < self->n_batches; i++)
+        free(self->batches[i].fields);
+    batch_pool_unref(&self->pool);
+    free(self->pieces);
+    free(self->place);
+    free(self->batches);
+    free(self);
+}
+
+void batch_join_drop(struct batch_join **self)
+{
+    struct batch_join *join = *self;
+    *self = NULL;
+    if (!join)
+        return;
+    for (uint32_t i = 0; join->batches && i < join->n_batches; i++)
+        rp_batch_release(&join->batches[i].batch);
+    join_free(join);
+}
+
+struct rp_batch *batch_join_finish(struct batch_join **self)
+{
+    struct batch_join *join = *self;
+    struct rp_batch *first = NULL, **end = &first;
+    *self = NULL;
+    for (uint32_t i = 0; i < join->n_batches; i++) {
+        const struct joined *made = &join->batches[i];
+        float *weight = (float *)(void *)narrow(made, WEIGHT);
+        if (join->options.beta != 0)
+            batch_weights(wide(made, 2), made->n, join->options.beta, weight);
+        for (uint32_t k = 0; k < made->n && join->options.beta == 0; k++)
+            weight[k] = 1;
+        batch_pool_note_batch(join->pool, made->batch);
+        *end = made->batch;
+        end = &made->batch->next;
+    }
+    join_free(join);
+    return first;
+}
+
+/* ---- copying ---- */
+
+static void copy_arrays(const struct joined *self, const struct piece *piece)
+{
+    const struct batch_rows *rows = &piece->rows;
+    const rp_batch_arrays *from = &rows->from->arrays;
+    const void *columns[WIDE] = {from->key, from->priority, from->probability, from->age_ns, from->policy, from->step};
+    for (uint32_t k = 0; k < WIDE; k++)
+        memcpy((uint8_t *)wide(self, k) + (size_t)piece->at * 8, (const uint8_t *)columns[k] + (size_t)rows->first * 8,
+               (size_t)rows->n * 8);
+    memcpy(narrow(self, TIMES) + piece->at, from->times_sampled + rows->first, rows->n * sizeof(uint32_t));
+    memcpy(narrow(self, SESSION) + piece->at, from->session + rows->first, rows->n * sizeof(uint32_t));
+    double *probability = wide(self, 2);
+    for (uint32_t j = piece->at; j < piece->at + rows->n; j++) {
+        probability[j] *= rows->share;
+        narrow(self, SOURCE)[j] = rows->source;
+        narrow(self, SHARD)[j] = rows->shard;
+    }
+}
+
+/* Copies rows of a field whose items have different numbers of steps, and pads them with 0. */
+static void copy_padded(const struct joined_field *field, const rp_field_view *from, const struct batch_rows *rows,
+                        uint8_t *out)
+{
+    uint64_t to_bytes = field->steps * field->step_bytes, from_bytes = from->shape[1] * field->step_bytes;
+    const uint8_t *data = from->data;
+    for (uint32_t i = 0; i < rows->n; i++) {
+        memcpy(out + i * to_bytes, data + (rows->first + i) * from_bytes, from_bytes);
+        memset(out + i * to_bytes + from_bytes, 0, to_bytes - from_bytes);
+    }
+}
+
+void batch_join_copy(struct batch_join *self, uint32_t i)
+{
+    const struct piece *piece = &self->pieces[self->place[i]];
+    const struct joined *made = &self->batches[piece->batch];
+    const struct batch_rows *rows = &piece->rows;
+    copy_arrays(made, piece);
+    for (uint32_t f = 0; f < made->n_fields; f++) {
+        const struct joined_field *field = &made->fields[f];
+        const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
+        uint64_t item_bytes = field->steps * field->step_bytes;
+        uint8_t *out = (uint8_t *)to->data + piece->at * item_bytes;
+        if (field->variable) {
+            copy_padded(field, from, rows, out);
+            memcpy((uint32_t *)to->lengths + piece->at, from->lengths + rows->first, rows->n * sizeof(uint32_t));
+        } else if (item_bytes) {
+            memcpy(out, (const uint8_t *)from->data + rows->first * item_bytes, rows->n * item_bytes);
+        }
+    }
 }
