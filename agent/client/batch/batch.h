@@ -121,6 +121,9 @@ void batch_join_copy(struct batch_join *self, uint32_t i);
 struct rp_batch *batch_join_finish(struct batch_join **self);
 /* Gives up: the batches are released. */
 void batch_join_drop(struct batch_join **self);
+/* All of it at once. */
+rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
+                     const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
 
 /* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */

@@ -12,8 +12,9 @@
 
 /* A field of a new batch. */
 struct joined_field {
-    const rp_field_view *like; /* in the first batch that it takes rows of, which may be gone when other pieces are copied */
-    uint64_t steps;            /* most of any batch; 1: the field has no steps */
+    const rp_field_view
+        *like;      /* in the first batch that it takes rows of, which may be gone when other pieces are copied */
+    uint64_t steps; /* most of any batch; 1: the field has no steps */
     uint64_t step_bytes;
     bool variable;
     uint64_t at; /* offset in the batch's memory, unless it is posted */
@@ -393,4 +394,16 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
             memcpy(out, (const uint8_t *)from->data + rows->first * item_bytes, rows->n * item_bytes);
         }
     }
+}
+
+rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
+                     const struct batch_join_options *options, struct rp_batch **out, rp_error *err)
+{
+    struct batch_join *self;
+    *out = NULL;
+    RP_TRY(batch_join_new(pool, rows, n, options, &self, err));
+    for (uint32_t i = 0; i < n; i++)
+        batch_join_copy(self, i);
+    *out = batch_join_finish(&self);
+    return RP_OK;
 }

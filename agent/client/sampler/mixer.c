@@ -28,6 +28,8 @@ void mixer_unref(struct mixer *self)
         free(self->plans[i].of_group);
         free(self->plans[i].need);
         free(self->plans[i].share);
+        free(self->plans[i].copies);
+        batch_join_drop(&self->plans[i].join);
     }
     batch_pool_unref(&self->pool);
     pthread_mutex_destroy(&self->lock);
@@ -143,6 +145,7 @@ static bool add_part(struct mixer *self, const rp_source *source, uint32_t numbe
     part->number = number;
     part->shard = shard;
     part->connected = true;
+    part->copies_end = &part->copies;
     pthread_cond_init(&part->work, NULL);
     self->n_parts++;
     self->groups[group].n++;
@@ -256,7 +259,8 @@ static bool make_plans(struct mixer *self)
         plan->of_group = calloc(self->n_groups, sizeof *plan->of_group);
         plan->need = calloc(self->n_parts, sizeof *plan->need);
         plan->share = calloc(self->n_parts, sizeof *plan->share);
-        if (!plan->of_group || !plan->need || !plan->share)
+        plan->copies = calloc(self->n_parts, sizeof *plan->copies);
+        if (!plan->of_group || !plan->need || !plan->share || !plan->copies)
             return false;
     }
     return self->plans != NULL;
@@ -345,11 +349,10 @@ static bool has_ended(const struct mixer *self)
 /* Skips batches without items. */
 static bool has_batch(struct mixer *self)
 {
-    while (self->head < self->build && !plan_at(self, self->head)->batches) {
+    while (self->head < self->build && plan_at(self, self->head)->state == PLAN_READY &&
+           !plan_at(self, self->head)->batches)
         self->head++;
-        mixer_wake(self); /* there is room for another plan */
-    }
-    return self->head < self->build;
+    return self->head < self->build && plan_at(self, self->head)->state == PLAN_READY;
 }
 
 static void ask_why(struct mixer *self)
@@ -480,7 +483,10 @@ void mixer_get_stats(struct mixer *self, rp_sampler_stats *out)
 {
     pthread_mutex_lock(&self->lock);
     *out = self->stats;
-    out->requested = (uint32_t)(self->tail - self->build);
-    out->ready = (uint32_t)(self->build - self->head);
+    for (uint64_t at = self->head; at < self->tail; at++)
+        if (plan_at(self, at)->state == PLAN_READY)
+            out->ready++;
+        else
+            out->requested++;
     pthread_mutex_unlock(&self->lock);
 }

@@ -5,7 +5,8 @@
  *
  *   drawn    how many items each group gives: by the shares
  *   paid     the group has permits for them; how many each part gives is drawn by the masses that the parts told last
- *   ready    all parts have given their items, and the batch is put together
+ *   dealt    all parts have the items, and each copies its own into the batch
+ *   ready    the batch is complete
  *
  * Plans are drawn in bursts and paid together, so one request asks a part for its items of several batches. Items of a part are
  * alike (each is drawn independently of the others), so a plan takes whichever come first. An item's probability is the
@@ -15,7 +16,8 @@
  * The items that a part owes and cannot give are drawn again over the other parts.
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
- * thread that decodes, unless the caller does that, too. All fields are guarded by the mixer's lock, which is never held while a
+ * thread that decodes replies and copies rows into batches, while the rows are in its processor's cache, unless the caller does that,
+ * too. All fields are guarded by the mixer's lock, which is never held while a
  * function of a connection is called. The mixer is counted by its owner, its threads and every request in flight. */
 #ifndef AGENT_CLIENT_MIXER_IMPL_H
 #define AGENT_CLIENT_MIXER_IMPL_H
@@ -87,8 +89,10 @@ struct part {
     bool away;
     /* Requests. */
     struct pick_list asked, done;
-    uint64_t outstanding;  /* items of picks in flight */
-    uint64_t rows;         /* items of `done` that were not taken */
+    uint64_t outstanding; /* items of picks in flight */
+    uint64_t rows;        /* items of `done` that no batch takes yet */
+    uint64_t dealt;       /* items before them that are being copied */
+    struct copy *copies, **copies_end;
     uint64_t needed;       /* items that plans want from it */
     uint64_t excused;      /* items that a flexible sample left out */
     struct permit *permit; /* the request in flight; NULL: none */
@@ -103,15 +107,26 @@ struct group {
     uint64_t out;   /* permits asked for */
 };
 
-enum plan_state { PLAN_DRAWN, PLAN_PAID, PLAN_READY };
+/* What a part has to copy into a batch: the next rows of its `done`. */
+struct copy {
+    struct copy *next; /* in part->copies */
+    struct plan *plan;
+    uint32_t first, n; /* pieces of the join */
+    uint32_t rows;
+};
+
+enum plan_state { PLAN_DRAWN, PLAN_PAID, PLAN_DEALT, PLAN_READY };
 
 struct plan {
     enum plan_state state;
-    uint32_t count;     /* items */
-    uint32_t missing;   /* items that it does without */
-    uint32_t *of_group; /* [n_groups] items */
-    uint32_t *need;     /* [n_parts] items, of groups that are not queues */
-    double *share;      /* [n_parts] used for the draw */
+    uint32_t count;      /* items */
+    uint32_t missing;    /* items that it does without */
+    uint32_t *of_group;  /* [n_groups] items */
+    uint32_t *need;      /* [n_parts] items, of groups that are not queues */
+    double *share;       /* [n_parts] used for the draw */
+    struct copy *copies; /* [n_parts] */
+    uint32_t left;       /* copies that are not made yet */
+    struct batch_join *join;
     rp_batch *batches;
 };
 
@@ -143,10 +158,10 @@ struct mixer {
     rp_error error;      /* for the caller, once */
     char end_text[256];
     int64_t last_ns;            /* of the last batch, or of the start */
-    uint64_t asked;             /* items of plans that are not ready */
-    uint64_t got;               /* items of ready batches */
+    uint64_t asked;             /* items of plans that are not dealt */
+    uint64_t got;               /* items of batches that are */
     uint32_t capacity;          /* plans */
-    uint64_t head, build, tail; /* plans: next to take, next to put together, next to draw; modulo capacity */
+    uint64_t head, build, tail; /* plans: next to take, next to deal out, next to draw; modulo capacity */
     struct plan *plans;
     rp_sampler_stats stats;
 };
@@ -187,8 +202,12 @@ uint64_t part_expected(const struct part *self);
 bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted);
 /* Adds the next n rows to the pieces in mixer->rows. False: no memory. */
 bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
-/* Takes n rows that were put into a batch. */
-void part_consume(struct part *self, uint32_t n);
+/* Lets the part copy its next rows into the batch of a plan. */
+void part_deal(struct part *self, struct copy *copy);
+/* Drops the rows that no batch takes, unless earlier ones are being copied. */
+void part_drop_rows(struct part *self);
+/* Copies what is next; false: there is nothing. Released meanwhile. */
+bool part_copy(struct part *self);
 void part_fini(struct part *self);
 void *part_main(void *arg);
 
@@ -210,8 +229,10 @@ void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
 bool plans_hurry(struct mixer *self);
 /* Drops all plans that are not ready. */
 void plans_drop(struct mixer *self);
-/* Puts batches together while their items are there. Released meanwhile. */
+/* Deals batches out while their items are there. Released meanwhile. */
 void plans_build(struct mixer *self);
+/* All parts have copied their rows: completes the batch. Released meanwhile. */
+void plan_finish(struct mixer *self, struct plan *plan);
 /* Returns a part's weight in draws of its group: 0 if it can give nothing. */
 double part_weight(const struct part *self);
 /* Returns the items that plans in a state want from a group. */

@@ -367,7 +367,7 @@ void *part_main(void *arg)
     struct mixer *mixer = self->mixer;
     pthread_mutex_lock(&mixer->lock);
     while (!mixer->stopping)
-        if (!part_decode(self) && !mixer->stopping)
+        if (!part_copy(self) && !part_decode(self) && !mixer->stopping)
             pthread_cond_wait(&self->work, &mixer->lock);
     pthread_mutex_unlock(&mixer->lock);
     mixer_unref(mixer);
@@ -392,12 +392,21 @@ static bool add_piece(struct mixer *mixer, uint32_t *pieces, const struct batch_
 
 bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces)
 {
+    uint64_t skip = self->dealt;
     for (const struct pick *pick = self->done.first; pick && n; pick = pick->next) {
         uint32_t row = pick->row;
         for (const rp_batch *batch = pick->batches; batch && n; batch = batch->next, row = 0) {
-            uint32_t part = batch->info.n - row < n ? batch->info.n - row : n;
+            uint32_t left = batch->info.n - row;
+            if (skip >= left) {
+                skip -= left;
+                continue;
+            }
+            row += (uint32_t)skip;
+            left -= (uint32_t)skip;
+            skip = 0;
+            uint32_t part = left < n ? left : n;
             struct batch_rows piece = {batch, row, part, share, self->number, self->shard};
-            if (part && !add_piece(self->mixer, pieces, &piece))
+            if (!add_piece(self->mixer, pieces, &piece))
                 return false;
             n -= part;
         }
@@ -405,9 +414,20 @@ bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces)
     return n == 0;
 }
 
-void part_consume(struct part *self, uint32_t n)
+void part_deal(struct part *self, struct copy *copy)
 {
-    self->rows -= n;
+    self->rows -= copy->rows;
+    self->dealt += copy->rows;
+    copy->next = NULL;
+    *self->copies_end = copy;
+    self->copies_end = &copy->next;
+    pthread_cond_signal(&self->work);
+}
+
+/* Drops n rows that were copied from the front. */
+static void consume(struct part *self, uint32_t n)
+{
+    self->dealt -= n;
     while (n) {
         struct pick *pick = self->done.first;
         uint32_t left = pick->batches->info.n - pick->row, part = left < n ? left : n;
@@ -423,6 +443,35 @@ void part_consume(struct part *self, uint32_t n)
             pick_free(pick);
         }
     }
+}
+
+void part_drop_rows(struct part *self)
+{
+    if (self->dealt)
+        return;
+    self->dealt = self->rows;
+    self->rows = 0;
+    consume(self, (uint32_t)self->dealt);
+}
+
+bool part_copy(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    struct copy *copy = self->copies;
+    if (!copy)
+        return false;
+    struct plan *plan = copy->plan;
+    self->copies = copy->next;
+    if (!self->copies)
+        self->copies_end = &self->copies;
+    pthread_mutex_unlock(&mixer->lock);
+    for (uint32_t i = copy->first; i < copy->first + copy->n && plan->join; i++)
+        batch_join_copy(plan->join, i);
+    pthread_mutex_lock(&mixer->lock);
+    consume(self, copy->rows);
+    if (--plan->left == 0)
+        plan_finish(mixer, plan);
+    return true;
 }
 
 /* ---- why ---- */

@@ -315,7 +315,7 @@ void plans_drop(struct mixer *self)
         struct part *part = &self->parts[p];
         part->needed = 0;
         if (self->options.distinct && part->source.paid) /* the next batch has its own items */
-            part_consume(part, (uint32_t)part->rows);
+            part_drop_rows(part);
     }
 }
 
@@ -386,45 +386,74 @@ static void finish_batches(struct mixer *self, struct plan *plan)
     }
 }
 
-/* Puts the front batch together. False: no memory, or it would be too large: the caller gets the error. */
-static bool build(struct mixer *self, struct plan *plan)
+void plan_finish(struct mixer *self, struct plan *plan)
+{
+    if (plan->join) {
+        pthread_mutex_unlock(&self->lock);
+        plan->batches = batch_join_finish(&plan->join);
+        pthread_mutex_lock(&self->lock);
+        finish_batches(self, plan);
+    }
+    plan->state = PLAN_READY;
+    self->last_ns = conn_now();
+    pthread_cond_signal(&self->ready);
+}
+
+/* Gives back what was dealt out of queues: it is dealt again at the next try. */
+static void take_back(struct mixer *self, struct plan *plan)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
+            continue;
+        self->parts[p].needed -= plan->need[p];
+        plan->need[p] = 0;
+    }
+}
+
+/* Finds the rows of a plan, and a place in a batch for each. */
+static rp_status prepare(struct mixer *self, struct plan *plan, rp_error *err)
 {
     uint32_t pieces = 0;
-    bool ok = true;
-    rp_error error = {0};
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_QUEUE)
             deal_queue(self, plan, &self->groups[g], plan->of_group[g]);
-    for (uint32_t p = 0; p < self->n_parts && ok; p++)
-        ok = !plan->need[p] || part_peek(&self->parts[p], plan->need[p], plan->share[p], &pieces);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct copy *copy = &plan->copies[p];
+        *copy = (struct copy){.plan = plan, .first = pieces, .rows = plan->need[p]};
+        if (copy->rows && !part_peek(&self->parts[p], copy->rows, plan->share[p], &pieces))
+            return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
+        copy->n = pieces - copy->first;
+    }
     struct batch_join_options options = {.beta = self->options.beta,
                                          .max_bytes = self->options.max_bytes,
                                          .sources = self->n_sources > 1,
                                          .shards = self->n_shards > 1};
-    rp_status status = ok ? RP_OK : err_set(&error, RP_NO_MEMORY, "no memory to put a batch together");
     pthread_mutex_unlock(&self->lock);
-    if (status == RP_OK)
-        status = batch_join(self->pool, self->rows, pieces, &options, &plan->batches, &error);
+    rp_status status = batch_join_new(self->pool, self->rows, pieces, &options, &plan->join, err);
     pthread_mutex_lock(&self->lock);
-    if (status == RP_NO_MEMORY) {
-        self->stalled = true;
-        self->error = error;
-        for (uint32_t g = 0; g < self->n_groups; g++) /* dealt again at the next try */
-            for (uint32_t p = self->groups[g].first;
-                 self->groups[g].deal == DEAL_QUEUE && p < self->groups[g].first + self->groups[g].n; p++) {
-                self->parts[p].needed -= plan->need[p];
-                plan->need[p] = 0;
-            }
-        return false;
-    }
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        part_consume(&self->parts[p], plan->need[p]);
-        self->parts[p].needed -= plan->need[p];
-    }
+    return status;
+}
+
+/* Lets all parts copy their rows into the front batch. False: no memory; the caller gets the error, and it is tried again. */
+static bool deal(struct mixer *self, struct plan *plan)
+{
+    rp_error error = {0};
+    rp_status status = prepare(self, plan, &error);
     if (status != RP_OK)
         self->error = error;
-    else
-        finish_batches(self, plan);
+    if (status == RP_NO_MEMORY) {
+        self->stalled = true;
+        take_back(self, plan);
+        return false;
+    }
+    plan->left = 0;
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        self->parts[p].needed -= plan->need[p];
+        plan->left += plan->need[p] > 0;
+    }
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (plan->need[p])
+            part_deal(&self->parts[p], &plan->copies[p]);
     return true;
 }
 
@@ -434,13 +463,18 @@ void plans_build(struct mixer *self)
         struct plan *plan = plan_at(self, self->build);
         if (plan->state == PLAN_PAID)
             take_what_is_there(self, plan);
-        if (plan->state != PLAN_PAID || !is_complete(self, plan) || (plan->count > plan->missing && !build(self, plan)))
+        if (plan->state != PLAN_PAID || !is_complete(self, plan))
             break;
-        plan->state = PLAN_READY;
+        bool empty = plan->count == plan->missing;
+        if (!empty && !deal(self, plan))
+            break;
+        plan->state = empty ? PLAN_READY : PLAN_DEALT;
         self->asked -= plan->count - plan->missing;
-        self->got += batch_list_items(plan->batches);
-        self->last_ns = conn_now();
+        self->got += plan->join ? plan->count - plan->missing : 0;
         self->build++;
+        for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
+            while (part_copy(&self->parts[p]))
+                ;
     }
     pthread_cond_signal(&self->ready);
 }
