@@ -42,7 +42,8 @@ static void ok(rp_status status, const rp_error *err)
 static rp_client *connect_to(const char *endpoints)
 {
     rp_error err = {0};
-    rp_client *client = rp_client_connect(endpoints, NULL, WAIT, &err);
+    rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
+    rp_client *client = rp_client_connect(endpoints, &options, WAIT, &err);
     if (!client)
         fail_msg("%s", err.text);
     return client;

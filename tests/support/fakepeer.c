@@ -7,6 +7,7 @@
 #include <zmq.h>
 
 #include "proto/base/dtype.h"
+#include "proto/base/rng.h"
 #include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 
@@ -172,6 +173,7 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
     body.shards = self->shards;
     body.n_shards = self->n_shards;
     body.settings = self->settings;
+    body.instance = self->instance;
     body.n_tables = FAKEPEER_TABLES;
     body.tables = list;
     for (uint32_t t = 0; t < FAKEPEER_TABLES; t++) {
@@ -371,6 +373,7 @@ void fakepeer_start(struct fakepeer *self)
     pthread_mutex_init(&self->mutex, NULL);
     self->window_items[0] = self->window_items[1] = self->window_bytes = UINT64_C(1) << 40;
     self->heartbeat_ms = 50;
+    rng_system(&self->instance, sizeof self->instance);
     self->expiry_ms = 2000;
     self->context = zmq_ctx_new();
     self->router = zmq_socket(self->context, ZMQ_ROUTER);

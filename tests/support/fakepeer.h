@@ -38,6 +38,7 @@ struct fakepeer {
     char **shards;     /* endpoints of all */
     uint32_t n_shards; /* 0: this broker is alone */
     uint64_t settings; /* hash of the settings */
+    uint64_t instance; /* random */
     /* Counts. */
     uint64_t hellos, resumes, heartbeats, byes, explains;
     uint64_t messages, duplicates, stale, gaps, blanks;

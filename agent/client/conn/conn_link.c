@@ -172,9 +172,9 @@ static struct conn_hello *take_hello(struct conn *self, struct conn_hello *hello
     struct conn_hello *old = self->hello;
     self->hello = hello;
     self->refusal = (rp_error){0};
-    self->reconnects += old && old->instance;
+    self->reconnects += old && !old->basis;
     pthread_mutex_unlock(&self->mutex);
-    if (old && old->instance)
+    if (old && !old->basis)
         log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
                  old->instance == hello->instance ? "no" : "yes");
     else if (old)

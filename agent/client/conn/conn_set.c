@@ -250,6 +250,21 @@ static uint32_t number_of(const struct conn *conn, const struct conn_hello *hell
     return conn->shard;
 }
 
+/* Returns RP_OK if two connections lead to one broker, as far as they have heard. */
+static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
+{
+    struct conn_hello *one = conn_hello_ref(a), *other = conn_hello_ref(b);
+    rp_status status = RP_OK;
+    if (one && other && one->instance != other->instance)
+        status = err_set(err, RP_FAILED_PRECONDITION,
+                         "%.200s and %.200s are different brokers, and both answer as shard %u: name the shards of one "
+                         "broker",
+                         conn_endpoint(a), conn_endpoint(b), one->shard);
+    conn_hello_unref(&one);
+    conn_hello_unref(&other);
+    return status;
+}
+
 /* Makes self->conns an array over all shards, with the named connections in their places. A connection that leads nowhere, or
  * where another one leads, is closed. */
 static rp_status sort_named(struct conn_set *self, const struct conn_hello *hello, rp_error *err)
@@ -258,9 +273,12 @@ static rp_status sort_named(struct conn_set *self, const struct conn_hello *hell
     struct conn **sorted = calloc(n, sizeof(struct conn *)), **named = self->conns;
     if (!sorted)
         return err_set(err, RP_NO_MEMORY, "no memory for %u shards", n);
+    rp_status status = RP_OK;
     pthread_mutex_lock(&self->mutex);
     for (uint32_t i = 0; i < n_named; i++) {
         uint32_t shard = number_of(named[i], hello);
+        if (shard != CONN_SHARD_UNKNOWN && sorted[shard] && status == RP_OK)
+            status = check_same(sorted[shard], named[i], err);
         if (shard == CONN_SHARD_UNKNOWN || sorted[shard])
             continue;
         named[i]->shard = shard;
@@ -273,7 +291,7 @@ static rp_status sort_named(struct conn_set *self, const struct conn_hello *hell
     for (uint32_t i = 0; i < n_named; i++)
         conn_destroy(&named[i]);
     free(named);
-    return RP_OK;
+    return status;
 }
 
 /* Opens connections to the shards that were not named. */

@@ -206,6 +206,19 @@ static void test_new_settings(void **state)
     pthread_mutex_destroy(&set.mutex);
 }
 
+/* Two brokers that are not shards of one. */
+static void test_strangers(void **state)
+{
+    struct fixture *f = *state;
+    char names[256];
+    snprintf(names, sizeof names, "%s,%s", f->peers[0].endpoint, f->peers[1].endpoint);
+    fakepeer_join(&f->peers[1], 0, f->list, SHARDS, SETTINGS);
+    assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->peers[0], 0, NULL, 0, 0);
+    fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
+    assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
+}
+
 static void test_bad_names(void **state)
 {
     struct fixture *f = *state;
@@ -224,7 +237,7 @@ int main(void)
         CASE(test_any_shard),      CASE(test_several_endpoints), CASE(test_any_host),
         CASE(test_other_settings), CASE(test_other_number),      CASE(test_other_count),
         CASE(test_silent_shard),   CASE(test_silent_shard_0),    cmocka_unit_test(test_new_settings),
-        CASE(test_bad_names),
+        CASE(test_bad_names),      CASE(test_strangers),
     };
     return cmocka_run_group_tests_name("conn_set", tests, NULL, NULL);
 }

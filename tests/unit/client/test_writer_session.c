@@ -607,7 +607,7 @@ static void connecting_fails_with_a_sentence(void **state)
                         "no broker answers at tcp://127.0.0.1:1 within 0.1 s: is replay-broker running, and is "
                         "this its service endpoint?");
     assert_null(rp_client_connect("tcp://127.0.0.1:1,tcp://127.0.0.1:2", NULL, 100, &err));
-    assert_int_equal(err.status, RP_UNSUPPORTED);
+    assert_int_equal(err.status, RP_UNAVAILABLE);
     assert_null(rp_client_connect("nonsense", NULL, 100, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
