@@ -17,6 +17,7 @@ static const char *const log_levels[] = {"debug", "info", "warn", "error", "off"
 static const char *const fsync_modes[] = {"never", "interval", "always", NULL};
 static const char *const limiter_kinds[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack", NULL};
 
+static const char *const automatic[] = {"auto", NULL};
 static const char *const security_modes[] = {"auto", "none", "curve", NULL};
 
 static const double MAX_ITEMS = 2147483647.0;
@@ -38,9 +39,10 @@ static const struct schema_row rows[] = {
      "serve metrics and JSON at HOST:PORT, such as 127.0.0.1:0 (port 0: any free port); empty: not at all "
      "(METRICS.md). "
      "The program replay-broker does, embedded brokers do not"},
-    {"shards", SCHEMA_COUNT, ROOT(shards), "1", 1, CONFIG_MAX_SHARDS, NULL, 0,
+    {"shards", SCHEMA_COUNT, ROOT(shards), "1", 1, CONFIG_MAX_SHARDS, automatic, 0,
      "brokers that are one logical broker (SHARDS.md): a number of processes on this machine, or the service endpoints "
-     "of brokers that run anywhere, each with the same list. All other settings are those of the logical broker"},
+     "of brokers that run anywhere, each with the same list. All other settings are those of the logical broker. auto: "
+     "replay-launch measures how many pay; elsewhere it is 1"},
     {"shard", SCHEMA_INT, ROOT(shard), "-1", -1, CONFIG_MAX_SHARDS - 1, NULL, 0,
      "with a list of shards: which of them this broker is, from 0"},
     {"pin", SCHEMA_BOOL, ROOT(pin), "false", 0, 0, NULL, 0,

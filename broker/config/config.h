@@ -89,13 +89,14 @@ struct broker_config {
     char *storage_dir;
     int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;
-    int32_t security_mode;     /* enum security_mode */
-    char *keys_dir;            /* of the keys that are let in */
-    struct quota quota;        /* of each key that has none of its own */
-    struct schema_list shards; /* char *: service endpoints; empty strings: processes of one broker. One: it is alone */
-    bool pin;                  /* binds the core thread of shard i to the core i */
-    int64_t shard;             /* number of this broker among them; -1: it is none of them */
-    uint64_t settings;         /* hash of what all shards must have in common; 0: it is alone */
+    int32_t security_mode; /* enum security_mode */
+    char *keys_dir;        /* of the keys that are let in */
+    struct quota quota;    /* of each key that has none of its own */
+    struct schema_list
+        shards;    /* char *: service endpoints; empty strings: processes of one broker. One: it is alone; none: auto */
+    bool pin;      /* binds the core thread of shard i to the core i */
+    int64_t shard; /* number of this broker among them; -1: it is none of them */
+    uint64_t settings;          /* hash of what all shards must have in common; 0: it is alone */
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
 };
@@ -136,6 +137,8 @@ const char *config_shard_endpoint(const struct broker_config *config, uint32_t s
 /* Turns the settings of the logical broker into those of its shard: its part of sizes and limiters, its endpoints, its folders.
  * A broker that is alone stays as it is. Once, before the broker is made. */
 rp_status config_become_shard(struct broker_config *config, rp_error *err);
+/* RP_FAILED_PRECONDITION: the tables in the folder (NULL: there is none) were written by another number of shards. */
+rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err);
 /* Reports what shards cannot do. */
 void config_check_shards(const struct broker_config *config, struct schema_report *report);
 /* The sentence about a sampler, whose name it takes, that shards cannot use. */

@@ -73,7 +73,7 @@ struct options {
     const char *config, *section, *endpoints_file, *shards;
     int log_level; /* -1: as the configuration says */
     struct cli_overrides overrides;
-    bool check, print, reference;
+    bool check, print, reference, again;
 };
 
 static void print_help(const void *target);
@@ -89,6 +89,8 @@ static const struct cli_option rows[] = {
      AT(shards)},
     {"endpoints-file", 0, "FILE", "write the endpoints that were bound to FILE, one 'name endpoint' a line", 1,
      CLI_TEXT, AT(endpoints_file)},
+    {"again", 0, NULL, "instead of any free port, bind the port that the endpoints file has from before", 1, CLI_SWITCH,
+     AT(again)},
     {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(check)},
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", 1, CLI_SWITCH, AT(reference)},
@@ -266,12 +268,16 @@ static int run_child(void *ctx, struct broker_config *config, int link)
 /* A broker by itself, one of several shards that were started one by one, or the parent of shards. */
 static int run_all(struct options *options, struct broker_config *config)
 {
+    const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
     rp_error err = {0};
-    if (config_shards(config) > 1 && config->shard < 0 && !config_shard_endpoint(config, 0)) {
-        const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
-        return shards_run(config, path, run_child, options);
-    }
-    if (config_become_shard(config, &err) == RP_OK)
+    rp_status status = config_check_folder(config, config_folder(config), &err);
+    if (status == RP_OK && config_shards(config) > 1 && config->shard < 0 && !config_shard_endpoint(config, 0))
+        return shards_run(config, path, options->again, run_child, options);
+    if (status == RP_OK)
+        status = config_become_shard(config, &err);
+    if (status == RP_OK && options->again && path && path[0])
+        status = shards_bind_again(config, 0, path, &err);
+    if (status == RP_OK)
         return run(options, config, -1);
     fprintf(stderr, "replay-broker: %s\n", err.text);
     return 2;

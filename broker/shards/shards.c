@@ -36,6 +36,7 @@ struct shard {
 struct parent {
     struct broker_config *config; /* a shard changes its own copy */
     const char *endpoints_file;
+    bool again; /* binds the ports that the file has from before */
     shards_serve_fn *serve;
     void *ctx;
     uint32_t n;
@@ -102,6 +103,8 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
     config->shard = number;
     rp_status status = getppid() == parent ? config_become_shard(config, &err)
                                            : err_set(&err, RP_CANCELLED, "the parent of this shard has ended");
+    if (status == RP_OK && self->again && !self->shards[number].endpoints[0])
+        status = shards_bind_again(config, number, self->endpoints_file, &err);
     if (status == RP_OK)
         status = use_endpoints(config, self->shards[number].endpoints, &err);
     if (status != RP_OK) {
@@ -390,9 +393,10 @@ static bool take_signals(struct parent *self)
     return self->signals >= 0;
 }
 
-int shards_run(struct broker_config *config, const char *endpoints_file, shards_serve_fn *serve, void *ctx)
+int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx)
 {
     struct parent self = {.config = config, .endpoints_file = endpoints_file, .serve = serve, .ctx = ctx};
+    self.again = again && endpoints_file && endpoints_file[0];
     self.n = config_shards(config);
     self.shards = calloc(self.n, sizeof *self.shards);
     struct pollfd *items = calloc(self.n + 1, sizeof *items);

@@ -28,8 +28,13 @@ enum shard_endpoint {
 typedef int shards_serve_fn(void *ctx, struct broker_config *config, int link);
 
 /* Starts config_shards(config) shards and keeps them running until SIGTERM or SIGINT. Writes their endpoints to standard output and,
- * if it is not NULL, to endpoints_file. Returns the exit status of the program; in a shard's process, the shard's. */
-int shards_run(struct broker_config *config, const char *endpoints_file, shards_serve_fn *serve, void *ctx);
+ * if it is not NULL, to endpoints_file. again: see shards_bind_again. Returns the exit status of the program; in a shard's process,
+ * the shard's. */
+int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx);
+
+/* Gives endpoints on any free port the ports that a broker before this one has written, so that its clients find this one. A file
+ * that does not exist changes nothing. (shards_again.c) */
+rp_status shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file, rp_error *err);
 
 /* In a shard: tells the parent its endpoints and waits for those of all. *service is an array of n strings, to be freed with its
  * strings. RP_CANCELLED: a signal has come, or the parent is gone. */

@@ -31,7 +31,8 @@ enum schema_type {
     SCHEMA_LIST,    /* struct schema_list of structs of elem_size; the rows of an element have the path "p[]..." */
     SCHEMA_STRINGS, /* struct schema_list of char * */
     SCHEMA_PATHS,   /* the same, of paths */
-    SCHEMA_COUNT,   /* the same, or a whole number: as many empty strings. The bounds count strings either way */
+    SCHEMA_COUNT,   /* the same, or a whole number: as many empty strings, or a word of choices: none.
+                       The bounds count strings either way */
     SCHEMA_INTS,    /* struct schema_list of int64_t */
     SCHEMA_REALS,   /* struct schema_list of double */
     SCHEMA_OPTIONS, /* struct schema_list of rp_option: a free map of scalars, checked by its user */

@@ -156,6 +156,10 @@ static void print_flow(struct printer *p, const struct schema_row *row, const st
         fprintf(p->out, " %u\n", list->count);
         return;
     }
+    if (row->type == SCHEMA_COUNT && list->count == 0 && schema_row_words(row) > 0) {
+        fprintf(p->out, " %s\n", row->choices[0]);
+        return;
+    }
     fputs(map ? " {" : " [", p->out);
     for (uint32_t i = 0; i < list->count; i++) {
         if (i > 0)

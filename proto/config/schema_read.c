@@ -149,8 +149,10 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     struct schema_place place = schema_yaml_place(node->start_mark);
-    const struct schema_row number = {
-        .type = SCHEMA_INT, .min = row->min, .max = schema_row_bounded(row) ? row->max : SCHEMA_MAX_LIST};
+    const struct schema_row number = {.type = SCHEMA_INT,
+                                      .min = row->min,
+                                      .max = schema_row_bounded(row) ? row->max : SCHEMA_MAX_LIST,
+                                      .choices = row->choices};
     char why[WHY_BYTES];
     int64_t count = 0;
     const char *text = scalar_text(r, node, path);

@@ -56,7 +56,7 @@ static void format_number(enum schema_type type, double value, char *out, size_t
 uint32_t schema_row_words(const struct schema_row *row)
 {
     uint32_t n = 0;
-    while (row->type == SCHEMA_INT && row->choices && row->choices[n])
+    while ((row->type == SCHEMA_INT || row->type == SCHEMA_COUNT) && row->choices && row->choices[n])
         n++;
     return n;
 }

@@ -982,6 +982,40 @@ static void test_words_for_numbers(void **state)
     expect_no_words("count: 1.5", "w.yaml:1:8: count: '1.5' is not a whole number\n");
 }
 
+struct counted {
+    struct schema_list shards;
+};
+
+/* A number of empty strings, a list, or a word for none. */
+static void test_a_count_may_be_a_word(void **state)
+{
+    (void)state;
+    static const struct schema_row count_rows[] = {
+        {"shards", SCHEMA_COUNT, offsetof(struct counted, shards), "1", 1, 8, automatic, .help = "how many, or which"}};
+    static const struct schema counted = {"counted", count_rows, 1, sizeof(struct counted), NULL, NULL};
+    static const struct {
+        const char *text, *printed;
+        uint32_t count;
+    } cases[] = {
+        {"", "1", 1}, {"shards: auto", "auto", 0}, {"shards: 3", "3", 3}, {"shards: [a, b]", "[\"a\", \"b\"]", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct counted root = {0};
+        struct schema_report *report = schema_report_new();
+        char *text = NULL, want[128];
+        size_t size;
+        assert_true(schema_read_text(&counted, "w.yaml", cases[i].text, &root, report));
+        assert_int_equal(root.shards.count, cases[i].count);
+        FILE *out = open_memstream(&text, &size);
+        schema_print(&counted, &root, out);
+        fclose(out);
+        snprintf(want, sizeof want, "# how many, or which (auto, or between 1 and 8)\nshards: %s\n", cases[i].printed);
+        facts_same(text, want);
+        schema_free(&counted, &root);
+        schema_report_destroy(&report);
+        free(text);
+    }
+}
+
 static void test_words_are_printed(void **state)
 {
     (void)state;
@@ -1026,6 +1060,7 @@ int main(void)
         cmocka_unit_test(test_units),
         cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_words_for_numbers),
+        cmocka_unit_test(test_a_count_may_be_a_word),
         cmocka_unit_test(test_words_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
