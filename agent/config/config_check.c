@@ -280,6 +280,7 @@ static void check_table(const struct run_config *config, struct schema_report *r
         check_ratio(&table->limiter, batch, path, report);
     if (table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK)
         check_queue(table, batch, path, report);
+    run_config_check_shards(config, batch, report);
     check_sampler(config, table, report);
 }
 

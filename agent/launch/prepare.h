@@ -55,6 +55,10 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err);
 void prepare_page(struct prepared *self, bool quiet);
 /* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
+/* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
+rp_status prepare_shards(struct prepared *self, rp_error *err);
+/* Prints what is no mistake, and yet hardly meant. */
+void prepare_hints(const struct prepared *self, FILE *out);
 /* True if a count is auto. */
 bool prepare_is_auto(const struct prepared *self);
 /* Checks that the weights which actors use exist, and names them by a lasting path: runs/latest soon points to this

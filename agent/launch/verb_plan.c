@@ -59,6 +59,7 @@ int launch_check(struct launch *launch)
             snprintf(learners, sizeof learners, "%lld", (long long)config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
                env_name(&config->environment), config->agent.algorithm, actors, learners);
+        prepare_hints(&self, stdout);
         fflush(stdout);
         status = check_hosts(&self);
     }

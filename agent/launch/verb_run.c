@@ -67,9 +67,13 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
 static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
 {
     bool verbose = !launch->quiet && !launch->json_lines;
-    if (profile_target(&self->config) <= 0.0 || !self->config.actors.on || !self->config.learners.on)
-        return RP_OK;
-    RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
+    bool weighs = profile_target(&self->config) > 0.0 && self->config.actors.on && self->config.learners.on;
+    if (weighs)
+        RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
+    if (!self->planned && self->config.broker.shards.count == 0) {
+        RP_TRY(prepare_shards(self, err));
+        return prepare_write_config(self, err);
+    }
     if (!self->planned)
         return RP_OK;
     char *text = plan_to_json(&self->plan, &self->input);
@@ -149,8 +153,10 @@ int launch_run(struct launch *launch)
     run_folder_point_latest(self.config.launch.runs, self.folder);
     log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
     prepare_page(&self, launch->quiet || launch->json_lines);
-    if (prepare_hosts(&self, !launch->quiet && !launch->json_lines, &err) != RP_OK ||
-        size_up(&self, launch, &err) != RP_OK)
+    bool verbose = !launch->quiet && !launch->json_lines;
+    if (verbose)
+        prepare_hints(&self, stderr);
+    if (prepare_hosts(&self, verbose, &err) != RP_OK || size_up(&self, launch, &err) != RP_OK)
         return not_sized_up(&self, &err);
     return go(&self, launch, launch->command, NULL, auto_actors);
 }
@@ -261,6 +267,18 @@ static rp_status check_ends(const struct launch *launch, const struct run_config
     return RP_OK;
 }
 
+/* Refuses tables of another number of shards, before the run's own file names the new number. */
+static rp_status check_tables(const struct prepared *self, rp_error *err)
+{
+    const struct broker_config *broker = &self->config.broker;
+    const struct command_context context = {.folder = self->folder};
+    const char *folder = config_folder(broker);
+    char path[1024];
+    if (!folder || broker->shards.count == 0)
+        return RP_OK;
+    return config_check_folder(broker, command_keep(&context, folder, path, sizeof path), err);
+}
+
 int launch_reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
 {
     rp_error err = {0};
@@ -271,7 +289,7 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
         prepare_fini(self);
         return status;
     }
-    if (check_ends(launch, &self->config, state, &err) != RP_OK)
+    if (check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
         return finish(self, &err);
     if (state->here[0])
         snprintf(self->here, sizeof self->here, "%s", state->here);
@@ -293,7 +311,8 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
     if (prepare_hosts(self, !launch->quiet && !launch->json_lines, &err) != RP_OK)
         return not_sized_up(self, &err);
     /* The run was stopped while it was measured, or is to be measured again. */
-    if (prepare_is_auto(self) && size_up(self, launch, &err) != RP_OK)
+    bool sized = !prepare_is_auto(self) && self->config.broker.shards.count > 0;
+    if (!sized && size_up(self, launch, &err) != RP_OK)
         return not_sized_up(self, &err);
     run_folder_point_latest(self->config.launch.runs, self->folder);
     bool begins = state->legs == 0 && self->config.launch.engine == ENGINE_SLURM;

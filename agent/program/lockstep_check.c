@@ -45,6 +45,11 @@ static rp_status check_room(const struct run_config *config, const struct table_
 rp_status lockstep_check(const struct run_config *config, double batch, rp_error *err)
 {
     const struct table_config *table = run_config_table(config);
+    uint32_t shards = config_shards(&config->broker);
+    if (shards > 1)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a run in one process has one broker, and broker.shards says %u: write 1, or use replay-launch",
+                       shards);
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no table '%s' in broker.tables", config->adder.table);
     if (!config->actors.on || !config->learners.on)

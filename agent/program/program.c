@@ -162,6 +162,17 @@ static void settle_counts(struct run_config *run)
         run->learners.count = 1;
 }
 
+/* Listed shards, separated by commas: whichever of them runs knows the others. NULL: no memory. */
+static char *join_shards(const struct broker_config *broker)
+{
+    char *out = NULL;
+    size_t size = 0;
+    FILE *text = open_memstream(&out, &size);
+    for (uint32_t i = 0; text && i < config_shards(broker); i++)
+        fprintf(text, "%s%s", i > 0 ? "," : "", config_shard_endpoint(broker, i));
+    return text && fclose(text) == 0 ? out : NULL;
+}
+
 static int find_service(struct program *self)
 {
     const char *environment = getenv("REPLAY_ENDPOINT");
@@ -173,7 +184,11 @@ static int find_service(struct program *self)
                    ? -1
                    : cli_usage(self->name, "%s", err.text);
     bool told = self->endpoint || (environment && environment[0]);
-    self->service = endpoint_local(self->endpoint ? self->endpoint : told ? environment : self->run.broker.service);
+    bool listed = !told && config_shards(&self->run.broker) > 1 && config_shard_endpoint(&self->run.broker, 0);
+    self->service = listed ? join_shards(&self->run.broker)
+                           : endpoint_local(self->endpoint ? self->endpoint
+                                            : told         ? environment
+                                                           : self->run.broker.service);
     size_t length = self->service ? strlen(self->service) : 0;
     if (!told && length > 2 && strcmp(self->service + length - 2, ":0") == 0)
         return cli_usage(self->name,

@@ -97,6 +97,8 @@ static const struct json_row status_rows[] = {
     COUNT(actors_wanted),
     COUNT(learners),
     COUNT(learners_wanted),
+    COUNT(shards),
+    TEXT(shards_reason),
     COUNT(restarts),
     COUNT(memory),
     COUNT(memory_limit),

@@ -93,6 +93,8 @@ struct status {
     const struct status_host *hosts;                           /* borrowed */
     uint32_t n_hosts;                                          /* 0: only this machine */
     uint32_t actors, actors_wanted, learners, learners_wanted; /* running */
+    uint32_t shards;                                           /* of the broker */
+    char shards_reason[240];                                   /* why so many, as the plan says; "" */
     uint32_t restarts;
     uint64_t memory, memory_limit; /* memory of all processes; budget, 0: none */
     double cpu, cores;

@@ -271,6 +271,7 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
         out->most_actors = most(&model, &out->chosen, true);
         out->most_learners = most(&model, &out->chosen, false);
         plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
+        plan_choose_shards(input, &out->chosen, &out->broker);
     }
     plan_model_fini(&model);
     return status;

@@ -26,6 +26,7 @@
 #define PLAN_MAX_POINTS 16u
 #define PLAN_MAX_JOINTS 8u
 #define PLAN_MAX_OTHERS 6u
+#define PLAN_MAX_LOADS 16u
 
 /* One side alone, at one count. */
 struct plan_point {
@@ -53,6 +54,14 @@ struct plan_joint {
     struct idle_shares waits;        /* waits in the newest run, by cause; NAN and 0: none */
 };
 
+/* How busy the broker was in a joint run. */
+struct plan_load {
+    uint32_t shards, actors, learners;
+    double inserts; /* items/s */
+    double core;    /* share of the time for which the busiest core thread of all shards worked; NAN: not known */
+    double cores;   /* cores in use on the broker's machine, by all programs that were measured or disturbed them */
+};
+
 /* A machine of a run that has several; the first is the launcher's own. */
 struct plan_host {
     char name[64];
@@ -70,8 +79,12 @@ struct plan_input {
     double item_bytes; /* of an insert on the wire; 0: not known */
     struct plan_joint joints[PLAN_MAX_JOINTS];
     uint32_t n_joints;
-    double spi;   /* target: samples per insert */
-    double cores; /* cores that may be used */
+    struct plan_load loads[PLAN_MAX_LOADS];
+    uint32_t n_loads;
+    uint32_t fixed_shards; /* of the file; 0: auto */
+    uint32_t most_shards;  /* that tables and limiters allow */
+    double spi;            /* target: samples per insert */
+    double cores;          /* cores that may be used */
     double memory, broker_memory,
         other_memory; /* bytes: in all; of the broker with full tables; of other processes (evaluator) */
     uint32_t fixed_actors, fixed_learners; /* counts of the file; 0: auto */
@@ -108,8 +121,15 @@ struct plan_choice {
     char reason[240]; /* why the pair is chosen, or why not: "needs 3.1 cores of 2", "4% fewer inserts/s", ... */
 };
 
+/* Shards of the broker. */
+struct plan_broker {
+    uint32_t shards; /* 0: not known */
+    char reason[240];
+};
+
 struct plan {
     struct plan_choice chosen;
+    struct plan_broker broker;
     struct plan_choice others[PLAN_MAX_OTHERS]; /* the next best, and the nearest that do not fit, with the reason */
     uint32_t n_others;
     struct plan_choice best;             /* what auto would choose; differs from chosen if the file gives a number */
@@ -129,6 +149,12 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
 /* Finds the pair whose joint run would help most to choose, perhaps one that was run before; false: none is worth its
  * time. */
 bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learners);
+/* The same for a run of the chosen pair with more shards. (plan_shards.c) */
+bool plan_next_shards(const struct plan_input *input, const struct plan_choice *choice, uint32_t *shards);
+/* Chooses the number of shards for a pair: that of the file, or as many as pay. plan_solve does it for the chosen pair. */
+void plan_choose_shards(const struct plan_input *input, const struct plan_choice *choice, struct plan_broker *out);
+/* Adds a run; the newest of its pair and number of shards counts. */
+void plan_add_load(struct plan_input *input, const struct plan_load *load);
 /* Prints counts, predictions, bottleneck, memory, alternatives with reasons, and a comparison with the counts of the
  * file. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);

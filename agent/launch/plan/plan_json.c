@@ -70,6 +70,27 @@ static const struct json_row host_rows[] = {
     JSON_LIST_AS("curve", struct plan_host, curve.points, curve.n, point_rows),
     {0},
 };
+/* Plans of before there were shards have none of these. */
+static const struct json_row load_rows[] = {
+    COUNT(plan_load, shards),
+    COUNT(plan_load, actors),
+    COUNT(plan_load, learners),
+    REAL(plan_load, inserts),
+    REAL(plan_load, core),
+    REAL(plan_load, cores),
+    {0},
+};
+static const struct json_row shards_rows[] = {
+    COUNT(plan_input, fixed_shards),
+    COUNT(plan_input, most_shards),
+    JSON_LIST(struct plan_input, loads, n_loads, load_rows),
+    {0},
+};
+static const struct json_row broker_rows[] = {
+    COUNT(plan_broker, shards),
+    JSON_ROW(struct plan_broker, reason),
+    {0},
+};
 /* What one host gets of the chosen counts. */
 struct part {
     char name[sizeof((struct plan_host *)0)->name];
@@ -110,6 +131,7 @@ static const struct json_row plan_rows[] = {
 static struct json_object *input_object(const struct plan_input *input)
 {
     struct json_object *object = json_map_object(input_rows, input);
+    json_object_object_add(object, "broker", json_map_object(shards_rows, input));
     if (input->n_hosts == 0)
         return object;
     struct json_object *list = json_object_new_array(), *network = json_map_object(network_rows, input);
@@ -141,6 +163,8 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input)
     struct json_object *root = self ? json_map_object(plan_rows, self) : json_object_new_object();
     if (self && input->n_hosts > 0)
         json_object_object_add(root, "hosts", parts_object(&self->chosen, input));
+    if (self)
+        json_object_object_add(root, "broker", json_map_object(broker_rows, &self->broker));
     json_object_object_add(root, "input", input_object(input));
     const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
     char *copy = text ? strdup(text) : NULL;
@@ -177,12 +201,22 @@ static bool read_hosts(struct json_object *object, struct plan_input *out)
     return good;
 }
 
+/* What is missing is not known; the rest of the plan holds without it. */
+static void read_shards(struct json_object *object, struct plan_input *out)
+{
+    struct json_object *broker = NULL;
+    if (json_object_object_get_ex(object, "broker", &broker) && json_map_read(broker, shards_rows, out))
+        return;
+    out->n_loads = out->fixed_shards = 0;
+}
+
 static bool read_input(struct json_object *root, struct plan_input *out)
 {
     struct json_object *object = NULL;
     *out = (struct plan_input){0};
     bool good = json_object_is_type(root, json_type_object) && json_object_object_get_ex(root, "input", &object) &&
                 json_map_read(object, input_rows, out) && read_hosts(object, out);
+    read_shards(object, out);
     /* Bytes: later code converts them to an integer. */
     out->memory = out->memory > 0 ? fmin(out->memory, MOST_BYTES) : 0;
     good = good && plan_input_check(out, NULL) == RP_OK;
@@ -198,7 +232,10 @@ static bool is_count(uint32_t count)
 
 static bool read_plan(struct json_object *root, struct plan *out)
 {
+    struct json_object *broker = NULL;
     *out = (struct plan){0};
+    if (json_object_object_get_ex(root, "broker", &broker) && !json_map_read(broker, broker_rows, &out->broker))
+        out->broker = (struct plan_broker){0};
     return json_map_read(root, plan_rows, out) && is_count(out->chosen.actors) && is_count(out->chosen.learners) &&
            is_count(out->most_actors) && is_count(out->most_learners);
 }

@@ -81,7 +81,8 @@ static void print_waits(const struct plan_choice *choice, const struct plan_inpu
             100 * plan_learner_idle(choice, input), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
 }
 
-static void print_choice(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+static void print_choice(const struct plan_choice *choice, const struct plan_broker *broker,
+                         const struct plan_input *input, FILE *out)
 {
     format_buffer text, have;
     fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
@@ -96,6 +97,8 @@ static void print_choice(const struct plan_choice *choice, const struct plan_inp
     if (input->memory > 0)
         fprintf(out, " of %s", plan_bytes(have, input->memory));
     fprintf(out, "\n  because     %s\n", choice->reason);
+    if (broker->shards > 0)
+        fprintf(out, "  shards      %u: %s\n", broker->shards, broker->reason);
     const struct plan_joint *joint = plan_joint_of(input, choice->actors, choice->learners);
     if (joint && joint->others > 0)
         fprintf(out,
@@ -142,7 +145,7 @@ static void print_number(const char *key, uint32_t says, uint32_t best, const ch
 
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out)
 {
-    print_choice(&self->chosen, input, out);
+    print_choice(&self->chosen, &self->broker, input, out);
     if (input->n_hosts > 1)
         plan_print_where(&self->chosen, input, out);
     print_number("actors.count", input->fixed_actors, self->best.actors, self->best.reason, out);

@@ -269,12 +269,15 @@ static void add_dir(struct words *words, const struct command_context *context, 
 static void add_broker(struct words *words, const struct command_context *context)
 {
     const struct broker_config *broker = &context->config->broker;
-    const struct endpoints *bound = context->endpoints;
+    bool many = config_shards(broker) > 1; /* each shard has ports of its own, which only the broker's file knows */
+    const struct endpoints *bound = many ? NULL : context->endpoints;
     add_program(words, context, "replay-broker");
     words_add(words, "--section");
     words_add(words, "broker");
     words_add(words, "--endpoints-file");
     words_add(words, context->endpoints_file);
+    if (many && context->endpoints)
+        words_add(words, "--again");
     add_endpoint(words, "service", broker->service, bound ? bound->service : NULL);
     add_endpoint(words, "ingest", broker->ingest, bound ? bound->ingest : NULL);
     add_endpoint(words, "events", broker->events, bound ? bound->events : NULL);

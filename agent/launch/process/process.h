@@ -45,6 +45,7 @@ struct process {
 /* What a process with all its threads uses, and the processes that it has started (its group). */
 struct process_usage {
     int64_t cpu_ns;  /* since its start */
+    int64_t main_ns; /* of the one main thread among its processes that has used most: a broker's core thread */
     uint64_t memory; /* bytes without those of shared files */
     bool stopped;    /* by SIGSTOP */
 };

@@ -90,6 +90,16 @@ static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
     return true;
 }
 
+/* Takes the processor time of the main thread, which the scheduler counts in nanoseconds, if it is the most so far. */
+static void add_main(pid_t pid, struct process_usage *out)
+{
+    char path[64], text[128];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
+    int64_t ns = read_small(path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    if (ns > out->main_ns)
+        out->main_ns = ns;
+}
+
 static uint64_t kib_after(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -121,6 +131,7 @@ bool process_usage(const struct process *self, struct process_usage *out)
         }
         if (i == 0)
             out->stopped = state == 'T';
+        add_main(family.list[i], out);
         add_memory(family.list[i], out);
         add_children_of_all(&family, family.list[i]);
     }

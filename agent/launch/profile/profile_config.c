@@ -57,6 +57,8 @@ void profile_fill(const struct run_config *config, struct plan_input *out)
     out->fixed_learners = (uint32_t)config->learners.count;
     out->max_actors = (uint32_t)config->plan.max_actors;
     out->max_learners = (uint32_t)config->plan.max_learners;
+    out->fixed_shards = config->broker.shards.count;
+    out->most_shards = run_config_most_shards(config, profile_batch(config));
     out->near = NEAR;
     out->tolerance = config->plan.tolerance;
     if (out->n_hosts > 0)

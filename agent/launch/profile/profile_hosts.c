@@ -94,7 +94,7 @@ bool profile_hosts_leave_out(struct profile *self, uint32_t host)
 {
     struct plan_input *out = self->out;
     out->hosts[host].actors = out->hosts[host].learners = false;
-    out->n_joints = 0; /* they were made with the host */
+    out->n_joints = out->n_loads = 0; /* they were made with the host */
     plan_add_up(out);
     profile_fill(self->config, out);
     self->session.lost = PROFILE_NO_HOST;
@@ -208,7 +208,7 @@ bool profile_hosts_adopt(const struct host_pool *pool, struct plan_input *out, b
     out->hosts = hosts;
     out->n_hosts = n;
     if (!*same) {
-        out->n_joints = 0;
+        out->n_joints = out->n_loads = 0;
         out->network = 0;
         out->settled = false;
     }

@@ -35,7 +35,8 @@ static void shorten(const struct profile *self, uint32_t actors, uint32_t learne
     options->min_size = cut > 0 ? least : 0.0;
     if (limiter->kind == LIMITER_MIN_SIZE)
         return;
-    double room = fmax(8.0 * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
+    uint32_t shards = options->shards ? options->shards : config_shards(&self->config->broker);
+    double room = fmax(fmax(8.0, 2.0 * shards) * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
     if (limiter->error_buffer > room)
         options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
     bool bounds =
@@ -69,16 +70,31 @@ static rp_status start_pair(struct profile *self, uint32_t actors, uint32_t lear
     return status;
 }
 
-static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, struct plan_joint *joint,
-                              rp_error *err)
+/* Notes how busy the broker was. */
+static void note_load(struct profile *self, const struct plan_joint *joint, const struct profile_measured *measured,
+                      uint32_t shards)
+{
+    plan_add_load(self->out, &(struct plan_load){.shards = shards,
+                                                 .actors = joint->actors,
+                                                 .learners = joint->learners,
+                                                 .inserts = joint->inserts,
+                                                 .core = measured->core,
+                                                 .cores = measured->home + measured->others});
+}
+
+static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, uint32_t shards,
+                              struct plan_joint *joint, rp_error *err)
 {
     struct profile_session *session = &self->session;
     struct profile_measured measured;
     double fill_s = self->table->limiter.min_size / fmax(1e-9, plan_actors_rate(self->out, actors));
     int64_t limit_ns = PROFILE_FIRST_NS + (int64_t)(2e9 * fmin(fmax(fill_s, 0.0), JOINT_FILL_S));
     uint32_t done = self->joint_runs++;
-    profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together",
-                         actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s");
+    char with[32] = "";
+    if (shards > 1)
+        snprintf(with, sizeof with, " with %u shards", shards);
+    profile_session_tell(session, joint_share(done), joint_share(done + 1), "%u actor%s and %u learner%s together%s",
+                         actors, actors == 1 ? "" : "s", learners, learners == 1 ? "" : "s", with);
     RP_TRY(start_pair(self, actors, learners, err));
     if (self->config->evaluator.on)
         RP_TRY(profile_session_start(session, ROLE_EVALUATOR, 1, HOST_POOL_HOME, err));
@@ -98,20 +114,26 @@ static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t le
     for (int role = 0; role < ROLES; role++)
         joint->cpu += measured.cpu[role];
     profile_lasting_joint(self->items_per_step, measured.steps, joint);
+    note_load(self, joint, &measured, shards);
     return RP_OK;
 }
 
-static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learners, struct plan_joint *joint,
-                           rp_error *err)
+/* shards: 0: as the file says. */
+static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learners, uint32_t shards,
+                           struct plan_joint *joint, rp_error *err)
 {
     char name[24];
     snprintf(name, sizeof name, "joint-%u", self->joint_runs);
-    struct profile_session_options options = {
-        .profile = self->options, .name = name, .share = joint_share(self->joint_runs), .limited = true};
+    struct profile_session_options options = {.profile = self->options,
+                                              .name = name,
+                                              .share = joint_share(self->joint_runs),
+                                              .shards = shards,
+                                              .limited = true};
     shorten(self, actors, learners, &options);
     rp_status status = profile_session_open(&self->session, &options, err);
     if (status == RP_OK)
-        status = measure_pair(self, actors, learners, joint, err);
+        status =
+            measure_pair(self, actors, learners, shards ? shards : config_shards(&self->config->broker), joint, err);
     profile_session_close(&self->session);
     return status;
 }
@@ -121,12 +143,29 @@ static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learn
 static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
 {
     struct plan_joint joint, again;
-    RP_TRY(joint_run(self, actors, learners, &joint, err));
+    RP_TRY(joint_run(self, actors, learners, 0, &joint, err));
     if (joint.others > 0 && in_time(self)) {
-        RP_TRY(joint_run(self, actors, learners, &again, err));
+        RP_TRY(joint_run(self, actors, learners, 0, &again, err));
         joint = again.inserts > joint.inserts ? again : joint;
     }
     plan_add_joint(self->out, &joint);
+    return RP_OK;
+}
+
+/* Where the broker's core thread holds the chosen pair back: the same pair with more shards, as long as they pay. */
+static rp_status measure_shards(struct profile *self, rp_error *err)
+{
+    struct plan plan;
+    struct plan_joint joint;
+    uint32_t shards;
+    if (plan_solve(self->out, &plan, NULL) != RP_OK)
+        return RP_OK;
+    while (plan_next_shards(self->out, &plan.chosen, &shards)) {
+        rp_status status = joint_run(self, plan.chosen.actors, plan.chosen.learners, shards, &joint, err);
+        if (status == RP_CANCELLED || self->session.lost != PROFILE_NO_HOST)
+            return status == RP_CANCELLED ? status : RP_OK;
+        RP_TRY(status);
+    }
     return RP_OK;
 }
 
@@ -142,5 +181,5 @@ rp_status profile_measure_joints(struct profile *self, rp_error *err)
             return status;
     }
     self->out->settled = true;
-    return RP_OK;
+    return measure_shards(self, err);
 }

@@ -31,7 +31,7 @@ struct usage {
 
 /* Processor time and time of a process at the beginning. */
 struct mark {
-    int64_t cpu_ns, seen_ns;
+    int64_t cpu_ns, seen_ns, main_ns;
 };
 
 /* Calls visit for every process of the session, the broker first. */
@@ -76,13 +76,15 @@ static void set_mark(struct profile_worker *worker, int role, uint32_t number, v
     struct mark *marks = context;
     (void)role;
     bool none = worker->seen_ns == 0; /* no report yet: since its start */
-    marks[number] = (struct mark){none ? 0 : worker->cpu_ns, none ? worker->process.started_ns : worker->seen_ns};
+    marks[number] = (struct mark){none ? 0 : worker->cpu_ns, none ? worker->process.started_ns : worker->seen_ns,
+                                  none ? 0 : worker->main_ns};
 }
 
 /* Cores of each role since the marks. */
 struct cores {
     const struct mark *marks;
     double of[ROLES], home;
+    double core; /* of the broker's busiest core thread */
 };
 
 /* A report of a host covers the time since the report before; one that has not come counts as nothing used. */
@@ -95,6 +97,8 @@ static void add_cores(struct profile_worker *worker, int role, uint32_t number, 
     double used = (double)(worker->cpu_ns - mark->cpu_ns) / (double)(worker->seen_ns - mark->seen_ns);
     cores->of[role] += fmax(0.0, used);
     cores->home += worker->host == HOST_POOL_HOME ? fmax(0.0, used) : 0.0;
+    if (role == ROLE_BROKER && worker->main_ns >= mark->main_ns)
+        cores->core = (double)(worker->main_ns - mark->main_ns) / (double)(worker->seen_ns - mark->seen_ns);
 }
 
 struct idle_sum {
@@ -205,6 +209,8 @@ static rp_status measure_once(struct profile_session *self, const struct task *t
         out->cpu[role] = cores.of[role];
         out->memory[role] = after.memory[role];
     }
+    out->home = cores.home;
+    out->core = cores.core;
     out->others = machine_load_others(&before.machine, &after.machine, cores.home);
     return RP_OK;
 }

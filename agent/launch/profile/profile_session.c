@@ -104,6 +104,8 @@ static rp_status make_overrides(struct profile_session *self, const struct profi
     /* On loopback as in the run: what encryption costs belongs into the plan. */
     const struct run_keys *keys = self->options->keys;
     ok = ok && override(self, "broker.security.mode=%s", keys && keys->on ? "curve" : "none");
+    if (options->shards > 0)
+        ok = ok && override(self, "broker.shards=%u", options->shards);
     ok = ok && override_limiter(self, options);
     return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory to start processes");
 }

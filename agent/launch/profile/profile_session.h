@@ -14,6 +14,7 @@ struct profile_session_options {
     const struct profile_options *profile;
     const char *name; /* name of its folder below <folder>/profile */
     double share;     /* share of the whole work that is done, for progress */
+    uint32_t shards;  /* of the broker; 0: as the file says */
     bool limited;     /* use the table's own limiter; otherwise none */
     double min_size;  /* replaces the limiter's min_size; 0: unchanged */
     double buffer;    /* replaces error_buffer; 0: unchanged */
@@ -27,6 +28,7 @@ struct profile_worker {
     struct process process;
     uint32_t host;   /* index in the pool of hosts; 0: this machine */
     int64_t cpu_ns;  /* processor time at the last report */
+    int64_t main_ns; /* of the busiest main thread; of a broker, its core thread */
     int64_t seen_ns; /* when the last report came; 0: none yet */
     uint64_t memory; /* bytes at the last report */
 };
@@ -62,6 +64,8 @@ struct profile_measured {
     double actor_idle, learner_idle; /* share of the time for which the other side holds it back; NAN: not known */
     struct idle_shares idle_by;      /* all waits by cause */
     double others;                   /* cores that other programs took */
+    double home;                     /* cores that our processes used on this machine */
+    double core;                     /* share of the time for which the broker's busiest core thread worked */
 };
 
 /* Starts the broker and waits until it answers. profile_session_close must follow in any case. */

@@ -130,6 +130,7 @@ static void note_usage(struct profile_worker *worker)
     if (worker->host != HOST_POOL_HOME && worker->seen_ns > 0 && usage.cpu_ns == worker->cpu_ns)
         return;
     worker->cpu_ns = usage.cpu_ns;
+    worker->main_ns = usage.main_ns;
     worker->seen_ns = now_ns();
 }
 

@@ -236,6 +236,9 @@ void report_print(const struct report *self, const char *folder, FILE *out)
         fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
     print_return(self, out);
     print_stretches(self, out);
+    if (last->shards > 1)
+        fprintf(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
+                format_clean(clean, sizeof clean, last->shards_reason));
     report_hosts_print(last, out);
     fprintf(out, "report: %s/report.html\n", folder);
 }

@@ -124,6 +124,8 @@ static void put_run(struct json *out, const struct report *self, const struct re
     json_count(out, "restarts", last->restarts);
     json_count(out, "actors", last->actors_wanted);
     json_count(out, "learners", last->learners_wanted);
+    json_count(out, "shards", last->shards);
+    json_text(out, "shards_reason", last->shards_reason);
     json_real(out, "spi_target", last->spi_target);
     json_real(out, "peak_memory", data->peak_memory);
     json_real(out, "peak_cpu", data->peak_cpu);

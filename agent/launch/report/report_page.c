@@ -208,6 +208,17 @@ static void add_plan(struct text *out, const struct plan *plan)
     text_add(out, "</table></div>\n");
 }
 
+/* "The broker had 4 shards: ...". A broker alone is named where a plan says why. */
+static void add_shards(struct text *out, const struct status *last)
+{
+    if (last->shards < 2 && !last->shards_reason[0])
+        return;
+    text_add(out, "<p>The broker had %u shard%s%s", last->shards, last->shards == 1 ? "" : "s",
+             last->shards_reason[0] ? ": " : "");
+    plot_escape(out, last->shards_reason);
+    text_add(out, ".</p>\n");
+}
+
 static void add_link(struct text *out, const char *folder, const char *file, const char *ending, const char *text)
 {
     text_add(out, "<a href=\"%s", folder);
@@ -329,6 +340,7 @@ void report_page(struct text *out, const struct report *self, const struct repor
     add_outcome(out, self);
     add_charts(out, self, data);
     add_plan(out, self->plan);
+    add_shards(out, self->last);
     add_hosts(out, self->last);
     add_processes(out, self->last);
     add_events(out, data);

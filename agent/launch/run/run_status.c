@@ -208,6 +208,8 @@ static void fill_plan(const struct run *self, struct status *out)
     out->planned_samples = plan ? plan->chosen.samples : NAN;
     out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
     out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
+    out->shards = config_shards(&self->config->broker);
+    snprintf(out->shards_reason, sizeof out->shards_reason, "%s", plan ? plan->broker.reason : "");
     out->network_measured = input && input->network > 0 ? input->network : NAN;
     out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();

@@ -187,6 +187,17 @@ static void add_return(struct frame *self, uint32_t rows)
 
 /* ---- processes ---- */
 
+static void add_shards(struct frame *self)
+{
+    const struct status *s = self->status;
+    struct line *line = s->shards > 1 ? frame_row(self, RANK_PROCESSES, "broker") : NULL;
+    if (!line)
+        return;
+    line_put(line, TINT_NONE, "%u shards", s->shards);
+    if (s->shards_reason[0])
+        line_try(line, TINT_DIM, "   %s", s->shards_reason);
+}
+
 static void add_processes(struct frame *self)
 {
     const struct status *s = self->status;
@@ -204,6 +215,7 @@ static void add_processes(struct frame *self)
             line_try(line, ready < s->n_hosts ? TINT_WARN : TINT_NONE, "   hosts %u/%u", ready, s->n_hosts);
         }
     }
+    add_shards(self);
     line = frame_row(self, RANK_MEMORY, "memory");
     if (!line)
         return;

@@ -173,6 +173,23 @@ static void test_broker(void **state)
     run_config_free(&f.config);
 }
 
+/* Each shard has ports of its own, which a restarted broker finds in its file. */
+static void test_broker_with_shards(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static const char *const own[] = {"broker.shards=4", "broker.service=tcp://*:0", NULL};
+    begin(&f, own);
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints --again "
+           "--set broker.ingest=tcp://127.0.0.1:0 --set broker.events=tcp://127.0.0.1:0");
+    f.context.endpoints = NULL;
+    expect(&f.context, ROLE_BROKER, 0,
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
+           "--set broker.ingest=tcp://127.0.0.1:0 --set broker.events=tcp://127.0.0.1:0");
+    run_config_free(&f.config);
+}
+
 /* What the broker keeps lies in the run's folder, unless the file says another place. */
 static void test_broker_keeps(void **state)
 {
@@ -324,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_workers),
         cmocka_unit_test(test_our_programs_understand_it),
         cmocka_unit_test(test_broker),
+        cmocka_unit_test(test_broker_with_shards),
         cmocka_unit_test(test_broker_keeps),
         cmocka_unit_test(test_placeholders),
         cmocka_unit_test(test_error_names_the_placeholder),

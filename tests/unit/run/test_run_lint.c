@@ -47,6 +47,56 @@ static void test_error_buffer(void **state)
         "learners would wait for each other at every batch; write at least 32\n");
 }
 
+#define SHARDED                                                                                                        \
+    "agent: {batch: 32}\n"                                                                                             \
+    "broker:\n"                                                                                                        \
+    "  shards: 4\n"                                                                                                    \
+    "  tables:\n"                                                                                                      \
+    "    - name: replay\n"                                                                                             \
+    "      sampler: {kind: uniform}\n"                                                                                 \
+    "      limiter:\n"                                                                                                 \
+    "        kind: sample_to_insert_ratio\n"
+
+static void test_shards(void **state)
+{
+    (void)state;
+    runtext_expect(SHARDED "        error_buffer: 128\n", "");
+    runtext_expect(SHARDED "        error_buffer: 127\n",
+                   "run.yaml:9:23: broker.tables[0].limiter.error_buffer: 127 is 31.75 for each of 4 shards, below one "
+                   "batch of 32 (agent.batch): samplers would wait at every batch; write at least 128, or fewer "
+                   "shards\n");
+    runtext_expect(SHARDED "        min_diff: 0\n        max_diff: 240\n",
+                   "run.yaml:7:7: broker.tables[0].limiter: max_diff less min_diff is 60 for each of 4 shards, below "
+                   "two batches of 32 (agent.batch): samplers would wait at every batch; let them be 256 apart, or "
+                   "write fewer shards\n");
+    runtext_expect("broker: {shards: 2, tables: [{name: replay, sampler: {kind: max_heap}, limiter: {kind: none}}]}",
+                   "run.yaml:1:45: broker.tables[0].sampler: the sampler 'max_heap' cannot be used over shards: it has "
+                   "no mass by which a batch could be divided among them. Use uniform, prioritized or fifo\n");
+}
+
+/* What auto may try: as many as leave each shard room for a batch. */
+static void test_most_shards(void **state)
+{
+    (void)state;
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(
+        run_config_read_text("run.yaml",
+                             "broker: {shards: auto, tables: [{name: replay, sampler: {kind: uniform}, limiter: "
+                             "{kind: sample_to_insert_ratio, min_size: 100, error_buffer: 800}}]}",
+                             NULL, &config, report));
+    assert_int_equal(config.broker.shards.count, 0);
+    assert_int_equal(config_shards(&config.broker), 1);
+    assert_int_equal(run_config_most_shards(&config, 100), 8);
+    assert_int_equal(run_config_most_shards(&config, 101), 4);
+    assert_int_equal(run_config_most_shards(&config, 500), 1);
+    assert_true(run_config_set_shards(&config, 4));
+    assert_int_equal(config_shards(&config.broker), 4);
+    assert_null(config_shard_endpoint(&config.broker, 0));
+    run_config_free(&config);
+    schema_report_destroy(&report);
+}
+
 static void test_queue(void **state)
 {
     (void)state;
@@ -507,6 +557,8 @@ int main(void)
         cmocka_unit_test(test_min_size),
         cmocka_unit_test(test_python_environments),
         cmocka_unit_test(test_error_buffer),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_most_shards),
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_times_sampled),
         cmocka_unit_test(test_updates),

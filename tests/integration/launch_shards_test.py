@@ -1,0 +1,106 @@
+"""A run whose broker has shards: it learns while shards and their parent are killed, keeps its tables, and refuses what shards cannot
+do."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+
+from launches import PATIENCE, Place, check, equal, program, sets  # noqa: E402
+from harness import Runner, contains  # noqa: E402
+
+test = Runner()
+CONFIG = (pathlib.Path(__file__).resolve().parent.parent.parent / "configs" / "shards.yaml").read_text()
+SHARDS = 4
+
+
+def children(pid):
+    try:
+        return [int(word) for word in pathlib.Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()]
+    except OSError:
+        return []
+
+
+def endpoints(run):
+    """The names of the endpoints file, with their values."""
+    return dict(line.split() for line in (run.folder / "endpoints").read_text().splitlines())
+
+
+def steps(run):
+    return (run.read("status.json") or {}).get("steps", 0)
+
+
+def kill_shard(run):
+    """The parent starts another one in its place."""
+    parent = run.pid("broker")
+    before = children(parent)
+    equal(len(before), SHARDS, "shards")
+    os.kill(before[2], signal.SIGKILL)
+    run.await_alive(lambda: len(children(parent)) == SHARDS and before[2] not in children(parent), "another shard")
+    equal(run.starts("broker"), 1, "starts of the parent")
+
+
+def kill_parent(run):
+    """The launcher starts another one, and all shards listen where they did."""
+    before = endpoints(run)
+    os.kill(run.pid("broker"), signal.SIGKILL)
+    run.await_start("broker", 2)
+    run.await_alive(lambda: len(children(run.pid("broker"))) == SHARDS, "the shards of another parent")
+    taken = steps(run)
+    run.await_alive(lambda: steps(run) > taken + 200, "more steps")
+    equal(endpoints(run), before, "endpoints")
+
+
+@test
+def test_goal_with_faults():
+    """With keys and a journal. Faults come first, so that the goal, which may be reached early, ends no run in the middle of one."""
+    with Place(CONFIG) as place:
+        run = place.launch("--folder", "run", *sets("stop.value=.inf", "broker.journal.dir=broker", "launch.backoff=50ms",
+                                                    "broker.security.mode=curve", "plan.cores=8"))
+        run.await_alive(lambda: steps(run) > 1500, "steps")
+        kill_shard(run)
+        taken = steps(run)
+        run.await_alive(lambda: steps(run) > taken + 500, "more steps")
+        kill_parent(run)
+        status = run.read("status.json")
+        broker = next(p for p in status["processes"] if p["name"] == "broker")
+        check(broker["memory"] > 4 * SHARDS << 20, "the memory of all shards:", broker)
+        equal((status["shards"], broker["restarts"]), (SHARDS, 1), "shards, restarts")
+        run.signal(signal.SIGINT)
+        run.ends()
+        place.nobody_left()
+        equal(sorted(p.name for p in (run.folder / "broker").iterdir()), ["shard-%d" % i for i in range(SHARDS)], "folders")
+        _, said = place.call("resume", "run", *sets("stop.value=475", "broker.shards=2"), status=1)
+        contains(said, "those of 4 shards")
+        again = place.start("resume", "run", *sets("stop.value=475"))
+        contains(again.ends(seconds=3 * PATIENCE), "the tables are those of the journal")
+        report = run.read("report.json")
+        equal((report["exit"], report["shards"]), ("done", SHARDS), "exit, shards")
+        check(report["final_value"] >= 475, "the return is", report["final_value"])
+        place.nobody_left()
+
+
+@test
+def test_refused():
+    with Place(CONFIG) as place:
+        for sets_, sentence in (
+                (["broker.shards=[tcp://a:7600, tcp://b:7600]"], "a list of brokers, which somebody starts"),
+                (["broker.shards=256"], "between 1 and 255"),
+                (["broker.shards=32"], "below one batch of 64"),
+                (["broker.tables[0].sampler.kind=lifo"], "cannot be used over shards"),
+                (["broker.tables[0].limiter={kind: stack}"], "a stack over shards has no meaning")):
+            _, said = place.call("check", str(place.config), *sets(*sets_), status=2)
+            contains(said, sentence)
+        said, _ = place.call("check", str(place.config), *sets("plan.cores=2"))
+        contains(said, "hint: broker.shards is 4, and this machine has 2 cores")
+        said, _ = place.call("check", str(place.config), *sets("plan.cores=8"))
+        check("hint" not in said, said)
+        single = subprocess.run([program("single"), "-c", str(place.config)], capture_output=True, text=True)
+        check(single.returncode != 0, single)
+        contains(single.stderr, "has one broker")
+
+
+sys.exit(test.main())

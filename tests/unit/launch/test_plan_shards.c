@@ -1,0 +1,143 @@
+/* How many shards pay: numbers from runs with one shard and with more. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/plan/plan.h"
+#include "tests/support/curves.h"
+
+static const struct plan_choice pair = {.actors = 8, .learners = 2};
+
+/* A machine and a run of the pair with one shard. */
+static struct plan_input input_of(double machine, double core, double used)
+{
+    struct plan_input input = {.cores = machine, .most_shards = 128};
+    plan_add_load(&input, &(struct plan_load){1, 8, 2, 1e6, core, used});
+    return input;
+}
+
+static void add_run(struct plan_input *input, uint32_t shards, double inserts, double core, double used)
+{
+    plan_add_load(input, &(struct plan_load){shards, pair.actors, pair.learners, inserts, core, used});
+}
+
+static void expect(const struct plan_input *input, uint32_t next, uint32_t chosen, const char *reason)
+{
+    struct plan_broker broker;
+    uint32_t shards = 0;
+    plan_choose_shards(input, &pair, &broker);
+    bool more = plan_next_shards(input, &pair, &shards);
+    assert_int_equal(more ? shards : 0, next);
+    assert_int_equal(broker.shards, chosen);
+    assert_string_equal(broker.reason, reason);
+}
+
+static void one_is_enough_for_a_broker_that_waits(void **state)
+{
+    (void)state;
+    struct plan_input input = input_of(16, 0.3, 6);
+    expect(&input, 0, 1, "the broker's core thread works 30% of the time: more shards would gain nothing");
+    input = input_of(2, 0.95, 2);
+    expect(&input, 0, 1,
+           "the broker's core thread works 95% of the time, but only 0 of 2 cores are left for more shards");
+    input = (struct plan_input){.cores = 16, .most_shards = 128};
+    expect(&input, 0, 1, "it was not measured how busy the broker is");
+    input = input_of(16, NAN, 6);
+    expect(&input, 0, 1, "it was not measured how busy the broker is");
+}
+
+static void shards_are_doubled_while_they_pay(void **state)
+{
+    (void)state;
+    struct plan_input input = input_of(16, 0.97, 4);
+    expect(&input, 2, 1, "the broker's core thread works 97% of the time, and more were not measured");
+    add_run(&input, 2, 1.9e6, 0.9, 6);
+    expect(&input, 4, 2,
+           "+90% inserts/s against one; the busiest core thread works 90% of the time, and more were not measured");
+    add_run(&input, 4, 2.5e6, 0.4, 9);
+    expect(
+        &input, 0, 4,
+        "+150% inserts/s against one; the busiest core thread works 40% of the time: more shards would gain nothing");
+    add_run(&input, 4, 1.93e6, 0.7, 9);
+    expect(&input, 0, 2,
+           "+90% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards gave only +2%");
+    assert_int_equal(input.n_loads, 3); /* the newest of a number counts */
+}
+
+static void tables_and_cores_bound_them(void **state)
+{
+    (void)state;
+    uint32_t shards;
+    struct plan_input input = input_of(16, 0.97, 4);
+    input.most_shards = 1;
+    expect(
+        &input, 0, 1,
+        "the broker's core thread works 97% of the time, but the table's sampler, limiter or sizes allow no 2 shards");
+    input = input_of(3, 0.97, 1.5);
+    add_run(&input, 2, 2e6, 0.9, 1.9);
+    assert_false(plan_next_shards(&input, &pair, &shards)); /* four on three cores */
+    /* The broker's own machine counts. */
+    struct plan_host hosts[2] = {{.cores = 2}, {.cores = 64}};
+    input = input_of(66, 0.97, 1.8);
+    input.hosts = hosts;
+    input.n_hosts = 2;
+    assert_false(plan_next_shards(&input, &pair, &shards));
+}
+
+static void a_number_of_the_file_is_kept(void **state)
+{
+    (void)state;
+    struct plan_input input = input_of(16, 0.97, 4);
+    input.fixed_shards = 1;
+    expect(&input, 0, 1,
+           "broker.shards says so; the busiest core thread works 97% of the time, so more may pay (auto measures it)");
+    input.fixed_shards = 4;
+    expect(&input, 0, 4, "broker.shards says so");
+    add_run(&input, 4, 1e6, 0.1, 4);
+    expect(&input, 0, 4, "broker.shards says so; the busiest core thread works 10% of the time, so one would do");
+}
+
+static void a_plan_has_them_and_json_keeps_them(void **state)
+{
+    (void)state;
+    struct plan_input input = curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB),
+                                           curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25),
+                      back;
+    struct plan plan = curves_solve(&input), plan_back;
+    plan_add_load(&input, &(struct plan_load){1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5});
+    input.most_shards = 8;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.broker.shards, 1);
+    assert_non_null(strstr(plan.broker.reason, "25%"));
+    char *text = plan_to_json(&plan, &input);
+    assert_true(plan_from_json(text, &plan_back, &back));
+    assert_string_equal(plan_back.broker.reason, plan.broker.reason);
+    assert_int_equal(back.n_loads, 1);
+    assert_true(back.loads[0].core == 0.25 && back.most_shards == 8 && back.fixed_shards == 0);
+    plan_input_free(&back);
+    /* A plan of before there were shards is still a plan. */
+    for (char *at = text; (at = strstr(at, "\"broker\""));)
+        memcpy(at, "\"broken\"", 8);
+    assert_true(plan_from_json(text, &plan_back, &back));
+    assert_int_equal(plan_back.broker.shards, 0);
+    assert_int_equal(back.n_loads, 0);
+    plan_input_free(&back);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_is_enough_for_a_broker_that_waits), cmocka_unit_test(shards_are_doubled_while_they_pay),
+        cmocka_unit_test(tables_and_cores_bound_them),           cmocka_unit_test(a_number_of_the_file_is_kept),
+        cmocka_unit_test(a_plan_has_them_and_json_keeps_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
