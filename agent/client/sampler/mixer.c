@@ -238,7 +238,6 @@ static rp_status learn(struct mixer *self, rp_error *err)
         if (!is_permit || part->deal > DEAL_QUEUE)
             return err_set(err, RP_BAD_MESSAGE, "the broker does not say how table '%s' is sampled over shards",
                            part->source.table);
-        group->deal = (enum deal)part->deal;
         if (group->deal == DEAL_PERMITS && part->buffer > 0 && self->options.batch_size > part->buffer)
             return err_set(err, RP_INVALID_ARGUMENT,
                            "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "

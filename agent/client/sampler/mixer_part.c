@@ -106,6 +106,19 @@ static void read_sample_state(struct part *self, const struct conn_reply *reply,
     set_state(self, mass, room, table_size);
 }
 
+/* The first answer says how the part is sampled, before anything is picked there. A group follows its first part. */
+static void learn_deal(struct part *self)
+{
+    struct group *group = &self->mixer->groups[self->group];
+    if (self->known || group->deal == DEAL_PLAIN)
+        return;
+    if (group->deal == DEAL_UNKNOWN && self->deal <= DEAL_QUEUE)
+        group->deal = (enum deal)self->deal;
+    self->source.paid = group->deal != DEAL_QUEUE;
+    self->source.options.whole = 0;
+    self->source.options.flexible = group->deal == DEAL_QUEUE;
+}
+
 bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted)
 {
     uint64_t values[8] = {0}; /* by field */
@@ -121,6 +134,7 @@ bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_
     self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
     self->min_size = at_most(values[6], MOST_COUNT);
     self->buffer = as_double(values[7]);
+    learn_deal(self);
     self->known = true;
     *granted = (uint32_t)at_most(values[1], most);
     return true;

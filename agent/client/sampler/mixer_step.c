@@ -59,22 +59,6 @@ static void look_at_parts(struct mixer *self, int64_t now_ns)
     }
 }
 
-/* Learns how a group is sampled from the first part that answers. */
-static void learn_deals(struct mixer *self)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        struct part *part = &self->parts[p];
-        struct group *group = &self->groups[part->group];
-        if (!part->known || group->deal == DEAL_PLAIN)
-            continue;
-        if (group->deal == DEAL_UNKNOWN && part->deal <= DEAL_QUEUE)
-            group->deal = part->deal;
-        part->source.paid = group->deal != DEAL_QUEUE;
-        part->source.options.whole = 0;
-        part->source.options.flexible = group->deal == DEAL_QUEUE;
-    }
-}
-
 /* Asks for states that are old, and of parts that have never answered. Released meanwhile. */
 static void ask_states(struct mixer *self, int64_t now_ns)
 {
@@ -261,7 +245,6 @@ int64_t mixer_step(struct mixer *self)
         while (part_decode(&self->parts[p]))
             ;
     look_at_parts(self, now);
-    learn_deals(self);
     plans_draw(self, now);
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_PERMITS && mixer_is_open(self))

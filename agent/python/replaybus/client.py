@@ -150,7 +150,7 @@ class Client:
         return Change(*self._request("delete", timeout, table, 0, 0, None, as_keys(keys)))
 
     def fetch(self, table: str, keys: Any, timeout: Timeout = DEFAULT) -> Batch:
-        """Items by key, without counting as samples. Missing keys are left out."""
+        """Items by key, without counting as samples. Missing keys are left out. With shards, items come one shard after another."""
         return Batch(self._request("fetch", timeout, table, 0, 0, None, as_keys(keys)), {})
 
     # ---- looking and operating

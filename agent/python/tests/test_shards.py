@@ -20,14 +20,9 @@ def shards(request):
 @pytest.fixture
 def client(shards):
     with shards.client(timeout=20) as client:
+        for table in client.tables:
+            client.reset(table)
         yield client
-        while written:
-            broker, table, keys = written.pop()
-            if broker is client:
-                client.delete(table, keys)
-
-
-written: list = []
 
 
 def fill(client, table, episodes, priority=lambda i: 1.0):
@@ -39,9 +34,7 @@ def fill(client, table, episodes, priority=lambda i: 1.0):
             keys.append(writer.item(table, priority(i)))
             writer.end_episode(wait=False)
         writer.flush(timeout=20)
-    keys = np.array(keys, np.uint64)
-    written.append((client, table, keys))
-    return keys
+    return np.array(keys, np.uint64)
 
 
 def test_one_table_over_shards(client):
@@ -49,24 +42,30 @@ def test_one_table_over_shards(client):
     owners = keys >> np.uint64(56)
     assert set(owners.tolist()) == set(range(N))  # episodes go to all shards
     assert len(set(keys.tolist())) == 60
-    with client.sampler("replay", 64, beta=1.0, max_samples=64 * 8) as sampler:
-        picks = collections.Counter()
-        for batch in sampler:
-            assert (batch.shard == batch.key >> np.uint64(56)).all() and batch.source is None
-            places = [np.flatnonzero(keys == key)[0] for key in batch.key]
-            assert batch.data["x"][:, 0].tolist() == places
-            # Exact up to the age of the masses, and nobody writes.
-            wanted = batch.priority / (20 * (1 + 2 + 3))
-            assert np.allclose(batch.probability, wanted)
-            weights = 1 / (60 * batch.probability)
-            assert np.allclose(batch.weight, weights / weights.max(), rtol=1e-5)
-            picks.update(places)
-    assert sum(picks.values()) == 64 * 8
+    info = client.info("replay")
+    assert info["tables"][0]["size"] == 60 and len(info["shards"]["shard"]) == N
+    picks = collections.Counter()
+    for _ in range(8):  # each sampler learns of the shards anew
+        with client.sampler("replay", 64, beta=1.0, max_samples=64 * 8) as sampler:
+            for batch in sampler:
+                assert (batch.shard == batch.key >> np.uint64(56)).all() and batch.source is None
+                places = [np.flatnonzero(keys == key)[0] for key in batch.key]
+                assert batch.data["x"][:, 0].tolist() == places
+                # Exact, because the masses do not change here.
+                wanted = batch.priority / (20 * (1 + 2 + 3))
+                assert np.allclose(batch.probability, wanted)
+                weights = 1 / (60 * batch.probability)
+                assert np.allclose(batch.weight, weights / weights.max(), rtol=1e-5) and batch.info["table_size"] == 60
+                picks.update(places)
+    assert sum(picks.values()) == 8 * 64 * 8 and len(picks) == 60
     assert client.update("replay", keys, np.where(np.arange(60) == 7, 1.0, 0.0)) == (60, 0, 0)
     with client.sampler("replay", 16, max_samples=160) as sampler:
         batches = list(sampler)  # shards' masses are asked for first, so that the first batch has the new priorities
     assert {key for batch in batches for key in batch.key} == {keys[7]}
+    fetched = client.fetch("replay", keys[[3, 50, 11]])
+    assert dict(zip(fetched.key.tolist(), fetched.data["x"][:, 0])) == {int(keys[i]): i for i in (3, 50, 11)}
     assert client.delete("replay", keys[:30]).applied == 30
+    assert sorted(item["key"] for item in client.items("replay")) == sorted(keys[30:].tolist())
 
 
 def test_any_endpoint_and_a_list(shards, client):

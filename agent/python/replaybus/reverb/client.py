@@ -102,6 +102,7 @@ class Client:
             for table, priority in priorities.items():
                 writer.create(table, float(priority), fields)
             writer.flush()
+            writer.end_episode()  # each insert is an episode, as in Reverb; with shards, the next one may go to another
 
     def _insert_writer(self) -> ItemWriter:
         """The writer of this thread's inserts. A forked child gets its own: the streams belong to the parent."""
