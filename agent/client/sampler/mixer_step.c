@@ -116,7 +116,7 @@ static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
     struct group *group = &self->groups[g];
     struct part *part;
     for (uint64_t missing; (missing = permits_missing(self, g)) > 0 && (part = roomiest(self, group, now_ns));) {
-        uint64_t share = (missing + parts_to_ask(self, group, now_ns) - 1) / parts_to_ask(self, group, now_ns);
+        uint64_t n = parts_to_ask(self, group, now_ns), share = n ? (missing + n - 1) / n : missing;
         uint64_t count = part->room > share ? part->room : share;
         count = count < missing ? count : missing;
         part_permit(part, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX);
