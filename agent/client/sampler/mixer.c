@@ -285,9 +285,11 @@ static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
         return false;
     for (uint32_t g = 0; g < self->n_groups; g++)
         widest = self->groups[g].n > widest ? self->groups[g].n : widest;
-    self->capacity = self->options.in_flight > 2 * widest ? self->options.in_flight : 2 * widest;
+    self->capacity = self->options.in_flight > MOST_AHEAD * widest ? self->options.in_flight : MOST_AHEAD * widest;
     if (self->options.on_demand)
         self->capacity = 1;
+    self->window = self->options.in_flight > LEAST_AHEAD * widest ? self->options.in_flight : LEAST_AHEAD * widest;
+    self->window = self->window < self->capacity ? self->window : self->capacity;
     self->inlined = self->options.on_demand || conn_is_hosted(self->parts[0].source.conn);
     self->pool = batch_pool_new(self->capacity + 2);
     seed(self);
@@ -430,7 +432,8 @@ static rp_status give_batch(struct mixer *self, rp_batch **batch)
     self->stats.items += (*batch)->info.n;
     if (!plan->batches) {
         self->head++;
-        mixer_wake(self);
+        if (self->inlined || plans_due(self))
+            mixer_wake(self);
     }
     return RP_OK;
 }

@@ -38,6 +38,10 @@ enum deal { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE, DEAL_PLAIN, DEAL_UNKNOWN };
 #define SILENT_NS NS_PER_S
 #define AWAY_NS (NS_PER_S / 4)
 #define RETRY_NS (100 * NS_PER_MS)
+/* Batches ahead for each part of the widest group: at least, and as long as all of them take no more than these bytes. */
+#define LEAST_AHEAD 2u
+#define MOST_AHEAD 8u
+#define AHEAD_BYTES (UINT64_C(64) << 20)
 
 struct pick {
     struct part *part;
@@ -161,6 +165,7 @@ struct mixer {
     uint64_t asked;             /* items of plans that are not dealt */
     uint64_t got;               /* items of batches that are */
     uint32_t capacity;          /* plans */
+    uint32_t window;            /* of them: how many there may be now */
     uint64_t head, build, tail; /* plans: next to take, next to deal out, next to draw; modulo capacity */
     struct plan *plans;
     rp_sampler_stats stats;
@@ -217,8 +222,14 @@ int64_t mixer_step(struct mixer *self);
 bool mixer_is_quiet(const struct mixer *self);
 
 /* mixer_plan.c: plans. Lock held. */
+/* True if half of the window is free: plans are drawn in bursts. */
+bool plans_due(const struct mixer *self);
 /* Draws as many plans as there is room for, if a burst is due. */
 void plans_draw(struct mixer *self, int64_t now_ns);
+/* True if the next batch can be dealt out. */
+bool plans_wait_no_more(struct mixer *self);
+/* Sets how many plans there may be: the more the smaller they are, but no more than the limiters could pay for. */
+void plans_set_window(struct mixer *self, uint64_t batch_bytes);
 /* Pays the plans that the permits are enough for, and draws which parts give their items. */
 void plans_pay(struct mixer *self);
 /* Draws the items again that a part owes and cannot give. False: no other part can. */

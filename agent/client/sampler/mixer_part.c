@@ -340,11 +340,13 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
         self->excused += pick->count - n;
     if (status == RP_OK && self->source.paid && n == 0)
         self->mass = 0; /* until it says again that it has some */
+    bool whole = status == RP_OK && n == pick->count;
     if (n)
         list_add(&self->done, pick);
     else
         pick_free(pick);
-    mixer_wake(mixer);
+    if (!whole || mixer->inlined || mixer->build == mixer->tail || plans_wait_no_more(mixer))
+        mixer_wake(mixer); /* otherwise there is nothing to do about it before other parts have answered */
 }
 
 bool part_decode(struct part *self)

@@ -30,7 +30,7 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
 static uint32_t next_count(const struct mixer *self)
 {
     uint64_t max = self->options.max_samples, planned = self->got + self->asked;
-    if (self->stopping || self->ending || self->tail - self->head >= self->capacity)
+    if (self->stopping || self->ending || self->tail - self->head >= self->window)
         return 0;
     if (self->options.on_demand && (!self->wanted || self->build < self->tail))
         return 0;
@@ -54,10 +54,44 @@ static void draw(struct mixer *self, uint32_t count)
     self->asked += count;
 }
 
+bool plans_due(const struct mixer *self)
+{
+    uint64_t used = self->tail - self->head, room = self->window > used ? self->window - used : 0;
+    return room >= 1 && room >= self->window / 2;
+}
+
+static uint32_t widest(const struct mixer *self)
+{
+    uint32_t most = 1;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        most = self->groups[g].n > most ? self->groups[g].n : most;
+    return most;
+}
+
+/* Returns how many batches the limiters of a group could pay for, half of the way between their bounds. */
+static uint32_t payable(const struct mixer *self, const struct group *group)
+{
+    double width = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        width += self->parts[p].buffer;
+    double batches = width / 2 / (self->options.batch_size * group->share);
+    return group->deal != DEAL_PERMITS || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
+}
+
+void plans_set_window(struct mixer *self, uint64_t batch_bytes)
+{
+    uint32_t least = LEAST_AHEAD * widest(self);
+    uint64_t window = batch_bytes ? AHEAD_BYTES / batch_bytes : self->capacity;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        window = payable(self, &self->groups[g]) < window ? payable(self, &self->groups[g]) : window;
+    window = window > least ? window : least;
+    window = window > self->options.in_flight ? window : self->options.in_flight;
+    self->window = window < self->capacity ? (uint32_t)window : self->capacity;
+}
+
 void plans_draw(struct mixer *self, int64_t now_ns)
 {
-    uint64_t room = self->capacity - (self->tail - self->head);
-    if (room < 1 || room < self->capacity / 2)
+    if (!plans_due(self))
         return;
     if (self->build == self->tail)
         self->last_ns = now_ns; /* a stream without requests has not waited */
@@ -353,6 +387,12 @@ static void take_what_is_there(struct mixer *self, struct plan *plan)
     }
 }
 
+bool plans_wait_no_more(struct mixer *self)
+{
+    struct plan *plan = plan_at(self, self->build);
+    return self->build < self->tail && plan->state == PLAN_PAID && is_complete(self, plan);
+}
+
 /* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
 static void deal_queue(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count)
 {
@@ -372,18 +412,22 @@ static void deal_queue(struct mixer *self, struct plan *plan, const struct group
 
 static void finish_batches(struct mixer *self, struct plan *plan)
 {
-    uint64_t size = 0;
+    uint64_t size = 0, bytes = 0;
     for (uint32_t p = 0; p < self->n_parts; p++)
         size += self->parts[p].size;
     bool several = plan->batches && plan->batches->next;
     for (rp_batch *batch = plan->batches; batch; batch = batch->next) {
         batch->info.table_size = size;
+        for (uint32_t f = 0; f < batch->info.n_fields; f++)
+            bytes += batch->fields[f].bytes;
         batch->info.partial = plan->missing > 0 || several;
         if (!batch->text[0] && several)
             strcpy(batch->text, "the items of the batch do not all have the same fields");
         else if (!batch->text[0] && plan->missing)
             mixer_explain(self, batch->text, sizeof batch->text);
     }
+    if (!self->options.on_demand)
+        plans_set_window(self, bytes);
 }
 
 void plan_finish(struct mixer *self, struct plan *plan)
@@ -472,6 +516,7 @@ void plans_build(struct mixer *self)
         self->asked -= plan->count - plan->missing;
         self->got += plan->join ? plan->count - plan->missing : 0;
         self->build++;
+        self->news = self->news || self->build < self->tail; /* plans that wait for permits may be paid now */
         for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
             while (part_copy(&self->parts[p]))
                 ;

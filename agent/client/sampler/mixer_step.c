@@ -78,7 +78,7 @@ static uint64_t permits_missing(struct mixer *self, uint32_t g)
     struct group *group = &self->groups[g];
     uint64_t want = plans_want(self, g, PLAN_DRAWN), have = group->stock + group->out;
     uint64_t max = self->options.max_samples, planned = self->got + self->asked;
-    double ahead = self->options.on_demand ? 0 : (double)self->capacity / 2 * self->options.batch_size;
+    double ahead = self->options.on_demand ? 0 : (double)self->window / 2 * self->options.batch_size;
     if (max)
         ahead = planned >= max ? 0 : ahead < (double)(max - planned) ? ahead : (double)(max - planned);
     if (self->ending)
