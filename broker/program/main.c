@@ -233,7 +233,7 @@ static int serve(const struct options *options, const struct broker_config *conf
         fprintf(stderr, "replay-broker: %s\n", err.text);
     }
     face_close(&face);
-    int status = stop(&broker, started == RP_OK ? 0 : 1);
+    int status = stop(&broker, started == RP_OK || started == RP_CANCELLED ? 0 : 1); /* cancelled: asked to end */
     if (started != RP_OK)
         return status;
     log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);

@@ -201,12 +201,16 @@ static void send_list(const struct parent *self, struct shard *shard)
     shard->told = false;
 }
 
-static void stop(struct parent *self)
+/* Passes a signal on that ends everything. A shard that still waits for the list learns of it by the end of its link: the signal
+ * may have reached it just before it began to wait. */
+static void stop(struct parent *self, int signal_number)
 {
     self->stopping = true;
-    for (uint32_t i = 0; i < self->n; i++)
+    for (uint32_t i = 0; i < self->n; i++) {
         if (self->shards[i].pid)
-            kill(self->shards[i].pid, SIGTERM);
+            kill(self->shards[i].pid, signal_number);
+        close_link(&self->shards[i]);
+    }
 }
 
 static void tell_all(struct parent *self)
@@ -218,7 +222,7 @@ static void tell_all(struct parent *self)
     if (!self->ready && write_file(self, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
         self->failed = true;
-        stop(self);
+        stop(self, SIGTERM);
         return;
     }
     for (uint32_t i = 0; i < self->n; i++)
@@ -288,8 +292,9 @@ static void ended(struct parent *self, uint32_t number, int status)
     describe(status, why, sizeof why);
     shard->pid = 0;
     close_link(shard);
-    if (self->stopping) {
-        self->failed = self->failed || status != 0;
+    if (self->stopping) { /* a signal ends a shard that has not begun to serve */
+        bool by_us = WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGINT);
+        self->failed = self->failed || (status != 0 && !by_us);
         return;
     }
     if (!self->ready) { /* the shard has said why on standard error */
@@ -297,7 +302,7 @@ static void ended(struct parent *self, uint32_t number, int status)
                 number, why);
         self->failed = true;
         self->status = WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
-        stop(self);
+        stop(self, SIGTERM);
         return;
     }
     if (time - shard->start_ns > WELL_NS || !shard->pause_ns)
@@ -328,7 +333,10 @@ static void take_signal(struct parent *self)
         reap(self);
         return;
     }
-    self->stopping = self->stopping || info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+    if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
+        stop(self, (int)info.ssi_signo);
+        return;
+    }
     if (info.ssi_signo == SIGHUP)
         log_reopen();
     for (uint32_t i = 0; i < self->n; i++)

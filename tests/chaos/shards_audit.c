@@ -2,13 +2,45 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
+#include "proto/base/error.h"
 #include "tests/chaos/shards.h"
 
 #define SHORT_MS 300
 #define LONG_MS 60000
+
+/* ---- questions to one shard ---- */
+
+static rp_status ask(struct conn *conn, struct conn_message message, int want, Replay__Reply **out, rp_error *err)
+{
+    struct conn_reply *reply = NULL;
+    *out = NULL;
+    RP_TRY(conn_call(conn, &message, &reply, err));
+    rp_status status = conn_reply_read(reply, out, err);
+    conn_reply_destroy(&reply);
+    if (status != RP_OK || (int)(*out)->body_case == want)
+        return status;
+    conn_reply_unpacked_free(*out);
+    return err_set(err, RP_BAD_MESSAGE, "the reply is not what was asked for");
+}
+
+static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+{
+    Replay__Info body = REPLAY__INFO__INIT;
+    body.table = (char *)(uintptr_t)table_names[REPLAY];
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
+    return ask(conn, message, REPLAY__REPLY__BODY_INFO, out, err);
+}
+
+static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Replay__Reply **out, rp_error *err)
+{
+    Replay__List body = REPLAY__LIST__INIT;
+    body.table = (char *)(uintptr_t)table_names[table];
+    body.cursor = cursor;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST, .body = &body.base, .timeout_ms = LONG_MS};
+    return ask(conn, message, REPLAY__REPLY__BODY_LIST, out, err);
+}
 
 /* ---- cursors ---- */
 
@@ -22,7 +54,7 @@ static void note_late(struct chaos *self, int64_t late_ns)
 static double cursor_of(struct chaos *self, struct conn *conn, uint32_t shard)
 {
     Replay__Reply *reply;
-    if (admin_info(conn, table_names[REPLAY], false, SHORT_MS, &reply, NULL) != RP_OK)
+    if (ask_info(conn, SHORT_MS, &reply, NULL) != RP_OK)
         return NAN;
     const Replay__LimiterInfo *limiter = reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
     double cursor = limiter ? limiter->cursor : NAN;
@@ -125,19 +157,19 @@ static void check_item(struct chaos *self, const struct by_key *keys, uint32_t t
 static void read_table(struct chaos *self, rp_client *client, uint32_t table, const struct by_key *keys)
 {
     for (uint32_t s = 0; s < self->n; s++) {
-        struct admin_page page = {table_names[table], 0, 0};
+        uint64_t cursor = 0;
         rp_error err = {0};
         do {
             Replay__Reply *reply;
-            if (admin_list(client_shard(client, s), &page, LONG_MS, &reply, &err) != RP_OK) {
+            if (ask_list(client_shard(client, s), table, cursor, &reply, &err) != RP_OK) {
                 chaos_complain(self, "the items of shard %u cannot be listed: %s", s, err.text);
                 return;
             }
             for (size_t i = 0; i < reply->list->n_items; i++)
                 check_item(self, keys, table, s, reply->list->items[i]);
-            page.cursor = reply->list->cursor;
+            cursor = reply->list->cursor;
             conn_reply_unpacked_free(reply);
-        } while (page.cursor);
+        } while (cursor);
     }
 }
 
@@ -182,7 +214,7 @@ static void check_limiters(struct chaos *self, rp_client *client)
     for (uint32_t s = 0; s < self->n; s++) {
         Replay__Reply *reply;
         rp_error err = {0};
-        if (admin_info(client_shard(client, s), table_names[REPLAY], false, LONG_MS, &reply, &err) != RP_OK) {
+        if (ask_info(client_shard(client, s), LONG_MS, &reply, &err) != RP_OK) {
             chaos_complain(self, "shard %u does not answer: %s", s, err.text);
             return;
         }

@@ -276,6 +276,8 @@ static void seed(struct mixer *self)
 static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
 {
     uint32_t parts = count_parts(sources, n), widest = 1;
+    if (parts == 0)
+        return false;
     self->parts = calloc(parts, sizeof *self->parts);
     self->groups = calloc(n + 1, sizeof *self->groups);
     self->room = calloc(2 * (size_t)parts + n + 2, sizeof *self->room);
@@ -351,8 +353,10 @@ static bool has_ended(const struct mixer *self)
 static bool has_batch(struct mixer *self)
 {
     while (self->head < self->build && plan_at(self, self->head)->state == PLAN_READY &&
-           !plan_at(self, self->head)->batches)
+           !plan_at(self, self->head)->batches) {
         self->head++;
+        mixer_wake(self); /* there is room for another plan */
+    }
     return self->head < self->build && plan_at(self, self->head)->state == PLAN_READY;
 }
 

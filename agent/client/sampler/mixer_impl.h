@@ -190,8 +190,8 @@ void mixer_wake(struct mixer *self);
 /* mixer_part.c: all with the lock held, which some release meanwhile. */
 /* Asks a part for items. Released while it sends. */
 void part_ask(struct part *self, uint32_t count);
-/* Asks for permits, or with 0 for the state. Released while it sends. */
-void part_permit(struct part *self, uint32_t count);
+/* Asks for permits, or with 0 for the state. Released while it sends. False: no memory. */
+bool part_permit(struct part *self, uint32_t count);
 /* Decodes one reply that has arrived; false: there is none. Released meanwhile. */
 bool part_decode(struct part *self);
 /* Asks the broker what its requests wait for. Released while it sends. */

@@ -192,12 +192,12 @@ static void on_permit(void *ctx, struct conn_reply *reply)
     mixer_unref(mixer);
 }
 
-void part_permit(struct part *self, uint32_t count)
+bool part_permit(struct part *self, uint32_t count)
 {
     struct mixer *mixer = self->mixer;
     struct permit *permit = malloc(sizeof *permit);
     if (!permit)
-        return; /* asked for again at the next step */
+        return false; /* asked for again at the next step */
     *permit = (struct permit){.part = self, .count = count, .most = count, .asked_ns = conn_now()};
     permit->sure = count && self->room > 0;
     self->room -= at_most(self->room, count); /* until it tells */
@@ -217,6 +217,7 @@ void part_permit(struct part *self, uint32_t count)
     pthread_mutex_lock(&mixer->lock);
     if (self->permit == permit) /* it may have been answered and freed meanwhile */
         permit->id = id;
+    return true;
 }
 
 /* ---- picks ---- */

@@ -390,7 +390,7 @@ static void take_what_is_there(struct mixer *self, struct plan *plan)
 bool plans_wait_no_more(struct mixer *self)
 {
     struct plan *plan = plan_at(self, self->build);
-    return self->build < self->tail && plan->state == PLAN_PAID && is_complete(self, plan);
+    return self->build < self->tail && plan->state == PLAN_PAID && (self->options.flexible || is_complete(self, plan));
 }
 
 /* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */

@@ -4,6 +4,8 @@
 
 /* A state that is older is asked for again while batches are waited for. */
 #define OLD_NS (100 * NS_PER_MS)
+/* The most that a broker grants at once. */
+#define MOST_PERMITS (1u << 24)
 
 /* ---- who is there ---- */
 
@@ -92,7 +94,7 @@ static bool may_ask(const struct part *self, int64_t now_ns)
     return self->known && !self->away && self->connected && !self->permit && now_ns >= self->retry_ns;
 }
 
-/* Returns the part of a group that may be asked and has the most room; NULL: none. */
+/* Returns the part with the most room of those that may be asked: there is one. */
 static struct part *roomiest(struct mixer *self, const struct group *group, int64_t now_ns)
 {
     struct part *best = NULL;
@@ -114,12 +116,14 @@ static uint32_t parts_to_ask(const struct mixer *self, const struct group *group
 static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
 {
     struct group *group = &self->groups[g];
-    struct part *part;
-    for (uint64_t missing; (missing = permits_missing(self, g)) > 0 && (part = roomiest(self, group, now_ns));) {
-        uint64_t n = parts_to_ask(self, group, now_ns), share = n ? (missing + n - 1) / n : missing;
-        uint64_t count = part->room > share ? part->room : share;
+    uint64_t missing;
+    uint32_t n;
+    while ((missing = permits_missing(self, g)) > 0 && (n = parts_to_ask(self, group, now_ns)) > 0) {
+        struct part *part = roomiest(self, group, now_ns);
+        uint64_t share = (missing + n - 1) / n, count = part->room > share ? part->room : share;
         count = count < missing ? count : missing;
-        part_permit(part, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX);
+        if (!part_permit(part, count < MOST_PERMITS ? (uint32_t)count : MOST_PERMITS))
+            break;
     }
 }
 
