@@ -50,25 +50,28 @@ static void stop(void *ctx)
     broker_stop(self->broker);
 }
 
-static rp_status open_page(struct face *self, rp_error *err)
+static rp_status open_page(struct face *self, const struct key *key, rp_error *err)
 {
     const struct page_host host = {.ctx = self, .find = find, .what = "broker", .stop = stop, .stop_ctx = self};
     self->service = endpoint_local(self->broker->peers.service_endpoint);
     if (!self->service)
         return err_set(err, RP_NO_MEMORY, "no memory for the page");
     if (self->keys) {
-        RP_TRY(key_make(&self->key, "page", err));
+        if (key)
+            self->key = *key;
+        else
+            RP_TRY(key_make(&self->key, "page", err));
         RP_TRY(identities_trust(&self->broker->peers.identities, &self->key, err));
     }
     self->page = page_new(&host, err);
     return self->page ? RP_OK : (rp_status)err->status;
 }
 
-static rp_status open_all(struct face *self, rp_error *err)
+static rp_status open_all(struct face *self, const struct key *key, rp_error *err)
 {
     const struct broker_config *config = self->broker->config;
     self->keys = config_uses_curve(config) ? config->keys_dir : NULL;
-    RP_TRY(open_page(self, err));
+    RP_TRY(open_page(self, key, err));
     self->web = web_start(&(struct web_options){.address = config->http,
                                                 .keys = self->keys,
                                                 .exchange = &self->broker->snapshots.exchange,
@@ -79,7 +82,7 @@ static rp_status open_all(struct face *self, rp_error *err)
 }
 
 /* Signals are for the core thread: other threads inherit a mask that blocks all of them. */
-rp_status face_open(struct broker *broker, struct face **out, rp_error *err)
+rp_status face_open(struct broker *broker, const struct key *key, struct face **out, rp_error *err)
 {
     sigset_t all, before;
     *out = NULL;
@@ -91,7 +94,7 @@ rp_status face_open(struct broker *broker, struct face **out, rp_error *err)
     self->broker = broker;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    rp_status status = open_all(self, err);
+    rp_status status = open_all(self, key, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != RP_OK)
         face_close(&self);

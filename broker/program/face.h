@@ -10,9 +10,12 @@
 
 struct broker;
 struct face;
+struct key;
 
-/* Serves what the configuration's `http` asks for; *out is NULL if it asks for nothing. The core thread does not run yet. */
-rp_status face_open(struct broker *broker, struct face **out, rp_error *err);
+/* Serves what the configuration's `http` asks for; *out is NULL if it asks for nothing. The core thread does not run yet. key: of the
+ * page, which is the same for all shards that one parent has started, because each of their pages asks all of them; NULL: one
+ * is made. */
+rp_status face_open(struct broker *broker, const struct key *key, struct face **out, rp_error *err);
 /* The core thread does not run any more. NULL is fine. */
 void face_close(struct face **self);
 /* Returns "http://127.0.0.1:1234/"; "" for NULL. */

@@ -13,6 +13,7 @@
 #include "broker/program/face.h"
 #include "broker/shards/shards.h"
 #include "proto/config/cli.h"
+#include "proto/keys/keys.h"
 
 static struct broker *running;
 
@@ -71,6 +72,8 @@ static int stop(struct broker **broker, int status)
 
 struct options {
     const char *config, *section, *endpoints_file, *shards;
+    struct key page_key; /* of the pages of all shards that this process starts */
+    bool has_page_key;
     int log_level; /* -1: as the configuration says */
     struct cli_overrides overrides;
     bool check, print, reference, again;
@@ -215,7 +218,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
     struct face *face = NULL;
-    rp_status started = face_open(broker, &face, &err);
+    rp_status started = face_open(broker, options->has_page_key ? &options->page_key : NULL, &face, &err);
     const char *url = started == RP_OK ? face_url(face) : "";
     if (started == RP_OK && path && path[0] && link < 0)
         started = broker_write_endpoints(broker, url, path, &err);
@@ -265,6 +268,16 @@ static int run_child(void *ctx, struct broker_config *config, int link)
     return run(ctx, config, link);
 }
 
+/* Each page asks all shards, so their pages have one key, which only this process and its children know. */
+static int run_parent(struct options *options, struct broker_config *config, const char *path)
+{
+    if (config->http[0])
+        options->has_page_key = key_make(&options->page_key, "page", NULL) == RP_OK;
+    int status = shards_run(config, path, options->again, run_child, options);
+    key_wipe(&options->page_key);
+    return status;
+}
+
 /* A broker by itself, one of several shards that were started one by one, or the parent of shards. */
 static int run_all(struct options *options, struct broker_config *config)
 {
@@ -272,7 +285,7 @@ static int run_all(struct options *options, struct broker_config *config)
     rp_error err = {0};
     rp_status status = config_check_folder(config, config_folder(config), &err);
     if (status == RP_OK && config_shards(config) > 1 && config->shard < 0 && !config_shard_endpoint(config, 0))
-        return shards_run(config, path, options->again, run_child, options);
+        return run_parent(options, config, path);
     if (status == RP_OK)
         status = config_become_shard(config, &err);
     if (status == RP_OK && options->again && path && path[0])

@@ -397,6 +397,27 @@ def a_broker_shows_itself():
 
 
 @test
+def a_broker_of_shards_shows_itself():
+    """The page of one of several shards, all with keys, shows them as one broker, each in a row, and says which one is away."""
+    broker = KeyBroker("http: 127.0.0.1:0\nshards: 2\n", tables=RATIO)
+    token = (broker.keys / "http.token").read_text().strip()
+    shards = [int(pid) for pid in pathlib.Path("/proc/%d/task/%d/children" % (broker.process.pid, broker.process.pid)).read_text().split()]
+    with Browser() as browser:
+        look(browser, broker.endpoints["shard.1.http"].strip() + "?token=" + token, "broker")
+        title = "return [...document.querySelectorAll('main h2')].some((one) => one.textContent === arguments[0])"
+        browser.wait("two shards", title.replace("arguments[0]", "'Shards (2 of 2 answer)'"))
+        os.kill(shards[0], signal.SIGSTOP)
+        browser.wait("one shard", title.replace("arguments[0]", "'Shards (1 of 2 answer)'"))
+        check("1 of 2 shards answer" in browser.text("#verdict"), "the sentence is", browser.text("#verdict"))
+        browser.size(360, 1000)
+        check(fits(browser), "the shards are wider than a telephone")
+        browser.screenshot(str(SHOTS / "shards-360.png"))
+        os.kill(shards[0], signal.SIGCONT)
+    equal(broker.stop(), 0, "exit status")
+    broker.remove()
+
+
+@test
 def a_broker_with_keys_shows_itself():
     """Everything needs the token; with it, the page asks before it changes something; the list of keys has no say in it."""
     broker = KeyBroker("http: 127.0.0.1:0\n", tables=RATIO)

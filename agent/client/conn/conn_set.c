@@ -101,10 +101,16 @@ void conn_set_signal(struct conn_set *self)
 
 /* ---- opening ---- */
 
+/* True if the broker runs on the caller's thread. */
+static bool is_hosted(const struct conn_set_plan *plan)
+{
+    return plan->host && plan->host->ducts;
+}
+
 /* A context for connections that share one: with a thread for each shard, as far as there are processors. */
 static void *shared_context(struct conn_set *self, const struct conn_set_plan *plan, uint32_t shards)
 {
-    if (self->zmq || plan->options->zmq_context || plan->host)
+    if (self->zmq || plan->options->zmq_context || is_hosted(plan))
         return self->zmq ? self->zmq : plan->options->zmq_context;
     long threads = sysconf(_SC_NPROCESSORS_ONLN);
     threads = threads < (long)shards ? threads : (long)shards;
@@ -143,7 +149,7 @@ static rp_status open_one(struct conn_set *self, const struct conn_set_plan *pla
 /* Opens a connection to every endpoint that was named. */
 static rp_status open_named(struct conn_set *self, const struct conn_set_plan *plan, rp_error *err)
 {
-    uint32_t n = plan->host ? 1 : count_names(plan->endpoints);
+    uint32_t n = is_hosted(plan) ? 1 : count_names(plan->endpoints);
     if (n > WIRE_MAX_SHARDS)
         return err_set(err, RP_INVALID_ARGUMENT, "%u endpoints: there are at most %u shards", n, WIRE_MAX_SHARDS);
     char *names = strdup(plan->endpoints), *rest = names;
@@ -301,7 +307,7 @@ static rp_status open_rest(struct conn_set *self, const struct conn_set_plan *pl
     RP_TRY(sort_named(self, hello, err));
     if (self->n == 1)
         return RP_OK;
-    if (plan->host)
+    if (is_hosted(plan))
         return err_set(err, RP_UNSUPPORTED, "a broker on this thread cannot be one of %u shards", self->n);
     void *context = shared_context(self, plan, self->n);
     if (!context)

@@ -18,6 +18,13 @@
 #define BACKOFF_MOST_MS 500
 #define MOST_NAMES 4096u
 
+#define MOST_SHARDS 256u
+
+/* What the table of a shard had counted when the shard last answered. */
+struct counted {
+    uint64_t inserts, samples;
+};
+
 struct observer {
     char *table;
     rp_client *client;
@@ -26,6 +33,7 @@ struct observer {
     rp_waits *waits;
     struct observe_files files;
     struct clock clock;
+    struct counted shards[MOST_SHARDS];
 };
 
 struct observer *observer_new(const struct observe_options *options, rp_error *err)
@@ -85,31 +93,62 @@ static uint64_t counter(const rp_info *info, const char *name)
     return 0;
 }
 
+static const rp_table_info *find_table(const rp_table_info *tables, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(tables[i].name, name) == 0)
+            return &tables[i];
+    return NULL;
+}
+
+/* The counts of a shard that does not answer stay as they were: a sum that fell would look like a new start. */
+static void add_missing(struct observer *self, const rp_info *info)
+{
+    for (uint32_t i = 0; i < info->n_shards && i < MOST_SHARDS; i++) {
+        const rp_shard_info *shard = &info->shards[i];
+        const rp_table_info *table = find_table(shard->tables, shard->n_tables, self->table);
+        if (table)
+            self->shards[i] = (struct counted){table->limiter.inserts, table->limiter.samples};
+        if (table || !shard->problem[0])
+            continue;
+        self->last.inserts += self->shards[i].inserts;
+        self->last.samples += self->shards[i].samples;
+    }
+}
+
+/* Counters live on shard 0, which also stands for the broker as a whole. */
+static void take_first(struct observer *self, const rp_info *info)
+{
+    struct observation *out = &self->last;
+    if (info->n_shards && info->shards[0].problem[0])
+        return;
+    out->broker_instance = info->server.instance;
+    out->steps = counter(info, COUNTER_STEPS);
+    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
+}
+
 static void take_info(struct observer *self, const rp_info *info)
 {
     struct observation *out = &self->last;
-    out->broker_instance = info->server.instance;
+    take_first(self, info);
     out->broker_bytes = info->server.memory_bytes;
     out->broker_limit = info->server.memory_limit;
-    out->steps = counter(info, COUNTER_STEPS);
-    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
     out->policy = 0;
     for (uint32_t i = 0; i < info->n_slots; i++)
         if (strcmp(info->slots[i].name, VARIABLES_SLOT) == 0)
             out->policy = info->slots[i].version;
-    for (uint32_t i = 0; i < info->n_tables; i++) {
-        const rp_table_info *table = &info->tables[i];
-        if (strcmp(table->name, self->table) != 0)
-            continue;
-        out->inserts = table->limiter.inserts;
-        out->samples = table->limiter.samples;
-        out->min_size = table->limiter.min_size;
-        out->cursor = table->limiter.cursor;
-        out->cursor_low = table->limiter.min_diff;
-        out->cursor_high = table->limiter.max_diff;
-        out->size = table->size;
-        out->max_size = table->max_size;
-    }
+    const rp_table_info *table = find_table(info->tables, info->n_tables, self->table);
+    if (!table)
+        return;
+    out->inserts = table->limiter.inserts;
+    out->samples = table->limiter.samples;
+    out->min_size = table->limiter.min_size;
+    out->cursor = table->limiter.cursor;
+    out->cursor_low = table->limiter.min_diff;
+    out->cursor_high = table->limiter.max_diff;
+    out->size = table->size;
+    out->max_size = table->max_size;
+    add_missing(self, info);
 }
 
 struct names {
@@ -126,6 +165,19 @@ static void names_add(struct names *self, const char *name)
         self->list[self->n++] = name;
 }
 
+/* True if the same client waits for permits at another shard, too, earlier in the list. */
+static bool waits_before(const rp_waits *waits, uint32_t at)
+{
+    const rp_wait *wait = &waits->waits[at];
+    for (uint32_t i = 0; i < at; i++) {
+        const rp_wait *other = &waits->waits[i];
+        if (strcmp(wait->kind, "permit") == 0 && strcmp(other->kind, "permit") == 0 &&
+            strcmp(other->table, wait->table) == 0 && strcmp(other->who, wait->who) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* names borrows from waits. */
 static void take_waits(struct observer *self, const rp_waits *waits, struct names *names)
 {
@@ -140,8 +192,8 @@ static void take_waits(struct observer *self, const rp_waits *waits, struct name
             names_add(names, wait->who);
             if (!out->inserts_wait[0])
                 snprintf(out->inserts_wait, sizeof out->inserts_wait, "%s", wait->text);
-        } else if (strcmp(wait->kind, "sample") == 0) {
-            out->waiting_samplers++;
+        } else if (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0) {
+            out->waiting_samplers += !waits_before(waits, i);
             if (!out->samples_wait[0])
                 snprintf(out->samples_wait, sizeof out->samples_wait, "%s", wait->text);
         }

@@ -23,6 +23,10 @@ export function grid(columns, rows, caption, mark) {
       h("tbody", {}, rows.map((row) => h("tr", mark ? mark(row) : {}, columns.map((one) => h("td", {class: kind(one)}, one.of(row))))))));
 }
 
+function badge(text, good) {
+  return h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
+}
+
 function span(store) {
   return store.end - store.span;
 }
@@ -182,7 +186,6 @@ export function processes(store, page) {
   const run = store.state.run;
   if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows its writers, under Broker, but no hosts and processes: the page of a run shows them (replay-launch open).");
   const hosts = run.hosts || [];
-  const badge = (text, good) => h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
   const running = (one) => one.state === "runs";
   return h("div", {class: "cards"},
     hosts.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "state", of: (one) => badge(one.state, one.ready)},
@@ -219,12 +222,30 @@ export function broker(store, page) {
     card("Parameters", grid([{name: "slot", of: (one) => one.name}, {name: "version", of: (one) => exact(one.version), n: true}, {name: "size", of: (one) => bytes(one.bytes), n: true},
       {name: "age", of: (one) => duration(one.age_ns / 1e9), n: true}], state.broker.slots, "Nobody has published parameters yet.")),
     card("Counters", grid([{name: "counter", of: (one) => one.name}, {name: "value", of: (one) => exact(one.value), n: true}], state.broker.counters, "No counters yet.")),
-    wide("Latency", latencyParts(store, page)), wide("Sessions", sessionsTable(page)));
+    shardsCard(state), wide("Latency", latencyParts(store, page)), wide("Sessions", sessionsTable(page)));
+}
+
+// A row for each shard and table; a shard that does not answer has one row, with its sentence.
+function shardsCard(state) {
+  const shards = state.broker.shards?.shard || [];
+  if (!shards.length) return null;
+  const rows = shards.flatMap((shard) => (shard.problem ? [{shard}] : shard.tables.map((table) => ({shard, table}))));
+  const figure = (field) => (row) => (row.table ? field(row.table) : "–");
+  const missing = shards.filter((shard) => shard.problem);
+  return wide(`Shards (${shards.length - missing.length} of ${shards.length} answer)`, grid([
+    {name: "shard", of: (row) => String(row.shard.shard), n: true}, {name: "state", of: (row) => badge(row.shard.problem ? "away" : "answers", !row.shard.problem)},
+    {name: "service", of: (row) => row.shard.service, narrow: true}, {name: "table", of: figure((table) => table.name)},
+    {name: "items", of: figure((table) => exact(table.size)), n: true}, {name: "inserts/s", of: figure((table) => number(table.insert_rate)), n: true},
+    {name: "samples/s", of: figure((table) => number(table.sample_rate)), n: true}, {name: "cursor", of: figure((table) => number(table.limiter?.cursor)), n: true},
+    {name: "memory", of: (row) => (row.shard.server ? bytes(row.shard.server.memory_bytes) : "–"), n: true, narrow: true}], rows, "Shards"),
+  missing.map((shard) => h("p", {class: "soft small"}, `${shard.problem}: its part is missing from all figures.`)));
 }
 
 function sessionsTable(page) {
+  const sharded = (page.sessions || []).some((one) => known(one.shard));
   const list = page.sessions || [], sum = (one, field) => (one.tables || []).reduce((all, table) => all + table[field], 0);
-  return [grid([{name: "writer", of: (one) => one.name}, {name: "state", of: (one) => (one.expired ? "expired" : "open")},
+  return [grid([{name: "writer", of: (one) => one.name}, ...(sharded ? [{name: "shard", of: (one) => String(one.shard), n: true}] : []),
+    {name: "state", of: (one) => (one.expired ? "expired" : "open")},
     {name: "items", of: (one) => exact(sum(one, "resolved")), n: true}, {name: "waiting", of: (one) => exact(sum(one, "waiting")), n: true},
     {name: "rejected", of: (one) => exact(one.rejected), n: true, narrow: true}, {name: "silent", of: (one) => duration(one.silent_ns / 1e9), n: true},
     {name: "bytes in flight", of: (one) => bytes(one.chunk_bytes), n: true, narrow: true}], list, "No writer has a session."),
