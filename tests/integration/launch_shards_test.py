@@ -43,6 +43,15 @@ def kill_shard(run):
     equal(run.starts("broker"), 1, "starts of the parent")
 
 
+def stop_shard(run):
+    """Nobody but the launcher notices, and kills it."""
+    parent = run.pid("broker")
+    stopped = children(parent)[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    run.await_alive(lambda: len(children(parent)) == SHARDS and stopped not in children(parent), "another shard")
+    contains(run.text(), "a shard of the broker (process %d) hangs" % stopped)
+
+
 def kill_parent(run):
     """The launcher starts another one, and all shards listen where they did."""
     before = endpoints(run)
@@ -59,9 +68,11 @@ def test_goal_with_faults():
     """With keys and a journal. Faults come first, so that the goal, which may be reached early, ends no run in the middle of one."""
     with Place(CONFIG) as place:
         run = place.launch("--folder", "run", *sets("stop.value=.inf", "broker.journal.dir=broker", "launch.backoff=50ms",
-                                                    "broker.security.mode=curve", "plan.cores=8"))
+                                                    "launch.hang=1500ms", "broker.security.mode=curve", "plan.cores=8",
+                                                    "stop.steps=0"))
         run.await_alive(lambda: steps(run) > 1500, "steps")
         kill_shard(run)
+        stop_shard(run)
         taken = steps(run)
         run.await_alive(lambda: steps(run) > taken + 500, "more steps")
         kill_parent(run)

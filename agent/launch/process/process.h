@@ -92,4 +92,13 @@ void process_raise_files(void);
 /* False: the usage is not known. */
 bool process_usage(const struct process *self, struct process_usage *out);
 
+/* A process that a process of this machine has started itself. */
+struct process_child {
+    pid_t pid;
+    int64_t cpu_ns; /* since its start */
+    bool stopped;   /* by SIGSTOP */
+};
+/* Returns how many of them out has, at most `most`. */
+uint32_t process_children(const struct process *self, struct process_child *out, uint32_t most);
+
 #endif

@@ -137,3 +137,19 @@ bool process_usage(const struct process *self, struct process_usage *out)
     }
     return true;
 }
+
+uint32_t process_children(const struct process *self, struct process_child *out, uint32_t most)
+{
+    struct family family = {0};
+    uint32_t n = 0;
+    if (!self->running || self->place)
+        return 0;
+    add_children_of_all(&family, self->pid);
+    for (uint32_t i = 0; i < family.count && n < most; i++) {
+        struct process_usage usage = {0};
+        char state = '\0';
+        if (add_cpu(family.list[i], &usage, &state))
+            out[n++] = (struct process_child){family.list[i], usage.cpu_ns, state == 'T'};
+    }
+    return n;
+}

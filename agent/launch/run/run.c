@@ -337,6 +337,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         free(self.members[i]);
     free(self.members);
     free(self.shown);
+    free(self.shards);
     run_hosts_fini(&self);
     free(self.value_steps);
     free(self.values);

@@ -116,6 +116,7 @@ struct run {
     uint32_t n_members, capacity;
     uint32_t actors_wanted;
     struct run_hosts hosts;
+    struct run_shard *shards; /* processes of the broker's shards; NULL: it is alone */
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;
@@ -200,6 +201,10 @@ void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
 void run_kill_all(struct run *self);
 /* Changes the number of actors. */
 void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+
+/* run_shards.c */
+/* Kills a shard that hangs: a SIGSTOP, a lost disk. */
+void run_tend_shards(struct run *self, const struct member *broker);
 
 /* run_place.c */
 /* Gives a process a host if it has none. */

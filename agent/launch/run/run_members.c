@@ -268,7 +268,10 @@ static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
     member->usage_ns = now_ns;
     member->cpu_ns = usage.cpu_ns;
     member->memory = usage.memory;
-    if (hang_seen(&member->hang, self->config->launch.hang_ns, usage.cpu_ns, now_ns) && !member->process.killed) {
+    /* Shards work on while their parent is stopped, which could not start one again. */
+    bool parent = member->role == ROLE_BROKER && config_shards(&self->config->broker) > 1;
+    int64_t cpu_ns = parent && usage.stopped ? member->hang.cpu_ns : usage.cpu_ns;
+    if (hang_seen(&member->hang, self->config->launch.hang_ns, cpu_ns, now_ns) && !member->process.killed) {
         run_say(self, LEVEL_WARN, "A0406",
                 "%s hangs: it used no processor time for %.0f s%s; it is killed (launch.hang)", member->name,
                 (double)self->config->launch.hang_ns * 1e-9, usage.stopped ? " and is stopped" : "");
@@ -316,6 +319,8 @@ void run_measure_usage(struct run *self, int64_t now_ns)
             continue;
         tend_hang(self, self->members[i], now_ns);
         tend_log(self, self->members[i]);
+        if (self->members[i]->role == ROLE_BROKER)
+            run_tend_shards(self, self->members[i]);
     }
     measure_others(self);
     run_hosts_measure(self, now_ns);
