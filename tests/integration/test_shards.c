@@ -302,6 +302,58 @@ static void a_shard_dies_and_comes_back(void **state)
     rp_sampler_destroy(&sampler);
 }
 
+/* Takes batches and returns the longest wait for one in seconds. */
+static double longest_wait(rp_sampler *sampler, uint32_t batches)
+{
+    struct clock clock = clock_system();
+    rp_error err = {0};
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < batches; i++) {
+        rp_batch *batch;
+        int64_t before = clock_now(&clock);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        longest = clock_now(&clock) - before > longest ? clock_now(&clock) - before : longest;
+        rp_batch_release(&batch);
+    }
+    return (double)longest * 1e-9;
+}
+
+/* Takes items of the queue and counts how often each came, until there is none for a while or `most` have come. */
+static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uint32_t *seen)
+{
+    uint32_t got = 0;
+    rp_error err = {0};
+    for (rp_batch *batch; got < most && rp_sampler_next(sampler, &batch, timeout_ms, &err) == RP_OK;
+         rp_batch_release(&batch))
+        for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
+            seen[numbers(batch)[i]]++;
+    return got;
+}
+
+/* Items of a queue that a silent shard was asked for come when it is there again. */
+static void check_queue_of_a_silent_shard(struct fixture *f)
+{
+    enum { ITEMS = 600 };
+    uint32_t seen[ITEMS] = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 16;
+    options.flexible = 1;
+    insert(f->client, "queue", 0, ITEMS, NULL);
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
+    assert_non_null(sampler);
+    uint32_t got = take(sampler, 16, WAIT, seen);
+    kill(f->shards.brokers[3].pid, SIGSTOP);
+    got += take(sampler, ITEMS, 1500, seen);
+    assert_in_range(got, 1, ITEMS - 1);
+    kill(f->shards.brokers[3].pid, SIGCONT);
+    got += take(sampler, ITEMS - got, WAIT, seen);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        assert_int_equal(seen[i], 1);
+    rp_sampler_destroy(&sampler);
+}
+
 /* A shard that is stopped and not dead: connected, and silent. */
 static void a_shard_that_is_silent(void **state)
 {
@@ -309,8 +361,10 @@ static void a_shard_that_is_silent(void **state)
     rp_error err = {0};
     struct clock clock = clock_system();
     insert(f->client, "ratio", 0, 200, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "ratio", 16, 0);
+    insert(f->client, "uniform", 0, 100, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "ratio", 16, 0), *other = new_sampler(f->client, "uniform", 16, 1);
     rp_batch *batch;
+    longest_wait(other, 1);
     ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
     rp_batch_release(&batch);
     kill(f->shards.brokers[3].pid, SIGSTOP);
@@ -321,10 +375,53 @@ static void a_shard_that_is_silent(void **state)
         longest = clock_now(&clock) - before > longest ? clock_now(&clock) - before : longest;
         rp_batch_release(&batch);
     }
+    assert_true(longest_wait(other, 1) < 2); /* without prefetch: the first call finds out that the shard is away, */
+    assert_true(longest_wait(other, 5) < 1); /* and the others know it */
     kill(f->shards.brokers[3].pid, SIGCONT);
     print_message("20 batches in %.2f s, the longest wait was %.2f s\n", (double)(clock_now(&clock) - start) * 1e-9,
                   (double)longest * 1e-9);
     assert_true(longest < 2 * NS_PER_S);
+    rp_sampler_destroy(&sampler);
+    rp_sampler_destroy(&other);
+    check_queue_of_a_silent_shard(f);
+}
+
+/* `distinct` holds within each batch, also if there are hardly more items; `flexible` batches are full while there is room. */
+static void distinct_and_flexible_batches(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    enum { ITEMS = 40, BATCH = 30 };
+    insert(f->client, "uniform", 0, ITEMS, NULL);
+    insert(f->client, "ratio", 0, 200, NULL);
+    rp_sampler_defaults(&options);
+    options.batch_size = BATCH;
+    options.distinct = 1;
+    for (options.on_demand = 0; options.on_demand < 2; options.on_demand++) {
+        rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
+        for (uint32_t b = 0; b < 50; b++) {
+            rp_batch *batch;
+            bool seen[ITEMS] = {false};
+            ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+            assert_int_equal(arrays_of(batch).n, BATCH);
+            for (uint32_t i = 0; i < BATCH; i++) {
+                assert_false(seen[numbers(batch)[i]]);
+                seen[numbers(batch)[i]] = true;
+            }
+            rp_batch_release(&batch);
+        }
+        rp_sampler_destroy(&sampler);
+    }
+    options.distinct = options.on_demand = 0;
+    options.flexible = 1;
+    rp_sampler *sampler = rp_sampler_new(f->client, "ratio", &options, &err);
+    for (uint32_t b = 0; b < 20; b++) { /* there is room for 1,440 samples */
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        assert_int_equal(arrays_of(batch).n, BATCH);
+        rp_batch_release(&batch);
+    }
     rp_sampler_destroy(&sampler);
 }
 
@@ -386,6 +483,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(min_size_counts_the_items_of_all_shards, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
+        cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
         cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
     };

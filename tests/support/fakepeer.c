@@ -199,6 +199,32 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
     answer(self, &reply);
 }
 
+static void answer_permit(struct fakepeer *self, uint64_t id)
+{
+    Replay__PermitReply body = *(const Replay__PermitReply *)self->permit;
+    Replay__Reply reply = REPLAY__REPLY__INIT;
+    reply.id = id;
+    reply.body_case = REPLAY__REPLY__BODY_PERMIT;
+    reply.permit = &body;
+    answer(self, &reply);
+}
+
+/* No items, and the state that permits tell. */
+static void answer_sample(struct fakepeer *self, uint64_t id)
+{
+    const Replay__PermitReply *permit = self->permit;
+    Replay__SampleReply body = REPLAY__SAMPLE_REPLY__INIT;
+    Replay__Reply reply = REPLAY__REPLY__INIT;
+    body.partial = true;
+    body.table_size = permit->size;
+    body.mass = permit->mass;
+    body.room = permit->room;
+    reply.id = id;
+    reply.body_case = REPLAY__REPLY__BODY_SAMPLE;
+    reply.sample = &body;
+    answer(self, &reply);
+}
+
 static void on_request(struct fakepeer *self)
 {
     zmq_msg_t frame;
@@ -227,6 +253,12 @@ static void on_request(struct fakepeer *self)
             answer_error(self, request->id, RP_SESSION_UNKNOWN);
         else
             answer_credit(self, request->id, request->heartbeat->explain);
+    } else if (self->permit && request->body_case == REPLAY__REQUEST__BODY_PERMIT) {
+        self->permits++;
+        answer_permit(self, request->id);
+    } else if (self->permit && request->body_case == REPLAY__REQUEST__BODY_SAMPLE) {
+        self->samples++;
+        answer_sample(self, request->id);
     } else {
         self->byes += request->body_case == REPLAY__REQUEST__BODY_BYE;
         answer_credit(self, request->id, false);

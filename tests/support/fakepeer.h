@@ -38,9 +38,11 @@ struct fakepeer {
     char **shards;     /* endpoints of all */
     uint32_t n_shards; /* 0: this broker is alone */
     uint64_t settings; /* hash of the settings */
+    const void
+        *permit; /* a Replay__PermitReply: the answer to permits; NULL: none. Samples are then answered without items */
     uint64_t instance; /* random */
     /* Counts. */
-    uint64_t hellos, resumes, heartbeats, byes, explains;
+    uint64_t hellos, resumes, heartbeats, byes, explains, permits, samples;
     uint64_t messages, duplicates, stale, gaps, blanks;
     uint64_t items, chunks, layouts, out_of_order;
     uint64_t largest;       /* items in one message */

@@ -183,6 +183,8 @@ static void on_permit(void *ctx, struct conn_reply *reply)
         note_answer(part);
     if (part_read_permit(part, reply, permit->most, &granted))
         group->stock += granted;
+    if (status == RP_OK && permit->most && !granted)
+        part->retry_ns = now + RETRY_NS; /* it neither grants nor waits */
     if (status != RP_OK && !mixer->stopping)
         note_error(part, status, &error, now);
     mixer_wake(mixer);
@@ -339,8 +341,10 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     bool less = self->source.options.distinct || (!self->source.paid && self->source.options.flexible && n);
     if (status == RP_OK && less && mixer->groups[self->group].deal != DEAL_QUEUE)
         self->excused += pick->count - n;
-    if (status == RP_OK && self->source.paid && n == 0)
-        self->mass = 0; /* until it says again that it has some */
+    if (status == RP_OK && n == 0) {
+        self->retry_ns = now + RETRY_NS;
+        self->mass = self->source.paid ? 0 : self->mass; /* until it says again that it has some */
+    }
     bool whole = status == RP_OK && n == pick->count;
     if (n)
         list_add(&self->done, pick);
