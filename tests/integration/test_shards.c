@@ -345,8 +345,10 @@ static void check_queue_of_a_silent_shard(struct fixture *f)
     assert_non_null(sampler);
     uint32_t got = take(sampler, 16, WAIT, seen);
     kill(f->shards.brokers[3].pid, SIGSTOP);
-    got += take(sampler, ITEMS, 1500, seen);
-    assert_in_range(got, 1, ITEMS - 1);
+    for (uint32_t i = 0; i < 14; i++) { /* the others still have items when it is found out that the shard is away */
+        got += take(sampler, 16, WAIT, seen);
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
     kill(f->shards.brokers[3].pid, SIGCONT);
     got += take(sampler, ITEMS - got, WAIT, seen);
     for (uint32_t i = 0; i < ITEMS; i++)
