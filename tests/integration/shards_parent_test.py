@@ -1,0 +1,129 @@
+"""The parent of shards: replay-broker --shards N. Shards that die come back at the same endpoints, also after their port was taken
+for a while; nobody is left when the parent ends, is killed, or is told to end while it starts."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+BROKER = os.environ["RP_BROKER"]
+SLOW = 3 if os.environ.get("RP_SANITIZE") else 1
+CONFIG = """service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+tables:
+  - {name: t, max_size: 1000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}
+"""
+
+
+def wait_for(what, condition, seconds=20):
+    end = time.monotonic() + seconds * SLOW
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("%s did not happen within %g s" % (what, seconds * SLOW))
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def answers(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    except OSError:
+        return False
+
+
+class Parent:
+    def __init__(self, folder, shards, endpoints="endpoints"):
+        self.file, self.log = folder / endpoints, open(folder / "log", "w")
+        self.file.unlink(missing_ok=True)
+        (folder / "broker.yaml").write_text(CONFIG)
+        self.process = subprocess.Popen([BROKER, "-c", str(folder / "broker.yaml"), "--shards", str(shards), "--endpoints-file",
+                                         str(self.file)], stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def children(self):
+        path = pathlib.Path("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid))
+        try:
+            return [int(word) for word in path.read_text().split()]
+        except OSError:
+            return []
+
+    def ready(self):
+        wait_for("the endpoints file", self.file.exists)
+        lines = dict(line.split() for line in self.file.read_text().splitlines())
+        return [int(lines[("shard.%d." % i if i else "") + "service"].rsplit(":", 1)[1]) for i in range(len(lines) // 3)]
+
+    def end(self, number=signal.SIGTERM):
+        children = self.children()
+        self.process.send_signal(number)
+        status = self.process.wait(20 * SLOW)
+        wait_for("the end of all shards", lambda: not any(map(is_alive, children)))
+        return status
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path("/proc/%d/comm" % pid).read_text().strip()
+    except OSError:
+        return ""
+
+
+def shards_come_back(folder):
+    parent = Parent(folder, 3)
+    ports = parent.ready()
+    assert len(ports) == 3 and all(map(answers, ports))
+    victim = next(pid for pid in parent.children() if name_of(pid) == "replay-shard-1")
+    with socket.socket() as taker:   # its port is taken while it is away
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        os.kill(victim, signal.SIGKILL)
+        wait_for("the end of the shard", lambda: not is_alive(victim))
+        taker.bind(("127.0.0.1", ports[1]))
+        taker.listen()
+        wait_for("a restart that fails", lambda: (folder / "log").read_text().count("B0701") >= 2)
+        assert parent.process.poll() is None and answers(ports[0]) and answers(ports[2])
+    wait_for("the shard's return", lambda: answers(ports[1]))
+    assert parent.ready() == ports
+    assert parent.end() == 0
+
+
+def nobody_survives_the_parent(folder):
+    parent = Parent(folder, 3)
+    ports = parent.ready()
+    assert parent.end(signal.SIGKILL) == -signal.SIGKILL
+    assert not any(map(answers, ports))
+
+
+def a_signal_during_the_start_ends_all(folder):
+    for pause in range(0, 90, 6):
+        parent = Parent(folder, 4)
+        time.sleep(pause / 1000 * SLOW)
+        status = parent.end()
+        assert status in (0, -signal.SIGTERM), status
+
+
+def a_file_that_cannot_be_written(folder):
+    parent = Parent(folder, 2, "no/such/folder")
+    assert parent.process.wait(20 * SLOW) == 1
+    assert "no/such/folder" in (folder / "log").read_text()
+
+
+def main():
+    for test in (shards_come_back, nobody_survives_the_parent, a_signal_during_the_start_ends_all, a_file_that_cannot_be_written):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
+            test(pathlib.Path(folder))
+            print("%s: %.1f s" % (test.__name__, time.monotonic() - begin), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
