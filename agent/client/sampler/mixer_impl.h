@@ -222,7 +222,7 @@ int64_t mixer_step(struct mixer *self);
 bool mixer_is_quiet(const struct mixer *self);
 
 /* mixer_plan.c: plans. Lock held. */
-/* True if half of the window is free: plans are drawn in bursts. */
+/* True if enough of the window is free for a burst. */
 bool plans_due(const struct mixer *self);
 /* Draws as many plans as there is room for, if a burst is due. */
 void plans_draw(struct mixer *self, int64_t now_ns);

@@ -54,18 +54,21 @@ static void draw(struct mixer *self, uint32_t count)
     self->asked += count;
 }
 
-bool plans_due(const struct mixer *self)
-{
-    uint64_t used = self->tail - self->head, room = self->window > used ? self->window - used : 0;
-    return room >= 1 && room >= self->window / 2;
-}
-
 static uint32_t widest(const struct mixer *self)
 {
     uint32_t most = 1;
     for (uint32_t g = 0; g < self->n_groups; g++)
         most = self->groups[g].n > most ? self->groups[g].n : most;
     return most;
+}
+
+/* A burst asks each part for about a batch or more, and several bursts are under way at once: while one is picked, another is sent,
+ * and another decoded. */
+bool plans_due(const struct mixer *self)
+{
+    uint64_t used = self->tail - self->head, room = self->window > used ? self->window - used : 0;
+    uint32_t burst = self->window / 4 > widest(self) ? self->window / 4 : widest(self);
+    return room >= 1 && room >= (burst < self->window / 2 ? burst : self->window / 2);
 }
 
 /* Returns how many batches the limiters of a group could pay for, half of the way between their bounds. */
