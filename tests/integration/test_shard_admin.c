@@ -241,6 +241,32 @@ static void permits_that_wait_are_shown(void **state)
     rp_client_destroy(&other);
 }
 
+/* Counts a text in another. */
+static uint32_t count(const char *text, const char *part)
+{
+    uint32_t n = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at++)
+        n++;
+    return n;
+}
+
+/* A trace has each shard as a process of its own. */
+static void a_trace_is_of_all(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    char *json = NULL;
+    ok(rp_admin_trace_json(f->client, 100, &json, &err), &err);
+    assert_int_equal(count(json, "\"trace_us\""), SHARDS);
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        char name[32];
+        snprintf(name, sizeof name, ", shard %u (pid", s);
+        assert_true(count(json, name) >= 1);
+    }
+    assert_int_equal(count(json, "shard_missing"), 0);
+    rp_string_free(&json);
+}
+
 static void a_checkpoint_is_of_all(void **state)
 {
     struct fixture *f = *state;
@@ -319,6 +345,7 @@ int main(void)
         cmocka_unit_test(all_items_are_listed_and_fetched),
         cmocka_unit_test(a_limiter_is_divided),
         cmocka_unit_test(permits_that_wait_are_shown),
+        cmocka_unit_test(a_trace_is_of_all),
         cmocka_unit_test(a_checkpoint_is_of_all),
         cmocka_unit_test(a_shard_without_an_answer_is_named),
     };

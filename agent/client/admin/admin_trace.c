@@ -3,13 +3,16 @@
  * Every process of the trace is a "process", every thread a "thread" with complete events ("X") that nest. Spans of one track
  * that overlap without nesting, such as requests in flight, are laid into several rows of that track. The two ends of a message
  * are joined by an arrow: a flow from the client's span ("s") to the broker's ("f"). Chrome draws an arrow only if its start comes
- * first in the file, and if its ends have the category of the spans that they stand at. */
+ * first in the file, and if its ends have the category of the spans that they stand at.
+ *
+ * With shards, every shard gives a trace by its own clock, with the part of each client that concerns it. Clients that take part at
+ * two shards tell how far the clocks of these are apart. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/admin/admin.h"
-#include "agent/client/conn/client.h"
+#include "agent/client/admin/gather.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
@@ -25,11 +28,26 @@ struct event {
     uint32_t process;
     uint32_t row;   /* "tid" */
     uint64_t arrow; /* 0: none */
+    uint32_t shard; /* whose message it is */
+    bool broker;    /* the process is a broker */
     bool early;     /* it began before the trace, at which it is cut off */
 };
 
+/* A process of the trace: the broker or a shard, or a client's part at it. */
+struct process {
+    const Replay__TraceSpans *from;
+    const Replay__TraceReply *reply; /* of its shard */
+    zmq_msg_t *frame;                /* its spans */
+    int64_t shift_ns;                /* start of that shard's trace, after that of the first */
+    uint32_t shard;
+    bool broker; /* brokers are before clients */
+};
+
 struct chart {
-    const Replay__TraceReply *reply;
+    struct process *processes;
+    uint32_t n_processes;
+    bool sharded;
+    const char *missing; /* why a shard has no part in the trace; NULL: all have */
     struct event *events;
     uint32_t n;
     uint64_t dropped; /* spans that cannot be read */
@@ -39,19 +57,20 @@ struct chart {
 
 /* ---- reading ---- */
 
-static void read_process(struct chart *self, uint32_t process, zmq_msg_t *frame)
+static void read_process(struct chart *self, uint32_t process)
 {
-    const Replay__TraceSpans *from = self->reply->processes[process];
-    const char *data = zmq_msg_data(frame);
-    int64_t zero = (int64_t)self->reply->start_ns, last = (int64_t)self->reply->end_ns - zero;
-    for (size_t at = 0; at + sizeof(struct trace_span) <= zmq_msg_size(frame); at += sizeof(struct trace_span)) {
-        struct event event = {.process = process};
+    const struct process *row = &self->processes[process];
+    const Replay__TraceSpans *from = row->from;
+    const char *data = zmq_msg_data(row->frame);
+    int64_t zero = (int64_t)row->reply->start_ns, last = (int64_t)row->reply->end_ns - zero;
+    for (size_t at = 0; at + sizeof(struct trace_span) <= zmq_msg_size(row->frame); at += sizeof(struct trace_span)) {
+        struct event event = {.process = process, .shard = row->shard, .broker = row->broker};
         memcpy(&event.span, data + at, sizeof event.span);
         if (!trace_spans_are_sound(data + at, 1, (uint32_t)from->n_text)) {
             self->dropped++;
             continue;
         }
-        if (process > 0 && event.span.link == TRACE_REQUEST)
+        if (!row->broker && event.span.link == TRACE_REQUEST)
             event.span.who = from->client;
         int64_t start = (int64_t)((uint64_t)event.span.start_ns + (uint64_t)from->offset_ns - (uint64_t)zero);
         event.end_ns = start + event.span.duration_ns;
@@ -59,24 +78,102 @@ static void read_process(struct chart *self, uint32_t process, zmq_msg_t *frame)
         event.start_ns = start < 0 ? 0 : start;
         if (event.end_ns < 0 || start > last + NS_PER_S)
             continue; /* not in the time of the trace */
+        event.start_ns = event.start_ns + row->shift_ns > 0 ? event.start_ns + row->shift_ns : 0;
+        event.end_ns = event.end_ns + row->shift_ns > event.start_ns ? event.end_ns + row->shift_ns : event.start_ns;
         self->events[self->n++] = event;
     }
 }
 
-static rp_status read_spans(struct chart *self, const struct conn_reply *reply, rp_error *err)
+static rp_status read_spans(struct chart *self, rp_error *err)
 {
     size_t bytes = 0;
-    if (reply->n_payload != self->reply->n_processes)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's trace has %u frames for %zu processes", reply->n_payload,
-                       self->reply->n_processes);
-    for (uint32_t i = 0; i < reply->n_payload; i++)
-        bytes += zmq_msg_size(&reply->payload[i]);
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        bytes += zmq_msg_size(self->processes[i].frame);
     self->events = malloc((bytes / sizeof(struct trace_span) + 1) * sizeof *self->events);
     if (!self->events)
         return err_set(err, RP_NO_MEMORY, "no memory for a trace of %zu bytes", bytes);
-    for (uint32_t i = 0; i < reply->n_payload; i++)
-        read_process(self, i, &reply->payload[i]);
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        read_process(self, i);
     return RP_OK;
+}
+
+/* ---- shards ---- */
+
+/* Returns how far the first shard's clock is before that of another, by the client that knows both best. False: no client took part at
+ * both. */
+static bool compare_clocks(const Replay__TraceReply *first, const Replay__TraceReply *other, int64_t *out)
+{
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 1; i < first->n_processes; i++) {
+        const Replay__TraceSpans *here = first->processes[i];
+        for (size_t k = 1; k < other->n_processes && here->client && here->uncertainty_ns; k++) {
+            const Replay__TraceSpans *there = other->processes[k];
+            uint64_t doubt = here->uncertainty_ns / 2 + there->uncertainty_ns / 2;
+            if (there->client != here->client || !there->uncertainty_ns || doubt >= best)
+                continue;
+            best = doubt;
+            *out = (int64_t)((uint64_t)here->offset_ns - (uint64_t)there->offset_ns);
+        }
+    }
+    return best < UINT64_MAX;
+}
+
+/* Longest difference between the starts of two traces that were asked for at once. */
+#define START_MOST_NS (60 * NS_PER_S)
+
+/* Returns when a shard's trace began, after that of the first. Without a client at both, all began at once. */
+static int64_t shift_of(const Replay__TraceReply *first, const Replay__TraceReply *other)
+{
+    int64_t clocks;
+    if (first == other || !compare_clocks(first, other, &clocks))
+        return 0;
+    int64_t shift = (int64_t)(other->start_ns + (uint64_t)clocks - first->start_ns);
+    return shift > -START_MOST_NS && shift < START_MOST_NS ? shift : 0;
+}
+
+static rp_status check_frames(const struct gather_answers *answers, uint32_t *n, rp_error *err)
+{
+    *n = 0;
+    for (uint32_t i = 0; i < answers->n; i++) {
+        const struct gather_answer *answer = &answers->of[i];
+        if (!answer->wire)
+            continue;
+        if (answer->reply->n_payload != answer->wire->trace->n_processes)
+            return err_set(err, RP_BAD_MESSAGE, "the broker's trace has %u frames for %zu processes",
+                           answer->reply->n_payload, answer->wire->trace->n_processes);
+        *n += answer->reply->n_payload;
+    }
+    return RP_OK;
+}
+
+/* Adds the first process of a shard, which is the shard itself, or its other processes. */
+static void add_processes(struct chart *self, const struct gather_answers *answers, uint32_t shard, bool broker)
+{
+    const Replay__TraceReply *reply = answers->of[shard].wire->trace;
+    int64_t shift = shift_of(answers->of[gather_first(answers)].wire->trace, reply);
+    for (size_t i = broker ? 0 : 1; i < (broker && reply->n_processes ? 1 : reply->n_processes); i++)
+        self->processes[self->n_processes++] = (struct process){.from = reply->processes[i],
+                                                                .reply = reply,
+                                                                .frame = &answers->of[shard].reply->payload[i],
+                                                                .shift_ns = shift,
+                                                                .shard = shard,
+                                                                .broker = broker};
+}
+
+static rp_status read_answers(struct chart *self, const struct gather_answers *answers, rp_error *err)
+{
+    uint32_t n;
+    RP_TRY(check_frames(answers, &n, err));
+    self->sharded = answers->n > 1;
+    self->processes = calloc(n + 1u, sizeof *self->processes);
+    if (!self->processes)
+        return err_set(err, RP_NO_MEMORY, "no memory for a trace of %u processes", n);
+    for (uint32_t i = 0; i < 2 * answers->n; i++)
+        if (answers->of[i % answers->n].wire)
+            add_processes(self, answers, i % answers->n, i < answers->n);
+    for (uint32_t i = 0; i < answers->n && !self->missing; i++)
+        self->missing = answers->of[i].wire ? NULL : answers->of[i].problem;
+    return read_spans(self, err);
 }
 
 /* ---- rows ---- */
@@ -177,17 +274,18 @@ static int by_link(const void *left, const void *right)
 {
     const struct event *a = *(struct event *const *)left, *b = *(struct event *const *)right;
     int64_t way = order(a->span.link, b->span.link);
+    way = way ? way : order(a->shard, b->shard);
     way = way ? way : a->span.who != b->span.who ? (a->span.who < b->span.who ? -1 : 1) : 0;
     way = way ? way : a->span.id != b->span.id ? (a->span.id < b->span.id ? -1 : 1) : 0;
-    way = way ? way : order(a->process == 0, b->process == 0);
+    way = way ? way : order(a->broker, b->broker);
     way = way ? way : order(a->start_ns, b->start_ns);
     return (int)way;
 }
 
 static bool are_linked(const struct event *a, const struct event *b)
 {
-    return a->span.link != TRACE_ALONE && a->span.link == b->span.link && a->span.who == b->span.who &&
-           a->span.id == b->span.id;
+    return a->span.link != TRACE_ALONE && a->span.link == b->span.link && a->shard == b->shard &&
+           a->span.who == b->span.who && a->span.id == b->span.id;
 }
 
 /* Joins each message's end at a client with the first at the broker. False: no memory. */
@@ -202,7 +300,7 @@ static bool draw_arrows(struct chart *self)
     qsort(sorted, self->n, sizeof(*sorted), by_link);
     for (uint32_t i = 1; i < self->n; i++) {
         struct event *client = sorted[i - 1], *broker = sorted[i];
-        if (client->process > 0 && broker->process == 0 && are_linked(client, broker))
+        if (!client->broker && broker->broker && are_linked(client, broker))
             client->arrow = broker->arrow = ++arrow;
     }
     free(sorted);
@@ -230,7 +328,7 @@ static void write_row(struct chart *self, const struct event *event, uint32_t nu
 {
     char name[TRACE_TEXT_BYTES + 16];
     snprintf(name, sizeof name, number ? "%.47s (%u)" : "%.47s",
-             self->reply->processes[event->process]->text[event->span.track], number + 1);
+             self->processes[event->process].from->text[event->span.track], number + 1);
     open_event(self, "M", "thread_name", event->process, self->rows + number + 1);
     json_key(&self->json, "args");
     json_open(&self->json, '{');
@@ -241,9 +339,13 @@ static void write_row(struct chart *self, const struct event *event, uint32_t nu
 
 static void write_process(struct chart *self, uint32_t process)
 {
-    const Replay__TraceSpans *from = self->reply->processes[process];
+    const struct process *row = &self->processes[process];
+    const Replay__TraceSpans *from = row->from;
     char name[300];
-    snprintf(name, sizeof name, "%.200s (pid %u)", from->name, from->pid);
+    if (self->sharded)
+        snprintf(name, sizeof name, "%.200s, shard %u (pid %u)", from->name, row->shard, from->pid);
+    else
+        snprintf(name, sizeof name, "%.200s (pid %u)", from->name, from->pid);
     open_event(self, "M", "process_name", process, 0);
     json_key(&self->json, "args");
     json_open(&self->json, '{');
@@ -252,10 +354,12 @@ static void write_process(struct chart *self, uint32_t process)
     json_signed(&self->json, from->offset_ns);
     json_count(&self->json, "clock_uncertainty_ns", from->uncertainty_ns);
     json_count(&self->json, "dropped_spans", from->dropped + (process == 0 ? self->dropped : 0));
-    if (process == 0) {
-        put_us(self, "trace_us", (int64_t)(self->reply->end_ns - self->reply->start_ns));
-        json_count(&self->json, "clients_missing", self->reply->missing);
+    if (row->broker) {
+        put_us(self, "trace_us", (int64_t)(row->reply->end_ns - row->reply->start_ns));
+        json_count(&self->json, "clients_missing", row->reply->missing);
     }
+    if (process == 0 && self->missing)
+        json_text(&self->json, "shard_missing", self->missing);
     json_close(&self->json, '}');
     json_close(&self->json, '}');
     open_event(self, "M", "process_sort_index", process, 0);
@@ -269,7 +373,7 @@ static void write_process(struct chart *self, uint32_t process)
 /* An end of an arrow, at the start of the event that is there. */
 static void write_arrow(struct chart *self, const struct event *event)
 {
-    bool ends = event->process == 0;
+    bool ends = event->broker;
     open_event(self, ends ? "f" : "s", event->span.link == TRACE_INGEST ? "ingest" : "request", event->process,
                event->row);
     put_us(self, "ts", event->start_ns);
@@ -282,7 +386,7 @@ static void write_arrow(struct chart *self, const struct event *event)
 
 static void write_event(struct chart *self, const struct event *event)
 {
-    const Replay__TraceSpans *from = self->reply->processes[event->process];
+    const Replay__TraceSpans *from = self->processes[event->process].from;
     char text[24];
     open_event(self, "X", from->text[event->span.name], event->process, event->row);
     json_text(&self->json, "cat", CATEGORY);
@@ -310,7 +414,7 @@ static void write_event(struct chart *self, const struct event *event)
 static void write_events(struct chart *self)
 {
     uint32_t first = 0;
-    while (first < self->n && self->events[first].process == 0)
+    while (first < self->n && self->events[first].broker)
         first++;
     for (uint32_t i = 0; i < self->n; i++)
         write_event(self, &self->events[(first + i) % self->n]);
@@ -319,7 +423,7 @@ static void write_events(struct chart *self)
 static rp_status write_chart(struct chart *self, rp_error *err)
 {
     json_open(&self->json, '[');
-    for (uint32_t i = 0; i < self->reply->n_processes; i++)
+    for (uint32_t i = 0; i < self->n_processes; i++)
         write_process(self, i);
     bool ok = lay_all(self) && draw_arrows(self);
     if (ok)
@@ -336,17 +440,11 @@ rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **jso
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE,
                                    .body = &body.base,
                                    .timeout_ms = conn_with_grace(duration_ms > 0 ? duration_ms : 0, GRACE_MS)};
-    struct conn_reply *reply = NULL;
-    RP_TRY(conn_call(client_conn(client), &message, &reply, err));
-    Replay__Reply *wire = NULL;
+    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_TRACE, .patient = true};
+    struct gather_answers *answers;
+    RP_TRY(gather(client, &plan, &answers, err));
     struct chart chart = {0};
-    rp_status status = conn_reply_read(reply, &wire, err);
-    if (status == RP_OK && wire->body_case != REPLAY__REPLY__BODY_TRACE)
-        status = err_set(err, RP_BAD_MESSAGE, "the broker has answered something else than a trace");
-    if (status == RP_OK) {
-        chart.reply = wire->trace;
-        status = read_spans(&chart, reply, err);
-    }
+    rp_status status = read_answers(&chart, answers, err);
     if (status == RP_OK)
         status = write_chart(&chart, err);
     if (status == RP_OK)
@@ -355,7 +453,7 @@ rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **jso
         status = err_set(err, RP_NO_MEMORY, "no memory for the text of a trace");
     json_fini(&chart.json);
     free(chart.events);
-    conn_reply_unpacked_free(wire);
-    conn_reply_destroy(&reply);
+    free(chart.processes);
+    gather_free(&answers);
     return status;
 }
