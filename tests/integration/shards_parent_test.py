@@ -85,10 +85,12 @@ def shards_come_back(folder):
     victim = next(pid for pid in parent.children() if name_of(pid) == "replay-shard-1")
     with socket.socket() as taker:   # its port is taken while it is away
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        parent.process.send_signal(signal.SIGSTOP)   # it would be faster otherwise
         os.kill(victim, signal.SIGKILL)
         wait_for("the end of the shard", lambda: not is_alive(victim))
         taker.bind(("127.0.0.1", ports[1]))
         taker.listen()
+        parent.process.send_signal(signal.SIGCONT)
         wait_for("a restart that fails", lambda: (folder / "log").read_text().count("B0701") >= 2)
         assert parent.process.poll() is None and answers(ports[0]) and answers(ports[2])
     wait_for("the shard's return", lambda: answers(ports[1]))
