@@ -43,6 +43,15 @@ def answers(port):
         return False
 
 
+def takes(listener, port):
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        return True
+    except OSError:
+        return False
+
+
 class Parent:
     def __init__(self, folder, shards, endpoints="endpoints"):
         self.file, self.log = folder / endpoints, open(folder / "log", "w")
@@ -87,9 +96,7 @@ def shards_come_back(folder):
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         parent.process.send_signal(signal.SIGSTOP)   # it would be faster otherwise
         os.kill(victim, signal.SIGKILL)
-        wait_for("the end of the shard", lambda: not is_alive(victim))
-        taker.bind(("127.0.0.1", ports[1]))
-        taker.listen()
+        wait_for("the end of the shard and of its sockets", lambda: takes(taker, ports[1]))
         parent.process.send_signal(signal.SIGCONT)
         wait_for("a restart that fails", lambda: (folder / "log").read_text().count("B0701") >= 2)
         assert parent.process.poll() is None and answers(ports[0]) and answers(ports[2])
