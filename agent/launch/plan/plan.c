@@ -272,6 +272,8 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
         out->most_learners = most(&model, &out->chosen, false);
         plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
         plan_choose_shards(input, &out->chosen, &out->broker);
+        out->chosen.inserts *= 1.0 + out->broker.gain;
+        out->chosen.samples *= 1.0 + out->broker.gain;
     }
     plan_model_fini(&model);
     return status;

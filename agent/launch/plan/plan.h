@@ -124,6 +124,7 @@ struct plan_choice {
 /* Shards of the broker. */
 struct plan_broker {
     uint32_t shards; /* 0: not known */
+    double gain;     /* inserts/s that auto gains over one shard, as a share */
     char reason[240];
 };
 
@@ -153,7 +154,7 @@ bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learn
 bool plan_next_shards(const struct plan_input *input, const struct plan_choice *choice, uint32_t *shards);
 /* Chooses the number of shards for a pair: that of the file, or as many as pay. plan_solve does it for the chosen pair. */
 void plan_choose_shards(const struct plan_input *input, const struct plan_choice *choice, struct plan_broker *out);
-/* Adds a run; the newest of its pair and number of shards counts. */
+/* Adds a run; the fastest of its pair and number of shards counts. */
 void plan_add_load(struct plan_input *input, const struct plan_load *load);
 /* Prints counts, predictions, bottleneck, memory, alternatives with reasons, and a comparison with the counts of the
  * file. */

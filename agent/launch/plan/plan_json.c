@@ -88,6 +88,7 @@ static const struct json_row shards_rows[] = {
 };
 static const struct json_row broker_rows[] = {
     COUNT(plan_broker, shards),
+    JSON_REAL(struct plan_broker, gain, 0),
     JSON_ROW(struct plan_broker, reason),
     {0},
 };

@@ -28,9 +28,9 @@ void plan_add_load(struct plan_input *input, const struct plan_load *load)
 {
     const struct plan_choice pair = {.actors = load->actors, .learners = load->learners};
     const struct plan_load *known = load_of(input, &pair, load->shards);
-    if (known)
+    if (known && !(known->inserts > load->inserts)) /* other programs only slow a run down */
         input->loads[known - input->loads] = *load;
-    else if (input->n_loads < PLAN_MAX_LOADS)
+    else if (!known && input->n_loads < PLAN_MAX_LOADS)
         input->loads[input->n_loads++] = *load;
 }
 
@@ -83,7 +83,7 @@ bool plan_next_shards(const struct plan_input *input, const struct plan_choice *
 
 static void explain_fixed(const struct plan_input *input, const struct plan_load *load, struct text *text)
 {
-    text_add(text, "broker.shards says so");
+    text_add(text, "as broker.shards says");
     if (!load || !isfinite(load->core))
         return;
     text_add(text, "; the busiest core thread works %.0f%% of the time", 100.0 * load->core);
@@ -117,13 +117,14 @@ void plan_choose_shards(const struct plan_input *input, const struct plan_choice
     struct text text = {0};
     const struct plan_load *refused, *best = best_load(input, choice, &refused), *one = load_of(input, choice, 1);
     *out = (struct plan_broker){.shards = input->fixed_shards ? input->fixed_shards : best ? best->shards : 1};
+    out->gain = !input->fixed_shards && best && best->shards > 1 ? gain(best, one) : 0.0;
     if (input->fixed_shards) {
         explain_fixed(input, load_of(input, choice, input->fixed_shards), &text);
     } else if (!best || !isfinite(best->core)) {
         text_add(&text, "it was not measured how busy the broker is");
     } else {
         if (best->shards > 1)
-            text_add(&text, "%+.0f%% inserts/s against one; ", 100.0 * gain(best, one));
+            text_add(&text, "%+.0f%% inserts/s against one; ", 100.0 * out->gain);
         explain_end(input, best, refused, &text);
     }
     snprintf(out->reason, sizeof out->reason, "%s", text_get(&text));

@@ -140,15 +140,16 @@ static rp_status joint_run(struct profile *self, uint32_t actors, uint32_t learn
 
 /* A run from which other programs took processor time is repeated, and the faster one counts: other programs only
  * slow a run down. */
-static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learners, uint32_t shards, rp_error *err)
 {
     struct plan_joint joint, again;
-    RP_TRY(joint_run(self, actors, learners, 0, &joint, err));
+    RP_TRY(joint_run(self, actors, learners, shards, &joint, err));
     if (joint.others > 0 && in_time(self)) {
-        RP_TRY(joint_run(self, actors, learners, 0, &again, err));
+        RP_TRY(joint_run(self, actors, learners, shards, &again, err));
         joint = again.inserts > joint.inserts ? again : joint;
     }
-    plan_add_joint(self->out, &joint);
+    if (shards == 0) /* a pair with other shards than the run's is another thing */
+        plan_add_joint(self->out, &joint);
     return RP_OK;
 }
 
@@ -156,12 +157,11 @@ static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learn
 static rp_status measure_shards(struct profile *self, rp_error *err)
 {
     struct plan plan;
-    struct plan_joint joint;
     uint32_t shards;
     if (plan_solve(self->out, &plan, NULL) != RP_OK)
         return RP_OK;
     while (plan_next_shards(self->out, &plan.chosen, &shards)) {
-        rp_status status = joint_run(self, plan.chosen.actors, plan.chosen.learners, shards, &joint, err);
+        rp_status status = add_joint(self, plan.chosen.actors, plan.chosen.learners, shards, err);
         if (status == RP_CANCELLED || self->session.lost != PROFILE_NO_HOST)
             return status == RP_CANCELLED ? status : RP_OK;
         RP_TRY(status);
@@ -175,7 +175,7 @@ rp_status profile_measure_joints(struct profile *self, rp_error *err)
     uint32_t actors, learners;
     while (self->joint_runs < MOST_RUNS && (self->joint_runs < LEAST_RUNS || in_time(self)) &&
            plan_next(self->out, &actors, &learners)) {
-        rp_status status = add_joint(self, actors, learners, err);
+        rp_status status = add_joint(self, actors, learners, 0, err);
         uint32_t lost = self->session.lost;
         if (status != RP_OK && (lost == PROFILE_NO_HOST || !profile_hosts_leave_out(self, lost)))
             return status;
