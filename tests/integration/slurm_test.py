@@ -51,6 +51,7 @@ actors: {count: 1}
 learners: {count: 1, save_every: 500ms}
 evaluator: {on: false}
 broker:
+  shards: 2
   tables: [{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 20,
                                                       error_buffer: 40}}]
 """
