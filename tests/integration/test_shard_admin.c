@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "agent/launch/observe/observe.h"
 #include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/client.h"
@@ -277,6 +278,42 @@ static void a_checkpoint_is_of_all(void **state)
     assert_int_equal(made.number, 1);
 }
 
+/* Runs replay-ctl with these words and gives its exit status and output. */
+static int ctl(struct fixture *f, char *out, size_t size, const char *words)
+{
+    const char *argv[16] = {process_env("RP_CTL"), "-e", shardset_endpoint(&f->shards, 2)};
+    char copy[200], *rest = copy, err[1000];
+    uint32_t n = 3;
+    snprintf(copy, sizeof copy, "%s", words);
+    while (rest && n < 15)
+        argv[n++] = strsep(&rest, " ");
+    argv[n] = NULL;
+    return process_run(argv, out, size, err, sizeof err);
+}
+
+static void replay_ctl_shows_each_shard(void **state)
+{
+    struct fixture *f = *state;
+    static char out[100000];
+    char size[40];
+    assert_int_equal(ctl(f, out, sizeof out, "info uniform --shards"), 0);
+    assert_int_equal(count(out, "\nuniform "), SHARDS);
+    assert_int_equal(ctl(f, out, sizeof out, "info --shards"), 0);
+    assert_int_equal(count(out, "\nuniform "), SHARDS + 1); /* with the sum */
+    assert_int_equal(ctl(f, out, sizeof out, "limiter ratio --shards"), 0);
+    assert_int_equal(count(out, "\nratio "), SHARDS);
+    assert_int_equal(ctl(f, out, sizeof out, "items uniform --limit 0 --json --shards"), 0);
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        snprintf(size, sizeof size, "\"shard\": %u}", s);
+        assert_int_equal(count(out, size), f->by_shard[s]);
+    }
+    assert_int_equal(ctl(f, out, sizeof out, "top --count 1 --shards"), 0);
+    assert_int_equal(count(out, " shard 2 "), 2); /* of both tables */
+    assert_int_equal(ctl(f, out, sizeof out, "why --shards"), 0);
+    assert_int_equal(ctl(f, out, sizeof out, "sessions --shards"), 0);
+    assert_int_equal(ctl(f, out, sizeof out, "counters --shards"), 2); /* they are not divided */
+}
+
 /* Lists all items that can be had; counts shards that do not answer. */
 static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 {
@@ -304,6 +341,13 @@ static void a_shard_without_an_answer_is_named(void **state)
     struct clock clock = clock_system();
     rp_error err = {0};
     uint32_t rest = ITEMS - f->by_shard[1], missing;
+    struct observe_options options = {
+        .service = shardset_endpoint(&f->shards, 0), .table = "uniform", .folder = f->shards.dir, .every_ns = NS_PER_S};
+    struct observer *observer = observer_new(&options, &err);
+    struct observation seen;
+    assert_non_null(observer);
+    observer_look(observer, WAIT, &seen);
+    assert_int_equal(seen.inserts, ITEMS);
     for (int killed = 0; killed < 2; killed++) {
         int64_t began = clock_now(&clock);
         if (killed)
@@ -317,12 +361,16 @@ static void a_shard_without_an_answer_is_named(void **state)
         assert_int_equal(info->shards[1].n_tables, 0);
         assert_string_equal(info->shards[2].problem, "");
         rp_info_free(&info);
+        observer_look(observer, WAIT, &seen); /* a launcher's counts do not fall */
+        assert_int_equal(seen.inserts, ITEMS);
+        assert_int_equal(seen.size, rest);
         assert_int_equal(waits_of(f, "shard"), 1);
         assert_int_equal(list_rest(f, &missing), rest);
         assert_int_equal(missing, 1);
         if (!killed)
             kill(f->shards.brokers[1].pid, SIGCONT);
     }
+    observer_destroy(&observer);
     rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
     assert_true(status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(err.text, "shard 1"));
@@ -345,6 +393,7 @@ int main(void)
         cmocka_unit_test(all_items_are_listed_and_fetched),
         cmocka_unit_test(a_limiter_is_divided),
         cmocka_unit_test(permits_that_wait_are_shown),
+        cmocka_unit_test(replay_ctl_shows_each_shard),
         cmocka_unit_test(a_trace_is_of_all),
         cmocka_unit_test(a_checkpoint_is_of_all),
         cmocka_unit_test(a_shard_without_an_answer_is_named),

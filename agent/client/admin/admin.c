@@ -12,8 +12,9 @@
 /* Longest wait for one shard of several that lists its items. */
 #define SHARD_MS 1000
 
-/* A cursor over the items of all shards has the number of the shard in its first bits. */
-#define CURSOR_BITS 56u
+/* A cursor over the items of all shards has the number of the shard above those bits that a broker's own cursor needs. It stays below
+ * 2^53, so that readers of JSON whose numbers are doubles keep it whole. */
+#define CURSOR_BITS 40u
 
 static rp_status no_memory(rp_error *err)
 {
@@ -194,6 +195,11 @@ rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t t
     for (;; shard++, body.cursor = 0) {
         RP_TRY(list_shard(client, shard, &body, conn_left_ms(deadline), out, err));
         Replay__ListReply *list = (*out)->list;
+        if (list->cursor >> CURSOR_BITS) {
+            conn_reply_unpacked_free(*out);
+            *out = NULL;
+            return err_set(err, RP_BAD_MESSAGE, "shard %u continues its list at no place of a table", shard);
+        }
         if (list->cursor)
             list->cursor |= (uint64_t)shard << CURSOR_BITS;
         else if (shard + 1 < n)
