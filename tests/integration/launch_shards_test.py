@@ -41,6 +41,7 @@ def kill_shard(run):
     os.kill(before[2], signal.SIGKILL)
     run.await_alive(lambda: len(children(parent)) == SHARDS and before[2] not in children(parent), "another shard")
     equal(run.starts("broker"), 1, "starts of the parent")
+    run.await_text("a shard of the broker (process %d) has ended" % before[2])
 
 
 def stop_shard(run):

@@ -117,6 +117,7 @@ struct run {
     uint32_t actors_wanted;
     struct run_hosts hosts;
     struct run_shard *shards; /* processes of the broker's shards; NULL: it is alone */
+    pid_t shards_of;          /* their parent */
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;

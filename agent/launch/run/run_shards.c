@@ -31,6 +31,21 @@ static void tend_shard(struct run *self, const struct process_child *child, stru
     kill(child->pid, SIGKILL);
 }
 
+/* Tells of shards that have died since the last look. Those of a parent that has died itself are gone with it. */
+static void tell_ends(struct run *self, const struct run_shard *now, uint32_t shards)
+{
+    for (uint32_t i = 0; i < shards; i++) {
+        pid_t pid = self->shards[i].pid;
+        bool lives = pid == 0;
+        for (uint32_t k = 0; k < shards && !lives; k++)
+            lives = now[k].pid == pid;
+        if (!lives)
+            run_say(self, LEVEL_WARN, "A0442",
+                    "a shard of the broker (process %d) has ended, and the broker starts it again: see logs/broker.log",
+                    (int)pid);
+    }
+}
+
 void run_tend_shards(struct run *self, const struct member *broker)
 {
     uint32_t shards = config_shards(&self->config->broker);
@@ -45,6 +60,9 @@ void run_tend_shards(struct run *self, const struct member *broker)
     uint32_t n = self->shards ? process_children(&broker->process, children, shards) : 0;
     for (uint32_t i = 0; i < n; i++)
         tend_shard(self, &children[i], &now[i]);
+    if (self->shards && self->shards_of == broker->process.pid)
+        tell_ends(self, now, shards);
     free(self->shards);
     self->shards = now;
+    self->shards_of = broker->process.pid;
 }
