@@ -110,7 +110,8 @@ uint32_t audit_waiting(struct chaos *self)
 {
     uint32_t waiting = 0;
     pthread_mutex_lock(&self->lock);
-    qsort(self->doubts, self->n_doubts, sizeof *self->doubts, compare_keys);
+    if (self->n_doubts)
+        qsort(self->doubts, self->n_doubts, sizeof *self->doubts, compare_keys);
     for (uint32_t i = 0; i < count_of(self); i++) {
         struct book *book = &self->books[i];
         for (uint32_t t = 0; t < TABLES; t++) {

@@ -184,6 +184,43 @@ static void scene_demand(struct run *run)
     sample_from(run, "queue", 20, true);
 }
 
+/* The queue as two sources: what one of them cannot give or keep, the other must not double. */
+static void sample_mixed(struct run *run, bool on_demand)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_source sources[] = {{run->client, "queue", -1}, {run->client, "queue", -1}};
+    bool seen[20] = {false};
+    rp_sampler *sampler;
+    rp_sampler_defaults(&options);
+    options.batch_size = 5;
+    options.in_flight = 1;
+    options.on_demand = on_demand;
+    options.max_samples = 20;
+    MAKE(sampler, rp_sampler_new_mixed(sources, 2, &options, &err));
+    for (uint32_t done = 0; done < 20;) {
+        rp_batch *batch;
+        TRY(rp_sampler_next(sampler, &batch, WAIT, &err));
+        const rp_field_view *view = rp_batch_find(batch, "number");
+        const int32_t *numbers = view->data;
+        for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++, done++) {
+            assert_false(seen[numbers[i]]);
+            seen[numbers[i]] = true;
+        }
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+static void scene_mixed(struct run *run)
+{
+    sample_mixed(run, false);
+}
+
+static void scene_mixed_demand(struct run *run)
+{
+    sample_mixed(run, true);
+}
+
 static void scene_update(struct run *run)
 {
     uint64_t keys[3];
@@ -309,6 +346,8 @@ int main(void)
         {"write", .act = scene_write},
         {"sample", .prepare = prepare_items, .act = scene_sample},
         {"demand", .prepare = prepare_items, .act = scene_demand},
+        {"mixed", .prepare = prepare_items, .act = scene_mixed},
+        {"mixed_demand", .prepare = prepare_items, .act = scene_mixed_demand},
         {"update", .prepare = prepare_items, .act = scene_update},
     };
     const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
