@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "broker/config/config.h"
 #include "tests/support/embed.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -286,6 +288,38 @@ static void a_broker_alone_says_nothing_of_shards(void **state)
     assert_int_equal(embed_table(embed, "t")->in.size, 2);
 }
 
+static rp_status folder_of(const char *keys)
+{
+    char yaml[2000];
+    snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
+    read(yaml);
+    rp_status status = config_check_folder(&config, tempdir_at("tables"), NULL);
+    end();
+    return status;
+}
+
+/* An item stays with its shard: another number of shards would leave tables behind without a word. */
+static void tables_of_other_shards_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(folder_of("shards: 2\n"), RP_OK); /* nothing is there yet */
+    assert_int_equal(mkdir(tempdir_at("tables"), 0755), 0);
+    FILE *file = fopen(tempdir_at("tables/checkpoint-00000001.replay"), "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(folder_of("shards: 1\n"), RP_OK);
+    assert_int_equal(folder_of("shards: 2\n"), RP_FAILED_PRECONDITION);
+    assert_int_equal(remove(tempdir_at("tables/checkpoint-00000001.replay")), 0);
+    assert_int_equal(mkdir(tempdir_at("tables/shard-0"), 0755), 0);
+    assert_int_equal(mkdir(tempdir_at("tables/shard-1"), 0755), 0);
+    assert_int_equal(folder_of("shards: 2\n"), RP_OK);
+    assert_int_equal(folder_of("shards: 1\n"), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_of("shards: 3\n"), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_of("shards: 3\ncheckpoint: {load: none}\n"), RP_OK);
+    /* Listed brokers are alone with their folders. */
+    assert_int_equal(folder_of("shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2, tcp://127.0.0.1:3]\n"), RP_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +330,7 @@ int main(void)
         cmocka_unit_test(what_shards_cannot_do_is_refused),
         cmocka_unit_test(one_open_shard_is_enough_for_keys),
         cmocka_unit_test(a_count_and_a_list_read_back),
+        cmocka_unit_test_setup_teardown(tables_of_other_shards_are_refused, tempdir_enter, tempdir_leave),
         EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
                    "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n"),
         EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL),
