@@ -427,6 +427,54 @@ static void distinct_and_flexible_batches(void **state)
     rp_sampler_destroy(&sampler);
 }
 
+/* max_samples is exact, posted memory is used, and a sampler may be destroyed at any time. */
+static void samplers_end_at_any_time(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const names[] = {"uniform", "ratio", "queue", "prioritized"};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_batch *batch;
+    for (uint32_t t = 0; t < 4; t++)
+        insert(f->client, names[t], 0, 200, NULL);
+    for (uint32_t i = 0; i < 64; i++) {
+        rp_sampler_defaults(&options);
+        options.batch_size = 1 + i % 40;
+        options.on_demand = i / 4 % 2;
+        options.flexible = i / 8 % 2;
+        options.distinct = i / 16 % 2;
+        rp_sampler *sampler = rp_sampler_new(f->client, names[i % 2 * 3], &options, &err);
+        assert_non_null(sampler);
+        batch = NULL;
+        rp_status status = i % 5 ? rp_sampler_next(sampler, &batch, i % 3, &err) : RP_DEADLINE_EXCEEDED;
+        assert_true(status == RP_OK || status == RP_DEADLINE_EXCEEDED);
+        rp_sampler_destroy(&sampler);
+        rp_batch_release(&batch);
+    }
+    for (uint32_t t = 0; t < 3; t++) {
+        int32_t memory[50];
+        rp_buffer buffer = {memory, sizeof memory};
+        uint32_t got = 0, posted = 0;
+        rp_sampler_defaults(&options);
+        options.batch_size = 50;
+        options.max_samples = 137;
+        options.on_demand = t == 0; /* no batch is made before the memory is posted */
+        rp_sampler *sampler = rp_sampler_new(f->client, names[t], &options, &err);
+        assert_non_null(sampler);
+        ok(rp_sampler_post_buffers(sampler, &buffer, 1, &err), &err);
+        for (rp_status status; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) != RP_END_OF_STREAM;) {
+            ok(status, &err);
+            got += arrays_of(batch).n;
+            posted += rp_batch_find(batch, "number")->data == memory;
+            rp_batch_release(&batch);
+        }
+        assert_int_equal(got, 137);
+        if (options.on_demand)
+            assert_int_equal(posted, 1);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
 /* Demonstrations beside replay: a fixed share of each batch's items. */
 static void sources_with_shares(void **state)
 {
@@ -486,6 +534,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
+        cmocka_unit_test_setup_teardown(samplers_end_at_any_time, setup, teardown),
         cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
     };
