@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/conn/client.h"
 #include "agent/page/page_impl.h"
 #include "proto/base/json.h"
 #include "replay/admin.h"
@@ -27,6 +28,8 @@ static void take_part(rp_client *client, struct sample *self, uint64_t cursor)
     rp_item_info items[PART_ITEMS];
     uint32_t n = PART_ITEMS;
     self->status = rp_admin_list(client, self->table, &cursor, items, &n, PAGE_ASK_MS, &self->err);
+    if (self->status == RP_UNAVAILABLE && client_shards(client) > 1)
+        self->status = RP_OK; /* the items of the others are a sample, too */
     for (uint32_t i = 0; self->status == RP_OK && i < n && self->n < ITEMS_MOST; i++) {
         self->priorities[self->n] = items[i].priority;
         self->ages[self->n++] = (double)items[i].age_ns * 1e-9;
@@ -37,9 +40,11 @@ static void take_sample(rp_client *client, void *ctx)
 {
     struct sample *self = ctx;
     self->status = client ? RP_OK : RP_UNAVAILABLE;
-    uint64_t parts = self->size > ITEMS_MOST ? PARTS : (self->size + PART_ITEMS - 1) / PART_ITEMS;
-    for (uint64_t i = 0; self->status == RP_OK && i < parts; i++)
-        take_part(client, self, i * self->size / parts);
+    uint64_t shards = client ? client_shards(client) : 1, size = self->size / shards; /* about the same at all shards */
+    uint64_t parts = self->size > ITEMS_MOST ? PARTS / shards : (size + PART_ITEMS - 1) / PART_ITEMS;
+    parts = parts || shards == 1 ? parts : 1;
+    for (uint64_t i = 0; self->status == RP_OK && i < parts * shards; i++)
+        take_part(client, self, (i % shards) << RP_CURSOR_BITS | i / shards * size / parts);
 }
 
 /* Bins of equal width; of equal ratio where values differ by more than a factor of 1000. */

@@ -141,6 +141,9 @@ RP_API void rp_info_free(rp_info **info);
 /* Gives everything that waits inside the broker, with reasons; free it with rp_waits_free. */
 RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
 RP_API void rp_waits_free(rp_waits **waits);
+/* A cursor of rp_admin_list is a place in the table of a shard, and above these bits the number of the shard. Any place below the size
+ * of that table may be given, to look at a part of it. */
+#define RP_CURSOR_BITS 40
 /* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to
  * the start of the next page, or to 0 after the last page. The items of shards come one shard after another.
  * RP_UNAVAILABLE from a broker of several shards: the next one does not answer; *cursor is then the start of the one after it, or 0. */

@@ -12,9 +12,8 @@
 /* Longest wait for one shard of several that lists its items. */
 #define SHARD_MS 1000
 
-/* A cursor over the items of all shards has the number of the shard above those bits that a broker's own cursor needs. It stays below
- * 2^53, so that readers of JSON whose numbers are doubles keep it whole. */
-#define CURSOR_BITS 40u
+/* A cursor stays below 2^53, so that readers of JSON whose numbers are doubles keep it whole. */
+#define CURSOR_BITS RP_CURSOR_BITS
 
 static rp_status no_memory(rp_error *err)
 {

@@ -10,7 +10,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Union
 import numpy as np
 
 from . import _core, nest
-from .errors import FailedPrecondition, InvalidArgument
+from .errors import FailedPrecondition, InvalidArgument, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .writer import Field, VectorWriter, Writer
@@ -208,11 +208,13 @@ class Client:
         return json.loads(self._request("why", timeout))
 
     def items(self, table: str, timeout: Timeout = DEFAULT) -> Iterator[dict]:
-        """All items of a table, without their data."""
+        """All items of a table, without their data. Raises Unavailable at a shard that does not answer."""
         cursor = 0
         while True:
             page = json.loads(self._request("list", timeout, table, cursor, 1000))
             yield from page["items"]
+            for shard in page.get("shards", {}).get("shard", []):
+                raise Unavailable(shard["problem"])
             cursor = page["cursor"]
             if not cursor:
                 return
