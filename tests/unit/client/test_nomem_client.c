@@ -347,7 +347,8 @@ int main(void)
         {"sample", .prepare = prepare_items, .act = scene_sample},
         {"demand", .prepare = prepare_items, .act = scene_demand},
         {"mixed", .prepare = prepare_items, .act = scene_mixed},
-        {"mixed_demand", .prepare = prepare_items, .act = scene_mixed_demand},
+        {"mixed_demand", .prepare = prepare_items, .act = scene_mixed_demand,
+         .only_once = true}, /* each call would wait for 2 s */
         {"update", .prepare = prepare_items, .act = scene_update},
     };
     const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
