@@ -401,6 +401,8 @@ static void settle(struct mixer *self)
     self->wanted = false;
     while (conn_now() < end) {
         int64_t wake = mixer_step(self);
+        if (self->stalled)
+            return; /* no memory: the caller learns it now, and the next call goes on */
         bool quiet = mixer_is_quiet(self);
         if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->error.status != RP_OK))
             return;
@@ -470,7 +472,7 @@ rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, r
     bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
     if (self->options.on_demand && (!got || !mixer_is_quiet(self))) {
         settle(self);
-        got = got || has_batch(self);
+        got = got || has_batch(self) || self->stalled;
     }
     self->wanted = false;
     if (!got)
