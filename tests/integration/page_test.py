@@ -406,6 +406,9 @@ def a_broker_with_keys_shows_itself():
             equal(get(url + path), 401, "status of %s without a token" % path)
             equal(get(url + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
         broker.new("somebody", "actor")  # a list that is read again does not shut the page out
+        broker.ctl("rotate", broker.keys)
+        broker.ctl("rotate", broker.keys, "finish")
+        eventually(lambda: broker.lines("B0607"), PATIENCE, "the broker's new key")
         look(browser, url + "?token=" + token, "broker")
         browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
         browser.run("%s.click()" % PRESS, "Limiter of replay")
