@@ -1,5 +1,6 @@
 /* trace: records what the broker and its clients do for a while, into a file for Perfetto. */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,28 @@ static rp_status write_file(const char *path, const char *text, rp_error *err)
     return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(reason));
 }
 
+/* Adds up a number of the trace over its processes. The quotes of a text are escaped there, so a text cannot look like a key. */
+static uint64_t sum_of(const char *text, const char *key)
+{
+    uint64_t sum = 0;
+    for (const char *at = text; (at = strstr(at, key)) != NULL; at += strlen(key))
+        sum += strtoull(at + strlen(key), NULL, 10);
+    return sum;
+}
+
+static void print_outcome(const char *path, const char *text)
+{
+    uint64_t dropped = sum_of(text, "\"dropped_spans\": "), missing = sum_of(text, "\"clients_missing\": ");
+    printf("wrote %s: open it at https://ui.perfetto.dev or in Chrome's developer tools (Performance, Load profile)\n",
+           path);
+    if (dropped)
+        printf("%" PRIu64
+               " spans did not fit: where they are missing, a row ends early. Record fewer seconds to see all\n",
+               dropped);
+    if (missing)
+        printf("%" PRIu64 " clients did not send all of their spans: they have ended, or are too slow\n", missing);
+}
+
 int ctl_trace(struct ctl *ctl)
 {
     rp_error err = {0};
@@ -76,12 +99,8 @@ int ctl_trace(struct ctl *ctl)
         status = rp_admin_trace_json(ctl->client, (int64_t)(seconds * 1e3), &text, &err);
     if (status == RP_OK)
         status = write_file(ctl->argv[0], text, &err);
+    if (status == RP_OK && !ctl->json && strcmp(ctl->argv[0], "-") != 0)
+        print_outcome(ctl->argv[0], text);
     rp_string_free(&text);
-    if (status != RP_OK)
-        return ctl_fail(ctl, &err);
-    if (!ctl->json && strcmp(ctl->argv[0], "-") != 0)
-        printf(
-            "wrote %s: open it at https://ui.perfetto.dev or in Chrome's developer tools (Performance, Load profile)\n",
-            ctl->argv[0]);
-    return CTL_OK;
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }

@@ -140,7 +140,9 @@ def take(base, seconds=1.0):
     done = subprocess.run(words("ipc://%s/service" % base, seconds, out), capture_output=True, text=True,
                           timeout=seconds + 2 * PATIENCE)
     equal(done.returncode, 0, done.stderr)
-    return Trace(out.read_text())
+    trace = Trace(out.read_text())
+    trace.said = done.stdout
+    return trace
 
 
 def names(trace, process):
@@ -320,6 +322,7 @@ def odd_spans_make_a_sound_file():
         equal(len(traces[0].spans("many")), 1024, "spans that are shown")
         equal(traces[0].spans("odd"), [], "spans of a client with an odd clock")
         equal(traces[0].about("broker", "dropped_spans"), 4000 - 1024)
+        check("\n2976 " in traces[0].said, "replay-ctl does not tell of dropped spans:", traces[0].said)
 
 
 @test
