@@ -23,7 +23,9 @@ static const struct {
                  {"/api/info", PAGES *POLLS_PER_SECOND},
                  {"/api/tables", PAGES *POLLS_PER_SECOND},
                  {"/api/sessions", PAGES *POLLS_PER_SECOND},
-                 {"/api/why", PAGES *POLLS_PER_SECOND}};
+                 {"/api/why", PAGES *POLLS_PER_SECOND},
+                 {"/api/state", PAGES}, /* the broker's own page, as its files ask */
+                 {"/api/writers", PAGES}};
 #define N_QUESTIONS (sizeof questions / sizeof questions[0])
 
 struct watch {

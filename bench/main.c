@@ -44,7 +44,7 @@ static const struct command commands[] = {
      "to\n"
      "write. Counts: --clients (the idle ones), --repeat, --seconds, --items, --size, --quick.\n"},
     {"http", command_http, "inserts and samples of a broker that is scraped and watched against nobody looking",
-     "5 scrapes of /metrics a second, and two pages that poll /api twice a second. One broker; those who look are "
+     "5 scrapes of /metrics a second, and two pages that poll /api. One broker; those who look are "
      "paused "
      "in\n"
      "turn. Counts: --repeat, --seconds, --items, --size, --quick.\n"},

@@ -88,7 +88,7 @@ def main():
     files.sort(key=os.path.getsize, reverse=True)  # the longest first, so that no processor waits at the end
     failed = remembered = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        work = [pool.submit(look_at, path, build, cache, common, known.get(path)) for path in files]
+        work = [pool.submit(look_at, path, build, cache, common, known.get(path, [])) for path in files]
         for one in work:
             clean, old, text = one.result()
             remembered += old

@@ -14,9 +14,9 @@
 struct page_watch {
     pthread_t thread;
     bool started;
-    rp_client *client;    /* of the thread alone; NULL: no broker is known */
-    char service[256];    /* that the client is for */
-    pthread_mutex_t lock; /* of everything below */
+    rp_client *client;     /* of the thread alone; NULL: no broker is known */
+    struct page_door door; /* that the client came through */
+    pthread_mutex_t lock;  /* of everything below */
     pthread_cond_t asked, made;
     bool stop;
     int64_t asked_ns, made_ns; /* monotonic; 0: never */

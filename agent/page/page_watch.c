@@ -1,5 +1,4 @@
 /* The thread that asks. It makes one state for all who look; nobody looks, nothing is asked. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,18 +18,25 @@ static int64_t now_ns(void)
     return clock_now(&clock);
 }
 
-/* Connects to the broker of now, unless the client is for it already. The client belongs to the watch's thread. */
+static bool is_same(const struct page_door *a, const struct page_door *b)
+{
+    return strcmp(a->service, b->service) == 0 && a->has_key == b->has_key && a->key.n_brokers == b->key.n_brokers &&
+           memcmp(a->key.brokers, b->key.brokers, sizeof a->key.brokers) == 0;
+}
+
+/* Connects to the broker of now, unless the client is for it already: it may listen elsewhere, or have another key. The client belongs
+ * to the watch's thread. */
 static rp_client *connect_now(void *ctx)
 {
     struct page *self = ctx;
     struct page_watch *watch = &self->watch;
     struct page_door door = {0};
     self->host.find(self->host.ctx, &door);
-    if (!watch->client || strcmp(door.service, watch->service) != 0) {
+    if (!watch->client || !is_same(&door, &watch->door)) {
         if (watch->client)
             rp_client_destroy(&watch->client);
         watch->client = page_connect(&door);
-        snprintf(watch->service, sizeof watch->service, "%s", watch->client ? door.service : "");
+        watch->door = door;
     }
     key_wipe(&door.key);
     return watch->client;
@@ -97,6 +103,7 @@ void page_watch_stop(struct page *self)
     }
     if (watch->client)
         rp_client_destroy(&watch->client);
+    key_wipe(&watch->door.key);
     free(watch->state);
     pthread_cond_destroy(&watch->asked);
     pthread_cond_destroy(&watch->made);

@@ -62,6 +62,8 @@ struct snapshot_disk {
     uint64_t segments, bytes, journal_bytes, written_bytes, backlog_bytes, failed_syncs, waiting_replies;
     uint64_t spilled_chunks, spilled_bytes, fetched_chunks, fetched_bytes;
     uint64_t checkpoint, checkpoint_bytes, checkpoint_items;
+    double free_bytes;    /* of the disk, besides what waits to be written; NAN: not known */
+    double reserve_bytes; /* with fewer free bytes inserts wait */
     double checkpoint_took_s, checkpoint_age_s, checkpoint_progress;
     bool checkpoint_running;
 };

@@ -17,6 +17,7 @@
 #define SPANS_OF_BROKER 100000u
 #define SPANS_OF_CLIENTS 100000u
 #define CLIENTS_MOST 1024u
+#define NAME_BYTES 256u
 /* How long clients may take to send their spans. */
 #define COLLECT_NS (2 * NS_PER_S)
 
@@ -40,7 +41,8 @@ struct trace_session {
     bool collecting;
     struct trace_list own;
     struct trace_client *clients;
-    uint32_t n_clients, n_complete, n_spans;
+    uint32_t n_clients, n_complete;
+    uint32_t n_spans, n_complete_spans; /* of all clients; of those that are complete */
 };
 
 static void free_message(void *data, void *hint)
@@ -263,6 +265,13 @@ static rp_status check_spans(const struct request *request, const Replay__TraceS
         return err_set(err, RP_BAD_MESSAGE, "spans are one frame of records of %zu bytes", sizeof(struct trace_span));
     if (said->n_text > TRACE_TEXTS)
         return err_set(err, RP_INVALID_ARGUMENT, "%zu names of spans; at most %u are taken", said->n_text, TRACE_TEXTS);
+    bool fits = strlen(said->name) < NAME_BYTES;
+    for (size_t i = 0; i < said->n_text; i++)
+        fits = fits && strlen(said->text[i]) < TRACE_TEXT_BYTES;
+    if (!fits)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "names of clients have less than %u bytes, names of spans less than %u", NAME_BYTES,
+                       TRACE_TEXT_BYTES);
     if (size && !trace_spans_are_sound(zmq_msg_data(&request->payload[0]), (uint32_t)(size / sizeof(struct trace_span)),
                                        (uint32_t)said->n_text))
         return err_set(err, RP_BAD_MESSAGE, "a span has no name, or a time that cannot be");
@@ -281,11 +290,21 @@ static struct trace_client *add_client(struct trace_session *self, uint64_t id)
     return client;
 }
 
-/* Appends as many spans as there is room for. */
+/* Returns how many spans a client may add. What clients have left that are complete is shared by the others: so the first that
+ * sends does not take the room of all. */
+static uint32_t room_for(const struct trace_session *self, const struct trace_client *client)
+{
+    uint32_t room = SPANS_OF_CLIENTS - self->n_spans;
+    uint32_t share = (SPANS_OF_CLIENTS - self->n_complete_spans) / (self->n_clients - self->n_complete);
+    uint32_t rest = share > client->n ? share - client->n : 0;
+    return rest < room ? rest : room;
+}
+
+/* Appends as many spans as there is room for. Later ones of the same client are dropped then, or there would be a gap. */
 static void add_spans(struct trace_session *self, struct trace_client *client, zmq_msg_t *frame)
 {
     uint32_t n = (uint32_t)(zmq_msg_size(frame) / sizeof(struct trace_span));
-    uint32_t room = SPANS_OF_CLIENTS - self->n_spans, taken = n < room ? n : room;
+    uint32_t room = client->dropped ? 0 : room_for(self, client), taken = n < room ? n : room;
     struct trace_span *grown = taken ? realloc(client->spans, (client->n + taken) * sizeof *grown) : NULL;
     if (grown) {
         memcpy(grown + client->n, zmq_msg_data(frame), taken * sizeof *grown);
@@ -319,6 +338,7 @@ rp_status req_trace_spans(struct service *service, struct request *request, rp_e
         add_spans(self, client, &request->payload[0]);
     client->complete = client->said->last;
     self->n_complete += client->complete;
+    self->n_complete_spans += client->complete ? client->n : 0;
     request_reply(service->peers, request, &(struct answer){.status = RP_OK});
     if (self->collecting && self->n_complete == self->n_clients)
         finish(self);

@@ -101,6 +101,8 @@ static void fill_disk(struct snapshot *self, const struct service *service)
     out->trouble = snapshot_text(self, stream->trouble);
     out->segments = stream->segments.n;
     out->bytes = stream->segments.total_bytes;
+    out->free_bytes = stream->space.free == SPACE_UNKNOWN ? (double)NAN : (double)stream->space.free;
+    out->reserve_bytes = (double)space_reserve(&stream->space);
     out->journal_bytes = stream->journal ? stream->journal_bytes : 0;
     out->written_bytes = stream->given - stream->backlog;
     out->backlog_bytes = stream->backlog;

@@ -38,8 +38,10 @@ rp_status key_make(struct key *out, const char *name, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "'%.80s' cannot be the name of a key: use 1 to %u letters, digits, '.', '-' and '_'", name,
                        KEY_NAME - 1);
-    if (zmq_curve_keypair(public_text, secret_text) != 0)
-        return err_set(err, RP_UNSUPPORTED, "this libzmq was built without CURVE: %s", zmq_strerror(errno));
+    do { /* a public key that begins with '-' would look like an option on a command line */
+        if (zmq_curve_keypair(public_text, secret_text) != 0)
+            return err_set(err, RP_UNSUPPORTED, "this libzmq was built without CURVE: %s", zmq_strerror(errno));
+    } while (public_text[0] == '-');
     snprintf(out->name, sizeof out->name, "%s", name);
     zmq_z85_decode(out->public_key, public_text);
     zmq_z85_decode(out->secret_key, secret_text);

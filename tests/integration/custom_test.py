@@ -98,8 +98,10 @@ def test_our_learner_learns_from_it():
     steps = 3007  # not a multiple of what an actor claims at once
     with CustomRun(steps) as run:
         run.broker()
-        processes = [run.learner()] + [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
-        for process in processes:
+        actors = [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
+        # Without samples one actor cannot take all steps before the other has begun.
+        eventually(lambda: (run.info() or {"server": {}})["server"].get("session_count") == 2, PATIENCE, "both actors")
+        for process in [run.learner(), *actors]:
             process.ends(PATIENCE)
         equal(run.counter("environment_steps"), steps, "environment_steps")
         last = [run.reports("actor-%d" % i)[-1] for i in range(2)]

@@ -3,6 +3,7 @@
 The broker listens on loopback with security.mode curve, which is what auto means for an endpoint that other machines can reach."""
 import json
 import os
+import pathlib
 import re
 import stat
 import subprocess
@@ -79,12 +80,21 @@ def children_of(pid):
     return out
 
 
-def await_condition(check, what):
+def show(folder):
+    """Prints the ends of a run's logs, and its status."""
+    for path in sorted(pathlib.Path(folder).glob("logs/*.log")) + [pathlib.Path(folder, "status.json")]:
+        if path.exists():
+            print("----", path, "\n" + path.read_text(errors="replace")[-1500:])
+
+
+def await_condition(check, what, folder=None):
     for _ in range(2000):
         value = check()
         if value:
             return value
         time.sleep(0.05)
+    if folder:
+        show(folder)
     sys.exit(f"never seen: {what}")
 
 
@@ -100,7 +110,7 @@ def test_keys_of_its_own(here):
                     return json.load(file).get("steps", 0) > 1000
             except (OSError, ValueError):
                 return False
-        await_condition(acting, "steps of the actors")
+        await_condition(acting, "steps of the actors", os.path.join(here, "one"))
         assert stat.S_IMODE(os.stat(keys).st_mode) == 0o700
         secrets = secrets_of(keys)
         assert len(secrets) == 4, os.listdir(keys)

@@ -262,6 +262,9 @@ def the_journal_has_figures():
             metrics, disk = site.web.metrics(), site.web.json("/api/info")["disk"]
             check(disk["journal"] and disk["fsync"] == "always" and disk["bytes"] > 0)
             check(metrics.get("replay_disk_written_bytes_total") > 0)
+            space = os.statvfs(folder)
+            check(0 < metrics.get("replay_disk_reserve_bytes") < metrics.get("replay_disk_free_bytes"), "free space")
+            check(metrics.get("replay_disk_free_bytes") <= space.f_blocks * space.f_frsize, "free space")
             check(metrics.get("replay_journal_wait_seconds_count") > 0)
             check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["threads"]})
         # Counters of a table that is restored begin at 0 like all others: a counter must not go back to another number.

@@ -345,6 +345,9 @@ def latency(browser, learner):
     learner.service.update("replay", keys, [2.0] * len(keys))
     shown = "return [...document.querySelectorAll('.latency h3')].map((one) => one.textContent)"
     browser.wait("latencies", shown + ".filter((one) => ['insert', 'insert wait', 'sample', 'update'].includes(one)).length === 4")
+    check(browser.run("return document.querySelectorAll('.latency circle, .latency path.curve').length") >= 8, "nothing is drawn")
+    equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), number(1234567)])"),
+          ["100%", "123%", "1.23M"], "numbers for people")
     browser.run("%s.click()" % PRESS, "Histogram of sample")
     browser.wait("a histogram", "return document.querySelectorAll('.latency rect.f0').length >= 1")
     measured = browser.run("return fetch('api/latency').then((r) => r.json())")["requests"]["sample"]["duration"]
@@ -427,6 +430,9 @@ def a_broker_with_keys_shows_itself():
             equal(get(url + path), 401, "status of %s without a token" % path)
             equal(get(url + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
         broker.new("somebody", "actor")  # a list that is read again does not shut the page out
+        broker.ctl("rotate", broker.keys)
+        broker.ctl("rotate", broker.keys, "finish")
+        eventually(lambda: broker.lines("B0607"), PATIENCE, "the broker's new key")
         look(browser, url + "?token=" + token, "broker")
         browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
         browser.run("%s.click()" % PRESS, "Limiter of replay")

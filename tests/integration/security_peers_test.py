@@ -97,7 +97,7 @@ def no_key(world):
 def the_key_of_another_broker(world):
     path = world.broker.files / "wrong.key"
     other = zmq.curve_keypair()[0].decode()
-    world.broker.ctl("new", path, "--broker", other)
+    world.broker.ctl("new", path, "--broker=" + other)
     world.broker.ctl("allow", world.broker.keys, "wrong", world.broker.ctl("show", path).split()[1], "--role", "admin")
 
     def attempt():

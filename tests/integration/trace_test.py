@@ -140,7 +140,9 @@ def take(base, seconds=1.0):
     done = subprocess.run(words("ipc://%s/service" % base, seconds, out), capture_output=True, text=True,
                           timeout=seconds + 2 * PATIENCE)
     equal(done.returncode, 0, done.stderr)
-    return Trace(out.read_text())
+    trace = Trace(out.read_text())
+    trace.said = done.stdout
+    return trace
 
 
 def names(trace, process):
@@ -275,6 +277,81 @@ def one_trace_at_a_time():
         equal(len(frames), 1)
 
 
+def record(name=0, track=0, link=0, start=1 << 40, duration=5, id=7):
+    return b"".join(n.to_bytes(size, "little") for n, size in
+                    ((start, 8), (duration, 8), (0, 8), (id, 8), (3, 4), (name, 2), (track, 1), (link, 1)))
+
+
+@test
+def clients_share_the_room():
+    """All clients together send more than the broker keeps: each shows its beginning, and one that has little leaves its rest."""
+    with Run(BARE) as run:
+        run.broker()
+        endpoint = "ipc://%s/service" % run.base
+        admin, clients = Service(endpoint), [Service(endpoint) for _ in range(9)]
+        id = admin.send("trace", pb.Trace(duration_ms=300 * SLOW))
+        number = eventually(lambda: clients[0].ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
+        for client in clients:
+            client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"]))
+        for client, n in zip(clients, [4000] + 8 * [16384]):
+            frame = b"".join(record(id=i) for i in range(n))
+            client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"], last=True), [frame])
+        reply, frames = admin.wait(id, 10 * SLOW)
+        found = {p.client: (len(frame) // 40, p.dropped, frame) for p, frame in zip(reply.trace.processes, frames)}
+        equal(found[clients[0].client][:2], (4000, 0), "the small client")
+        for client in clients[1:]:
+            equal(found[client.client][:2], (12000, 4384), "a large client")
+            equal(found[client.client][2][-40:], record(id=11999), "the last of the first spans")
+
+
+@test
+def odd_spans_make_a_sound_file():
+    """Spans that all overlap fill a bounded number of rows, and a clock that cannot be puts a client out of the trace."""
+    with Run(BARE) as run:
+        run.broker()
+        service, odd, traces = Service("ipc://%s/service" % run.base), Service("ipc://%s/service" % run.base), []
+        thread = threading.Thread(target=lambda: traces.append(take(run.base, 1.0 * SLOW)))
+        thread.start()
+        told = eventually(lambda: (lambda r: r.HasField("tracing") and r.tracing)(service.ask("info", pb.Info())[0]), PATIENCE,
+                          "the trace's start")
+        frame = b"".join(record(start=told.now_ns + i, duration=10**6) for i in range(4000))
+        service.ask("trace_spans", pb.TraceSpans(trace=told.trace, name="many", text=["a"], last=True), [frame])
+        odd.ask("trace_spans", pb.TraceSpans(trace=told.trace, name="odd", text=["a"], offset_ns=2**63 - 1 - told.now_ns,
+                                             last=True), [frame])
+        thread.join()
+        equal(len(traces[0].spans("many")), 1024, "spans that are shown")
+        equal(traces[0].spans("odd"), [], "spans of a client with an odd clock")
+        equal(traces[0].about("broker", "dropped_spans"), 4000 - 1024)
+        check("\n2976 " in traces[0].said, "replay-ctl does not tell of dropped spans:", traces[0].said)
+
+
+@test
+def a_file_that_cannot_be_written():
+    """A wrong path is known before the trace; a full disk leaves the file as it was; a killed replay-ctl ends its trace."""
+    with Run(BARE) as run:
+        run.broker()
+        endpoint, out = "ipc://%s/service" % run.base, run.base / "out.json"
+        for path in (run.base / "none" / "out.json", run.base):
+            done = subprocess.run(words(endpoint, 60, path), capture_output=True, text=True, timeout=30)
+            equal(done.returncode, 1, path)
+        out.write_text("old")
+        limited = "ulimit -f 1; trap '' XFSZ; exec \"$@\""
+        service = Service(endpoint)
+        command = ["bash", "-c", limited, "-"] + words(endpoint, 0.2, out)
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while writer.poll() is None:  # enough spans for more than the limit
+            service.ask("info", pb.Info())
+        writer.communicate()
+        equal((writer.returncode, out.read_text()), (1, "old"), "after a full disk")
+        equal([path.name for path in run.base.glob("out.json*")], ["out.json"], "files that are left")
+        killed = subprocess.Popen(words(endpoint, 60, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
+        killed.kill()
+        killed.communicate()
+        eventually(lambda: not service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the end of the trace")
+        equal(out.read_text(), "old", "after a kill")
+
+
 @test
 def wrong_spans_are_refused():
     with Run(BARE) as run:
@@ -289,14 +366,13 @@ def wrong_spans_are_refused():
         def send(payload=(), trace=number, **said):
             return client.ask("trace_spans", pb.TraceSpans(trace=trace, **said), payload, check=False)[0].status
 
-        def record(name=0, track=0, link=0, start=1 << 40, duration=5):
-            return b"".join(n.to_bytes(size, "little") for n, size in
-                            ((start, 8), (duration, 8), (0, 8), (7, 8), (3, 4), (name, 2), (track, 1), (link, 1)))
         equal(send(trace=number ^ 2), 2, "another trace")  # NOT_FOUND
         for payload in ([b"x"], [record(), record()], [record(name=1)], [record(track=9)], [record(link=3)],
                         [record(start=1 << 63)], [record(duration=1 << 63)]):
             check(send(payload, text=["a"]) != 0, "taken:", payload)
         check(send(text=["n"] * 1000) != 0, "too many names")
+        check(send(text=["n" * 48]) != 0, "a long name of a span")
+        check(send(name="n" * 256) != 0, "a long name of a client")
         equal(send([record()], name="odd \"\\\n name", pid=5, text=["\u00fc\"<"], last=True), 0, "good spans")
         check(send([record()], text=["a"]) != 0, "spans after the last")
         reply, frames = admin.wait(id, 10 * SLOW)

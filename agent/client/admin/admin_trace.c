@@ -20,13 +20,17 @@
 /* The answer comes this long after the end, at the latest, if the connection holds. */
 #define GRACE_MS 10000
 #define CATEGORY "replay"
+/* Most rows of a track: nobody looks at more, and each event is tried in every row. */
+#define ROWS_MOST 1024u
+/* A time this far from the start of the trace, in ns, is none. */
+#define FAR_NS (INT64_C(1) << 61)
 
 /* A span on its way into the file. */
 struct event {
     int64_t start_ns, end_ns; /* since the start of the trace, by the broker's clock */
     struct trace_span span;
     uint32_t process;
-    uint32_t row;   /* "tid" */
+    uint32_t row;   /* "tid"; 0: its track is full, and it is dropped */
     uint64_t arrow; /* 0: none */
     uint32_t shard; /* whose message it is */
     bool broker;    /* the process is a broker */
@@ -50,7 +54,7 @@ struct chart {
     const char *missing; /* why a shard has no part in the trace; NULL: all have */
     struct event *events;
     uint32_t n;
-    uint64_t dropped; /* spans that cannot be read */
+    uint64_t dropped; /* spans that cannot be read, or that have no row */
     uint32_t rows;
     struct json json;
 };
@@ -62,7 +66,8 @@ static void read_process(struct chart *self, uint32_t process)
     const struct process *row = &self->processes[process];
     const Replay__TraceSpans *from = row->from;
     const char *data = zmq_msg_data(row->frame);
-    int64_t zero = (int64_t)row->reply->start_ns, last = (int64_t)row->reply->end_ns - zero;
+    uint64_t zero = row->reply->start_ns;
+    int64_t last = (int64_t)(row->reply->end_ns - zero);
     for (size_t at = 0; at + sizeof(struct trace_span) <= zmq_msg_size(row->frame); at += sizeof(struct trace_span)) {
         struct event event = {.process = process, .shard = row->shard, .broker = row->broker};
         memcpy(&event.span, data + at, sizeof event.span);
@@ -72,12 +77,12 @@ static void read_process(struct chart *self, uint32_t process)
         }
         if (!row->broker && event.span.link == TRACE_REQUEST)
             event.span.who = from->client;
-        int64_t start = (int64_t)((uint64_t)event.span.start_ns + (uint64_t)from->offset_ns - (uint64_t)zero);
+        int64_t start = (int64_t)((uint64_t)event.span.start_ns + (uint64_t)from->offset_ns - zero);
+        if (start < -FAR_NS || start > FAR_NS || start - NS_PER_S > last || start + event.span.duration_ns < 0)
+            continue; /* not in the time of the trace */
         event.end_ns = start + event.span.duration_ns;
         event.early = start < 0;
         event.start_ns = start < 0 ? 0 : start;
-        if (event.end_ns < 0 || start > last + NS_PER_S)
-            continue; /* not in the time of the trace */
         event.start_ns = event.start_ns + row->shift_ns > 0 ? event.start_ns + row->shift_ns : 0;
         event.end_ns = event.end_ns + row->shift_ns > event.start_ns ? event.end_ns + row->shift_ns : event.start_ns;
         self->events[self->n++] = event;
@@ -232,6 +237,10 @@ static bool lay_track(struct chart *self, struct event *events, uint32_t n)
         int taken = 0;
         while (at < n_rows && (taken = row_take(&rows[at], &events[i])) == 0)
             at++;
+        if (at == ROWS_MOST) {
+            self->dropped++;
+            continue;
+        }
         if (at == n_rows) {
             struct row *grown = realloc(rows, (n_rows + 1) * sizeof *grown);
             if (grown) {
@@ -300,7 +309,7 @@ static bool draw_arrows(struct chart *self)
     qsort(sorted, self->n, sizeof(*sorted), by_link);
     for (uint32_t i = 1; i < self->n; i++) {
         struct event *client = sorted[i - 1], *broker = sorted[i];
-        if (!client->broker && broker->broker && are_linked(client, broker))
+        if (!client->broker && broker->broker && client->row && broker->row && are_linked(client, broker))
             client->arrow = broker->arrow = ++arrow;
     }
     free(sorted);
@@ -416,16 +425,19 @@ static void write_events(struct chart *self)
     uint32_t first = 0;
     while (first < self->n && self->events[first].broker)
         first++;
-    for (uint32_t i = 0; i < self->n; i++)
-        write_event(self, &self->events[(first + i) % self->n]);
+    for (uint32_t i = 0; i < self->n; i++) {
+        const struct event *event = &self->events[(first + i) % self->n];
+        if (event->row)
+            write_event(self, event);
+    }
 }
 
 static rp_status write_chart(struct chart *self, rp_error *err)
 {
     json_open(&self->json, '[');
+    bool ok = lay_all(self) && draw_arrows(self);
     for (uint32_t i = 0; i < self->n_processes; i++)
         write_process(self, i);
-    bool ok = lay_all(self) && draw_arrows(self);
     if (ok)
         write_events(self);
     json_close(&self->json, ']');

@@ -179,6 +179,7 @@ rp_status history_thin(struct history *self, rp_error *err)
             fclose(self->file);
         self->file = copy.to;
         self->kept = copy.lines;
+        self->cut = false;
     } else {
         status = err_set(err, RP_IO, "'%s' cannot be made shorter: %s", self->path, strerror(errno));
         if (copy.to)
@@ -221,8 +222,10 @@ void history_add(struct history *self, const char *text)
     uint64_t growth = self->kept / GROWTH_PART;
     if (!self->file)
         return;
-    fprintf(self->file, "%s\n", text);
-    fflush(self->file);
+    /* A full disk may have cut the line before: this one stands apart from it. */
+    bool written = fprintf(self->file, "%s%s\n", self->cut ? "\n" : "", text) > 0 && fflush(self->file) == 0;
+    self->cut = !written;
+    clearerr(self->file);
     if (++self->added >= (growth > GROWTH_LEAST ? growth : GROWTH_LEAST))
         history_thin(self, NULL);
 }

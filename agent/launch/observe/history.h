@@ -3,6 +3,7 @@
 #ifndef AGENT_LAUNCH_HISTORY_H
 #define AGENT_LAUNCH_HISTORY_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "agent/launch/observe/run_folder.h"
@@ -14,6 +15,7 @@
 struct history {
     char path[FOLDER_SIZE + 32];
     FILE *file;
+    bool cut;       /* the last line could not be written, or not the whole of it */
     uint64_t added; /* lines since the file was thinned */
     uint64_t kept;  /* lines that were left then */
 };

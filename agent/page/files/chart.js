@@ -96,8 +96,10 @@ function draw(series, options, box, format) {
   series.forEach((one, i) => {
     const points = thin(one.points);
     parts.push(s("path", {class: `curve l${i % 4} d${i % 4}`, d: path(points, x, y)}));
-    if (options.dots || points.length === 1)
-      for (const [px, py] of points) if (known(py)) parts.push(s("circle", {class: `f${i % 4}`, cx: x(px), cy: y(py), r: 2.5}));
+    points.forEach(([px, py], k) => { // a point without neighbours has no line
+      const alone = !known(points[k - 1]?.[1]) && !known(points[k + 1]?.[1]);
+      if (known(py) && (options.dots || alone)) parts.push(s("circle", {class: `f${i % 4}`, cx: x(px), cy: y(py), r: 2.5}));
+    });
   });
   const last = series.map((one) => `${one.name} ${format(lastOf(one.points))}`).join(", ");
   return h("figure", {style: "margin:0"},

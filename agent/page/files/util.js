@@ -31,6 +31,7 @@ export function number(value, digits = 3) {
   if (size < 1000 && Number.isInteger(value)) return String(value);
   for (const [unit, prefix] of PREFIXES)
     if (size >= unit) return (size / unit >= 999.5 || digits < 3 && size / unit >= 99.5 ? String(Math.round(value / unit)) : trim((value / unit).toPrecision(digits))) + prefix;
+  if (size >= 10 ** digits - 0.5) return String(Math.round(value)); // 1.0e+2 is nothing for people
   return size < 1e-3 && size > 0 ? value.toExponential(1) : trim(value.toPrecision(digits));
 }
 

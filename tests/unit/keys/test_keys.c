@@ -323,9 +323,23 @@ static void test_other_hosts(void **state)
         assert_false(endpoint_is_host(others[i]));
 }
 
+static void public_keys_do_not_look_like_options(void **state)
+{
+    (void)state;
+    struct key key;
+    char text[KEY_TEXT];
+    rp_error err = {0};
+    for (uint32_t i = 0; i < 500; i++) { /* one in 85 would */
+        assert_int_equal(key_make(&key, "a", &err), RP_OK);
+        key_text(key.public_key, text);
+        assert_int_not_equal(text[0], '-');
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(public_keys_do_not_look_like_options),
         cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_loose_files_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_files, setup, teardown),

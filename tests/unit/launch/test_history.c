@@ -1,11 +1,13 @@
 /* metrics.jsonl: what thinning keeps, against a model that looks at all lines at once; a day's size; crashes; means over time. */
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -248,10 +250,41 @@ static void test_refused(void **state)
     unlink(path);
 }
 
+/* A limit of the file's size stands for a full disk: the next line stands apart from the one that was cut. */
+static void a_full_disk_cuts_one_line(void **state)
+{
+    (void)state;
+    struct history history;
+    struct rlimit before, tight;
+    rp_error err = {0};
+    char text[256];
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(history_open(&history, path, &err), RP_OK);
+    history_add(&history, "{\"elapsed_s\": 1.0}");
+    tight = before;
+    tight.rlim_cur = 30;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    history_add(&history, "{\"elapsed_s\": 2.0, \"more\": 1}");
+    history_add(&history, "{\"elapsed_s\": 3.0}");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    history_add(&history, "{\"elapsed_s\": 4.0}");
+    history_add(&history, "{\"elapsed_s\": 5.0}");
+    assert_int_equal(history_thin(&history, &err), RP_OK);
+    history_close(&history);
+    FILE *file = fopen(path, "re");
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    unlink(path);
+    assert_string_equal(text, "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model),
+        cmocka_unit_test(a_full_disk_cuts_one_line),
         cmocka_unit_test(test_day),
         cmocka_unit_test(test_refused),
     };

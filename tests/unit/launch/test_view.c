@@ -17,6 +17,7 @@
 #include "agent/launch/view/frame.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
+#include "proto/base/clock.h"
 
 static double steps[200], values[200];
 static struct status_process processes[] = {
@@ -651,7 +652,10 @@ static void test_terminal(void **state)
         struct screen *screen = screen_new(SCREEN_AUTO);
         struct status s = sample();
         screen_say(screen, false, "before all");
+        struct clock clock = clock_system();
+        int64_t last_ns = 0;
         for (uint32_t k = 0; k < 6; k++) { /* a new phase is shown at once */
+            last_ns = clock_now(&clock);
             s.phase = k % 2 ? PHASE_RUNNING : PHASE_STOPPING;
             s.n_processes = k < 4 ? 4 : 3; /* frames of different heights */
             screen_show(screen, &s);
@@ -660,7 +664,11 @@ static void test_terminal(void **state)
             terminal_feed(t, drain(master));
         }
         screen_show(screen, &s); /* too soon after the last one */
-        size_t silent = strlen(drain(master));
+        bool soon =
+            clock_now(&clock) - last_ns < 200 * NS_PER_MS; /* on a machine that holds this process up it is not */
+        const char *more = drain(master);
+        size_t silent = strlen(more);
+        terminal_feed(t, more);
         s.phase = PHASE_DONE;
         screen_show(screen, &s);
         screen_destroy(&screen);
@@ -668,7 +676,8 @@ static void test_terminal(void **state)
         put_back(before);
         const char *text = terminal_text(t);
         assert_null(screen);
-        assert_int_equal(silent, 0);
+        if (soon)
+            assert_int_equal(silent, 0);
         assert_int_equal(count(text, "cartpole-dqn  "), 1); /* one frame stands, */
         assert_has(text, "cartpole-dqn  done");             /* the last one, */
         assert_has(text, "before all");                     /* below what was said */
