@@ -112,7 +112,8 @@ static void read_head(struct text *text, const char *line)
 static struct text *read_text(const struct out *out, bool openmetrics)
 {
     struct text *text = calloc(1, sizeof *text);
-    char *copy = strndup(out->data, out->size), *next;
+    char *copy = calloc(1, out->size + 1), *next; /* the text is not terminated */
+    memcpy(copy, out->data, out->size);
     assert_int_equal(strlen(copy), out->size);
     assert_true(copy[out->size - 1] == '\n');
     for (char *line = copy; *line; line = next) {
