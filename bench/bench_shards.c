@@ -152,7 +152,7 @@ static bool compare_skewed(const struct options *given)
     static struct figures figures[2];
     struct options options = *given;
     char limiter[160];
-    uint32_t n = options.shards, actors = 2 * n;
+    uint32_t n = options.shards > 2 ? options.shards : 2, actors = 2 * n;
     snprintf(limiter, sizeof limiter,
              "kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, error_buffer: %u",
              4 * n * options.batch);
