@@ -1,7 +1,8 @@
 /* Administrative calls that give the broker's own messages.
  *
- * The room agent/client/admin offers the calls of replay/admin.h (admin.c, admin_json.c for JSON text, and admin_trace.c for traces) and, for replay-ctl,
- * the same calls with the broker's messages as their result. It uses conn, batch (for fetched items) and proto/base.
+ * The room agent/client/admin offers the calls of replay/admin.h (admin.c, admin_json.c for JSON text, and admin_trace.c for
+ * traces) and, for replay-ctl, the same calls with the broker's messages as their result. It uses conn, batch (for fetched items)
+ * and proto/base.
  *
  * Replies are given to the caller: replay__reply__free_unpacked(reply, NULL). They have the body that was asked for. */
 #ifndef AGENT_CLIENT_ADMIN_H
