@@ -6,8 +6,8 @@
  * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, conn_set.c
  * (the connections to all shards), and client.c (rp_client).
  *
- * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The I/O thread"
- * is then the caller's thread, and all calls come from one thread.
+ * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
+ * I/O thread" is then the caller's thread, and all calls come from one thread.
  *
  * Any thread may send requests. They are sent in the order of the calls, again with the same id after a reconnect, and each
  * ends in exactly one call of its reply function: with the broker's reply, or with a status of the library
@@ -175,10 +175,10 @@ void conn_destroy(struct conn **self);
 rp_status conn_check_process(const struct conn *self, rp_error *err);
 /* The same as a question. */
 bool conn_is_foreign(const struct conn *self);
-/* Returns where threads of this client add spans; they are recorded while the broker records a trace. */
 /* Adds to the time for which callers waited for answers that the broker gives at once: what is long about them is the way. */
 void conn_waited_add(struct conn *self, int64_t ns);
 uint64_t conn_waited(const struct conn *self);
+/* Returns where threads of this client add spans; they are recorded while the broker records a trace. */
 struct trace *conn_trace(struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
