@@ -189,7 +189,7 @@ struct draws {
     uint32_t draws;
 };
 
-static void fail(struct lane *lane, const char *text)
+static _Noreturn void fail(struct lane *lane, const char *text)
 {
     snprintf(lane->text, sizeof lane->text, "%s", text);
     lane_set_state(lane, LANE_FAILED);
@@ -264,9 +264,10 @@ static void draw_all(void *ctx)
     const struct draws *self = ctx;
     rp_error err = {0};
     rp_client *client = rp_client_connect(self->service, NULL, 30000, &err);
-    uint64_t *keys = calloc(DRAW_ITEMS, sizeof *keys);
-    double *priorities = calloc(DRAW_ITEMS, sizeof *priorities), sum = 0, least = 1;
-    if (!client || !keys || !priorities)
+    static uint64_t keys[DRAW_ITEMS];
+    static double priorities[DRAW_ITEMS];
+    double sum = 0, least = 1;
+    if (!client)
         fail(self->lane, err.text);
     prepare_draws(self, client, keys, priorities);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++)
