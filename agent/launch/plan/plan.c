@@ -268,12 +268,12 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
     if (status == RP_OK) {
         out->chosen = wished.chosen;
         out->best = found.any ? found.chosen : wished.chosen;
-        out->most_actors = most(&model, &out->chosen, true);
-        out->most_learners = most(&model, &out->chosen, false);
         plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
         plan_choose_shards(input, &out->chosen, &out->broker);
-        out->chosen.inserts *= 1.0 + out->broker.gain;
-        out->chosen.samples *= 1.0 + out->broker.gain;
+        if (out->broker.shards > 1 && !input->fixed_shards)
+            plan_take_shards(out, &model);
+        out->most_actors = most(&model, &out->chosen, true);
+        out->most_learners = most(&model, &out->chosen, false);
     }
     plan_model_fini(&model);
     return status;

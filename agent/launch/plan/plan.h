@@ -54,12 +54,12 @@ struct plan_joint {
     struct idle_shares waits;        /* waits in the newest run, by cause; NAN and 0: none */
 };
 
-/* How busy the broker was in a joint run. */
+/* A joint run with a number of shards, and how busy the broker was in it. */
 struct plan_load {
-    uint32_t shards, actors, learners;
-    double inserts; /* items/s */
-    double core;    /* share of the time for which the busiest core thread of all shards worked; NAN: not known */
-    double cores;   /* cores in use on the broker's machine, by all programs that were measured or disturbed them */
+    uint32_t shards;
+    double core;  /* share of the time for which the busiest core thread of all shards worked; NAN: not known */
+    double cores; /* cores in use on the broker's machine, by all programs that were measured or disturbed them */
+    struct plan_joint joint;
 };
 
 /* A machine of a run that has several; the first is the launcher's own. */
@@ -109,6 +109,7 @@ extern const char *const plan_bottleneck_names[PLAN_BOTTLENECKS];
 
 struct plan_choice {
     uint32_t actors, learners;
+    uint32_t shards;         /* above 1: auto has chosen them, and the pair was run with so many */
     double inserts, samples; /* items/s, sustained, with the limiter */
     double spi;              /* natural: without the limiter */
     double actor_idle, learner_idle;
@@ -150,9 +151,11 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
 /* Finds the pair whose joint run would help most to choose, perhaps one that was run before; false: none is worth its
  * time. */
 bool plan_next(const struct plan_input *input, uint32_t *actors, uint32_t *learners);
-/* The same for a run of the chosen pair with more shards. (plan_shards.c) */
-bool plan_next_shards(const struct plan_input *input, const struct plan_choice *choice, uint32_t *shards);
-/* Chooses the number of shards for a pair: that of the file, or as many as pay. plan_solve does it for the chosen pair. */
+/* Finds the next run that says how many shards pay: that of the pair that is best with one shard, then runs with more shards and
+ * more processes. Fills in shards and counts of *next; false: none is worth its time. (plan_shards.c) */
+bool plan_next_shards(const struct plan_input *input, const struct plan_choice *choice, struct plan_load *next);
+/* Chooses the number of shards: that of the file, or as many as pay. choice: the pair that is best with one shard. plan_solve does
+ * it. */
 void plan_choose_shards(const struct plan_input *input, const struct plan_choice *choice, struct plan_broker *out);
 /* Adds a run; the fastest of its pair and number of shards counts. */
 void plan_add_load(struct plan_input *input, const struct plan_load *load);

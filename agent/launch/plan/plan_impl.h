@@ -145,6 +145,8 @@ double plan_model_cores(const struct plan_model *self, const struct plan_side *a
                         double inserts);
 /* The same for counts, also beyond the curves. */
 void plan_model_counts(const struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out);
+/* The same for a pair that was run, with the results of the run. */
+void plan_model_run(const struct plan_model *self, const struct plan_joint *joint, struct plan_choice *out);
 /* Returns the newest joint run of a pair; NULL: there was none. */
 const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t actors, uint32_t learners);
 /* The largest count that was measured, alone or jointly. */
@@ -158,6 +160,13 @@ bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
 rp_status plan_curve_check(const struct plan_curve *curve, const char *who, rp_error *err);
 /* Checks that the input is enough to compute with. */
 rp_status plan_input_check(const struct plan_input *input, rp_error *err);
+
+/* ---- plan_shards.c ---- */
+
+/* Returns the run of a choice, with its shards; NULL: there was none. */
+const struct plan_joint *plan_run_of(const struct plan_input *input, const struct plan_choice *choice);
+/* Replaces the pair that is best with one shard by the one that was run with the chosen number of shards. */
+void plan_take_shards(struct plan *plan, const struct plan_model *model);
 
 /* ---- plan_words.c ---- */
 

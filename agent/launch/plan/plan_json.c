@@ -73,11 +73,9 @@ static const struct json_row host_rows[] = {
 /* Plans of before there were shards have none of these. */
 static const struct json_row load_rows[] = {
     COUNT(plan_load, shards),
-    COUNT(plan_load, actors),
-    COUNT(plan_load, learners),
-    REAL(plan_load, inserts),
     REAL(plan_load, core),
     REAL(plan_load, cores),
+    JSON_OBJECT(struct plan_load, joint, joint_rows),
     {0},
 };
 static const struct json_row shards_rows[] = {
@@ -175,6 +173,11 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input)
 
 /* ---- reading ---- */
 
+static bool is_count(uint32_t count)
+{
+    return count > 0 && count <= PLAN_MAX_COUNT;
+}
+
 /* The first host of a kind has the curve, and its kind is its own index. */
 static bool read_host(struct json_object *object, struct plan_input *out, uint32_t index)
 {
@@ -206,9 +209,11 @@ static bool read_hosts(struct json_object *object, struct plan_input *out)
 static void read_shards(struct json_object *object, struct plan_input *out)
 {
     struct json_object *broker = NULL;
-    if (json_object_object_get_ex(object, "broker", &broker) && json_map_read(broker, shards_rows, out))
-        return;
-    out->n_loads = out->fixed_shards = 0;
+    bool good = json_object_object_get_ex(object, "broker", &broker) && json_map_read(broker, shards_rows, out);
+    for (uint32_t i = 0; good && i < out->n_loads; i++)
+        good = is_count(out->loads[i].joint.actors) && is_count(out->loads[i].joint.learners);
+    if (!good)
+        out->n_loads = out->fixed_shards = 0;
 }
 
 static bool read_input(struct json_object *root, struct plan_input *out)
@@ -226,17 +231,13 @@ static bool read_input(struct json_object *root, struct plan_input *out)
     return good;
 }
 
-static bool is_count(uint32_t count)
-{
-    return count > 0 && count <= PLAN_MAX_COUNT;
-}
-
 static bool read_plan(struct json_object *root, struct plan *out)
 {
     struct json_object *broker = NULL;
     *out = (struct plan){0};
     if (json_object_object_get_ex(root, "broker", &broker) && !json_map_read(broker, broker_rows, &out->broker))
         out->broker = (struct plan_broker){0};
+    out->chosen.shards = out->broker.shards;
     return json_map_read(root, plan_rows, out) && is_count(out->chosen.actors) && is_count(out->chosen.learners) &&
            is_count(out->most_actors) && is_count(out->most_learners);
 }

@@ -311,6 +311,13 @@ void plan_model_counts(const struct plan_model *self, uint32_t actors, uint32_t 
     plan_model_pair(self, &a, &l, out);
 }
 
+void plan_model_run(const struct plan_model *self, const struct plan_joint *joint, struct plan_choice *out)
+{
+    plan_model_counts(self, joint->actors, joint->learners, out);
+    take_joint(self->input, joint, out);
+    name_bound(self->input, out);
+}
+
 const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t actors, uint32_t learners)
 {
     for (uint32_t i = input->n_joints; i-- > 0;) /* the newest counts */

@@ -99,7 +99,7 @@ static void print_choice(const struct plan_choice *choice, const struct plan_bro
     fprintf(out, "\n  because     %s\n", choice->reason);
     if (broker->shards > 0)
         fprintf(out, "  shards      %u: %s\n", broker->shards, broker->reason);
-    const struct plan_joint *joint = plan_joint_of(input, choice->actors, choice->learners);
+    const struct plan_joint *joint = plan_run_of(input, choice);
     if (joint && joint->others > 0)
         fprintf(out,
                 "  disturbed   other programs took %.2g of %.3g cores while this was measured: plan again (--again) "

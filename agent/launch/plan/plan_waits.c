@@ -9,7 +9,7 @@
  * known. */
 static struct idle_shares waits_of(const struct plan_choice *choice, const struct plan_input *input)
 {
-    const struct plan_joint *joint = plan_joint_of(input, choice->actors, choice->learners);
+    const struct plan_joint *joint = plan_run_of(input, choice);
     return joint ? joint->waits : (struct idle_shares){{0}, {0}};
 }
 

@@ -73,29 +73,55 @@ static int64_t own_cpu_ns(pid_t pid, uint64_t ticks, int64_t tick_ns)
     return (int64_t)ticks * tick_ns;
 }
 
-static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
-{
-    char path[64], text[1024];
+/* What the file `stat` of a process or thread says. */
+struct times {
+    char state;
     uint64_t user, system;
-    int64_t ended_user, ended_system, tick_ns = NS_PER_S / sysconf(_SC_CLK_TCK);
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int64_t ended_user, ended_system;
+};
+
+static bool read_times(const char *path, struct times *out)
+{
+    char text[1024];
     if (!read_small(path, text, sizeof text))
         return false;
     const char *rest = strrchr(text, ')'); /* the name before it may contain anything */
-    if (!rest ||
-        sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64, state,
-               &user, &system, &ended_user, &ended_system) != 5)
+    return rest &&
+           sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64,
+                  &out->state, &out->user, &out->system, &out->ended_user, &out->ended_system) == 5;
+}
+
+static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
+{
+    char path[64];
+    struct times times;
+    int64_t tick_ns = NS_PER_S / sysconf(_SC_CLK_TCK);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (!read_times(path, &times))
         return false;
-    out->cpu_ns += own_cpu_ns(pid, user + system, tick_ns) + (ended_user + ended_system) * tick_ns;
+    *state = times.state;
+    out->cpu_ns +=
+        own_cpu_ns(pid, times.user + times.system, tick_ns) + (times.ended_user + times.ended_system) * tick_ns;
     return true;
 }
 
-/* Takes the processor time of the main thread, which the scheduler counts in nanoseconds, if it is the most so far. */
-static void add_main(pid_t pid, struct process_usage *out)
+/* Processor time of the main thread. The scheduler counts in nanoseconds; where it does not tell, the ticks of `stat` count. */
+static int64_t main_ns(pid_t pid)
 {
     char path[64], text[128];
+    struct times times;
     snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
     int64_t ns = read_small(path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
+    if (ns == 0 && read_times(path, &times))
+        ns = (int64_t)(times.user + times.system) * (NS_PER_S / sysconf(_SC_CLK_TCK));
+    return ns;
+}
+
+/* Takes the processor time of the main thread if it is the most so far. */
+static void add_main(pid_t pid, struct process_usage *out)
+{
+    int64_t ns = main_ns(pid);
     if (ns > out->main_ns)
         out->main_ns = ns;
 }

@@ -85,7 +85,14 @@ static enum known load_auto(const struct profile_options *options, struct plan_i
     char *key = profile_key(&other);
     enum known known = load(key, options, out);
     free(key);
-    return known;
+    if (known != KNOWN_ALL)
+        return known;
+    struct plan_load next;
+    profile_fill(options->config, out);
+    if (!profile_next_shards(out, &next))
+        return KNOWN_ALL;
+    out->settled = false; /* with shards: auto, these counts need a run of their own */
+    return KNOWN_CURVES;
 }
 
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,

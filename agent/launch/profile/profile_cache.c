@@ -17,7 +17,7 @@
 #include "agent/launch/profile/profile_hosts.h"
 #include "proto/base/error.h"
 
-#define VERSION 6
+#define VERSION 7
 #define MOST_BYTES (4 << 20)
 
 /* ---- the key ---- */

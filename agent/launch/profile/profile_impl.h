@@ -31,5 +31,7 @@ rp_status profile_measure_alone(struct profile *self, rp_error *err);
 rp_status profile_await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err);
 /* Measures pairs and adds them to out->joints. (profile_joint.c) */
 rp_status profile_measure_joints(struct profile *self, rp_error *err);
+/* Finds the next run that says how many shards pay; false: there is none. (profile_joint.c) */
+bool profile_next_shards(const struct plan_input *input, struct plan_load *next);
 
 #endif

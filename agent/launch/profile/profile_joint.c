@@ -75,11 +75,9 @@ static void note_load(struct profile *self, const struct plan_joint *joint, cons
                       uint32_t shards)
 {
     plan_add_load(self->out, &(struct plan_load){.shards = shards,
-                                                 .actors = joint->actors,
-                                                 .learners = joint->learners,
-                                                 .inserts = joint->inserts,
                                                  .core = measured->core,
-                                                 .cores = measured->home + measured->others});
+                                                 .cores = measured->home + measured->others,
+                                                 .joint = *joint});
 }
 
 static rp_status measure_pair(struct profile *self, uint32_t actors, uint32_t learners, uint32_t shards,
@@ -153,15 +151,20 @@ static rp_status add_joint(struct profile *self, uint32_t actors, uint32_t learn
     return RP_OK;
 }
 
-/* Where the broker's core thread holds the chosen pair back: the same pair with more shards, as long as they pay. */
-static rp_status measure_shards(struct profile *self, rp_error *err)
+bool profile_next_shards(const struct plan_input *input, struct plan_load *next)
 {
     struct plan plan;
-    uint32_t shards;
-    if (plan_solve(self->out, &plan, NULL) != RP_OK)
-        return RP_OK;
-    while (plan_next_shards(self->out, &plan.chosen, &shards)) {
-        rp_status status = add_joint(self, plan.chosen.actors, plan.chosen.learners, shards, err);
+    struct plan_input alone = *input;
+    alone.fixed_shards = 1;
+    return plan_solve(&alone, &plan, NULL) == RP_OK && plan_next_shards(input, &plan.chosen, next);
+}
+
+/* Where the broker's core thread holds the best pair back: more shards and more processes, as long as they pay. */
+static rp_status measure_shards(struct profile *self, rp_error *err)
+{
+    struct plan_load next;
+    while (profile_next_shards(self->out, &next)) {
+        rp_status status = add_joint(self, next.joint.actors, next.joint.learners, next.shards, err);
         if (status == RP_CANCELLED || self->session.lost != PROFILE_NO_HOST)
             return status == RP_CANCELLED ? status : RP_OK;
         RP_TRY(status);

@@ -84,7 +84,7 @@ static void set_mark(struct profile_worker *worker, int role, uint32_t number, v
 struct cores {
     const struct mark *marks;
     double of[ROLES], home;
-    double core; /* of the broker's busiest core thread */
+    double core; /* of the broker's busiest core thread; NAN: not known */
 };
 
 /* A report of a host covers the time since the report before; one that has not come counts as nothing used. */
@@ -97,7 +97,7 @@ static void add_cores(struct profile_worker *worker, int role, uint32_t number, 
     double used = (double)(worker->cpu_ns - mark->cpu_ns) / (double)(worker->seen_ns - mark->seen_ns);
     cores->of[role] += fmax(0.0, used);
     cores->home += worker->host == HOST_POOL_HOME ? fmax(0.0, used) : 0.0;
-    if (role == ROLE_BROKER && worker->main_ns >= mark->main_ns)
+    if (role == ROLE_BROKER && worker->main_ns > mark->main_ns)
         cores->core = (double)(worker->main_ns - mark->main_ns) / (double)(worker->seen_ns - mark->seen_ns);
 }
 
@@ -191,7 +191,7 @@ static rp_status measure_once(struct profile_session *self, const struct task *t
     every_worker(self, set_mark, marks);
     RP_TRY(read_counters(self, task, marks, reads, &idle, err));
     struct usage after = read_usage(self);
-    struct cores cores = {.marks = marks};
+    struct cores cores = {.marks = marks, .core = NAN};
     every_worker(self, add_cores, &cores);
     *out = (struct profile_measured){
         .inserts = rate_of(&reads->inserts, what, PROFILE_INSERTS, task->quantum),

@@ -65,7 +65,7 @@ struct profile_measured {
     struct idle_shares idle_by;      /* all waits by cause */
     double others;                   /* cores that other programs took */
     double home;                     /* cores that our processes used on this machine */
-    double core;                     /* share of the time for which the broker's busiest core thread worked */
+    double core; /* share of the time for which the broker's busiest core thread worked; NAN: not known */
 };
 
 /* Starts the broker and waits until it answers. profile_session_close must follow in any case. */

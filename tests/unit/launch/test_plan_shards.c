@@ -15,26 +15,43 @@
 
 static const struct plan_choice pair = {.actors = 8, .learners = 2};
 
-/* A machine and a run of the pair with one shard. */
-static struct plan_input input_of(double machine, double core, double used)
+static struct plan_load load_of(uint32_t shards, uint32_t actors, uint32_t learners, double inserts, double core,
+                                double used)
 {
-    struct plan_input input = {.cores = machine, .most_shards = 128};
-    plan_add_load(&input, &(struct plan_load){1, 8, 2, 1e6, core, used});
-    return input;
+    return (struct plan_load){
+        .shards = shards,
+        .core = core,
+        .cores = used,
+        .joint = {
+            .actors = actors, .learners = learners, .inserts = inserts, .samples = inserts, .cpu = used, .runs = 1}};
 }
 
 static void add_run(struct plan_input *input, uint32_t shards, double inserts, double core, double used)
 {
-    plan_add_load(input, &(struct plan_load){shards, pair.actors, pair.learners, inserts, core, used});
+    struct plan_load load = load_of(shards, pair.actors, pair.learners, inserts, core, used);
+    plan_add_load(input, &load);
+}
+
+/* A machine and a run of the pair with one shard; the file says how many actors and learners there are. */
+static struct plan_input input_of(double machine, double core, double used)
+{
+    struct plan_input input =
+        curves_input(curves_linear(16, 1e5, 0.5, 0.1, MIB), curves_linear(4, 1e6, 0.5, 0.1, MIB), 1);
+    input.cores = machine;
+    input.most_shards = 128;
+    input.fixed_actors = pair.actors;
+    input.fixed_learners = pair.learners;
+    add_run(&input, 1, 1e6, core, used);
+    return input;
 }
 
 static void expect(const struct plan_input *input, uint32_t next, uint32_t chosen, const char *reason)
 {
     struct plan_broker broker;
-    uint32_t shards = 0;
+    struct plan_load load;
     plan_choose_shards(input, &pair, &broker);
-    bool more = plan_next_shards(input, &pair, &shards);
-    assert_int_equal(more ? shards : 0, next);
+    bool more = plan_next_shards(input, &pair, &load);
+    assert_int_equal(more ? load.shards : 0, next);
     assert_int_equal(broker.shards, chosen);
     assert_string_equal(broker.reason, reason);
 }
@@ -47,8 +64,8 @@ static void one_is_enough_for_a_broker_that_waits(void **state)
     input = input_of(2, 0.95, 2);
     expect(&input, 0, 1,
            "the broker's core thread works 95% of the time, but only 0 of 2 cores are left for more shards");
-    input = (struct plan_input){.cores = 16, .most_shards = 128};
-    expect(&input, 0, 1, "it was not measured how busy the broker is");
+    input.n_loads = 0; /* a run of the pair comes first */
+    expect(&input, 1, 1, "it was not measured how busy the broker is");
     input = input_of(16, NAN, 6);
     expect(&input, 0, 1, "it was not measured how busy the broker is");
 }
@@ -67,7 +84,7 @@ static void shards_are_doubled_while_they_pay(void **state)
         "+150% inserts/s against one; the busiest core thread works 40% of the time: more shards would gain nothing");
     add_run(&input, 4, 2.4e6, 0.7, 9); /* the fastest of a number counts */
     assert_int_equal(input.n_loads, 3);
-    assert_true(input.loads[2].inserts == 2.5e6);
+    assert_true(input.loads[2].joint.inserts == 2.5e6);
     input.n_loads = 2;
     add_run(&input, 4, 1.93e6, 0.7, 9);
     expect(&input, 0, 2,
@@ -77,7 +94,7 @@ static void shards_are_doubled_while_they_pay(void **state)
 static void tables_and_cores_bound_them(void **state)
 {
     (void)state;
-    uint32_t shards;
+    struct plan_load next;
     struct plan_input input = input_of(16, 0.97, 4);
     input.most_shards = 1;
     expect(
@@ -85,13 +102,42 @@ static void tables_and_cores_bound_them(void **state)
         "the broker's core thread works 97% of the time, but the table's sampler, limiter or sizes allow no 2 shards");
     input = input_of(3, 0.97, 1.5);
     add_run(&input, 2, 2e6, 0.9, 1.9);
-    assert_false(plan_next_shards(&input, &pair, &shards)); /* four on three cores */
+    expect(&input, 0, 2,
+           "+100% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards are more than 3 "
+           "cores");
     /* The broker's own machine counts. */
     struct plan_host hosts[2] = {{.cores = 2}, {.cores = 64}};
     input = input_of(66, 0.97, 1.8);
     input.hosts = hosts;
     input.n_hosts = 2;
-    assert_false(plan_next_shards(&input, &pair, &shards));
+    assert_false(plan_next_shards(&input, &pair, &next));
+}
+
+/* Counts that the file leaves open grow with the shards, as far as cores, bounds and memory allow. */
+static void processes_grow_with_shards(void **state)
+{
+    (void)state;
+    struct plan_load next;
+    struct plan_input input = input_of(16, 0.97, 6);
+    input.fixed_actors = input.fixed_learners = 0;
+    assert_true(plan_next_shards(&input, &pair, &next));
+    assert_int_equal(next.shards, 2);
+    assert_int_equal(next.joint.actors, 16);
+    assert_int_equal(next.joint.learners, 4);
+    input.max_learners = 3;
+    input.fixed_actors = 8;
+    assert_true(plan_next_shards(&input, &pair, &next));
+    assert_int_equal(next.joint.actors, 8);
+    assert_int_equal(next.joint.learners, 3);
+    input.fixed_actors = input.max_learners = 0;
+    input.loads[0].joint.cpu = input.loads[0].cores = 12; /* a third more is all that the cores allow */
+    assert_true(plan_next_shards(&input, &pair, &next));
+    assert_int_equal(next.joint.actors, 11);
+    assert_int_equal(next.joint.learners, 3);
+    input.memory = 111 * MIB; /* of which the broker takes 100 */
+    assert_true(plan_next_shards(&input, &pair, &next));
+    assert_int_equal(next.joint.actors, 8);
+    assert_int_equal(next.joint.learners, 2);
 }
 
 static void a_number_of_the_file_is_kept(void **state)
@@ -114,7 +160,8 @@ static void a_plan_has_them_and_json_keeps_them(void **state)
                                            curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25),
                       back;
     struct plan plan = curves_solve(&input), plan_back;
-    plan_add_load(&input, &(struct plan_load){1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5});
+    struct plan_load load = load_of(1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5);
+    plan_add_load(&input, &load);
     input.most_shards = 8;
     plan = curves_solve(&input);
     assert_int_equal(plan.broker.shards, 1);
@@ -125,16 +172,6 @@ static void a_plan_has_them_and_json_keeps_them(void **state)
     assert_int_equal(back.n_loads, 1);
     assert_true(back.loads[0].core == 0.25 && back.most_shards == 8 && back.fixed_shards == 0);
     plan_input_free(&back);
-    /* What shards gain is part of the prediction. */
-    struct plan_input wide = input;
-    wide.cores = 16;
-    plan = curves_solve(&wide);
-    wide.n_loads = 0;
-    plan_add_load(&wide, &(struct plan_load){1, plan.chosen.actors, plan.chosen.learners, 1000, 0.9, 1.5});
-    plan_add_load(&wide, &(struct plan_load){2, plan.chosen.actors, plan.chosen.learners, 1500, 0.4, 3});
-    struct plan more = curves_solve(&wide);
-    assert_int_equal(more.broker.shards, 2);
-    assert_true(fabs(more.chosen.inserts - 1.5 * plan.chosen.inserts) < 1e-6 * more.chosen.inserts);
     /* A plan of before there were shards is still a plan. */
     for (char *at = text; (at = strstr(at, "\"broker\""));)
         memcpy(at, "\"broken\"", 8);
@@ -145,12 +182,55 @@ static void a_plan_has_them_and_json_keeps_them(void **state)
     free(text);
 }
 
+static void the_pair_that_was_run_with_them_is_chosen(void **state)
+{
+    (void)state;
+    struct plan_input input =
+        curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
+    input.cores = 16;
+    input.most_shards = 8;
+    struct plan plan = curves_solve(&input), back;
+    uint32_t actors = plan.chosen.actors, learners = plan.chosen.learners;
+    struct plan_load one = load_of(1, actors, learners, plan.chosen.inserts, 0.9, 6);
+    struct plan_load two = load_of(2, 2 * actors, 2 * learners, 1.5 * plan.chosen.inserts, 0.4, 10);
+    two.joint.waits.learner[IDLE_UPDATES] = 0.125;
+    plan_add_load(&input, &one);
+    plan_add_load(&input, &two);
+    plan = curves_solve(&input);
+    assert_int_equal(plan.broker.shards, 2);
+    assert_int_equal(plan.chosen.actors, 2 * actors);
+    assert_int_equal(plan.chosen.learners, 2 * learners);
+    assert_int_equal(plan.chosen.shards, 2);
+    assert_true(plan.chosen.measured && plan.chosen.inserts == two.joint.inserts && plan.chosen.cpu == 10);
+    assert_true(plan.most_actors >= 2 * actors && plan.most_learners >= 2 * learners);
+    assert_non_null(strstr(plan.chosen.reason, "50% more inserts/s than the best pair with one shard"));
+    assert_int_equal(plan.best.actors, 2 * actors);
+    assert_true(plan.n_others > 0 && plan.others[0].actors == actors && plan.others[0].learners == learners);
+    assert_non_null(strstr(plan.others[0].reason, "with one shard: 33% fewer inserts/s"));
+    assert_true(plan_waits(&plan.chosen, &input).learner[IDLE_UPDATES] == 0.125);
+    char *text = plan_to_json(&plan, &input);
+    struct plan_input read;
+    assert_true(plan_from_json(text, &back, &read));
+    assert_true(plan_waits(&back.chosen, &read).learner[IDLE_UPDATES] == 0.125);
+    plan_input_free(&read);
+    free(text);
+    /* The counts of the file stay: runs of other counts say nothing about them. */
+    input.fixed_actors = actors;
+    plan = curves_solve(&input);
+    assert_int_equal(plan.broker.shards, 1);
+    assert_int_equal(plan.chosen.actors, actors);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_is_enough_for_a_broker_that_waits), cmocka_unit_test(shards_are_doubled_while_they_pay),
-        cmocka_unit_test(tables_and_cores_bound_them),           cmocka_unit_test(a_number_of_the_file_is_kept),
+        cmocka_unit_test(one_is_enough_for_a_broker_that_waits),
+        cmocka_unit_test(shards_are_doubled_while_they_pay),
+        cmocka_unit_test(tables_and_cores_bound_them),
+        cmocka_unit_test(a_number_of_the_file_is_kept),
         cmocka_unit_test(a_plan_has_them_and_json_keeps_them),
+        cmocka_unit_test(processes_grow_with_shards),
+        cmocka_unit_test(the_pair_that_was_run_with_them_is_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
