@@ -60,19 +60,6 @@ static void check_program(const struct schema_list *command, const char *path, s
                        program);
 }
 
-/* The launcher starts the shards of a run as one broker on this machine. */
-static void check_shards(const struct run_config *config, struct schema_report *report)
-{
-    if (config_shards(&config->broker) > 1 && config_shard_endpoint(&config->broker, 0))
-        schema_problem(report, "broker.shards",
-                       "is a list of brokers, which somebody starts; replay-launch starts the shards of a run itself, "
-                       "all on this machine: write their number, or start brokers, actors and learners by hand "
-                       "(docs/SHARDS.md)");
-    else if (config->broker.shard >= 0)
-        schema_problem(report, "broker.shard",
-                       "is for a broker that somebody starts; replay-launch numbers the shards of a run: leave it out");
-}
-
 /* Reads the file again with what the environment says about itself: the checks that need its spec follow, and the run
  * keeps the spec in its own file. */
 static bool read_described(struct prepared *self, const struct launch *launch, const char *file, char *const *spec,
@@ -136,7 +123,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         return EXIT_FAILED;
     }
     if (ok) {
-        check_shards(&self->config, report);
+        prepare_check_shards(&self->config, report);
         if (run_config_home_takes(&self->config, "actor")) /* elsewhere there may be other programs */
             check_program(&self->config.actors.command, "actors.command", report);
         if (run_config_home_takes(&self->config, "learner"))
@@ -160,25 +147,6 @@ bool prepare_is_auto(const struct prepared *self)
     const struct run_config *config = &self->config;
     return config->actors.on && config->learners.on &&
            (config->actors.count == 0 || config->learners.count == 0 || config->broker.shards.count == 0);
-}
-
-rp_status prepare_shards(struct prepared *self, rp_error *err)
-{
-    uint32_t shards = self->planned && self->plan.broker.shards ? self->plan.broker.shards : 1;
-    if (self->config.broker.shards.count == 0 && !run_config_set_shards(&self->config, shards))
-        return err_set(err, RP_NO_MEMORY, "no memory for %u shards", shards);
-    return RP_OK;
-}
-
-void prepare_hints(const struct prepared *self, FILE *out)
-{
-    uint32_t shards = config_shards(&self->config.broker);
-    double cores = self->config.plan.cores > 0 ? self->config.plan.cores : machine_cores();
-    if (shards > 1 && shards > cores)
-        fprintf(out,
-                "hint: broker.shards is %u, and this machine has %.3g cores: shards that share a core gain nothing; "
-                "shards: auto measures how many pay\n",
-                shards, cores);
 }
 
 rp_status prepare_weights(struct prepared *self, rp_error *err)

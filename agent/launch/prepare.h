@@ -55,10 +55,6 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err);
 void prepare_page(struct prepared *self, bool quiet);
 /* Writes config.yaml from the present configuration. */
 rp_status prepare_write_config(struct prepared *self, rp_error *err);
-/* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
-rp_status prepare_shards(struct prepared *self, rp_error *err);
-/* Prints what is no mistake, and yet hardly meant. */
-void prepare_hints(const struct prepared *self, FILE *out);
 /* True if a count is auto. */
 bool prepare_is_auto(const struct prepared *self);
 /* Checks that the weights which actors use exist, and names them by a lasting path: runs/latest soon points to this
@@ -70,5 +66,14 @@ void launch_print_plan(const struct plan *plan, const struct plan_input *input);
  * plan's. cached: uses only the cache, and without it there is no plan. Progress goes to standard error if that is a
  * terminal or `verbose` is set. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);
+
+/* ---- prepare_shards.c ---- */
+
+/* Refuses shards that somebody else starts: the launcher starts the shards of a run as one broker on this machine. */
+void prepare_check_shards(const struct run_config *config, struct schema_report *report);
+/* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
+rp_status prepare_shards(struct prepared *self, rp_error *err);
+/* Prints what is no mistake, and yet hardly meant. */
+void prepare_hints(const struct prepared *self, FILE *out);
 
 #endif
