@@ -300,6 +300,10 @@ def documents_name_what_there_is():
     used = {name for query in queries for name in re.findall(r"\b(?:replay|process)_[a-z_]+", query)}
     equal(used - metrics.names(), set(), "names in docs/grafana.json")
     check(len({panel["id"] for panel in board["panels"]}) == len(board["panels"]), "ids of panels")
+    # All panels but those of each shard add shards up: as many lines for four shards as for one.
+    apart = [t["expr"] for p in board["panels"] if "each shard" not in p["title"] for t in p["targets"]
+             if not re.search(r"(sum|min|max) ?(by|without)? ?\(", t["expr"])]
+    equal(apart, [], "queries of docs/grafana.json with a line for each shard")
 
 
 @test
