@@ -10,10 +10,13 @@
   4  sends them as the broker's credit allows, with heartbeats   Transitions.flow
   5  goes on when the broker was away                            Transitions.recover, patient.py
   6  ends in order at SIGTERM, with status 0                     CartPoleActor.close, ending.py
+  7  writes to all shards, if the broker has several: a whole    CartPoleActor.begin, shards.py
+     episode to one of them
 
-The protocol is in actor.py, service.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of your
-own replace CartPole, and the columns in Transitions. Exit status: 0 done or stopped, 1 failed, 2 wrong arguments, 3 no
-broker.
+The protocol is in actor.py, service.py, shards.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of
+your own replace CartPole, and the columns in Transitions. While a shard does not answer, this example waits for it, as it waits
+for a broker that is alone; ShardedActor in shards.py shows how to go on with the others. Exit status: 0 done or stopped, 1
+failed, 2 wrong arguments, 3 no broker.
 """
 
 import argparse
@@ -39,6 +42,7 @@ from actor import Actor  # noqa: E402
 from generated import pb  # noqa: E402
 from patient import SESSION_UNKNOWN, NoBroker, PatientService, Stopped  # noqa: E402
 from service import ReplayError  # noqa: E402
+from shards import Shards  # noqa: E402
 
 POLICY_SLOT, STEPS_COUNTER = "policy", "environment_steps"  # the names that learner, evaluator and launcher use
 REPORT_SECONDS = 2.0
@@ -198,6 +202,13 @@ class Transitions:
             self.stuck = 0
             self.resume()
 
+    def tend(self):
+        """Keeps the session alive while episodes go to other shards."""
+        try:
+            self.beat()
+        except ReplayError as error:
+            self.recover(error)
+
     def resume(self):
         reply = self.stream.resume()
         print("session taken up again; messages lost: %d" % reply.lost_messages, flush=True)
@@ -217,31 +228,38 @@ class Transitions:
 
 
 class CartPoleActor:
-    def __init__(self, service, args):
-        self.args, self.service, self.name = args, service, "actor-%d" % args.index
+    def __init__(self, shards, args):
+        self.args, self.shards, self.name = args, shards, "actor-%d" % args.index
         self.rng = random.Random("%d/%d" % (args.seed, args.index))
         self.env, self.policy, self.version = CartPole(self.rng), None, 0
-        self.transitions = Transitions(service, self.name, args, self.env.observation_shape)
+        self.lanes = [Transitions(s, self.name, args, self.env.observation_shape) for s in shards.services]
         # Actor i of N explores less the larger i is (Ape-X).
         self.epsilon = args.epsilon ** (1 + args.epsilon_alpha * args.index / max(1, args.count - 1))
         self.total = self.steps = self.left = self.episodes = 0
         self.returns, self.reported = [], (time.monotonic(), 0, 0.0)
 
+    def begin(self):
+        """A new episode, at the better of two shards, by items that are not confirmed yet."""
+        two = self.rng.sample(self.lanes, 2) if len(self.lanes) > 1 else self.lanes
+        self.transitions = min(two, key=lambda lane: lane.stream.unresolved())
+        return self.env.reset(), 0.0
+
     def pull(self):
         """Newer parameters, if there are any."""
-        for slot, block in self.service.get([POLICY_SLOT], [self.version]):
+        for slot, block in self.shards.get([POLICY_SLOT], have=[self.version]):
             self.policy, self.version = Policy(block, self.args.activation), slot.version
-            self.transitions.policy = self.policy.steps
+            for lane in self.lanes:
+                lane.policy = self.policy.steps
 
     def claim(self):
         """Takes some steps out of the count of all actors before it takes them in the environment. False: the end."""
         part, limit = self.args.pull_every, self.args.steps
         self.left = part  # already now: if we are stopped while we wait for the answer, close() gives them back
-        total = self.service.counter(STEPS_COUNTER, part)
+        total = self.shards.counter(STEPS_COUNTER, part)
         self.total = total - part
         if limit and total > limit:
             self.left = max(0, limit - self.total)
-            self.service.counter(STEPS_COUNTER, self.left - part)
+            self.shards.counter(STEPS_COUNTER, self.left - part)
         return self.left > 0
 
     def choose(self, observation):
@@ -254,11 +272,12 @@ class CartPoleActor:
     def run(self):
         while not self.policy:
             self.pull()
-            self.transitions.flow()
+            self.each(Transitions.flow)
             time.sleep(0.02)
-        observation, value = self.env.reset(), 0.0
+        observation, value = self.begin()
         while self.claim():
             self.pull()
+            self.each(Transitions.tend)
             while self.left > 0:
                 action = self.choose(observation)
                 following, reward, terminal, truncated = self.env.step(action)
@@ -268,19 +287,23 @@ class CartPoleActor:
                 if terminal or truncated:
                     self.returns.append(value)
                     self.episodes += 1
-                    observation, value = self.env.reset(), 0.0
+                    observation, value = self.begin()
             if time.monotonic() - self.reported[0] >= REPORT_SECONDS:
                 self.report()
-        self.transitions.flow()
+        self.each(Transitions.flow)
+
+    def each(self, act):
+        for lane in self.lanes:
+            act(lane)
 
     def report(self):
         """A line for people and, with --folder, one of JSON for replay-launch: the names are those of replay-actor."""
-        now, blocked = time.monotonic(), self.transitions.blocked_s
+        now, blocked = time.monotonic(), sum(lane.blocked_s for lane in self.lanes)
         seconds, mean = max(1e-9, now - self.reported[0]), sum(self.returns) / max(1, len(self.returns))
         line = {"time": time.time(), "process": self.name, "environment_steps": self.total,
                 "learner_steps": self.policy.steps if self.policy else 0, "actor_steps": self.steps,
                 "steps_per_second": (self.steps - self.reported[1]) / seconds, "episodes": self.episodes,
-                "return": mean if self.returns else None, "items": self.transitions.items,
+                "return": mean if self.returns else None, "items": sum(lane.items for lane in self.lanes),
                 "blocked_share": (blocked - self.reported[2]) / seconds}
         self.returns, self.reported = [], (now, self.steps, blocked)
         print("steps=%d of %d steps_per_second=%.0f episodes=%d return=%.1f blocked_share=%.2f" % (
@@ -292,11 +315,17 @@ class CartPoleActor:
     def close(self, stopped):
         """Gives back the steps that were not taken, and waits a moment for the last items: BYE."""
         self.report()
-        self.service.last_words(0.4 if stopped else 10.0)
+        print("items at each shard: %s" % " ".join(str(lane.items) for lane in self.lanes), flush=True)
+        for service in self.shards.services:
+            service.last_words(0.4 if stopped else 10.0)
+        self.finish(lambda: self.left > 0 and self.shards.counter(STEPS_COUNTER, -self.left))
+        self.each(lambda lane: self.finish(lambda: lane.stream.bye(timeout_ms=300 if stopped else 5000)))
+
+    @staticmethod
+    def finish(act):
+        """A shard that is away does not keep the others from their ends."""
         try:
-            if self.left > 0:
-                self.service.counter(STEPS_COUNTER, -self.left)
-            self.transitions.stream.bye(timeout_ms=300 if stopped else 5000)
+            act()
         except (Stopped, NoBroker, ReplayError) as error:
             print("the last items are in doubt: %s" % error, flush=True)
 
@@ -331,9 +360,9 @@ def arguments():
 
 def main():
     args = arguments()
-    service, actor, stopped = PatientService(args.endpoint, args.timeout), None, False
+    actor, stopped = None, False
     try:
-        actor = CartPoleActor(service, args)
+        actor = CartPoleActor(Shards(args.endpoint, lambda endpoint: PatientService(endpoint, args.timeout)), args)
         actor.run()
     except Stopped:
         stopped = True

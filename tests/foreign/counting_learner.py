@@ -4,10 +4,14 @@
 It learns nothing. What it publishes is a fixed linear policy for CartPole-v1 in the format of docs/WEIGHTS.md, for
 cartpole_actor.py. Put your own training where it says so. A learner that is not the only one would average its
 gradients with Reduce (proto/PROTOCOL.md, 14).
+
+The broker may have shards (20): shards.py samples all of them as one table, and goes on without one that is away. For a broker
+that is alone it does the same with one shard.
 """
 
 import argparse
 import sys
+import time
 
 sys.dont_write_bytecode = True
 
@@ -16,15 +20,13 @@ import ending  # noqa: E402
 if __name__ == "__main__":
     ending.begin()
 
-import learner  # noqa: E402
 import weights  # noqa: E402
-from generated import pb  # noqa: E402
 from patient import NoBroker, PatientService, Stopped  # noqa: E402
 from service import ReplayError  # noqa: E402
+from shards import SILENT, ShardedLearner, Shards  # noqa: E402
 
 POLICY_SLOT, STEPS_COUNTER = "policy", "learner_steps"  # the names that actors and launcher use
-DEADLINE_EXCEEDED = 4
-SAMPLE_MS = 500  # no longer than a request may take before it is sent again
+SAMPLE_SECONDS = 0.5
 
 
 def parameters(steps):
@@ -35,32 +37,34 @@ def parameters(steps):
                           ("steps", weights.UINT64, [1], [steps])])
 
 
-def sample(service, table, count):
-    """A batch, or none if the table has none to give for now."""
-    try:
-        reply, frames = service.ask("sample", pb.Sample(table=table, count=count, timeout_ms=SAMPLE_MS))
-    except ReplayError as error:
-        if error.status != DEADLINE_EXCEEDED:
-            raise
-        return []
-    return learner.decode(reply.sample, frames)
+def sample(table, count, patience):
+    """A batch, smaller if the table has no more to give for now."""
+    end, items = time.monotonic() + patience, []
+    while not items:
+        items = table.sample(count, SAMPLE_SECONDS)
+        if table.living():
+            end = time.monotonic() + patience
+        elif time.monotonic() > end:
+            raise NoBroker("no shard has answered for %g s" % patience)
+    return items
 
 
-def learn(service, args):
-    steps = service.counter(STEPS_COUNTER)
-    service.put(POLICY_SLOT, parameters(steps))  # actors wait for the first ones
+def learn(shards, args):
+    table = ShardedLearner(shards, args.table, silent=SILENT)
+    steps = shards.counter(STEPS_COUNTER)
+    shards.put(POLICY_SLOT, parameters(steps))  # actors wait for the first ones
     while not args.steps or steps < args.steps:
-        items = sample(service, args.table, args.batch)
-        if not items:
-            continue
-        # Here a learner trains on item.fields; what it is most wrong about it wants to see again soon.
+        items = sample(table, args.batch, args.timeout)
+        # Here a learner trains on item.fields; what it is most wrong about it wants to see again soon. Items whose shard has
+        # gone away meanwhile keep their priorities.
+        items = [item for item in items if item.shard not in table.away]
         priorities = [abs(item.fields["reward"][0]) for item in items]
-        service.update(args.table, [item.key for item in items], priorities)
-        steps = service.counter(STEPS_COUNTER, 1)
+        shards.update(args.table, [item.key for item in items], priorities)
+        steps = shards.counter(STEPS_COUNTER, 1)
         if steps % args.publish_every == 0:
-            service.put(POLICY_SLOT, parameters(steps))
+            shards.put(POLICY_SLOT, parameters(steps), away=table.away)
             print("learner_steps=%d items=%d" % (steps, len(items)), flush=True)
-    service.put(POLICY_SLOT, parameters(steps))
+    shards.put(POLICY_SLOT, parameters(steps), away=table.away)
 
 
 def main():
@@ -74,13 +78,13 @@ def main():
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds without a broker before it gives up")
     args = parser.parse_args()
     try:
-        learn(PatientService(args.endpoint, args.timeout), args)
+        learn(Shards(args.endpoint, lambda endpoint: PatientService(endpoint, args.timeout)), args)
     except Stopped:
         pass
     except NoBroker as error:
         print(error, file=sys.stderr)
         return 3
-    except ReplayError as error:
+    except (ReplayError, ValueError) as error:
         print("learner: %s" % error, file=sys.stderr)
         return 1
     return 0

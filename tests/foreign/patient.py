@@ -19,18 +19,21 @@ class NoBroker(Exception):
 
 
 class PatientService(Service):
+    stopping = False   # of the process: a signal stops the services of all shards
+
     def __init__(self, endpoint, patience=30.0):
-        self.patience, self.stopping = patience, False
+        self.patience = patience
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         super().__init__(endpoint)
 
-    def _stop(self, *_):
-        self.stopping = True
+    @staticmethod
+    def _stop(*_):
+        PatientService.stopping = True
 
     def last_words(self, patience):
         """After Stopped: requests are possible again, for a short time. A second signal ends that too."""
-        self.patience, self.stopping = patience, False
+        self.patience, PatientService.stopping = patience, False
 
     def receive(self, timeout):
         end = time.monotonic() + timeout

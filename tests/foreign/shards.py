@@ -21,13 +21,14 @@ CHOOSE_MS = 50  # milliseconds that a permit waits at a shard before the choice 
 class Shards:
     """A client of all shards, found through any of them. A broker without shards is its own only shard."""
 
-    def __init__(self, endpoint):
-        first = Service(endpoint)
+    def __init__(self, endpoint, make=Service):
+        """make: what gives the service of an endpoint."""
+        first = make(endpoint)
         hello = first.ask("hello", pb.Hello())[0].hello
         first.close()
         host = endpoint.split("://")[1].rsplit(":", 1)[0]
         endpoints = [e.replace("tcp://*", "tcp://" + host, 1) for e in hello.shards] or [endpoint]
-        self.settings, self.services = hello.settings, [Service(e) for e in endpoints]
+        self.settings, self.services = hello.settings, [make(e) for e in endpoints]
         for i in range(len(self.services)):
             self.check(i)
 
@@ -72,12 +73,12 @@ class Shards:
         """Counters live at shard 0, and so does reduce."""
         return self.services[0].counter(name, add)
 
-    def put(self, name, data, above=0):
-        """Shard 0 gives the version, all others get the block with it."""
+    def put(self, name, data, above=0, away=()):
+        """Shard 0 gives the version, all others get the block with it, but for those that are away: the next block is for them."""
         version = self._put(0, data, pb.ParamsPut(name=name, above=above))
-        newest = max([self._put(s, data, pb.ParamsPut(name=name, version=version)) for s in range(1, len(self.services))],
-                     default=version)
-        return version if newest == version else self.put(name, data, above=newest)  # shard 0 had lost its count
+        others = [s for s in range(1, len(self.services)) if s not in away]
+        newest = max([self._put(s, data, pb.ParamsPut(name=name, version=version)) for s in others], default=version)
+        return version if newest == version else self.put(name, data, newest, away)  # shard 0 had lost its count
 
     def _put(self, shard, data, body):
         return self.services[shard].ask("params_put", body, [data])[0].params.slots[0].version

@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -393,10 +394,15 @@ def test_launch_both():
         # Plain Python decodes some ten thousand items a second.
         text = text.replace("samples_per_insert: 32, min_size: 1000, error_buffer: 640",
                             "samples_per_insert: 2, min_size: 500, error_buffer: 500")
-        check(own in text and "on: false}" in text and "insert: 2," in text, "the example has changed")
+        # Both work with all shards of a broker.
+        text = text.replace("broker:\n", "broker:\n  shards: 2\n")
+        check(own in text and "on: false}" in text and "insert: 2," in text and "shards: 2" in text, "the example has changed")
         report = launch(run, text)
         if report:
-            equal(report["steps"], 4000, "steps of the report")
+            equal((report["steps"], report["shards"]), (4000, 2), "steps and shards of the report")
+            log = (run.base / "launched" / "logs" / "actor-0.log").read_text()
+            items = [int(n) for n in re.search(r"items at each shard: (.*)", log).group(1).split()]
+            check(len(items) == 2 and min(items) > 100, "items at each shard:", items)
 
 
 sys.exit(test.main())
