@@ -184,7 +184,7 @@ static int find_service(struct program *self)
                    ? -1
                    : cli_usage(self->name, "%s", err.text);
     bool told = self->endpoint || (environment && environment[0]);
-    bool listed = !told && config_shards(&self->run.broker) > 1 && config_shard_endpoint(&self->run.broker, 0);
+    bool listed = !told && config_shard_endpoint(&self->run.broker, 0);
     self->service = listed ? join_shards(&self->run.broker)
                            : endpoint_local(self->endpoint ? self->endpoint
                                             : told         ? environment

