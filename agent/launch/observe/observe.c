@@ -20,9 +20,11 @@
 
 #define MOST_SHARDS 256u
 
-/* What the table of a shard had counted when the shard last answered. */
+/* What the table of a shard has counted. */
 struct counted {
-    uint64_t inserts, samples;
+    uint64_t instance;         /* of the shard, when it last answered */
+    uint64_t inserts, samples; /* at that time */
+    uint64_t before[2];        /* inserts and samples of instances whose counts are lost */
 };
 
 struct observer {
@@ -101,18 +103,31 @@ static const rp_table_info *find_table(const rp_table_info *tables, uint32_t n, 
     return NULL;
 }
 
-/* The counts of a shard that does not answer stay as they were: a sum that fell would look like a new start. */
+static void take_counts(struct counted *self, const rp_shard_info *shard, const rp_limiter_info *limiter)
+{
+    if (shard->server.instance != self->instance &&
+        (limiter->inserts < self->inserts || limiter->samples < self->samples)) { /* it came back without a journal */
+        self->before[0] += self->inserts;
+        self->before[1] += self->samples;
+    }
+    self->instance = shard->server.instance;
+    self->inserts = limiter->inserts;
+    self->samples = limiter->samples;
+}
+
+/* The counts of a shard that does not answer, or has come back empty, stay as they were: a sum that fell would look like a new
+ * start. */
 static void add_missing(struct observer *self, const rp_info *info)
 {
     for (uint32_t i = 0; i < info->n_shards && i < MOST_SHARDS; i++) {
         const rp_shard_info *shard = &info->shards[i];
         const rp_table_info *table = find_table(shard->tables, shard->n_tables, self->table);
+        struct counted *counted = &self->shards[i];
         if (table)
-            self->shards[i] = (struct counted){table->limiter.inserts, table->limiter.samples};
-        if (table || !shard->problem[0])
-            continue;
-        self->last.inserts += self->shards[i].inserts;
-        self->last.samples += self->shards[i].samples;
+            take_counts(counted, shard, &table->limiter);
+        bool missing = !table && shard->problem[0];
+        self->last.inserts += counted->before[0] + (missing ? counted->inserts : 0);
+        self->last.samples += counted->before[1] + (missing ? counted->samples : 0);
     }
 }
 
