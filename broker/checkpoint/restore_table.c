@@ -368,7 +368,7 @@ static void limiter_restore(struct table *table, const struct entry_limiter *fro
     double now = (double)limiter->inserts * limiter->samples_per_insert - (double)limiter->samples;
     double target = from->offset + (double)limiter->inserts * from->samples_per_insert - (double)limiter->samples;
     if (from->kind != (uint32_t)limiter->kind)
-        target = limiter->kind == LIMITER_RATIO ? limiter->min_size * limiter->samples_per_insert : table->in.size;
+        target = limiter->kind == LIMITER_RATIO ? limiter->min_size_part * limiter->samples_per_insert : table->in.size;
     limiter->offset = target - now;
     if (from->kind == (uint32_t)limiter->kind && from->samples_per_insert == limiter->samples_per_insert)
         limiter->offset = from->offset;

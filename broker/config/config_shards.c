@@ -40,12 +40,18 @@ static double bound_of(double whole, uint32_t shards)
     return fabs(whole) >= NO_BOUND ? whole : whole / shards;
 }
 
-static void divide_table(struct table_config *table, uint32_t shards)
+/* The parts of all shards add up to the whole, so some may be 0: a table over shards needs no more items than one broker's. */
+static double min_size_of(double whole, uint32_t shards, uint32_t shard)
+{
+    return floor(whole / shards) + (shard < fmod(whole, shards) ? 1 : 0);
+}
+
+static void divide_table(struct table_config *table, uint32_t shards, uint32_t shard)
 {
     struct limiter_section *limiter = &table->limiter;
     table->max_size = part_of(table->max_size, shards);
     table->max_bytes = part_of(table->max_bytes, shards);
-    limiter->min_size = ceil(limiter->min_size / shards);
+    limiter->min_size = min_size_of(limiter->min_size, shards, shard);
     limiter->size = ceil(limiter->size / shards);
     limiter->min_diff = bound_of(limiter->min_diff, shards);
     limiter->max_diff = bound_of(limiter->max_diff, shards);
@@ -65,7 +71,7 @@ static void divide(struct broker_config *config, uint32_t shards)
     for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         *parts[i] = part_of(*parts[i], shards);
     for (uint32_t i = 0; i < config->tables.count; i++)
-        divide_table(&tables[i], shards);
+        divide_table(&tables[i], shards, (uint32_t)config->shard);
 }
 
 /* ---- endpoints and folders ---- */
@@ -179,18 +185,21 @@ static bool has_tables(const char *folder)
     return found;
 }
 
-/* Number of shards that have written into a folder: those with folders shard-0, shard-1, ... 0: nobody has. */
+/* Returns the number of shards whose tables are in a folder: each has a folder shard-0, shard-1, ..., and at least one has written
+ * into its own. 0: nobody has. */
 static uint32_t count_parts(const char *folder)
 {
     char path[4096 + 32];
     struct stat status;
     uint32_t n = 0;
+    bool written = false;
     for (; n <= CONFIG_MAX_SHARDS; n++) {
         snprintf(path, sizeof path, "%.4096s/shard-%u", folder, n);
         if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
             break;
+        written = written || has_tables(path);
     }
-    return n == 0 && has_tables(folder) ? 1 : n;
+    return written ? n : has_tables(folder);
 }
 
 rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err)
@@ -308,12 +317,14 @@ static void check_limiter(const struct table_config *table, uint32_t shards, con
     double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
     if (table->limiter.kind == LIMITER_QUEUE && size < shards)
         schema_problem(report, at, "a queue of %.0f items cannot be divided among %u shards", size, shards);
-    divide_table(&part, shards);
+    divide_table(&part, shards, shards - 1); /* the smallest part */
     struct limiter_config config = config_limiter(&part.limiter);
+    config.part = true;
     if (config.size == 0)
         config.size = (double)part.max_size;
     if (limiter_init(&limiter, &config, &err) != RP_OK)
-        schema_problem(report, at, "each of %u shards has its part of the limiter, in which %s", shards, err.text);
+        schema_problem(report, at, "%s, times %u: each of %u shards has its part of the limiter", err.text, shards,
+                       shards);
 }
 
 void config_check_shards(const struct broker_config *config, struct schema_report *report)
@@ -329,6 +340,9 @@ void config_check_shards(const struct broker_config *config, struct schema_repor
         return;
     if (!is_listed(config))
         check_processes(config, report);
+    if (config->shard >= 0 && !is_listed(config))
+        schema_problem(report, "shard",
+                       "is for a list of shards: with a number of them, replay-broker starts all of them itself");
     if (config->memory_limit / shards < LEAST_MEMORY)
         schema_problem(report, "memory_limit", "must be at least 1MiB for each of %u shards", shards);
     for (uint32_t i = 0; i < config->tables.count; i++) {

@@ -12,6 +12,9 @@
 
 #include "replay/error.h"
 
+/* Counts are exact in a double up to here. */
+#define LIMITER_MOST_COUNT (UINT64_C(1) << 53)
+
 enum limiter_kind { LIMITER_NONE, LIMITER_MIN_SIZE, LIMITER_RATIO, LIMITER_QUEUE, LIMITER_STACK };
 
 /* As configured. error_buffer >= 0 sets both bounds; otherwise min_diff and max_diff are used as they are. */
@@ -19,6 +22,7 @@ struct limiter_config {
     enum limiter_kind kind;
     double samples_per_insert;
     double min_size;
+    bool part;           /* the table is one of several shards: its part of min_size may be 0 */
     double error_buffer; /* < 0: not given */
     double min_diff;
     double max_diff;
@@ -27,8 +31,10 @@ struct limiter_config {
 
 struct limiter {
     enum limiter_kind kind;
+    bool part; /* as configured */
     double samples_per_insert;
-    double min_size;
+    double min_size;      /* items without which nothing is sampled, at least 1 */
+    double min_size_part; /* as configured: the parts of all shards add up to min_size of the table */
     double min_diff;
     double max_diff;
     double offset; /* keeps the cursor in place when samples_per_insert changes */

@@ -182,7 +182,7 @@ static void fill_limiter(struct snapshot_table *out, const struct limiter *limit
 {
     out->limiter = limiter_kind_name(limiter->kind);
     out->samples_per_insert = limiter->samples_per_insert;
-    out->min_size = limiter->min_size;
+    out->min_size = limiter->min_size_part;
     out->cursor = limiter_cursor(limiter);
     out->min_diff = bound(limiter->min_diff);
     out->max_diff = bound(limiter->max_diff);

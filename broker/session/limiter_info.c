@@ -8,7 +8,7 @@ void limiter_info(const struct table *table, struct limiter_info *out)
     replay__limiter_info__init(&out->body);
     out->body.kind = (char *)(uintptr_t)limiter_kind_name(limiter->kind);
     out->body.samples_per_insert = limiter->samples_per_insert;
-    out->body.min_size = limiter->min_size;
+    out->body.min_size = limiter->min_size_part;
     out->body.min_diff = limiter->min_diff;
     out->body.max_diff = limiter->max_diff;
     out->body.inserts = limiter->inserts;

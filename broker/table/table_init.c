@@ -84,6 +84,7 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     self->store = self->tables->store;
     self->layouts = self->tables->layouts;
     struct limiter_config limiter = config_limiter(&config->limiter);
+    limiter.part = config_shards(self->tables->config) > 1;
     if (limiter.size == 0)
         limiter.size = (double)config->max_size;
     RP_TRY(limiter_init(&self->limiter, &limiter, err));

@@ -196,14 +196,20 @@ static void a_limiter_is_divided(void **state)
     rp_error err = {0};
     ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), &err);
     rp_info *info = info_of(f, "ratio", 0);
-    near(info->tables[0].limiter.min_size, 63); /* 21 at each shard */
+    near(info->tables[0].limiter.min_size, 61); /* 21 + 20 + 20 */
     near(info->tables[0].limiter.max_diff - info->tables[0].limiter.min_diff, 2 * 600);
-    near(info->shards[1].tables[0].limiter.min_size, 21);
+    near(info->shards[0].tables[0].limiter.min_size, 21);
+    near(info->shards[1].tables[0].limiter.min_size, 20);
     near(info->shards[1].tables[0].limiter.max_diff - info->shards[1].tables[0].limiter.min_diff, 400);
     rp_info_free(&info);
     change = (rp_limiter_change){.struct_size = sizeof change, .set = RP_LIMITER_SAMPLES_PER_INSERT};
     change.samples_per_insert = -1;
     assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), RP_INVALID_ARGUMENT);
+    static const double wrong[] = {0, 0.5, 1.5, -3};
+    for (uint32_t i = 0; i < 4; i++) { /* as one broker does */
+        change = (rp_limiter_change){.struct_size = sizeof change, .set = RP_LIMITER_MIN_SIZE, .min_size = wrong[i]};
+        assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), RP_INVALID_ARGUMENT);
+    }
 }
 
 /* Returns the number of waits of a kind, all of which name a shard in their text. */

@@ -236,13 +236,10 @@ rp_status admin_checkpoint(rp_client *client, int64_t timeout_ms, Replay__Reply 
     return ask_all(client, &plan, "have made a checkpoint", merge_checkpoint, out, err);
 }
 
-rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
-                            Replay__Reply **out, rp_error *err)
+/* Each shard has its part of the limiter, as in the configuration: parts of min_size add up to the whole. */
+static Replay__SetLimiter limiter_part(const char *table, const rp_limiter_change *change, uint32_t n, uint32_t shard)
 {
     Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
-    double n = client_shards(client); /* each shard has its part of the bounds, as in the configuration */
-    if (change->struct_size < sizeof *change)
-        return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the change is not set");
     body.table = (char *)(uintptr_t)table;
     if (change->set & RP_LIMITER_SAMPLES_PER_INSERT) {
         body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
@@ -250,7 +247,8 @@ rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limit
     }
     if (change->set & RP_LIMITER_MIN_SIZE) {
         body.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
-        body.min_size = n > 1 ? ceil(change->min_size / n) : change->min_size;
+        body.min_size =
+            n == 1 ? change->min_size : floor(change->min_size / n) + (shard < fmod(change->min_size, n) ? 1 : 0);
     }
     if (change->set & RP_LIMITER_MIN_DIFF) {
         body.has_min_diff_case = REPLAY__SET_LIMITER__HAS_MIN_DIFF_MIN_DIFF;
@@ -264,9 +262,29 @@ rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limit
         body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
         body.error_buffer = change->error_buffer / n;
     }
-    struct conn_message message = {
-        .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = timeout_ms};
-    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_LIMITER};
+    return body;
+}
+
+rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
+                            Replay__Reply **out, rp_error *err)
+{
+    Replay__SetLimiter parts[WIRE_MAX_SHARDS];
+    struct conn_message messages[WIRE_MAX_SHARDS];
+    const struct conn_message *each[WIRE_MAX_SHARDS];
+    uint32_t n = client_shards(client);
+    if (change->struct_size < sizeof *change)
+        return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the change is not set");
+    bool whole = change->min_size >= 1 && change->min_size == floor(change->min_size);
+    if (n > 1 && change->set & RP_LIMITER_MIN_SIZE && !whole) /* a part of it could be a number that a shard takes */
+        return err_set(err, RP_INVALID_ARGUMENT, "min_size is %g; write a whole number of at least 1",
+                       change->min_size);
+    for (uint32_t i = 0; i < n; i++) {
+        parts[i] = limiter_part(table, change, n, i);
+        messages[i] = (struct conn_message){
+            .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &parts[i].base, .timeout_ms = timeout_ms};
+        each[i] = &messages[i];
+    }
+    struct gather_plan plan = {.each = each, .want = REPLAY__REPLY__BODY_LIMITER};
     return ask_all(client, &plan, "have the new limiter", merge_limiter, out, err);
 }
 

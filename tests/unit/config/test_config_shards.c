@@ -38,8 +38,9 @@ static void become(const char *keys, int shard)
 {
     char yaml[2000];
     rp_error err = {0};
-    snprintf(yaml, sizeof yaml, "%sshard: %d\n" TABLES, keys, shard);
+    snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
     read(yaml);
+    config.shard = shard; /* as the parent of several processes says, or the file */
     if (config_become_shard(&config, &err) != RP_OK)
         fail_msg("%s", err.text);
 }
@@ -67,6 +68,22 @@ static void a_shard_takes_its_part(void **state)
     assert_true(tables[1].limiter.min_diff == -10 && tables[1].limiter.max_diff == 1e18);
     assert_true(tables[2].limiter.size == 3 && tables[2].max_size == 3);
     end();
+}
+
+/* Otherwise a table over many shards would need more items than the file says. */
+static void the_parts_of_min_size_add_up(void **state)
+{
+    (void)state;
+    double sums[2] = {0};
+    for (int shard = 0; shard < 4; shard++) {
+        become("shards: 4\n", shard);
+        const struct table_config *tables = config.tables.data;
+        assert_in_range((uint64_t)tables[0].limiter.min_size, 2, 3);
+        sums[0] += tables[0].limiter.min_size;
+        sums[1] += tables[1].limiter.min_size;
+        end();
+    }
+    assert_true(sums[0] == 10 && sums[1] == 1);
 }
 
 static void a_broker_alone_stays_as_it_is(void **state)
@@ -119,8 +136,9 @@ static void each_shard_listens_somewhere_else(void **state)
     }
     char problems[500];
     rp_error err = {0};
-    assert_true(embed_read_config("shards: 200\nshard: 199\nservice: tcp://127.0.0.1:65000\ntables: [{name: a}]\n",
-                                  &config, problems, sizeof problems));
+    assert_true(embed_read_config("shards: 200\nservice: tcp://127.0.0.1:65000\ntables: [{name: a}]\n", &config,
+                                  problems, sizeof problems));
+    config.shard = 199;
     assert_int_equal(config_become_shard(&config, &err), RP_INVALID_ARGUMENT);
     end();
     assert_true(
@@ -151,8 +169,9 @@ static void the_hash_covers_tables_and_count_alone(void **state)
     uint64_t hashes[5];
     for (uint32_t i = 0; i < 5; i++) {
         rp_error err = {0};
-        snprintf(yaml, sizeof yaml, "shards: 2\nshard: 0\ntables: [{name: a, %s}]\n", tables[i]);
+        snprintf(yaml, sizeof yaml, "shards: 2\ntables: [{name: a, %s}]\n", tables[i]);
         read(yaml);
+        config.shard = 0;
         assert_int_equal(config_become_shard(&config, &err), RP_OK);
         hashes[i] = config.settings;
         end();
@@ -175,6 +194,7 @@ static void what_shards_cannot_do_is_refused(void **state)
         {"shards: many\ntables: [{name: a}]\n", ":1:9: shards: "},
         {"shards: 2\nshard: 2\ntables: [{name: a}]\n", ":2:8: shard: "},
         {"shard: 1\ntables: [{name: a}]\n", ":1:8: shard: "},
+        {"shards: 2\nshard: 1\ntables: [{name: a}]\n", ":2:8: shard: "}, /* it would be alone, and not know it */
         {"shards: [tcp://a:1, tcp://b]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
         {"shards: [tcp://a:1, tcp://b:0]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
         {"shards: [tcp://a:1, tcp://a:1]\ntables: [{name: a}]\n", ":1:21: shards[1]: "},
@@ -298,20 +318,27 @@ static rp_status folder_of(const char *keys)
     return status;
 }
 
+static void write_file(const char *path)
+{
+    FILE *file = fopen(tempdir_at(path), "w");
+    assert_non_null(file);
+    fclose(file);
+}
+
 /* An item stays with its shard: another number of shards would leave tables behind without a word. */
 static void tables_of_other_shards_are_refused(void **state)
 {
     (void)state;
     assert_int_equal(folder_of("shards: 2\n"), RP_OK); /* nothing is there yet */
     assert_int_equal(mkdir(tempdir_at("tables"), 0755), 0);
-    FILE *file = fopen(tempdir_at("tables/checkpoint-00000001.replay"), "w");
-    assert_non_null(file);
-    fclose(file);
+    write_file("tables/checkpoint-00000001.replay");
     assert_int_equal(folder_of("shards: 1\n"), RP_OK);
     assert_int_equal(folder_of("shards: 2\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(remove(tempdir_at("tables/checkpoint-00000001.replay")), 0);
     assert_int_equal(mkdir(tempdir_at("tables/shard-0"), 0755), 0);
     assert_int_equal(mkdir(tempdir_at("tables/shard-1"), 0755), 0);
+    assert_int_equal(folder_of("shards: 3\n"), RP_OK); /* shards have started, and written nothing */
+    write_file("tables/shard-1/segment-00000001.replay");
     assert_int_equal(folder_of("shards: 2\n"), RP_OK);
     assert_int_equal(folder_of("shards: 1\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\n"), RP_FAILED_PRECONDITION);
@@ -324,6 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shard_takes_its_part),
+        cmocka_unit_test(the_parts_of_min_size_add_up),
         cmocka_unit_test(a_broker_alone_stays_as_it_is),
         cmocka_unit_test(each_shard_listens_somewhere_else),
         cmocka_unit_test(the_hash_covers_tables_and_count_alone),

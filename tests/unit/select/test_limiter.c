@@ -190,6 +190,40 @@ static void mistakes_are_refused_with_what_to_write(void **state)
         make_ratio(i * 0.1, 1 + i % 7, fmax(1.0, i * 0.1));
 }
 
+/* The limiter of a shard may have no part of min_size. It is sampled when it has an item, and its cursor has its centre at 0. */
+static void a_part_of_min_size_may_be_0(void **state)
+{
+    (void)state;
+    struct limiter_config config = {
+        .kind = LIMITER_RATIO, .part = true, .samples_per_insert = 4, .min_size = 0, .error_buffer = 8};
+    struct limiter limiter = make(&config);
+    assert_true(limiter.min_size == 1.0 && limiter.min_size_part == 0.0);
+    assert_true(limiter.min_diff == -8.0 && limiter.max_diff == 8.0);
+    assert_int_equal(limiter_sampleable(&limiter, 100), 0);
+    assert_int_equal(limiter_insertable(&limiter, 100), 2);
+    limiter_inserted(&limiter, 1);
+    assert_int_equal(limiter_sampleable(&limiter, 100), 12);
+    struct limiter_change change = UNCHANGED;
+    rp_error err = {0};
+    change.min_size = 3;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter.min_size_part == 3.0);
+    change.min_size = 0;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter.min_size == 1.0 && limiter.min_size_part == 0.0);
+    config.min_size = 1.5;
+    assert_refused(&config, "not a whole number");
+    /* With bounds of its own the first item is inserted all the same, or nothing would ever happen. */
+    config = (struct limiter_config){.kind = LIMITER_RATIO,
+                                     .part = true,
+                                     .samples_per_insert = 4,
+                                     .error_buffer = -1,
+                                     .min_diff = -8,
+                                     .max_diff = 1};
+    limiter = make(&config);
+    assert_int_equal(limiter_insertable(&limiter, 100), 1);
+}
+
 static void a_change_is_whole_or_not_at_all(void **state)
 {
     (void)state;
@@ -522,6 +556,7 @@ int main(void)
         cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
         cmocka_unit_test(reset_starts_anew_and_a_copy_continues),
         cmocka_unit_test(mistakes_are_refused_with_what_to_write),
+        cmocka_unit_test(a_part_of_min_size_may_be_0),
         cmocka_unit_test(a_change_is_whole_or_not_at_all),
         cmocka_unit_test(a_new_ratio_leaves_the_cursor_in_place),
         cmocka_unit_test(each_kind_has_its_own_values_to_change),
