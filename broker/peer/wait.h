@@ -19,7 +19,7 @@ struct wait_text {
 
 /* ctx is the wait's. */
 struct wait_ops {
-    const char *kind; /* "sample", "fetch", "params", "reduce", "checkpoint", "bye" */
+    const char *kind; /* "sample", "permit", "fetch", "params", "reduce", "checkpoint", "bye" */
     /* The deadline has passed. Ends the wait and answers. */
     void (*expire)(void *ctx, struct wait *wait);
     /* Ends the wait and answers with status and text. */

@@ -7,6 +7,7 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/table/tables.h"
+#include "proto/base/error.h"
 
 /* How a table is sampled over shards. */
 enum { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE };
@@ -20,13 +21,25 @@ static uint32_t deal_of(const struct table *table)
     return kind == LIMITER_RATIO ? DEAL_PERMITS : DEAL_MASS;
 }
 
+rp_status permit_check(const struct table *table, const char *what, rp_error *err)
+{
+    enum limiter_kind kind = table->limiter.kind;
+    return kind == LIMITER_QUEUE || kind == LIMITER_STACK
+               ? err_set(
+                     err, RP_FAILED_PRECONDITION,
+                     "table '%s' has the limiter '%s', which counts the items that are taken: it has no %s. Ask for "
+                     "plain samples",
+                     table->name, limiter_kind_name(kind), what)
+               : RP_OK;
+}
+
 void permit_state(const struct table *table, Replay__PermitReply *out)
 {
     out->deal = deal_of(table);
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
     out->size = table->in.size;
-    out->min_size = (uint64_t)table->limiter.min_size;
+    out->min_size = (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
 }
 

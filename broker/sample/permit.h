@@ -10,6 +10,9 @@
 /* Most samples of one permit. */
 #define PERMIT_MOST (1u << 24)
 
+/* Refuses permits and paid samples of a table (`what` asks for them) whose limiter counts items that leave: one that is charged and
+ * not picked here, or the other way round, would hold up the queue for ever. */
+rp_status permit_check(const struct table *table, const char *what, rp_error *err);
 /* Lets a permit of waiter->want samples wait on behalf of a request. On an error the waiter is released. */
 rp_status permit_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err);
 /* Charges the limiter and answers, if it allows the whole count (flexible: at least one). A count above what the bounds ever

@@ -314,10 +314,14 @@ static bool prioritized_load(void *state, const void *data, uint32_t size)
     return true;
 }
 
+/* Without any priority above 0 all items are equally likely. Then the mass is tiny: beside a shard with priorities nothing is drawn
+ * here, and among shards without any, draws are in proportion to their items. */
+#define MASS_WITHOUT_PRIORITY 1e-300
+
 static double prioritized_mass(void *state, uint32_t n)
 {
-    (void)n;
-    return prioritized_total(state);
+    const struct prioritized *self = state;
+    return self->tree.nonzero ? prioritized_total(state) : n * MASS_WITHOUT_PRIORITY;
 }
 
 const rp_selector_ops selector_prioritized = {

@@ -25,6 +25,7 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
         return answer_state(service, request, table);
     if (ask->count > PERMIT_MOST)
         return err_set(err, RP_INVALID_ARGUMENT, "a permit is for at most %u samples, not %u", PERMIT_MOST, ask->count);
+    RP_TRY(permit_check(table, "permits", err));
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     struct waiter *waiter = waiter_new(service->samples, table);

@@ -2,6 +2,7 @@
 #include "broker/disk/record.h"
 #include "broker/sample/answer.h"
 #include "broker/sample/kept_samples.h"
+#include "broker/sample/permit.h"
 #include "broker/sample/reply.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
@@ -22,6 +23,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
         return err_set(err, RP_INVALID_ARGUMENT, "a sample cannot be both whole (all or nothing) and flexible");
     if (ask->whole && ask->paid)
         return err_set(err, RP_INVALID_ARGUMENT, "a paid sample does not wait: it cannot be whole (all or nothing)");
+    if (ask->paid)
+        RP_TRY(permit_check(table, "paid samples", err));
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)

@@ -254,6 +254,31 @@ static void min_size_counts_the_items_of_all_shards(void **state)
     rp_sampler_destroy(&sampler);
 }
 
+/* One item is enough for min_size 1, wherever it is; and items without priority are as likely as each other. */
+static void few_items_and_no_priorities(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_writer *writer = new_writer(f->client);
+    rp_sampler *sampler = new_sampler(f->client, "prioritized", 10, 1);
+    rp_batch *batch;
+    for (int32_t i = 0; i < 40; i += i ? 39 : 1) {
+        for (int32_t k = 0; k < (i ? 39 : 1); k++) {
+            uint64_t key;
+            ok(insert_one(writer, "prioritized", i + k, 0, WAIT, &key, &err), &err);
+        }
+        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_arrays arrays = arrays_of(batch);
+        assert_int_equal(arrays.n, 10);
+        for (uint32_t k = 0; k < arrays.n; k++)
+            assert_true(arrays.weight[k] > 0 && arrays.weight[k] <= 1);
+        rp_batch_release(&batch);
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    rp_sampler_destroy(&sampler);
+}
+
 /* A sampler and a writer go on while a shard is dead, and take it back. */
 static void a_shard_dies_and_comes_back(void **state)
 {
@@ -531,6 +556,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_ratio_holds_over_all_shards, setup, teardown),
         cmocka_unit_test_setup_teardown(a_queue_gives_each_item_once, setup, teardown),
         cmocka_unit_test_setup_teardown(min_size_counts_the_items_of_all_shards, setup, teardown),
+        cmocka_unit_test_setup_teardown(few_items_and_no_priorities, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),

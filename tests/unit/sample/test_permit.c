@@ -270,9 +270,93 @@ static void each_limiter_tells_how_its_table_is_dealt(void **state)
         assert_int_equal(answer->reply->permit->deal, rows[i].deal);
         assert_true(answer->reply->permit->mass == 3.0 && answer->reply->permit->size == 3);
     }
+    for (uint32_t i = 0; i < 2; i++) { /* a table without min_size needs no item but one, on whichever shard */
+        const struct testpeer_answer *answer =
+            testpeer_await(peer, testpeer_permit(peer, 0, rows[i].table, 0, NO_TIMEOUT, 0));
+        assert_int_equal(answer->reply->permit->min_size, i + 1);
+    }
     /* A paid pick takes an item out as any other does. */
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "once", 5, 0, PAID))->reply->sample->n_key, 3);
     assert_int_equal(embed_table(embed, "once")->in.size, 0);
+}
+
+/* A queue counts what is taken: charges without picks, or picks without charges, would hold it up for ever. */
+static void a_queue_is_neither_charged_ahead_nor_paid_for(void **state)
+{
+    begin(state);
+    insert("queue", 1, 5);
+    const struct limiter *queue = &embed_table(embed, "queue")->limiter;
+    assert_int_equal(testpeer_await(peer, testpeer_permit(peer, 0, "queue", 3, 0, 0))->status, RP_FAILED_PRECONDITION);
+    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "queue", 3, 0, PAID))->status, RP_FAILED_PRECONDITION);
+    assert_int_equal(queue->samples, 0);
+    assert_int_equal(testpeer_sampled(peer, "queue", 5)->reply->sample->n_key, 5);
+    insert("queue", 11, 8); /* its size */
+    assert_int_equal(embed_table(embed, "queue")->in.size, 8);
+}
+
+/* One broker gives all items the same probability then, and so do its shards. */
+static void items_without_priority_have_a_mass(void **state)
+{
+    begin(state);
+    testpeer_insert(writer, "t", 1, 4, 0);
+    embed_settle(embed);
+    double nothing = granted(ask(0, 0, 0, 0), 0)->mass;
+    assert_true(nothing > 0.0 && nothing < 1e-200);
+    testpeer_insert(writer, "t", 5, 4, 0);
+    embed_settle(embed);
+    assert_true(granted(ask(0, 0, 0, 0), 0)->mass == 2 * nothing);
+    insert("t", 9, 1);
+    assert_true(granted(ask(0, 0, 0, 0), 0)->mass == 3.0);
+}
+
+/* Many connections of one client send the same permit, before and after it is answered. */
+static void a_storm_of_retries_is_charged_once(void **state)
+{
+    enum { PEERS = 8, TIMES = 40 };
+    struct testpeer *peers[PEERS];
+    begin(state);
+    insert("t", 1, 10);
+    for (uint32_t i = 0; i < PEERS; i++) {
+        peers[i] = testpeer_new(embed);
+        peers[i]->client = 77;
+    }
+    for (uint32_t i = 0; i < PEERS * TIMES; i++)
+        testpeer_permit(peers[i % PEERS], 5, "t", 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
+    assert_int_equal(limiter()->samples, 0);
+    insert("t", 11, 5);
+    for (uint32_t i = 0; i < PEERS * TIMES; i++)
+        testpeer_permit(peers[i % PEERS], 5, "t", 30, 0, 0);
+    for (uint32_t i = 0; i < PEERS; i++)
+        assert_int_equal(testpeer_await(peers[i], 5)->reply->permit->granted, 30);
+    assert_int_equal(limiter()->samples, 30);
+    assert_int_equal(embed_table(embed, "t")->n_waiters, 0);
+}
+
+/* A waiting permit follows the limiter's new bounds: it is served as soon as they allow it. */
+static void a_changed_limiter_serves_waiting_permits(void **state)
+{
+    begin(state);
+    insert("t", 1, 10);
+    uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    assert_int_equal(limiter()->samples, 0);
+    Replay__SetLimiter change = REPLAY__SET_LIMITER__INIT;
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    change.table = "t";
+    change.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
+    change.error_buffer = 30;
+    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
+    request.set_limiter = &change;
+    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    granted(id, 30);
+    id = ask(0, 50, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    change.error_buffer = 2; /* no such permit is granted whole any more */
+    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    insert("t", 11, 15);
+    assert_in_range(granted(id, (uint32_t)(limiter()->samples - 30))->granted, 1, 2);
 }
 
 static void a_reset_leaves_waiting_permits_whole(void **state)
@@ -347,6 +431,10 @@ int main(void)
         EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL),
         EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL),
         EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL),
+        EMBED_TEST(a_queue_is_neither_charged_ahead_nor_paid_for, KINDS, NULL),
+        EMBED_TEST(items_without_priority_have_a_mass, RATIO, NULL),
+        EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL),
+        EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL),
         EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL),
         cmocka_unit_test(after_a_crash_the_cursor_is_what_clients_were_told),
     };

@@ -1,0 +1,208 @@
+"""A hostile learner against two real shards with journals: broken frames, huge and endless permits, storms of retries, connections that
+end, kill -9 between charge and answer. The limiter has charged what clients were told, once, and its cursor stays within its bounds.
+
+Run like foreign_test.py; arguments name the tests to run."""
+
+import os
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+import blocks
+from actor import Actor
+from generated import pb
+from harness import Broker, Runner, check, equal, eventually
+from service import VERSION, Service
+
+test = Runner()
+
+INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, FAILED_PRECONDITION, CANCELLED = 1, 2, 4, 6, 11
+MOST = 1 << 24
+TABLES = """
+shards: 2
+service: tcp://127.0.0.1:0
+ingest: tcp://127.0.0.1:0
+events: tcp://127.0.0.1:0
+journal: {dir: %s}
+tables:
+  - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
+  - {name: tight, sampler: {kind: prioritized}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 40}}
+  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}}
+"""
+COLUMNS, FIELDS = [pb.Column(name="x", dtype="int32")], [pb.Field(name="x", column=0)]
+
+
+class World:
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="replay-hostile-")
+        self.broker = Broker(TABLES % (self.folder.name + "/journal"))
+        ends = self.broker.endpoints
+        self.endpoints = [ends["service"], ends["shard.1.service"]]
+        self.services = [Service(e) for e in self.endpoints]
+        self.actors = [Actor(Service(e), COLUMNS) for e in self.endpoints]
+        self.layouts = {t: [a.layout(t, FIELDS) for a in self.actors][0] for t in ("wide", "tight", "queue")}
+
+    def insert(self, shard, table, n):
+        actor = self.actors[shard]
+        for i in range(n):
+            actor.item(self.layouts[table], actor.chunk([blocks.pack(COLUMNS[0], [i])], 1), 0, 1)
+        check(actor.send() and actor.wait_until(lambda: actor.unresolved() == 0, 30), "items are in the table")
+
+    def limiter(self, shard, table):
+        return self.services[shard].table(table).limiter
+
+    def kill(self, shard):
+        """kill -9 of a shard, which its parent starts again."""
+        parent = self.broker.process.pid
+        pids = [int(p) for p in pathlib.Path("/proc/%d/task/%d/children" % (parent, parent)).read_text().split()]
+        pid = next(p for p in pids if pathlib.Path("/proc/%d/comm" % p).read_text().strip() == "replay-shard-%d" % shard)
+        os.kill(pid, signal.SIGKILL)
+
+    def stop(self):
+        status = self.broker.stop()
+        self.broker.remove()
+        self.folder.cleanup()
+        return status
+
+
+def in_bounds(limiter):
+    check(limiter.min_diff <= limiter.cursor <= limiter.max_diff, "the cursor is outside of its bounds:", limiter)
+
+
+def permit(service, table, count, id=None, **options):
+    return service.send("permit", pb.Permit(table=table, count=count, **options), id=id)
+
+
+# ---------------------------------------------------------------------------------------------------- broken frames --
+
+@test
+def broken_frames(world):
+    rng = random.Random(7)
+    world.insert(0, "tight", 8)
+    service = Service(world.endpoints[0])
+    instance = service.ask("hello", pb.Hello())[0].hello.instance
+    bodies = [dict(permit=pb.Permit(table="tight", count=3, timeout_ms=5, flexible=True)),
+              dict(sample=pb.Sample(table="tight", count=3, paid=True, distinct=True))]
+    for i in range(3000):
+        frame = bytearray(pb.Request(version=VERSION, id=i + 100, client=5, **rng.choice(bodies)).SerializeToString())
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(20, len(frame))
+            frame[at:at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        service.socket.send(bytes(frame))
+        while service.receive(0):
+            pass
+    equal(service.ask("hello", pb.Hello())[0].hello.instance, instance)
+    in_bounds(world.limiter(0, "tight"))
+
+
+@test
+def numbers_at_their_limits(world):
+    service = Service(world.endpoints[0])
+    before = world.limiter(0, "wide").samples
+    world.insert(0, "wide", 4)
+    room = service.ask("permit", pb.Permit(table="wide"))[0].permit.room
+    for count in (MOST + 1, (1 << 32) - 1):
+        equal(service.wait(permit(service, "wide", count, timeout_ms=0), check=False)[0].status, INVALID_ARGUMENT)
+    equal(service.wait(permit(service, "w" * 60000, 1), check=False)[0].status, NOT_FOUND)
+    equal(service.ask("permit", pb.Permit(table="wide", count=MOST, flexible=True, timeout_ms=(1 << 64) - 1))[0].permit.granted, room)
+    endless = permit(service, "wide", MOST, timeout_ms=(1 << 63) - 1)
+    equal(service.wait(permit(service, "wide", 1, timeout_ms=0), check=False)[0].status, DEADLINE_EXCEEDED)
+    equal(service.ask("cancel", pb.Cancel(id=[endless]))[0].change.applied, 1)
+    equal(service.wait(endless, check=False)[0].status, CANCELLED)
+    equal(world.limiter(0, "wide").samples, before + room)
+
+
+@test
+def a_queue_goes_on(world):
+    world.insert(1, "queue", 10)
+    service = Service(world.endpoints[1])
+    for name, body in (("permit", pb.Permit(table="queue", count=5)), ("sample", pb.Sample(table="queue", count=5, paid=True))):
+        equal(service.ask(name, body, check=False)[0].status, FAILED_PRECONDITION)
+    equal(len(service.ask("sample", pb.Sample(table="queue", count=10, timeout_ms=0))[0].sample.key), 10)
+    world.insert(1, "queue", 50)   # its part of the size
+
+
+# ---------------------------------------------------------------------------------------------- storms and the lost --
+
+@test
+def connections_that_end_cost_nothing(world):
+    before = world.limiter(1, "tight").samples
+    for _ in range(100):
+        service = Service(world.endpoints[1])
+        permit(service, "tight", 5)
+        if _ % 2:
+            service.ask("permit", pb.Permit(table="tight"))   # it is there
+        service.close()
+    eventually(lambda: not any(w.kind == "permit" for w in world.services[1].ask("why", pb.Why())[0].why.waits),
+               what="nobody waits any more")
+    world.insert(1, "tight", 8)
+    equal(world.limiter(1, "tight").samples, before)
+
+
+@test
+def a_kill_between_charge_and_answer(world):
+    """Many clients, each with two connections that send the same permits, while the shard is killed again and again."""
+    rng, table, shard = random.Random(3), "wide", 1
+    world.insert(shard, table, 4)
+    before, granted, instances = world.limiter(shard, table).samples, {}, set()
+    pairs = [[Service(world.endpoints[shard]) for _ in range(2)] for _ in range(4)]
+    for pair in pairs:
+        pair[1].client = pair[0].client
+    asked = {}   # (client, id) -> (pair, count), until it is answered
+
+    def read(seconds):
+        end = time.monotonic() + seconds
+        while asked and time.monotonic() < end:
+            for service in [s for pair in pairs for s in pair]:
+                while (got := service.receive(0.001)):
+                    reply, name = got[0], (service.client, got[0].id)
+                    if reply.status != 0:   # not granted: asked for again below
+                        check(reply.status == CANCELLED, reply)
+                        continue
+                    equal(granted.setdefault(name, reply.permit.granted), reply.permit.granted, "a retry gets the same answer")
+                    asked.pop(name, None)
+
+    for round in range(4):
+        for pair in pairs:
+            for _ in range(60):
+                count, first = rng.randrange(1, 9), rng.choice(pair)
+                id = pair[0].next_id = pair[1].next_id = pair[0].next_id + 1
+                asked[first.client, id] = pair, count
+                for service in pair if rng.random() < 0.3 else [first]:
+                    permit(service, table, count, id=id, timeout_ms=0)
+        if round < 3:
+            read(rng.random() * 0.004)
+            world.kill(shard)
+        end = time.monotonic() + 60
+        while asked and time.monotonic() < end:
+            read(0.3)
+            for service in [s for pair in pairs for s in pair] if asked else []:
+                service.reopen()
+            for (_, id), (pair, count) in asked.items():
+                permit(rng.choice(pair), table, count, id=id, timeout_ms=0)
+        equal(len(asked), 0, "all permits were answered")
+        world.services[shard].reopen()
+        instances.add(world.services[shard].ask("hello", pb.Hello(), timeout=30)[0].hello.instance)
+        limiter = world.limiter(shard, table)
+        in_bounds(limiter)
+        equal(limiter.samples - before, sum(granted.values()), "what was charged is what clients were told")
+    equal(len(instances), 3)
+
+
+def main():
+    world = World()
+    status = test.main(world)
+    if world.stop():
+        print("FAIL  the broker did not end in order")
+        status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
