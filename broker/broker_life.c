@@ -158,6 +158,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     RP_TRY(descriptors_init(self->config, err));
     if (seed == 0)
         rng_system(&seed, sizeof seed);
+    else if (config_shards(self->config) > 1) /* or all shards would draw the same numbers */
+        seed += (uint64_t)self->config->shard * UINT64_C(0xd1342543de82ef95);
     rng_seed(&self->rng, seed);
     rng_system(&self->instance, sizeof self->instance);
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

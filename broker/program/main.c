@@ -271,6 +271,11 @@ static int run_child(void *ctx, struct broker_config *config, int link)
 /* Each page asks all shards, so their pages have one key, which only this process and its children know. */
 static int run_parent(struct options *options, struct broker_config *config, const char *path)
 {
+    rp_error err = {0};
+    if (log_open(config->log_file, &err) != RP_OK) {
+        fprintf(stderr, "replay-broker: %s\n", err.text);
+        return 1;
+    }
     if (config->http[0])
         options->has_page_key = key_make(&options->page_key, "page", NULL) == RP_OK;
     int status = shards_run(config, path, options->again, run_child, options);

@@ -1,6 +1,4 @@
 /* See shards.h: the parent. */
-#include "broker/shards/shards.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "broker/shards/shards_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -21,48 +20,11 @@
 #define MOST_PAUSE_NS (5 * NS_PER_S)
 /* A shard that ran for this long has started well: the next pause is short again. */
 #define WELL_NS (10 * NS_PER_S)
-#define LINE_BYTES 4096u
-
-struct shard {
-    pid_t pid; /* 0: it does not run */
-    int link;  /* -1: none */
-    char line[LINE_BYTES];
-    size_t filled;
-    bool told;                        /* it has sent its endpoints, and waits for the list */
-    char *endpoints[SHARD_ENDPOINTS]; /* of its first start; NULL: not known yet */
-    int64_t start_ns, again_ns, pause_ns;
-};
-
-struct parent {
-    struct broker_config *config; /* a shard changes its own copy */
-    const char *endpoints_file;
-    bool again; /* binds the ports that the file has from before */
-    shards_serve_fn *serve;
-    void *ctx;
-    uint32_t n;
-    struct shard *shards;
-    int signals;
-    sigset_t mask; /* signals that the parent takes */
-    sigset_t before;
-    bool ready; /* all shards have bound their endpoints, and everybody was told */
-    bool stopping, failed;
-    bool is_shard; /* this is the process of a shard, which has ended with `status` */
-    int status;
-};
 
 static int64_t now(void)
 {
     struct clock clock = clock_system();
     return clock_now(&clock);
-}
-
-static void close_link(struct shard *self)
-{
-    if (self->link >= 0)
-        close(self->link);
-    self->link = -1;
-    self->filled = 0;
-    self->told = false;
 }
 
 /* ---- starting ---- */
@@ -94,8 +56,9 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
     char name[16];
     self->is_shard = true;
     for (uint32_t i = 0; i < self->n; i++)
-        close_link(&self->shards[i]);
+        shard_close_link(&self->shards[i]);
     close(self->signals);
+    signal(SIGUSR1, SIG_IGN); /* until there is a broker that makes checkpoints */
     sigprocmask(SIG_SETMASK, &self->before, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     snprintf(name, sizeof name, "replay-shard-%u", number);
@@ -119,159 +82,39 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
 static bool start(struct parent *self, uint32_t number)
 {
     struct shard *shard = &self->shards[number];
-    int pair[2];
+    int pair[2] = {-1, -1};
     pid_t parent = getpid();
     fflush(NULL);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-        shard->again_ns = now() + MOST_PAUSE_NS;
-        return true;
-    }
-    pid_t pid = fork();
+    pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? fork() : -1;
     if (pid == 0) {
         close(pair[0]);
         become(self, number, pair[1], parent);
         return false;
     }
-    close(pair[1]);
     if (pid < 0) {
-        close(pair[0]);
-        shard->again_ns = now() + MOST_PAUSE_NS;
-        log_line(LEVEL_ERROR, "B0702", "a shard cannot be started: it is tried again", "shard=%u why=%s", number,
+        log_line(LEVEL_ERROR, "B0702", "a shard cannot be started: it is tried again", "shard=%u why=\"%s\"", number,
                  strerror(errno));
-        return true;
+        shard->again_ns = now() + MOST_PAUSE_NS;
+        if (pair[0] >= 0)
+            close(pair[0]);
+    } else {
+        shard->pid = pid;
+        shard->link = pair[0];
+        shard->start_ns = now();
     }
-    shard->pid = pid;
-    shard->link = pair[0];
-    shard->start_ns = now();
+    if (pair[1] >= 0)
+        close(pair[1]);
     return true;
 }
 
-/* ---- everybody learns of everybody ---- */
-
-static void print_shard(const struct parent *self, uint32_t number, FILE *out)
-{
-    static const char *const names[] = {"service", "ingest", "events", "http"};
-    static const uint32_t which[] = {SHARD_TOLD_SERVICE, SHARD_TOLD_INGEST, SHARD_TOLD_EVENTS, SHARD_HTTP};
-    for (uint32_t i = 0; i < 4; i++) {
-        const char *value = self->shards[number].endpoints[which[i]];
-        if (strcmp(value, "-") == 0)
-            continue;
-        if (number)
-            fprintf(out, "shard.%u.", number);
-        fprintf(out, "%s %s\n", names[i], value);
-    }
-}
-
-static rp_status write_file(const struct parent *self, rp_error *err)
-{
-    char temporary[LINE_BYTES];
-    if (!self->endpoints_file || !self->endpoints_file[0])
-        return RP_OK;
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", self->endpoints_file, (long)getpid()) >=
-        sizeof temporary)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
-    FILE *file = fopen(temporary, "w");
-    for (uint32_t i = 0; file && i < self->n; i++)
-        print_shard(self, i, file);
-    bool ok = file && !ferror(file);
-    if (file)
-        ok = fclose(file) == 0 && ok;
-    if (ok && rename(temporary, self->endpoints_file) == 0)
-        return RP_OK;
-    int error = errno;
-    unlink(temporary);
-    return err_set(err, RP_IO, "cannot write the endpoints to %s: %s", self->endpoints_file, strerror(error));
-}
-
-static void send_list(const struct parent *self, struct shard *shard)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    for (uint32_t i = 0; out && i < self->n; i++)
-        fprintf(out, "%s%c", self->shards[i].endpoints[SHARD_TOLD_SERVICE], i + 1 < self->n ? ' ' : '\n');
-    if (out && fclose(out) == 0)
-        for (size_t at = 0; at < size;) {
-            ssize_t sent = send(shard->link, text + at, size - at, MSG_NOSIGNAL);
-            if (sent <= 0)
-                break; /* it has died, and is started again */
-            at += (size_t)sent;
-        }
-    free(text);
-    shard->told = false;
-}
-
-/* Passes a signal on that ends everything. A shard that still waits for the list learns of it by the end of its link: the signal
- * may have reached it just before it began to wait. */
-static void stop(struct parent *self, int signal_number)
+void parent_stop(struct parent *self, int signal_number)
 {
     self->stopping = true;
     for (uint32_t i = 0; i < self->n; i++) {
         if (self->shards[i].pid)
             kill(self->shards[i].pid, signal_number);
-        close_link(&self->shards[i]);
+        shard_close_link(&self->shards[i]);
     }
-}
-
-static void tell_all(struct parent *self)
-{
-    rp_error err = {0};
-    for (uint32_t i = 0; i < self->n && !self->ready; i++)
-        if (!self->shards[i].endpoints[0])
-            return;
-    if (!self->ready && write_file(self, &err) != RP_OK) {
-        fprintf(stderr, "replay-broker: %s\n", err.text);
-        self->failed = true;
-        stop(self, SIGTERM);
-        return;
-    }
-    for (uint32_t i = 0; i < self->n; i++)
-        if (self->shards[i].told)
-            send_list(self, &self->shards[i]);
-    for (uint32_t i = 0; i < self->n && !self->ready; i++)
-        print_shard(self, i, stdout);
-    if (!self->ready)
-        log_line(LEVEL_INFO, "B0700", "shards started", "shards=%u service=%s", self->n,
-                 self->shards[0].endpoints[SHARD_TOLD_SERVICE]);
-    fflush(stdout);
-    self->ready = true;
-}
-
-/* Takes the line that a shard has sent. */
-static bool take_line(struct shard *self)
-{
-    char *words[SHARD_ENDPOINTS], *rest = NULL;
-    uint32_t n = 0;
-    for (char *word = strtok_r(self->line, " \n", &rest); word && n < SHARD_ENDPOINTS;
-         word = strtok_r(NULL, " \n", &rest))
-        words[n++] = word;
-    if (n < SHARD_ENDPOINTS)
-        return false;
-    for (uint32_t i = 0; i < SHARD_ENDPOINTS; i++) {
-        char *copy = strdup(words[i]);
-        if (!copy)
-            return false;
-        free(self->endpoints[i]);
-        self->endpoints[i] = copy;
-    }
-    return true;
-}
-
-static void read_link(struct parent *self, struct shard *shard)
-{
-    ssize_t got = recv(shard->link, shard->line + shard->filled, LINE_BYTES - 1 - shard->filled, 0);
-    if (got <= 0) { /* its end is told by SIGCHLD */
-        close_link(shard);
-        return;
-    }
-    shard->filled += (size_t)got;
-    shard->line[shard->filled] = '\0';
-    if (!strchr(shard->line, '\n'))
-        return;
-    shard->filled = 0;
-    shard->told = take_line(shard);
-    if (shard->told)
-        tell_all(self);
 }
 
 /* ---- the end of a shard ---- */
@@ -291,7 +134,7 @@ static void ended(struct parent *self, uint32_t number, int status)
     int64_t time = now();
     describe(status, why, sizeof why);
     shard->pid = 0;
-    close_link(shard);
+    shard_close_link(shard);
     if (self->stopping) { /* a signal ends a shard that has not begun to serve */
         bool by_us = WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGINT);
         self->failed = self->failed || (status != 0 && !by_us);
@@ -302,7 +145,7 @@ static void ended(struct parent *self, uint32_t number, int status)
                 number, why);
         self->failed = true;
         self->status = WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
-        stop(self, SIGTERM);
+        parent_stop(self, SIGTERM);
         return;
     }
     if (time - shard->start_ns > WELL_NS || !shard->pause_ns)
@@ -334,7 +177,7 @@ static void take_signal(struct parent *self)
         return;
     }
     if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
-        stop(self, (int)info.ssi_signo);
+        parent_stop(self, (int)info.ssi_signo);
         return;
     }
     if (info.ssi_signo == SIGHUP)
@@ -384,7 +227,7 @@ static void supervise(struct parent *self, struct pollfd *items)
             break;
         for (uint32_t i = 0; i < self->n; i++)
             if (items[i + 1].revents && self->shards[i].link == items[i + 1].fd && items[i + 1].fd >= 0)
-                read_link(self, &self->shards[i]);
+                parent_read_link(self, &self->shards[i]);
         if (items[0].revents)
             take_signal(self);
     }
@@ -393,6 +236,7 @@ static void supervise(struct parent *self, struct pollfd *items)
 static bool take_signals(struct parent *self)
 {
     static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+    signal(SIGPIPE, SIG_IGN); /* nobody may read the log any more */
     sigemptyset(&self->mask);
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaddset(&self->mask, numbers[i]);
@@ -419,7 +263,7 @@ int shards_run(struct broker_config *config, const char *endpoints_file, bool ag
             self.status = self.status ? self.status : self.failed;
     }
     for (uint32_t i = 0; self.shards && i < self.n; i++) {
-        close_link(&self.shards[i]);
+        shard_close_link(&self.shards[i]);
         for (uint32_t k = 0; k < SHARD_ENDPOINTS; k++)
             free(self.shards[i].endpoints[k]);
     }

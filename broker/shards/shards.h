@@ -1,7 +1,7 @@
 /* The parent of several brokers that are the shards of one.
  *
  * The room broker/shards forks a process for each shard, tells all of them where the others are, and starts a shard again that has
- * died, at its former endpoints. It knows nothing of what a shard does: broker/main.c gives it a function that serves. The parent has
+ * died, at its former endpoints. It knows nothing of what a shard does: broker/program/main.c gives it a function that serves. The parent has
  * one thread, so a shard is a fork without exec.
  *
  * Parent and shard share a socket. The shard sends its endpoints when it has bound them (shards_join), and then waits for the list of

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "broker/shards/shards.h"
+#include "broker/shards/shards_impl.h"
 #include "proto/base/error.h"
 
 static rp_status no_parent(rp_error *err)
@@ -17,17 +17,17 @@ static rp_status no_parent(rp_error *err)
 
 static rp_status tell(int link, const char *const own[SHARD_ENDPOINTS], rp_error *err)
 {
-    char line[4096];
+    char line[LINE_BYTES];
     size_t used = 0;
     for (uint32_t i = 0; i < SHARD_ENDPOINTS && used < sizeof line; i++)
         used += (size_t)snprintf(line + used, sizeof line - used, "%s%c", own[i][0] ? own[i] : "-",
-                                 i + 1 < SHARD_ENDPOINTS ? ' ' : '\n');
+                                 i + 1 < SHARD_ENDPOINTS ? SHARD_SEPARATOR[0] : '\n');
     if (used >= sizeof line)
         return err_set(err, RP_INVALID_ARGUMENT, "the endpoints of this shard are too long");
     return send(link, line, used, MSG_NOSIGNAL) == (ssize_t)used ? RP_OK : no_parent(err);
 }
 
-/* Reads a line of any length; NULL: the parent is gone, a signal has come, or no memory. */
+/* Reads a line of any length. NULL: the parent is gone, a signal has come that ends this process, or no memory. */
 static char *read_line(int link)
 {
     char *line = NULL;
@@ -60,13 +60,19 @@ static void free_list(char **list, uint32_t n)
 
 rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err)
 {
+    sigset_t checkpoint, before;
     RP_TRY(tell(link, own, err));
+    sigemptyset(&checkpoint);
+    sigaddset(&checkpoint, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &checkpoint, &before); /* it ends nothing: it is for later */
     char *line = read_line(link), *rest = NULL;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!line)
         return no_parent(err);
     char **list = calloc(n, sizeof *list);
     uint32_t found = 0;
-    for (char *word = strtok_r(line, " \n", &rest); list && word && found < n; word = strtok_r(NULL, " \n", &rest))
+    for (char *word = strtok_r(line, SHARD_SEPARATOR "\n", &rest); list && word && found < n;
+         word = strtok_r(NULL, SHARD_SEPARATOR "\n", &rest))
         if (!(list[found++] = strdup(word)))
             break;
     free(line);
