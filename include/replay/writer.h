@@ -183,7 +183,7 @@ typedef struct rp_writer_info {
     uint64_t messages;        /* sent */
     uint64_t bytes;           /* sent, all frames */
     uint64_t resent_messages; /* sent again after a lost connection */
-    uint64_t sessions; /* opened; more than 1: the broker no longer knew the session before, or its keys were used up */
+    uint64_t sessions; /* opened; more than one for each shard: the broker had lost one, or its keys were used up */
     uint64_t stored_messages;    /* kept for a resend */
     uint64_t rejections_dropped; /* rejections that were not read in time: the oldest 1024 are kept */
 } rp_writer_info;

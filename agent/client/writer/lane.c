@@ -1,212 +1,17 @@
-/* Steps and items from the application's thread. */
+/* Steps from the application's thread, and the life of a lane. */
 #include "agent/client/writer/lane.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "agent/client/writer/lane_wait.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
-#define MESSAGE_SLACK 4096u
 #define BYE_FIELD 18
 #define BYE_MS 2000
-
-/* ---- handing items to the I/O thread */
-
-/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
-static void push(struct lane *self, const struct queued_item *item, struct step_chunk *evicted)
-{
-    struct timespec pause = {.tv_nsec = 20000};
-    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
-        conn_wake(self->conn);
-        conn_look(self->conn);
-        if (tries < 100)
-            sched_yield();
-        else
-            nanosleep(&pause, NULL);
-    }
-    if (handoff_should_wake(&self->handoff))
-        conn_wake(self->conn);
-}
-
-static struct step_chunk *take_evicted(struct lane *self)
-{
-    struct step_chunk *evicted = self->stream.evicted;
-    self->stream.evicted = NULL;
-    return evicted;
-}
-
-static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_error *err)
-{
-    if (chunk != self->stream.open && !chunk->encoded) {
-        RP_TRY(step_stream_encode(&self->stream, chunk, err));
-        self->handed_bytes += chunk->size;
-    }
-    chunk->needed = true;
-    return RP_OK;
-}
-
-rp_status lane_release(struct lane *self, rp_error *err)
-{
-    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
-        return RP_OK;
-    RP_TRY(need_chunk(self, self->waiting_chunk, err));
-    for (uint32_t i = 0; i < self->n_waiting; i++)
-        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
-    self->n_waiting = 0;
-    return RP_OK;
-}
-
-static rp_status await_chunk(struct lane *self, const struct queued_item *item, rp_error *err)
-{
-    if (self->n_waiting == self->waiting_capacity) {
-        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
-        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
-        if (!grown)
-            return err_set(err, RP_NO_MEMORY, "no memory for an item");
-        self->waiting = grown;
-        self->waiting_capacity = capacity;
-    }
-    if (self->n_waiting == 0)
-        self->waiting_chunk = self->stream.open;
-    self->waiting[self->n_waiting++] = *item;
-    return RP_OK;
-}
-
-/* ---- making items */
-
-rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err)
-{
-    const struct conn_hello *hello = self->hello;
-    if (!name)
-        return err_set(err, RP_INVALID_ARGUMENT, "an item needs a table");
-    *out = self->last_table;
-    if (*out < hello->n_tables && strcmp(hello->tables[*out].name, name) == 0)
-        return RP_OK;
-    for (*out = 0; *out < hello->n_tables; ++*out)
-        if (strcmp(hello->tables[*out].name, name) == 0) {
-            self->last_table = *out;
-            return RP_OK;
-        }
-    return conn_hello_no_table(hello, name, err);
-}
-
-rp_status lane_check_priority(double priority, rp_error *err)
-{
-    if (isfinite(priority) && priority >= 0)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
-}
-
-/* Encodes the complete chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
-static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
-{
-    uint64_t bytes = MESSAGE_SLACK;
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
-        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
-        if (steps <= chunk->length)
-            break;
-        steps -= chunk->length;
-    }
-    if (bytes > self->max_message_bytes)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
-                       " in one message: shorten the item, or raise max_message_bytes there",
-                       bytes, self->max_message_bytes);
-    return RP_OK;
-}
-
-static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
-                               rp_error *err)
-{
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
-        RP_TRY(need_chunk(self, chunk, err));
-        *complete = chunk != self->stream.open;
-        if (steps <= chunk->length)
-            return RP_OK;
-        steps -= chunk->length;
-    }
-}
-
-struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n)
-{
-    return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
-}
-
-rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
-                         rp_error *err)
-{
-    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
-    struct item_steps span;
-    struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
-    RP_TRY(item_layouts_get(&self->layouts, slices, table, &item.layout, &span, err));
-    item.chunk = step_stream_find(&self->stream, span.first);
-    item.offset = (uint32_t)(span.first - item.chunk->step);
-    item.length = span.length;
-    bool complete = true;
-    RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
-    RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
-    if (lane_keys_left(self) == 0)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
-                       self->key_count);
-    item.key = self->key_base + self->keys_used;
-    if (!complete || self->n_waiting > 0)
-        RP_TRY(await_chunk(self, &item, err));
-    else
-        push(self, &item, take_evicted(self));
-    self->created++;
-    self->keys_used++;
-    self->table_created[table]++;
-    if (key)
-        *key = item.key;
-    return RP_OK;
-}
-
-rp_status lane_item(struct lane *writer, const char *table, double priority, const rp_slice *slices, uint32_t n_slices,
-                    int64_t timeout_ms, uint64_t *key, rp_error *err)
-{
-    uint32_t index;
-    RP_TRY(lane_check_process(writer, err));
-    RP_TRY(lane_table(writer, table, &index, err));
-    RP_TRY(lane_check_priority(priority, err));
-    if (!lane_has_room(writer, 1))
-        RP_TRY(lane_await_room(writer, 1, timeout_ms, err));
-    struct item_slices item = lane_slices(writer, index, slices, n_slices);
-    return lane_make_item(writer, &item, priority, key, err);
-}
-
-rp_status lane_check_item(struct lane *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
-                          rp_error *err)
-{
-    uint32_t index;
-    RP_TRY(lane_check_process(writer, err));
-    RP_TRY(lane_table(writer, table, &index, err));
-    struct item_slices item = lane_slices(writer, index, slices, n_slices);
-    return item_layouts_check(&writer->layouts, &item, err);
-}
-
-rp_status lane_item_last(struct lane *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
-                         uint64_t *key, rp_error *err)
-{
-    if (steps == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
-    for (uint32_t i = 0; i < writer->stream.n_columns; i++)
-        writer->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
-    return lane_item(writer, table, priority, writer->all, writer->stream.n_columns, timeout_ms, key, err);
-}
-
-void lane_set_policy(struct lane *writer, uint64_t version)
-{
-    writer->policy = version;
-}
 
 /* ---- steps */
 
@@ -313,9 +118,8 @@ rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms
         RP_TRY(step_stream_end_episode(stream, err));
         structured_reset(&writer->structured);
     }
-    if (stream->evicted)
-        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
-    return lane_flush(writer, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
+    lane_hand_evicted(writer);
+    return lanes_flush(&writer, 1, &(struct lane_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline}, err);
 }
 
 /* ---- life */
@@ -328,7 +132,8 @@ static void lane_free(struct lane *self)
     if (self->session.conn) {
         step_stream_abandon(&self->stream);
         outbox_take(&self->session.outbox);
-        outbox_evict(&self->session.outbox, take_evicted(self));
+        outbox_evict(&self->session.outbox, self->stream.evicted);
+        self->stream.evicted = NULL;
         writer_session_fini(&self->session);
     }
     step_stream_fini(&self->stream);
@@ -414,15 +219,14 @@ static void say_bye(struct conn *conn, struct conn_message *bye, int64_t left_ms
     conn_call(conn, bye, NULL, NULL);
 }
 
-rp_status lane_destroy(struct lane **lane, int64_t timeout_ms, int64_t deadline_ns, rp_error *err)
+void lane_destroy(struct lane **lane, int64_t deadline_ns)
 {
     struct lane *self = *lane;
     *lane = NULL;
     if (conn_is_foreign(self->conn)) {
         free(self);
-        return RP_OK;
+        return;
     }
-    rp_status status = lane_flush(self, 0, timeout_ms, deadline_ns, err);
     bool settled = atomic_load(&self->handoff.resolved) == self->created;
     conn_detach(self->conn, &self->session.part);
     self->attached = false;
@@ -436,5 +240,4 @@ rp_status lane_destroy(struct lane **lane, int64_t timeout_ms, int64_t deadline_
         say_bye(self->conn, &message, conn_left_ms(deadline_ns));
     }
     lane_free(self);
-    return status;
 }

@@ -1,6 +1,6 @@
 /* A lane: a stream of steps and items to one broker, the writing thread's half.
  *
- * The room agent/client/writer puts the pieces of outbox together: lane.c (steps, items), lane_wait.c (what a lane waits for),
+ * The room agent/client/writer puts the pieces of outbox together: lane.c (steps), lane_item.c, lane_wait.c (what a lane waits for),
  * structured.c and condition.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats, credit) on the I/O
  * thread. writer.c is the public face: a writer has one lane to each shard, and an episode goes into one of them. The room uses conn
  * and outbox. */
@@ -49,9 +49,8 @@ struct lane_options {
 
 /* Opens a session in the background: lane_await_open. NULL with err set: wrong columns, or no memory. */
 struct lane *lane_new(const struct lane_options *options, rp_error *err);
-/* Waits until all items are confirmed or the deadline has passed, and says goodbye. timeout_ms is what the caller has given, for the
- * error. */
-rp_status lane_destroy(struct lane **self, int64_t timeout_ms, int64_t deadline_ns, rp_error *err);
+/* Frees it. If all items are confirmed, says goodbye before, and waits for the answer until the deadline, but not long. */
+void lane_destroy(struct lane **self, int64_t deadline_ns);
 /* Frees it without a word to the broker. */
 void lane_drop(struct lane **self);
 

@@ -126,7 +126,7 @@ static rp_status let_go(struct lane *self, rp_error *err)
     return lane_release(self, err);
 }
 
-void lane_hurry(struct lane *self)
+static void lane_hurry(struct lane *self)
 {
     atomic_store(&self->handoff.urgent, true);
     conn_wake(self->conn);
@@ -152,20 +152,54 @@ rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_
 
 /* ---- flush */
 
+/* How long a flush that leaves some items unconfirmed looks at one lane before it looks at the next. */
+#define TURN_NS (100 * NS_PER_MS)
+
 static bool is_flushed(struct lane *self, uint64_t max_unconfirmed)
 {
     return lane_unconfirmed(self) <= max_unconfirmed;
 }
 
-/* Returns the status of the first rejection since the last call, once. */
-static rp_status report_rejections(struct lane *self, rp_error *err)
+static uint64_t unconfirmed(struct lane *const *lanes, uint32_t n)
 {
-    pthread_mutex_lock(&self->handoff.mutex);
-    rp_error first = self->handoff.unreported;
-    uint64_t n = self->handoff.n_unreported;
-    self->handoff.n_unreported = 0;
-    self->handoff.unreported = (rp_error){0};
-    pthread_mutex_unlock(&self->handoff.mutex);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += lane_unconfirmed(lanes[i]);
+    return sum;
+}
+
+/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait. */
+static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns)
+{
+    bool in_turn = n > 1 && max_unconfirmed > 0; /* any lane may be the one that makes the rest small enough */
+    for (uint32_t i = 0;; i = (i + 1) % n) {
+        uint64_t all = unconfirmed(lanes, n), own = lane_unconfirmed(lanes[i]), others = all - own;
+        if (all <= max_unconfirmed)
+            return true;
+        if (own == 0)
+            continue;
+        uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
+        int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
+        if (!wait_for(lanes[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
+            return !conn_is_stopped() && unconfirmed(lanes, n) <= max_unconfirmed;
+    }
+}
+
+/* Returns the status of the first rejection since the last call, once. */
+static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, rp_error *err)
+{
+    rp_error first = {0};
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        struct handoff *handoff = &lanes[i]->handoff;
+        pthread_mutex_lock(&handoff->mutex);
+        if (n == 0)
+            first = handoff->unreported;
+        n += handoff->n_unreported;
+        handoff->n_unreported = 0;
+        handoff->unreported = (rp_error){0};
+        pthread_mutex_unlock(&handoff->mutex);
+    }
     if (n == 0)
         return RP_OK;
     if (n == 1)
@@ -173,21 +207,37 @@ static rp_status report_rejections(struct lane *self, rp_error *err)
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-rp_status lane_flush(struct lane *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
-                     rp_error *err)
+/* Returns the lane that holds a flush up: one whose broker is away, or the one with the most items. */
+static struct lane *slowest(struct lane *const *lanes, uint32_t n)
 {
-    RP_TRY(let_go(self, err));
-    if (max_unconfirmed != UINT64_MAX && lane_unconfirmed(self) > 0)
-        lane_hurry(self);
-    if (!wait_for(self, "flush", is_flushed, max_unconfirmed, deadline_ns)) {
-        if (conn_is_stopped())
-            return conn_stopped(err);
-        char why[450];
-        explain(self, why, sizeof why);
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
-                       lane_unconfirmed(self), (double)timeout_ms / 1e3, why);
+    struct lane *found = lanes[0];
+    bool found_away = false;
+    for (uint32_t i = 0; i < n; i++) {
+        bool away = conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED;
+        uint64_t own = lane_unconfirmed(lanes[i]);
+        if (own == 0 || found_away > away || (found_away == away && own <= lane_unconfirmed(found)))
+            continue;
+        found = lanes[i];
+        found_away = away;
     }
-    return report_rejections(self, err);
+    return found;
+}
+
+rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        RP_TRY(let_go(lanes[i], err));
+        if (flush->max_unconfirmed != UINT64_MAX && lane_unconfirmed(lanes[i]) > 0)
+            lane_hurry(lanes[i]);
+    }
+    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns))
+        return report_rejections(lanes, n, err);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[450];
+    explain(slowest(lanes, n), why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(lanes, n),
+                   (double)flush->timeout_ms / 1e3, why);
 }
 
 /* ---- rejections and counts */

@@ -33,8 +33,6 @@ rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_
 rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err);
 /* True if it has a session at a broker that is connected: an episode can begin there. */
 bool lane_is_open(struct lane *self);
-/* Sends small batches without delay. */
-void lane_hurry(struct lane *self);
 /* Returns the items that are created and not confirmed. */
 uint64_t lane_unconfirmed(struct lane *self);
 /* RP_OK: *out is the oldest rejection that was not given yet. RP_NOT_FOUND: there is none. */
@@ -42,11 +40,16 @@ rp_status lane_next_rejection(struct lane *self, rp_rejection *out);
 /* Adds this lane's numbers. */
 void lane_add_info(struct lane *self, rp_writer_info *out);
 rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err);
-/* Sends all items and waits until at most max_unconfirmed are unconfirmed; then returns the first rejection. timeout_ms is what
- * the caller has given, for the error. */
-rp_status lane_flush(struct lane *self, uint64_t max_unconfirmed, int64_t timeout_ms, int64_t deadline_ns,
-                     rp_error *err);
-/* In lane.c: hands over the items that waited for a chunk that is now complete. */
+struct lane_flush {
+    uint64_t max_unconfirmed;
+    int64_t timeout_ms; /* that the caller has given, for the error */
+    int64_t deadline_ns;
+};
+/* Sends all items of the lanes and waits until at most max_unconfirmed of all are unconfirmed; then returns the first rejection. */
+rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err);
+/* In lane_item.c: hands over the chunk that has left the stream. */
+void lane_hand_evicted(struct lane *self);
+/* Hands over the items that waited for a chunk that is now complete. */
 rp_status lane_release(struct lane *self, rp_error *err);
 
 #endif

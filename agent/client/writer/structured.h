@@ -31,6 +31,8 @@ struct structured {
 };
 
 void structured_fini(struct structured *self);
+/* Takes the pattern back that was added last. */
+void structured_drop_newest(struct structured *self);
 /* Tests the conditions on values, before the current step is completed: afterwards its values may be compressed. */
 void structured_look(struct structured *self, const struct step_stream *stream);
 /* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode, before its steps are

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/client/writer/lane_wait.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 
@@ -13,6 +14,9 @@
 #define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
 #define DEFAULT_BATCH_ITEMS 50u
 #define MAX_BATCH_ITEMS 4096u
+/* A shard whose session is not open this long after the first one's opens it later; and how long a lane is looked at in turn. */
+#define GRACE_NS NS_PER_S
+#define TURN_MS 50
 
 struct rp_writer {
     struct lane *lane; /* of the current episode */
@@ -111,44 +115,24 @@ rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout
 
 rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
 {
-    for (uint32_t i = 0; i < writer->n; i++)
-        RP_TRY(lane_add_pattern(writer->lanes[i], pattern, err));
+    for (uint32_t i = 0; i < writer->n; i++) {
+        rp_status status = lane_add_pattern(writer->lanes[i], pattern, err);
+        if (status == RP_OK)
+            continue;
+        while (i-- > 0) /* all lanes have it, or none */
+            structured_drop_newest(&writer->lanes[i]->structured);
+        return status;
+    }
     return RP_OK;
 }
 
 /* ---- confirmed and rejected items ---- */
 
-static uint64_t unconfirmed(rp_writer *self)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < self->n; i++)
-        sum += lane_unconfirmed(self->lanes[i]);
-    return sum;
-}
-
-/* The first error counts, and the rest is done all the same. */
-static void keep_first(rp_status *status, rp_error *err, rp_status next, const rp_error *why)
-{
-    if (*status == RP_OK && next != RP_OK)
-        *status = err_set(err, next, "%s", why->text);
-}
-
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
-    int64_t deadline = conn_deadline(timeout_ms);
-    rp_status status = RP_OK;
+    struct lane_flush flush = {max_unconfirmed, timeout_ms, conn_deadline(timeout_ms)};
     RP_TRY(lane_check_process(writer->lane, err));
-    for (uint32_t i = 0; i < writer->n && writer->n > 1; i++)
-        lane_hurry(writer->lanes[i]);
-    for (uint32_t i = 0; i < writer->n; i++) {
-        struct lane *lane = writer->lanes[i];
-        uint64_t others = unconfirmed(writer) - lane_unconfirmed(lane);
-        rp_error why = {0};
-        uint64_t most = others > max_unconfirmed ? 0 : max_unconfirmed - others;
-        keep_first(&status, err, lane_flush(lane, writer->n == 1 ? max_unconfirmed : most, timeout_ms, deadline, &why),
-                   &why);
-    }
-    return status;
+    return lanes_flush(writer->lanes, writer->n, &flush, err);
 }
 
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
@@ -211,27 +195,53 @@ static rp_status read_options(const rp_writer_options *in, rp_writer_options *ou
     return RP_OK;
 }
 
-/* Waits until the sessions are open. A shard that is away may open its own later; one session is needed. */
+/* Looks at all lanes once, and waits a little for those that are to open. RP_UNAVAILABLE: *pending is one that has not. */
+static rp_status look_for_open(rp_writer *self, int64_t deadline_ns, struct lane **open, struct lane **pending,
+                               rp_error *err)
+{
+    *pending = NULL;
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct lane *lane = self->lanes[i];
+        bool is_open = lane_is_open(lane);
+        if (!is_open && (!*open || conn_state(lane->conn) == RP_CLIENT_CONNECTED)) {
+            int64_t left = conn_left_ms(deadline_ns);
+            rp_error why = {0};
+            rp_status status = lane_await_open(lane, left >= 0 && left < TURN_MS ? left : TURN_MS, &why);
+            if (status != RP_OK && status != RP_UNAVAILABLE) /* refused, or the caller has ended the wait */
+                return err_set(err, status, "%s", why.text);
+            is_open = status == RP_OK;
+            *pending = is_open || *pending ? *pending : lane;
+        }
+        *open = is_open && !*open ? lane : *open;
+    }
+    return *open ? RP_OK : RP_UNAVAILABLE;
+}
+
+/* Waits until the sessions are open. One session is needed: a shard that is away opens its own later. */
 static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
 {
-    int64_t deadline = conn_deadline(timeout_ms);
-    rp_status status = RP_UNAVAILABLE;
-    rp_error why = {0};
-    for (uint32_t pass = 0; pass < 2 && status != RP_OK; pass++)
-        for (uint32_t i = 0; i < self->n; i++) {
-            struct lane *lane = self->lanes[i];
-            if (self->n > 1 && pass == 0 && conn_state(lane->conn) != RP_CLIENT_CONNECTED)
-                continue;
-            rp_status opened = lane_await_open(lane, self->n > 1 ? conn_left_ms(deadline) : timeout_ms, &why);
-            if (opened != RP_OK && opened != RP_UNAVAILABLE) /* refused, or the caller has ended the wait */
-                return err_set(err, opened, "%s", why.text);
-            if (opened == RP_OK && status != RP_OK)
-                self->lane = lane;
-            status = opened == RP_OK ? RP_OK : status;
-            if (pass == 1 && status == RP_OK)
-                break;
+    if (self->n == 1)
+        return lane_await_open(self->lane, timeout_ms, err);
+    int64_t deadline = conn_deadline(timeout_ms), end = deadline;
+    struct lane *open = NULL, *pending;
+    for (;;) {
+        rp_status status = look_for_open(self, end, &open, &pending, err);
+        if (status != RP_OK && status != RP_UNAVAILABLE)
+            return status;
+        int64_t now = conn_now();
+        if (open && end == deadline)
+            end = deadline - now > GRACE_NS ? now + GRACE_NS : deadline;
+        if (open && (!pending || now >= end)) {
+            self->lane = open;
+            return RP_OK;
         }
-    return status == RP_OK ? RP_OK : err_set(err, status, "%s", why.text);
+        if (!open && now >= deadline)
+            break;
+    }
+    char why[400];
+    conn_describe(pending->conn, why, sizeof why);
+    return err_set(err, RP_UNAVAILABLE, "no shard has opened a session within %g s%s%s", (double)timeout_ms / 1e3,
+                   why[0] ? ": " : "", why);
 }
 
 rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
@@ -275,14 +285,14 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         return RP_OK;
     rp_writer *self = *writer;
     *writer = NULL;
-    int64_t deadline = conn_deadline(timeout_ms);
+    struct lane_flush flush = {0, timeout_ms, conn_deadline(timeout_ms)};
     rp_status status = RP_OK;
-    for (uint32_t i = 0; i < self->n && self->n > 1 && !conn_is_foreign(self->lane->conn); i++)
-        lane_hurry(self->lanes[i]);
-    for (uint32_t i = 0; i < self->n; i++) {
-        rp_error why = {0};
-        keep_first(&status, err, lane_destroy(&self->lanes[i], timeout_ms, deadline, &why), &why);
-    }
+    if (!conn_is_foreign(self->lane->conn))
+        status = lanes_flush(self->lanes, self->n, &flush, err);
+    if (conn_is_stopped())
+        flush.deadline_ns = 0;
+    for (uint32_t i = 0; i < self->n; i++)
+        lane_destroy(&self->lanes[i], flush.deadline_ns);
     free(self);
     return status;
 }

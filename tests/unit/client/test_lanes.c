@@ -1,0 +1,196 @@
+/* A writer over several shards: waits over all of its lanes. The shards are scripted, so that they confirm items when they are told to. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "agent/client/conn/client.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+#include "replay/writer.h"
+#include "tests/support/fakepeer.h"
+
+#define WAIT_MS 5000
+#define SHARDS 3u
+#define ITEMS 60u
+
+struct fixture {
+    struct fakepeer peers[SHARDS];
+    char *list[SHARDS];
+    rp_client *client;
+    rp_writer *writer;
+    uint32_t looks;
+};
+
+static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    log_set_level(LEVEL_OFF);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        fakepeer_start(&f->peers[i]);
+        f->list[i] = strdup(f->peers[i].endpoint);
+    }
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        fakepeer_join(&f->peers[i], i, f->list, SHARDS, 1);
+        fakepeer_set(&f->peers[i], &f->peers[i].hold, true);
+    }
+    f->client = rp_client_connect(f->list[0], NULL, WAIT_MS, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_wait_set(NULL, NULL);
+    rp_writer_destroy(&f->writer, 0, NULL);
+    rp_client_destroy(&f->client);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_stop(&f->peers[i]);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        free(f->list[i]);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+/* Writes items, an episode for each: the better of two makes their numbers about equal. Waits until all have arrived. */
+static void insert(struct fixture *f)
+{
+    rp_error err = {0};
+    uint64_t arrived = 0;
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT_MS, &err);
+    assert_non_null(f->writer);
+    for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
+        const void *value = &i;
+        ok(rp_writer_append(f->writer, &value, WAIT_MS, &err), &err);
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT_MS, NULL, &err), &err);
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT_MS, &err), &err);
+    }
+    assert_int_equal(rp_writer_flush(f->writer, 0, 0, &err), RP_DEADLINE_EXCEEDED); /* sends what is collected */
+    struct timespec pause = {.tv_nsec = NS_PER_MS};
+    for (uint32_t tries = 0; arrived < ITEMS && tries < WAIT_MS; tries++) {
+        nanosleep(&pause, NULL);
+        arrived = 0;
+        for (uint32_t i = 0; i < SHARDS; i++)
+            arrived += fakepeer_read(&f->peers[i], &f->peers[i].items);
+    }
+    assert_int_equal(arrived, ITEMS);
+}
+
+/* ---- flush ---- */
+
+static int release_two(void *ctx)
+{
+    struct fixture *f = ctx;
+    if (f->looks++ == 0)
+        for (uint32_t i = 1; i < SHARDS; i++)
+            fakepeer_release(&f->peers[i]);
+    return 0;
+}
+
+/* A flush that may leave some items needs no particular lane to be empty: here the first one keeps all of its items. */
+static void a_flush_leaves_items_of_any_lane(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_writer_info info = {.struct_size = sizeof info};
+    insert(f);
+    uint64_t kept = fakepeer_read(&f->peers[0], &f->peers[0].items);
+    assert_in_range(kept, 1, ITEMS - 1);
+    rp_wait_set(release_two, f);
+    ok(rp_writer_flush(f->writer, kept, WAIT_MS, &err), &err);
+    ok(rp_writer_get_info(f->writer, &info, &err), &err);
+    assert_int_equal(info.unconfirmed, kept);
+}
+
+/* The error counts the items of all lanes. */
+static void a_flush_in_vain_counts_all_lanes(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    unsigned items = 0;
+    insert(f);
+    fakepeer_release(&f->peers[1]);
+    uint64_t confirmed = fakepeer_read(&f->peers[1], &f->peers[1].items);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(sscanf(err.text, "%u items are unconfirmed", &items), 1);
+    assert_int_equal(items, ITEMS - confirmed);
+    assert_int_equal(rp_writer_destroy(&f->writer, 0, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(sscanf(err.text, "%u items are unconfirmed", &items), 1);
+    assert_int_equal(items, ITEMS - confirmed);
+}
+
+static int stop_once(void *ctx)
+{
+    struct fixture *f = ctx;
+    return f->looks++ == 0;
+}
+
+/* A caller that stops once has stopped the whole wait, not that of the first lane. */
+static void a_stop_ends_the_wait_for_all_lanes(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    insert(f);
+    rp_wait_set(stop_once, f);
+    assert_int_equal(rp_writer_flush(f->writer, 0, WAIT_MS, &err), RP_CANCELLED);
+    assert_int_equal(f->looks, 1);
+    f->looks = 0;
+    assert_int_equal(rp_writer_destroy(&f->writer, WAIT_MS, &err), RP_CANCELLED);
+    assert_int_equal(f->looks, 1);
+}
+
+/* ---- life ---- */
+
+/* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
+static void a_silent_shard_opens_later(void **state)
+{
+    struct fixture *f = *state;
+    int64_t start = conn_now();
+    rp_error err = {0};
+    int32_t zero = 0;
+    const void *value = &zero;
+    fakepeer_set(&f->peers[1], &f->peers[1].deaf, true);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, -1, &err);
+    if (!f->writer)
+        fail_msg("%s", err.text);
+    assert_true(conn_now() - start < 4 * NS_PER_S);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        ok(rp_writer_append(f->writer, &value, WAIT_MS, &err), &err);
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT_MS, NULL, &err), &err);
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT_MS, &err), &err);
+    }
+    for (uint32_t i = 0; i < SHARDS; i += 2)
+        fakepeer_release(&f->peers[i]);
+    ok(rp_writer_flush(f->writer, 0, WAIT_MS, &err), &err);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_flush_leaves_items_of_any_lane),
+        CASE(a_flush_in_vain_counts_all_lanes),
+        CASE(a_stop_ends_the_wait_for_all_lanes),
+        CASE(a_silent_shard_opens_later),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
