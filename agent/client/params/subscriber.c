@@ -54,15 +54,27 @@ static bool pass_on(struct rp_subscriber *self, const struct params_lane *lane, 
     return passed;
 }
 
-/* Lock held. */
+/* Two lanes may have asked, and bring the same version: the second one is dropped. Lock held. */
 static void keep(struct rp_subscriber *self, rp_params *params)
 {
+    if (rp_params_slot(params, 0)->version == self->have) {
+        rp_params_release(&params);
+        return;
+    }
     self->stats.replaced += self->ready != NULL;
     rp_params_release(&self->ready);
     self->ready = params;
     self->arrived_ns = conn_now();
     self->have = rp_params_slot(params, 0)->version;
     self->stats.arrived++;
+}
+
+static uint64_t version_here(struct rp_subscriber *self)
+{
+    pthread_mutex_lock(&self->link.lock);
+    uint64_t have = self->have;
+    pthread_mutex_unlock(&self->link.lock);
+    return have;
 }
 
 static void on_params(void *ctx, struct conn_reply *reply)
@@ -72,7 +84,7 @@ static void on_params(void *ctx, struct conn_reply *reply)
     rp_params *params = NULL;
     rp_error error = {0};
     const char *name = self->link.name;
-    uint64_t have = self->have;
+    uint64_t have = version_here(self);
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
         status = params_read(&name, &have, 1, reply, &params, &error);
