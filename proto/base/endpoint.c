@@ -97,3 +97,38 @@ rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
     free(found);
     return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for an endpoint");
 }
+
+/* Appends the endpoint in a line to a list with commas. False: no memory. */
+static bool append_endpoint(char **list, const char *line)
+{
+    char *found = first_endpoint(line), *local = found ? endpoint_local(found) : NULL, *joined = NULL;
+    bool ok = !found || (local && asprintf(&joined, "%s,%s", *list, local) >= 0);
+    free(found);
+    free(local);
+    if (joined && ok) {
+        free(*list);
+        *list = joined;
+    }
+    return ok;
+}
+
+rp_status endpoints_from_file(const char *path, char **out, rp_error *err)
+{
+    RP_TRY(endpoint_from_file(path, out, err));
+    FILE *file = fopen(path, "r");
+    char line[512];
+    bool ok = file != NULL;
+    while (ok && fgets(line, sizeof line, file)) {
+        unsigned shard;
+        int rest = 0;
+        if (sscanf(line, "shard.%u.service%n", &shard, &rest) == 1 && rest > 0)
+            ok = append_endpoint(out, line + rest);
+    }
+    if (file)
+        fclose(file);
+    if (ok)
+        return RP_OK;
+    free(*out);
+    *out = NULL;
+    return err_set(err, RP_IO, "the endpoints of the shards in '%s' cannot be read", path);
+}

@@ -26,5 +26,7 @@ bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_
 bool endpoint_is_host(const char *text);
 /* Gives the service endpoint from a file that lists endpoints by name. The caller frees it. */
 rp_status endpoint_from_file(const char *path, char **out, rp_error *err);
+/* The same, followed by those of the other shards, separated by commas: a client that has them all finds a broker without shard 0. */
+rp_status endpoints_from_file(const char *path, char **out, rp_error *err);
 
 #endif

@@ -153,6 +153,26 @@ static void test_other_settings(void **state)
     assert_true(process_await(is_complete, f, WAIT));
 }
 
+/* A shard is started elsewhere. A client hears of it when another shard comes back with the new list. */
+static void test_moved_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    uint64_t key = (uint64_t)2 << WIRE_KEY_SHARD_SHIFT;
+    rp_change change;
+    broker_process_fini(&f->bed.shards[2]);
+    snprintf(f->bed.services[2], sizeof f->bed.services[2], "ipc://%s/elsewhere", f->bed.dir);
+    shardbed_run(&f->bed, 2, tables, NULL);
+    broker_process_fini(&f->bed.shards[1]);
+    assert_true(process_await(is_degraded, f, WAIT));
+    shardbed_run(&f->bed, 1, tables, NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    assert_string_equal(conn_endpoint(client_shard(f->client, 2)), f->bed.services[2]);
+    ok(rp_items_delete(f->client, "replay", &key, 1, WAIT, &change, &err), &err);
+    assert_int_equal(change.missing, 1);
+    unlink(f->bed.services[2] + strlen("ipc://"));
+}
+
 /* One of 16 comes late, and the client does not wait for it. */
 static void test_sixteen(void **state)
 {
@@ -483,6 +503,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_connect),
         CASE(test_other_settings),
+        CASE(test_moved_shard),
         cmocka_unit_test_setup_teardown(test_sixteen, setup_none, teardown),
         CASE(test_params),
         CASE(test_params_at_one),

@@ -36,18 +36,13 @@ static bool read_options(const rp_client_options *in, rp_client_options *out, rp
     return true;
 }
 
-rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
-{
-    return client_connect(endpoints, options, NULL, timeout_ms, err);
-}
-
-rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
-                          int64_t timeout_ms, rp_error *err)
+/* The plan's options are those of the caller, and may be NULL. */
+static rp_client *connect_by(struct conn_set_plan plan, int64_t timeout_ms, rp_error *err)
 {
     rp_client_options own;
-    if (!read_options(options, &own, err))
+    if (!read_options(plan.options, &own, err))
         return NULL;
-    if (!endpoints || !*endpoints) {
+    if (!plan.endpoints || !*plan.endpoints) {
         err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
         return NULL;
     }
@@ -61,7 +56,7 @@ rp_client *client_connect(const char *endpoints, const rp_client_options *option
     else
         snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
     own.name = self->name;
-    struct conn_set_plan plan = {endpoints, &own, host};
+    plan.options = &own;
     if (conn_set_open(&self->set, &plan, timeout_ms, err) != RP_OK) {
         rp_client_destroy(&self);
         return NULL;
@@ -69,6 +64,24 @@ rp_client *client_connect(const char *endpoints, const rp_client_options *option
     self->hello = conn_hello_ref(client_conn(self));
     self->nearest = (uint32_t)(conn_client_id(client_conn(self)) / 2 % self->set.n); /* ids are odd */
     return self;
+}
+
+rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
+{
+    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options}, timeout_ms, err);
+}
+
+rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
+                          int64_t timeout_ms, rp_error *err)
+{
+    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options, .host = host}, timeout_ms,
+                      err);
+}
+
+rp_client *client_connect_any(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
+                              rp_error *err)
+{
+    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options, .any = true}, timeout_ms, err);
 }
 
 void rp_client_destroy(rp_client **client)

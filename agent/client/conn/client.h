@@ -9,6 +9,9 @@
  * and one thread makes all calls of such a client. */
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err);
+/* rp_client_connect for those who look at a broker in trouble: any of its shards is enough, even without shard 0. */
+rp_client *client_connect_any(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
+                              rp_error *err);
 /* Returns the connection, which lives as long as the client. With shards: that to shard 0, which has the counters and reduces. */
 struct conn *client_conn(rp_client *self);
 /* Returns the number of shards, at least 1, and the connection to one of them. A shard that has not answered yet has a connection,
@@ -24,7 +27,7 @@ uint32_t client_shard_of(const rp_client *self, uint64_t key);
 uint32_t client_nearest(rp_client *self);
 /* Goes on from one that was the nearest to the next that answers, and returns that. */
 uint32_t client_move_nearest(rp_client *self, uint32_t from);
-/* Writes which shards do not answer ("shard 2 at tcp://... does not answer for 3.2 s; ..."), or "no broker answers at ..."; ""
+/* Writes which shards do not answer ("shard 2 at tcp://... has not answered for 3.2 s; ..."), or "no broker answers at ..."; ""
  * while all answer. */
 void client_describe(rp_client *self, char *out, size_t size);
 /* Returns the label given in the options. */

@@ -4,7 +4,7 @@
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
  * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_wait.c (callers that wait),
  * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, conn_set.c
- * (the connections to all shards), and client.c (rp_client).
+ * and conn_join.c (the connections to all shards), and client.c (rp_client).
  *
  * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
  * I/O thread" is then the caller's thread, and all calls come from one thread.
@@ -200,8 +200,8 @@ int64_t conn_away_ns(struct conn *self);
 uint32_t conn_shard(const struct conn *self);
 /* Writes "the broker at tcp://..." or "shard 2 at tcp://...". Returns out. */
 const char *conn_title(const struct conn *self, char *out, size_t size);
-/* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... does not answer for 3.2 s", or "" while the broker
- * answers. */
+/* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... has not answered for 3.2 s", or why the broker is refused,
+ * or "" while it is connected. */
 void conn_describe(struct conn *self, char *out, size_t size);
 
 /* ---- parts: objects that live on the I/O thread ---- */

@@ -76,8 +76,15 @@ struct conn_trace {
     uint32_t sent;          /* of these */
 };
 
+/* An endpoint that a connection has been given. It stays for as long as the connection, because callers borrow it. */
+struct conn_place {
+    struct conn_place *next;
+    char endpoint[];
+};
+
 struct conn {
-    char *endpoint;
+    const char *endpoint;      /* that is used or tried; the I/O thread changes it, with the mutex held */
+    struct conn_place *places; /* all that it was given */
     char *name;
     char *host; /* "127.0.0.1", or NULL if the transport has none */
     void *context;
@@ -113,7 +120,8 @@ struct conn {
     enum link_state state;
     int64_t lost_ns; /* time at which the connection was lost */
     uint64_t reconnects;
-    rp_error refusal; /* the broker's answer to HELLO, if it was an error */
+    rp_error refusal;  /* the broker's answer to HELLO, if it was an error */
+    const char *other; /* endpoint to try in turn with the first, because a shard has moved there; NULL: none */
 
     /* I/O thread */
     void *dealer, *monitor;
@@ -147,6 +155,10 @@ bool conn_wait_once(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mu
 
 /* conn_life.c: tells the thread to stop, and does not wait for it. */
 void conn_stop(struct conn *self);
+/* Another shard says that this one is elsewhere now: while it is away, both places are tried in turn. */
+void conn_moved(struct conn *self, const char *endpoint);
+/* I/O thread: goes to the other place, if there is one. */
+void conn_change_place(struct conn *self);
 
 /* conn_link.c: opens, watches and reopens the sockets. */
 void link_step(struct conn *self, int64_t now_ns);
@@ -208,6 +220,9 @@ bool conn_key_failed(struct conn *self, uint16_t event, uint32_t value, rp_error
 /* conn_greeting.c: writes the mechanism that the peer at an endpoint speaks, "NULL" or "CURVE". False: not known. Waits for less
  * than a second. */
 bool greeting_mechanism(const char *endpoint, char out[21]);
+
+/* conn_join.c: returns the number of shards that the broker is one of; 1: it is alone. */
+uint32_t conn_hello_count(const struct conn_hello *hello);
 
 /* conn_hello.c */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);

@@ -30,7 +30,7 @@ rp_status conn_check_process(const struct conn *self, rp_error *err)
 
 const char *conn_endpoint(const struct conn *self)
 {
-    return self->endpoint;
+    return __atomic_load_n(&self->endpoint, __ATOMIC_ACQUIRE);
 }
 
 void *conn_zmq_context(struct conn *self)
@@ -91,9 +91,9 @@ static bool has_number(const struct conn *self)
 const char *conn_title(const struct conn *self, char *out, size_t size)
 {
     if (has_number(self))
-        snprintf(out, size, "shard %u at %s", self->shard, self->endpoint);
+        snprintf(out, size, "shard %u at %s", self->shard, conn_endpoint(self));
     else
-        snprintf(out, size, "the broker at %s", self->endpoint);
+        snprintf(out, size, "the broker at %s", conn_endpoint(self));
     return out;
 }
 
@@ -102,13 +102,16 @@ void conn_describe(struct conn *self, char *out, size_t size)
     out[0] = '\0';
     pthread_mutex_lock(&self->mutex);
     double lost_s = (double)(conn_now() - self->lost_ns) / 1e9;
-    const char *colon = self->refusal.status ? ": " : "";
-    if (self->state != LINK_UP && has_number(self))
-        snprintf(out, size, "shard %u at %s does not answer for %.1f s%s%s", self->shard, self->endpoint, lost_s, colon,
-                 self->refusal.text);
-    else if (self->state != LINK_UP)
-        snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint, lost_s, colon,
-                 self->refusal.text);
+    const char *reason = self->refusal.text, *colon = reason[0] ? ": " : "";
+    if (self->state == LINK_UP)
+        out[0] = '\0';
+    else if (strstr(reason, self->endpoint)) /* it answers, and the sentence says who, and why it is refused */
+        snprintf(out, size, "%s", reason);
+    else if (has_number(self))
+        snprintf(out, size, "shard %u at %s has not answered for %.1f s%s%s", self->shard, self->endpoint, lost_s,
+                 colon, reason);
+    else
+        snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint, lost_s, colon, reason);
     pthread_mutex_unlock(&self->mutex);
 }
 
@@ -123,6 +126,45 @@ static char *host_of(const char *endpoint)
     if (local && local < colon)
         start = local + 1;
     return colon ? strndup(start, (size_t)(colon - start)) : NULL;
+}
+
+/* Returns the connection's own copy of an endpoint. NULL: no memory. */
+static const char *place_of(struct conn *self, const char *endpoint)
+{
+    for (const struct conn_place *place = self->places; place; place = place->next)
+        if (strcmp(place->endpoint, endpoint) == 0)
+            return place->endpoint;
+    size_t size = strlen(endpoint) + 1;
+    struct conn_place *place = malloc(sizeof *place + size);
+    if (!place)
+        return NULL;
+    memcpy(place->endpoint, endpoint, size);
+    place->next = self->places;
+    self->places = place;
+    return place->endpoint;
+}
+
+void conn_moved(struct conn *self, const char *endpoint)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->other = strcmp(endpoint, self->endpoint) == 0 ? NULL : place_of(self, endpoint);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void conn_change_place(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    const char *before = self->endpoint;
+    bool change = self->other != NULL;
+    if (change) {
+        __atomic_store_n(&self->endpoint, self->other, __ATOMIC_RELEASE);
+        self->other = before;
+    }
+    pthread_mutex_unlock(&self->mutex);
+    if (change) {
+        free(self->host);
+        self->host = host_of(self->endpoint);
+    }
 }
 
 static rp_status conn_start(struct conn *self, rp_error *err)
@@ -205,7 +247,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);
     self->lost_ns = conn_now();
-    self->endpoint = strdup(plan->endpoint);
+    self->endpoint = place_of(self, plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");
     self->host = host_of(plan->endpoint);
     self->own_context = !options->zmq_context && !is_hosted(plan);
@@ -257,7 +299,10 @@ static void conn_free(struct conn *self)
         close(self->wake_read);
         close(self->wake_write);
     }
-    free(self->endpoint);
+    for (struct conn_place *place = self->places, *next; place; place = next) {
+        next = place->next;
+        free(place);
+    }
     free(self->name);
     free(self->host);
     key_wipe(&self->key);

@@ -73,6 +73,8 @@ static const char *link_connect(struct conn *self)
 
 static void link_open(struct conn *self, int64_t now_ns)
 {
+    if (self->failures > 0)
+        conn_change_place(self);
     const char *why = conn_is_hosted(self) ? NULL : link_connect(self);
     if (why) {
         link_fail(self, why, now_ns);
@@ -174,6 +176,8 @@ static struct conn_hello *take_hello(struct conn *self, struct conn_hello *hello
     self->refusal = (rp_error){0};
     self->reconnects += old && !old->basis;
     pthread_mutex_unlock(&self->mutex);
+    if (old && !old->basis)
+        conn_set_compare(self->set, old, hello);
     if (old && !old->basis)
         log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
                  old->instance == hello->instance ? "no" : "yes");

@@ -347,7 +347,7 @@ void conn_request_end(struct conn_request *request, rp_status status, const char
 
 static void expire(struct conn *self, struct conn_request *request)
 {
-    char text[200];
+    char text[sizeof request->reply->text];
     if (request->cancelled) {
         conn_request_end(request, RP_CANCELLED, "cancelled by the caller");
     } else if (self->link != LINK_UP) {

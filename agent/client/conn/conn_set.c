@@ -1,4 +1,4 @@
-/* Connects to all shards of a broker, and keeps those out that do not fit. */
+/* Connects to all shards of a broker. */
 #include "agent/client/conn/conn_set.h"
 
 #include <stdio.h>
@@ -15,91 +15,7 @@
 #define GRACE_NS NS_PER_S
 #define NAMED_GRACE_NS (250 * NS_PER_MS)
 #define ZMQ_THREADS_MOST 8
-#define SOCKETS_PER_SHARD 16
-
-/* ---- agreement ---- */
-
-static uint32_t hello_count(const struct conn_hello *hello)
-{
-    return hello->n_shards ? hello->n_shards : 1;
-}
-
-static rp_status other_count(const struct conn_set *self, const char *endpoint, uint32_t n, rp_error *err)
-{
-    if (self->shards == 1)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "%.200s is one of %u shards, but the broker at %s was alone: make a new client", endpoint, n,
-                       self->where);
-    if (n == 1)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "the broker at %.200s has no shards, but shard %u at %s is one of %u: give all shards the same "
-                       "'shards' in their configuration",
-                       endpoint, self->witness, self->where, self->shards);
-    return err_set(err, RP_FAILED_PRECONDITION,
-                   "%.200s is one of %u shards, but shard %u at %s is one of %u: give all shards the same 'shards' in "
-                   "their configuration, and make a new client",
-                   endpoint, n, self->witness, self->where, self->shards);
-}
-
-static rp_status check(const struct conn_set *self, const char *endpoint, const struct conn_hello *hello,
-                       uint32_t expected, rp_error *err)
-{
-    uint32_t n = hello_count(hello);
-    if (hello->shard >= n || n > WIRE_MAX_SHARDS)
-        return err_set(err, RP_BAD_MESSAGE, "%.200s says that it is shard %u of %u", endpoint, hello->shard, n);
-    if (self->shards == 0)
-        return RP_OK;
-    if (n != self->shards)
-        return other_count(self, endpoint, n, err);
-    if (expected != CONN_SHARD_UNKNOWN && hello->shard != expected)
-        return err_set(
-            err, RP_FAILED_PRECONDITION,
-            "%.200s answers as shard %u, but shard %u at %s says that shard %u is there: check 'shard' in its "
-            "configuration",
-            endpoint, hello->shard, self->witness, self->where, expected);
-    if (hello->settings != self->settings && self->up > 0)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "shard %u at %.200s has other settings than shard %u at %s: start all shards with the same "
-                       "tables, limiters and sizes",
-                       hello->shard, endpoint, self->witness, self->where);
-    return RP_OK;
-}
-
-rp_status conn_set_join(struct conn_set *self, const char *endpoint, const struct conn_hello *hello, uint32_t *shard,
-                        rp_error *err)
-{
-    pthread_mutex_lock(&self->mutex);
-    rp_status status = check(self, endpoint, hello, *shard, err);
-    if (status == RP_OK) {
-        if (self->shards == 0)
-            self->first_ns = conn_now();
-        self->shards = hello_count(hello);
-        self->settings = hello->settings;
-        self->up++;
-        self->witness = hello->shard;
-        if (*shard == CONN_SHARD_UNKNOWN) /* once it is known, other threads read it without a lock */
-            *shard = hello->shard;
-        snprintf(self->where, sizeof self->where, "%s", endpoint);
-    }
-    pthread_mutex_unlock(&self->mutex);
-    return status;
-}
-
-void conn_set_leave(struct conn_set *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    self->up--;
-    pthread_mutex_unlock(&self->mutex);
-}
-
-void conn_set_signal(struct conn_set *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    pthread_cond_broadcast(&self->changed);
-    pthread_mutex_unlock(&self->mutex);
-}
-
-/* ---- opening ---- */
+#define SOCKETS_MOST 65535u /* of a context */
 
 /* True if the broker runs on the caller's thread. */
 static bool is_hosted(const struct conn_set_plan *plan)
@@ -107,7 +23,8 @@ static bool is_hosted(const struct conn_set_plan *plan)
     return plan->host && plan->host->ducts;
 }
 
-/* A context for connections that share one: with a thread for each shard, as far as there are processors. */
+/* A context for connections that share one: with a thread for each shard, as far as there are processors, and as many sockets for each
+ * as a broker that is alone has. */
 static void *shared_context(struct conn_set *self, const struct conn_set_plan *plan, uint32_t shards)
 {
     if (self->zmq || plan->options->zmq_context || is_hosted(plan))
@@ -118,8 +35,8 @@ static void *shared_context(struct conn_set *self, const struct conn_set_plan *p
     self->zmq = zmq_ctx_new();
     if (self->zmq) {
         zmq_ctx_set(self->zmq, ZMQ_IO_THREADS, threads > 0 ? (int)threads : 1);
-        if (shards * SOCKETS_PER_SHARD > ZMQ_MAX_SOCKETS_DFLT)
-            zmq_ctx_set(self->zmq, ZMQ_MAX_SOCKETS, (int)(shards * SOCKETS_PER_SHARD));
+        uint32_t sockets = shards * ZMQ_MAX_SOCKETS_DFLT;
+        zmq_ctx_set(self->zmq, ZMQ_MAX_SOCKETS, (int)(sockets < SOCKETS_MOST ? sockets : SOCKETS_MOST));
     }
     return self->zmq;
 }
@@ -186,7 +103,9 @@ static struct census count_states(struct conn_set *self)
             out.first_is_up |= i == 0;
         } else if (conn->refusal.status != RP_OK) {
             out.refused++;
-            err_set(&out.refusal, (rp_status)conn->refusal.status, "%s: %s", conn->endpoint, conn->refusal.text);
+            bool named = strstr(conn->refusal.text, conn->endpoint) != NULL;
+            err_set(&out.refusal, (rp_status)conn->refusal.status, "%s%s%s", named ? "" : conn->endpoint,
+                    named ? "" : ": ", conn->refusal.text);
         }
         pthread_mutex_unlock(&conn->mutex);
     }
@@ -195,7 +114,7 @@ static struct census count_states(struct conn_set *self)
 
 /* Waits until all connections are up, or one is refused. When enough are up (any, or the first), it waits until the end of the
  * grace only. */
-static struct census await(struct conn_set *self, bool first, int64_t deadline)
+static struct census await(struct conn_set *self, bool first, int64_t grace_ns, int64_t deadline)
 {
     struct census census;
     pthread_mutex_lock(&self->mutex);
@@ -204,7 +123,7 @@ static struct census await(struct conn_set *self, bool first, int64_t deadline)
         if (census.refused || census.up == self->n)
             break;
         bool enough = first ? census.first_is_up : census.up > 0;
-        int64_t grace = self->first_ns + (first ? GRACE_NS : NAMED_GRACE_NS);
+        int64_t grace = self->first_ns + grace_ns;
         int64_t until = enough && grace < deadline ? grace : deadline;
         if (!conn_wait(self->conns[0], &self->changed, &self->mutex, until))
             break;
@@ -218,7 +137,7 @@ static struct census await(struct conn_set *self, bool first, int64_t deadline)
 static rp_status await_named(struct conn_set *self, const char *endpoints, int64_t deadline, int64_t timeout_ms,
                              rp_error *err)
 {
-    struct census census = await(self, false, deadline);
+    struct census census = await(self, false, NAMED_GRACE_NS, deadline);
     if (census.refused)
         return err_set(err, (rp_status)census.refusal.status, "%s", census.refusal.text);
     if (conn_is_stopped())
@@ -232,14 +151,14 @@ static rp_status await_named(struct conn_set *self, const char *endpoints, int64
 }
 
 /* Waits for all shards, and for those that are not the first only for a while. */
-static rp_status await_all(struct conn_set *self, int64_t deadline, int64_t timeout_ms, rp_error *err)
+static rp_status await_all(struct conn_set *self, bool any, int64_t deadline, int64_t timeout_ms, rp_error *err)
 {
-    struct census census = await(self, true, deadline);
+    struct census census = await(self, !any, GRACE_NS, deadline);
     if (census.refused)
         return err_set(err, (rp_status)census.refusal.status, "%s", census.refusal.text);
     if (conn_is_stopped())
         return conn_stopped(err);
-    if (census.first_is_up)
+    if (census.first_is_up || (any && census.up))
         return RP_OK;
     return err_set(err, RP_UNAVAILABLE,
                    "shard 0 at %s does not answer within %g s (%u of %u shards do): it has the counters, so no client "
@@ -275,7 +194,7 @@ static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
  * where another one leads, is closed. */
 static rp_status sort_named(struct conn_set *self, const struct conn_hello *hello, rp_error *err)
 {
-    uint32_t n = hello_count(hello), n_named = self->n;
+    uint32_t n = conn_hello_count(hello), n_named = self->n;
     struct conn **sorted = calloc(n, sizeof(struct conn *)), **named = self->conns;
     if (!sorted)
         return err_set(err, RP_NO_MEMORY, "no memory for %u shards", n);
@@ -317,6 +236,9 @@ static rp_status open_rest(struct conn_set *self, const struct conn_set_plan *pl
         if (!self->conns[i])
             RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
     }
+    pthread_mutex_lock(&self->mutex);
+    self->complete = true;
+    pthread_mutex_unlock(&self->mutex);
     return RP_OK;
 }
 
@@ -350,7 +272,7 @@ rp_status conn_set_open(struct conn_set *self, const struct conn_set_plan *plan,
     struct conn_hello *hello = any_hello(self);
     rp_status status = open_rest(self, plan, hello, err);
     if (status == RP_OK)
-        status = await_all(self, deadline, timeout_ms, err);
+        status = await_all(self, plan->any, deadline, timeout_ms, err);
     if (status == RP_OK)
         status = stand_in(self, hello, err);
     conn_hello_unref(&hello);

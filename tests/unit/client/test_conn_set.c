@@ -178,6 +178,14 @@ static void test_silent_shard_0(void **state)
     assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 300, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
     assert_non_null(strstr(err.text, "shard 0"));
+    /* Those who only look get along without it. */
+    f->client = client_connect_any(f->peers[1].endpoint, NULL, WAIT_MS, &err);
+    assert_non_null(f->client);
+    rp_client_info info = {.struct_size = sizeof info};
+    assert_int_equal(rp_client_get_info(f->client, &info, NULL), RP_OK);
+    assert_int_equal(info.connected_shards, SHARDS - 1);
+    assert_int_equal(info.state, RP_CLIENT_CONNECTING);
+    assert_string_equal(rp_client_table(f->client, 1), "b");
 }
 
 static rp_status join(struct conn_set *set, uint32_t shard, uint64_t settings)
