@@ -9,7 +9,7 @@
 #include "proto/base/error.h"
 
 #define GRACE_MS 2000
-/* Longest wait for one shard of several that lists its items. */
+/* Longest wait for one shard of several that is asked alone. */
 #define SHARD_MS 1000
 
 /* A cursor stays below 2^53, so that readers of JSON whose numbers are doubles keep it whole. */
@@ -60,15 +60,17 @@ static bool merge_sessions(Replay__InfoReply *into, Replay__InfoReply *page)
     return true;
 }
 
-/* Gets the other pages of a shard's sessions. */
+/* Gets the other pages of a shard's sessions. most_ms: longest wait for one; -1: none. */
 static rp_status add_pages(struct conn *conn, Replay__InfoReply *info, Replay__Info *body, int64_t deadline,
-                           rp_error *err)
+                           int64_t most_ms, rp_error *err)
 {
     while (info->session_cursor) {
         Replay__Reply *page;
+        int64_t left = conn_left_ms(deadline);
         body->session_cursor = info->session_cursor;
-        struct conn_message message = {
-            .field = REPLAY__REQUEST__BODY_INFO, .body = &body->base, .timeout_ms = conn_left_ms(deadline)};
+        struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO,
+                                       .body = &body->base,
+                                       .timeout_ms = most_ms >= 0 && (left < 0 || left > most_ms) ? most_ms : left};
         RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, &page, err));
         if (page->info->n_sessions == 0)
             page->info->session_cursor = 0;
@@ -78,6 +80,25 @@ static rp_status add_pages(struct conn *conn, Replay__InfoReply *info, Replay__I
             return err_set(err, RP_NO_MEMORY, "no memory for the list of sessions");
     }
     return RP_OK;
+}
+
+/* Completes the answer of a shard. One of several that is lost meanwhile is left out, as if it had not answered. */
+static rp_status complete_info(rp_client *client, struct gather_answers *answers, uint32_t shard, Replay__Info *body,
+                               int64_t deadline, rp_error *err)
+{
+    Replay__InfoReply *info = answers->of[shard].wire->info;
+    struct conn *conn = client_shard(client, shard);
+    rp_error why = {0};
+    rp_status status = RP_OK;
+    if (!info->server)
+        status = err_set(&why, RP_BAD_MESSAGE, "the broker's reply does not tell about the server");
+    else if (body->sessions)
+        status = add_pages(conn, info, body, deadline, answers->n > 1 ? SHARD_MS : -1, &why);
+    if ((status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED) && answers->good > 1) {
+        gather_drop(answers, shard, &why);
+        return RP_OK;
+    }
+    return status == RP_OK ? RP_OK : err_set(err, status, "%s", why.text);
 }
 
 rp_status admin_info(rp_client *client, const char *table, bool sessions, int64_t timeout_ms, Replay__Reply **out,
@@ -92,15 +113,9 @@ rp_status admin_info(rp_client *client, const char *table, bool sessions, int64_
     *out = NULL;
     RP_TRY(gather(client, &(struct gather_plan){.message = &message, .want = REPLAY__REPLY__BODY_INFO}, &answers, err));
     rp_status status = RP_OK;
-    for (uint32_t i = 0; i < answers->n && status == RP_OK; i++) {
-        if (!answers->of[i].wire)
-            continue;
-        Replay__InfoReply *info = answers->of[i].wire->info;
-        if (sessions)
-            status = add_pages(client_shard(client, i), info, &body, deadline, err);
-        if (status == RP_OK && !info->server)
-            status = err_set(err, RP_BAD_MESSAGE, "the broker's reply does not tell about the server");
-    }
+    for (uint32_t i = 0; i < answers->n && status == RP_OK; i++)
+        if (answers->of[i].wire)
+            status = complete_info(client, answers, i, &body, deadline, err);
     if (status == RP_OK && !(*out = merge_info(answers)))
         status = no_memory(err);
     gather_free(&answers);
@@ -284,8 +299,8 @@ rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limit
             .field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &parts[i].base, .timeout_ms = timeout_ms};
         each[i] = &messages[i];
     }
-    struct gather_plan plan = {.each = each, .want = REPLAY__REPLY__BODY_LIMITER};
-    return ask_all(client, &plan, "have the new limiter", merge_limiter, out, err);
+    struct gather_plan plan = {.each = each, .want = REPLAY__REPLY__BODY_LIMITER, .patient = true};
+    return ask_all(client, &plan, "have the new limiter, so set it again when all answer", merge_limiter, out, err);
 }
 
 /* ---- the public calls ---- */

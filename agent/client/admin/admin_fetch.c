@@ -15,7 +15,6 @@ struct questions {
     struct conn_message *messages;
     const struct conn_message **each; /* NULL: not asked */
     uint64_t *keys;
-    uint32_t n_asked;
 };
 
 static void questions_fini(struct questions *self)
@@ -49,7 +48,6 @@ static bool questions_init(struct questions *self, rp_client *client, const Repl
         self->messages[s] =
             (struct conn_message){.field = REPLAY__REQUEST__BODY_FETCH, .body = &body->base, .timeout_ms = timeout_ms};
         self->each[s] = body->n_key ? &self->messages[s] : NULL;
-        self->n_asked += body->n_key > 0;
     }
     return true;
 }
@@ -144,7 +142,7 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
         questions_init(&questions, client, &all, timeout_ms) && joiner_init(&joiner, client_shards(client))
             ? RP_OK
             : err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", n);
-    struct gather_plan plan = {.each = questions.each, .want = REPLAY__REPLY__BODY__NOT_SET};
+    struct gather_plan plan = {.each = questions.each, .want = REPLAY__REPLY__BODY__NOT_SET, .patient = true};
     if (status == RP_OK)
         status = gather(client, &plan, &answers, err);
     if (status == RP_OK)

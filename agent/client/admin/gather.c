@@ -184,6 +184,7 @@ static rp_status answers_judge(struct gather_answers *self, rp_error *err)
     const struct gather_answer *bad = NULL;
     for (uint32_t i = 0; i < self->n; i++) {
         const struct gather_answer *answer = &self->of[i];
+        self->asked += answer->asked;
         if (answer->asked && answer->status == RP_OK)
             self->good++;
         else if (answer->asked && (!bad || (answer->answered && !bad->answered)))
@@ -262,6 +263,16 @@ uint32_t gather_first(const struct gather_answers *self)
     return shard;
 }
 
+void gather_drop(struct gather_answers *self, uint32_t shard, const rp_error *why)
+{
+    struct gather_answer *answer = &self->of[shard];
+    conn_reply_unpacked_free(answer->wire);
+    answer->wire = NULL;
+    answer->status = (rp_status)why->status;
+    snprintf(answer->problem, sizeof answer->problem, "%s", why->text);
+    self->good--;
+}
+
 rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err)
 {
     for (uint32_t i = 0; i < self->n; i++) {
@@ -272,7 +283,7 @@ rp_status gather_all_good(const struct gather_answers *self, const char *done, r
         if (answer->answered)
             snprintf(prefix, sizeof prefix, "shard %u: ", i);
         return err_set(err, answer->status, "%s%.300s; %u of %u shards %s", prefix, answer->problem, self->good,
-                       self->n, done);
+                       self->asked, done);
     }
     return RP_OK;
 }

@@ -23,7 +23,7 @@ struct gather_answer {
 };
 
 struct gather_answers {
-    uint32_t n, good; /* shards; those with RP_OK */
+    uint32_t n, asked, good; /* shards; those that were asked; those of them with RP_OK */
     struct gather_answer of[];
 };
 
@@ -37,6 +37,8 @@ void gather_free(struct gather_answers **self);
 Replay__Reply *gather_take(struct gather_answers *self, uint32_t shard);
 /* Returns the number of the first shard that has answered well. */
 uint32_t gather_first(const struct gather_answers *self);
+/* Takes out the answer of a shard that has failed after it. */
+void gather_drop(struct gather_answers *self, uint32_t shard, const rp_error *why);
 /* For changes, which all shards have to make: RP_OK, or the reason of the first that has not, with what became of the others. */
 rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err);
 

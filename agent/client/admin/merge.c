@@ -46,6 +46,15 @@ bool merge_append(void ***array, size_t *n, void *const *more, size_t n_more)
     return true;
 }
 
+bool merge_append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
+{
+    void *copy = merge_clone(from);
+    bool ok = copy && merge_append(array, n, &copy, 1);
+    if (!ok && copy)
+        protobuf_c_message_free_unpacked(copy, NULL);
+    return ok;
+}
+
 /* Moves all pointers of an array to the end of another. */
 static bool move(void ***into, size_t *n, void ***from, size_t *n_from)
 {
@@ -110,17 +119,30 @@ static bool add_tables(Replay__InfoReply *into, const Replay__InfoReply *from)
     return ok;
 }
 
-/* A publisher puts parameters to all shards: readers of the slowest one get its version. */
-static void add_slots(Replay__InfoReply *into, const Replay__InfoReply *from)
+static void add_slot(Replay__SlotInfo *into, const Replay__SlotInfo *from)
 {
-    for (size_t i = 0; i < into->n_slots; i++)
-        for (size_t k = 0; k < from->n_slots; k++)
-            if (strcmp(into->slots[i]->name, from->slots[k]->name) == 0 &&
-                from->slots[k]->version < into->slots[i]->version) {
-                into->slots[i]->version = from->slots[k]->version;
-                into->slots[i]->bytes = from->slots[k]->bytes;
-                into->slots[i]->age_ns = from->slots[k]->age_ns;
-            }
+    if (from->version >= into->version)
+        return;
+    into->version = from->version;
+    into->bytes = from->bytes;
+    into->age_ns = from->age_ns;
+}
+
+/* A publisher puts parameters to all shards: readers of the slowest one get its version. A shard that came back empty may have no slot
+ * yet. False: no memory. */
+static bool add_slots(Replay__InfoReply *into, const Replay__InfoReply *from)
+{
+    bool ok = true;
+    for (size_t k = 0; k < from->n_slots && ok; k++) {
+        size_t i = 0;
+        while (i < into->n_slots && strcmp(into->slots[i]->name, from->slots[k]->name) != 0)
+            i++;
+        if (i < into->n_slots)
+            add_slot(into->slots[i], from->slots[k]);
+        else
+            ok = merge_append_copy((void ***)&into->slots, &into->n_slots, &from->slots[k]->base);
+    }
+    return ok;
 }
 
 static void mark_sessions(const Replay__InfoReply *info, uint32_t shard)
@@ -137,12 +159,8 @@ static bool copy_to_row(const Replay__InfoReply *info, Replay__ShardInfo *row)
     bool ok = (row->server = (Replay__ServerInfo *)merge_clone(&info->server->base)) != NULL;
     if (info->disk)
         ok = (row->disk = (Replay__DiskInfo *)merge_clone(&info->disk->base)) != NULL && ok;
-    for (size_t i = 0; i < info->n_tables && ok; i++) {
-        void *table = merge_clone(&info->tables[i]->base);
-        ok = table && merge_append((void ***)&row->tables, &row->n_tables, &table, 1);
-        if (!ok && table)
-            protobuf_c_message_free_unpacked(table, NULL);
-    }
+    for (size_t i = 0; i < info->n_tables && ok; i++)
+        ok = merge_append_copy((void ***)&row->tables, &row->n_tables, &info->tables[i]->base);
     return ok;
 }
 
@@ -158,8 +176,7 @@ static bool move_to_row(Replay__InfoReply *info, Replay__ShardInfo *row)
 static bool add_info(Replay__InfoReply *into, Replay__InfoReply *from, Replay__ShardInfo *row)
 {
     mark_sessions(from, row->shard);
-    add_slots(into, from);
-    bool ok = merge_add_server(into->server, from->server) && add_tables(into, from);
+    bool ok = add_slots(into, from) && merge_add_server(into->server, from->server) && add_tables(into, from);
     if (into->disk && from->disk)
         ok = merge_add_disk(into->disk, from->disk, row->shard) && ok;
     return ok && move((void ***)&into->sessions, &into->n_sessions, (void ***)&from->sessions, &from->n_sessions) &&

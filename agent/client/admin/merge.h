@@ -1,6 +1,6 @@
 /* Puts the answers of all shards together into that of one logical broker.
  *
- * Counts, sizes, rates, bytes, bounds and cursors are sums; ages and staleness are means weighted by samples; what all shards have in
+ * Counts, sizes, rates, bytes, bounds and cursors are sums; ages and staleness are means weighted by the rates of samples; what all shards have in
  * common is there once. Each merge takes the messages out of the answers, and gives one that the caller owns; what every shard
  * has said by itself is in its `shards`, where shards without an answer are named, too. A broker without shards: its message,
  * unchanged. NULL: no memory. */
@@ -34,5 +34,7 @@ ProtobufCMessage *merge_clone(const ProtobufCMessage *from);
 bool merge_set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
 /* Appends n pointers to an array of a message. False: no memory. */
 bool merge_append(void ***array, size_t *n, void *const *more, size_t n_more);
+/* Appends a copy of a message. False: no memory. */
+bool merge_append_copy(void ***array, size_t *n, const ProtobufCMessage *from);
 
 #endif

@@ -35,11 +35,7 @@ static bool add_commands(Replay__ServerInfo *into, const Replay__CommandInfo *fr
     for (size_t i = 0; i < into->n_commands; i++)
         if (strcmp(into->commands[i]->name, from->name) == 0)
             return add_command(into->commands[i], from);
-    void *copy = merge_clone(&from->base);
-    bool ok = copy && merge_append((void ***)&into->commands, &into->n_commands, &copy, 1);
-    if (!ok && copy)
-        protobuf_c_message_free_unpacked(copy, NULL);
-    return ok;
+    return merge_append_copy((void ***)&into->commands, &into->n_commands, &from->base);
 }
 
 bool merge_add_server(Replay__ServerInfo *into, const Replay__ServerInfo *from)

@@ -11,11 +11,11 @@ static double add_bound(double a, double b)
     return fabs(a) > NO_BOUND || fabs(b) > NO_BOUND ? a : a + b;
 }
 
-/* Returns the mean of two means that stand for so many samples each. */
-static double mean(double a, double samples_a, double b, double samples_b)
+/* Returns the mean of two means with these weights. */
+static double mean(double a, double weight_a, double b, double weight_b)
 {
-    double all = samples_a + samples_b;
-    return all > 0 ? (a * samples_a + b * samples_b) / all : a;
+    double all = weight_a + weight_b;
+    return all > 0 ? (a * weight_a + b * weight_b) / all : a;
 }
 
 /* ---- limiters ---- */
@@ -68,25 +68,25 @@ static bool take_signature(Replay__TableInfo *into, const Replay__TableInfo *fro
     bool ok = true;
     if (into->n_signature)
         return true;
-    for (size_t i = 0; i < from->n_signature && ok; i++) {
-        void *field = merge_clone(&from->signature[i]->base);
-        ok = field && merge_append((void ***)&into->signature, &into->n_signature, &field, 1);
-        if (!ok && field)
-            protobuf_c_message_free_unpacked(field, NULL);
-    }
+    for (size_t i = 0; i < from->n_signature && ok; i++)
+        ok = merge_append_copy((void ***)&into->signature, &into->n_signature, &from->signature[i]->base);
     return ok;
 }
 
-static double samples_of(const Replay__TableInfo *table)
+/* Ages and staleness are of the samples of late. The limiter does not count them: over shards they are charged where there is room, or
+ * not at all. So the rates are the weights or, when nothing is sampled any more, the items that were. */
+static void add_means(Replay__TableInfo *into, const Replay__TableInfo *from)
 {
-    return table->limiter ? (double)table->limiter->samples : 0;
+    bool lately = into->sample_rate + from->sample_rate > 0;
+    double here = lately ? into->sample_rate : (double)into->unique_samples;
+    double there = lately ? from->sample_rate : (double)from->unique_samples;
+    into->mean_age_s = mean(into->mean_age_s, here, from->mean_age_s, there);
+    into->mean_staleness = mean(into->mean_staleness, here, from->mean_staleness, there);
 }
 
 bool merge_add_table(Replay__TableInfo *into, const Replay__TableInfo *from)
 {
-    double samples = samples_of(into), more = samples_of(from);
-    into->mean_age_s = mean(into->mean_age_s, samples, from->mean_age_s, more);
-    into->mean_staleness = mean(into->mean_staleness, samples, from->mean_staleness, more);
+    add_means(into, from);
     into->size += from->size;
     into->max_size += from->max_size;
     into->bytes += from->bytes;
