@@ -6,12 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/why/why_facts.h"
 #include "proto/base/format.h"
 
-/* A side that waits for less than this share of its time does not limit anything. */
-#define IDLE_SHARE 0.15
-/* Without shares of a run: a wait of this length counts. */
-#define LONG_NS UINT64_C(1000000000)
 /* Parameters and reduce are polled all the time: only a long wait says something. */
 #define POLL_NS UINT64_C(5000000000)
 #define OTHERS_CORES 0.25
@@ -45,84 +42,6 @@ static void advise(struct why *out, const char *format, ...)
     va_end(args);
 }
 
-/* ---- what the facts say ---- */
-
-/* Over shards, samplers wait for permits instead of samples. */
-static bool is_kind(const rp_wait *wait, const char *kind)
-{
-    return strcmp(wait->kind, kind) == 0 || (strcmp(kind, "sample") == 0 && strcmp(wait->kind, "permit") == 0);
-}
-
-/* Returns the longest wait of a kind that lasts at least this long; table NULL: of any table. */
-static const rp_wait *longest(const struct why_facts *facts, const char *kind, const char *table, uint64_t least_ns)
-{
-    const rp_wait *found = NULL;
-    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
-        const rp_wait *wait = &facts->waits->waits[i];
-        if (!is_kind(wait, kind) || wait->waited_ns < least_ns || (table && strcmp(wait->table, table) != 0))
-            continue;
-        if (!found || wait->waited_ns > found->waited_ns)
-            found = wait;
-    }
-    return found;
-}
-
-static bool concerns(const rp_wait *wait, const char *kind, const char *table)
-{
-    return is_kind(wait, kind) && strcmp(wait->table, table) == 0;
-}
-
-/* Somebody who waits at several shards counts once. */
-static uint32_t count_waits(const struct why_facts *facts, const char *kind, const char *table)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
-        const rp_wait *wait = &facts->waits->waits[i];
-        bool again = !concerns(wait, kind, table);
-        for (uint32_t k = 0; facts->info && facts->info->n_shards && k < i && !again; k++)
-            again =
-                concerns(&facts->waits->waits[k], kind, table) && strcmp(facts->waits->waits[k].who, wait->who) == 0;
-        n += !again;
-    }
-    return n;
-}
-
-static const rp_table_info *table_of(const struct why_facts *facts, const char *name)
-{
-    for (uint32_t i = 0; i < facts->info->n_tables; i++)
-        if (strcmp(facts->info->tables[i].name, name) == 0)
-            return &facts->info->tables[i];
-    return NULL;
-}
-
-/* With a run, its share of waiting counts; without, the length of the present wait. A sampler asks for its permits again and again,
- * at other shards: the length of one says nothing. */
-static bool waits_long(double idle, const rp_wait *wait)
-{
-    return wait &&
-           (isfinite(idle) ? idle >= IDLE_SHARE : wait->waited_ns >= LONG_NS || strcmp(wait->kind, "permit") == 0);
-}
-
-static double idle_of(const struct why_facts *facts, bool actors)
-{
-    return !facts->run ? NAN : actors ? facts->run->actor_idle : facts->run->learner_idle;
-}
-
-/* "learners wait 34% of the time", "3 requests wait": who waits, and how much. */
-static const char *how_much(const struct why_facts *facts, bool actors, const char *table, char *out, size_t size)
-{
-    double idle = idle_of(facts, actors);
-    uint32_t n = count_waits(facts, actors ? "insert" : "sample", table);
-    if (isfinite(idle))
-        snprintf(out, size, "%s wait %.0f%% of the time", actors ? "actors" : "learners", 100 * idle);
-    else if (actors)
-        snprintf(out, size, "%u writer%s", n, n == 1 ? " waits" : "s wait");
-    else
-        snprintf(out, size, "%u sampler%s", n, n == 1 ? " waits" : "s wait");
-    out[0] = (char)(out[0] >= 'a' && out[0] <= 'z' ? out[0] - 32 : out[0]);
-    return out;
-}
-
 /* ---- one rule for each cause: true if it applies ---- */
 
 static bool silent_broker(const struct why_facts *facts, struct why *out)
@@ -139,7 +58,7 @@ static bool silent_broker(const struct why_facts *facts, struct why *out)
 
 static bool slow_disk(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = longest(facts, "journal", NULL, LONG_NS / 2);
+    const rp_wait *wait = facts_longest(facts, "journal", NULL, LONG_NS / 2);
     if (!wait)
         return false;
     out->bad = true;
@@ -184,7 +103,7 @@ static bool lost_host(const struct why_facts *facts, struct why *out)
     bool none = (run->stranded_actors > 0 && run->actors == 0) || (run->stranded_learners > 0 && run->learners == 0);
     bool few_actors = run->stranded_actors > 0 && side_waits(facts, false);
     bool few_learners =
-        run->stranded_learners > 0 && (side_waits(facts, true) || longest(facts, "reduce", NULL, POLL_NS));
+        run->stranded_learners > 0 && (side_waits(facts, true) || facts_longest(facts, "reduce", NULL, POLL_NS));
     if (!none && !few_actors && !few_learners)
         return false;
     uint32_t all = run->actors + run->learners + run->stranded_actors + run->stranded_learners;
@@ -201,7 +120,7 @@ static bool lost_host(const struct why_facts *facts, struct why *out)
 
 static bool lost_learner(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = longest(facts, "reduce", NULL, POLL_NS);
+    const rp_wait *wait = facts_longest(facts, "reduce", NULL, POLL_NS);
     if (!wait)
         return false;
     out->bad = true;
@@ -214,7 +133,7 @@ static bool lost_learner(const struct why_facts *facts, struct why *out)
 
 static bool no_parameters(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = longest(facts, "params", NULL, POLL_NS);
+    const rp_wait *wait = facts_longest(facts, "params", NULL, POLL_NS);
     for (uint32_t i = 0; wait && i < facts->info->n_slots; i++)
         if (facts->info->slots[i].version > 0)
             return false; /* somebody publishes: a poll for the next version is no trouble */
@@ -232,7 +151,7 @@ static const rp_table_info *short_of_items(const struct why_facts *facts)
 {
     for (uint32_t i = 0; i < facts->info->n_tables; i++) {
         const rp_table_info *table = &facts->info->tables[i];
-        if ((double)table->size < table->limiter.min_size && longest(facts, "sample", table->name, 0))
+        if ((double)table->size < table->limiter.min_size && facts_longest(facts, "sample", table->name, 0))
             return table;
     }
     return NULL;
@@ -246,7 +165,7 @@ static bool too_small(const struct why_facts *facts, struct why *out)
     bool bound = table->limiter.min_size > (double)table->max_size;
     bool evicts = table->evicted > 0 && table->size > 0;
     bool quiet = table->insert_rate <= 0 && facts->info->server.session_count == 0 &&
-                 longest(facts, "sample", table->name, POLL_NS);
+                 facts_longest(facts, "sample", table->name, POLL_NS);
     if (!bound && !evicts && !quiet)
         return false;
     format_buffer size, least;
@@ -278,8 +197,8 @@ static bool no_memory(const struct why_facts *facts, struct why *out)
 {
     for (uint32_t i = 0; i < facts->info->n_tables; i++) {
         const rp_table_info *table = &facts->info->tables[i];
-        const rp_wait *wait = longest(facts, "insert", table->name, 0);
-        if (!waits_long(idle_of(facts, true), wait) || !is_for_room(wait))
+        const rp_wait *wait = facts_longest(facts, "insert", table->name, 0);
+        if (!facts_waits_long(facts_idle_of(facts, true), wait) || !is_for_room(wait))
             continue; /* the limiter holds them, and no memory would help */
         out->blocked = WHY_SIDE_ACTORS;
         snprintf(out->table, sizeof out->table, "%s", table->name);
@@ -293,11 +212,12 @@ static bool no_memory(const struct why_facts *facts, struct why *out)
 /* The side that waits more, whatever the cause is. */
 static enum why_side who_waits(const struct why_facts *facts)
 {
-    const rp_wait *inserts = longest(facts, "insert", NULL, 0), *samples = longest(facts, "sample", NULL, 0);
-    double actors = idle_of(facts, true), learners = idle_of(facts, false);
-    if (waits_long(actors, inserts) && !(waits_long(learners, samples) && learners > actors))
+    const rp_wait *inserts = facts_longest(facts, "insert", NULL, 0),
+                  *samples = facts_longest(facts, "sample", NULL, 0);
+    double actors = facts_idle_of(facts, true), learners = facts_idle_of(facts, false);
+    if (facts_waits_long(actors, inserts) && !(facts_waits_long(learners, samples) && learners > actors))
         return WHY_SIDE_ACTORS;
-    return waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
+    return facts_waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
 }
 
 static bool taken_by_others(const struct why_facts *facts, struct why *out)
@@ -339,7 +259,7 @@ static struct on_the_way count_on_the_way(const struct why_facts *facts)
 static bool full_network(const struct why_facts *facts, struct why *out)
 {
     struct on_the_way way = count_on_the_way(facts);
-    bool starves = longest(facts, "sample", NULL, 0), full = longest(facts, "insert", NULL, 0);
+    bool starves = facts_longest(facts, "sample", NULL, 0), full = facts_longest(facts, "insert", NULL, 0);
     if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < facts->info->server.session_count))
         return false;
     format_buffer rate, carried;
@@ -376,23 +296,23 @@ static bool filling(const struct why_facts *facts, struct why *out)
 /* The longest wait of a side, over all tables. */
 static const rp_wait *side_waits(const struct why_facts *facts, bool actors)
 {
-    const rp_wait *wait = longest(facts, actors ? "insert" : "sample", NULL, 0);
-    return waits_long(idle_of(facts, actors), wait) ? wait : NULL;
+    const rp_wait *wait = facts_longest(facts, actors ? "insert" : "sample", NULL, 0);
+    return facts_waits_long(facts_idle_of(facts, actors), wait) ? wait : NULL;
 }
 
 static bool side_limits(const struct why_facts *facts, struct why *out, bool actors)
 {
     const rp_wait *wait = side_waits(facts, actors), *other = side_waits(facts, !actors);
-    double idle = idle_of(facts, actors), others_idle = idle_of(facts, !actors);
+    double idle = facts_idle_of(facts, actors), others_idle = facts_idle_of(facts, !actors);
     if (!wait ||
         (other && (isfinite(idle) && isfinite(others_idle) ? others_idle > idle : other->waited_ns > wait->waited_ns)))
         return false;
     char how[96];
-    const rp_table_info *table = table_of(facts, wait->table);
+    const rp_table_info *table = facts_table_of(facts, wait->table);
     out->blocked = actors ? WHY_SIDE_ACTORS : WHY_SIDE_LEARNERS;
     snprintf(out->table, sizeof out->table, "%s", wait->table);
-    say(out, "%s for %s: %s.", how_much(facts, actors, wait->table, how, sizeof how), actors ? "samples" : "inserts",
-        wait->text);
+    say(out, "%s for %s: %s.", facts_how_much(facts, actors, wait->table, how, sizeof how),
+        actors ? "samples" : "inserts", wait->text);
     bool busy = facts->run && facts->run->cores > 0 && facts->run->cpu >= BUSY_SHARE * facts->run->cores;
     double spi = table ? table->limiter.samples_per_insert : 0;
     const char *more = actors ? "learner" : "actor";
