@@ -1,9 +1,9 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
- * The room agent/ctl owns its commands: show.c (info, why, items, sessions, counters), operate.c (item, delete, reset, limiter,
- * params), shards.c (rows of shards), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and main.c (the command line). It uses
- * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
- * describes each command. */
+ * The room agent/ctl owns its commands: show.c (info, why, counters), lists.c (items, sessions), operate.c (item, delete, reset,
+ * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and
+ * main.c (the command line). It uses agent/client/admin for what a broker says, and broker/disk for files. One struct holds the
+ * command line; one row in main.c describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H
 
@@ -84,6 +84,10 @@ int ctl_print_text(struct json *json);
 
 /* shards.c: what each shard says by itself. Prints the sentence about each shard that has not answered; shards may be NULL. */
 void ctl_print_missing(const Replay__Shards *shards);
+/* The same for a list of things ("items"), on the standard error, so that the list stays a list. */
+void ctl_warn_missing(const Replay__Shards *shards, const char *things);
+/* Prints which shards have another limiter than the others: a change has not reached them, or they were restarted since. */
+void ctl_print_differences(const Replay__Shards *shards);
 /* Prints a row for each shard and table; with servers also a row for each shard. */
 void ctl_print_shards(const Replay__Shards *shards, bool servers);
 /* Prints how many items each shard has removed; shards may be NULL. */
@@ -92,9 +96,10 @@ void ctl_print_removed(const Replay__Shards *shards);
 /* show.c */
 int ctl_info(struct ctl *ctl);
 int ctl_why(struct ctl *ctl);
+int ctl_counters(struct ctl *ctl);
+/* lists.c */
 int ctl_items(struct ctl *ctl);
 int ctl_sessions(struct ctl *ctl);
-int ctl_counters(struct ctl *ctl);
 /* operate.c */
 int ctl_item(struct ctl *ctl);
 int ctl_delete(struct ctl *ctl);

@@ -254,7 +254,7 @@ static int find_run(struct ctl *ctl, const char *run, char **out)
         return ctl_usage("there is no %s: no broker of that run has started yet, or there is no such run", file);
     if (!getenv(KEY_FILE_VARIABLE) && access(key, R_OK) == 0)
         setenv(KEY_FILE_VARIABLE, key, 1);
-    return endpoint_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+    return endpoints_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
 }
 
 static int find_endpoint(struct ctl *ctl, const struct command_line *line, char **out)
@@ -266,7 +266,7 @@ static int find_endpoint(struct ctl *ctl, const struct command_line *line, char 
     if (line->run)
         return find_run(ctl, line->run, out);
     if (line->file)
-        return endpoint_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+        return endpoints_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
     *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : ENDPOINT_DEFAULT);
     return *out ? 0 : CTL_REFUSED;
 }
@@ -275,7 +275,7 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
 {
     rp_error err = {0};
     rp_client_options client = {.struct_size = sizeof client, .name = "replay-ctl"};
-    ctl->client = rp_client_connect(endpoint, &client, ctl->timeout_ms, &err);
+    ctl->client = client_connect_any(endpoint, &client, ctl->timeout_ms, &err);
     if (!ctl->client) {
         if (err.status == RP_INVALID_ARGUMENT)
             return ctl_usage("%s", err.text);

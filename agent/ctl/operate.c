@@ -214,15 +214,19 @@ static const Replay__LimiterInfo *limiter_in(const Replay__Reply *reply)
     return reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
 }
 
-/* Prints the limiter of each shard, after a change, too. */
+/* Prints what there is to say about single shards, after a change, too. */
 static int limiter_shards(struct ctl *ctl, const char *table)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
+    if (!ctl->shards && client_shards(ctl->client) == 1)
+        return CTL_OK;
     if (admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    ctl_print_shards(reply->info->shards, false);
+    if (ctl->shards)
+        ctl_print_shards(reply->info->shards, false);
     ctl_print_missing(reply->info->shards);
+    ctl_print_differences(reply->info->shards);
     replay__reply__free_unpacked(reply, NULL);
     return CTL_OK;
 }
@@ -253,7 +257,7 @@ int ctl_limiter(struct ctl *ctl)
     else
         print_limiter(table, limiter_in(reply));
     replay__reply__free_unpacked(reply, NULL);
-    return ctl->shards && !ctl->json ? limiter_shards(ctl, table) : rc;
+    return ctl->json ? rc : limiter_shards(ctl, table);
 }
 
 /* ---- params ---- */
@@ -345,6 +349,7 @@ int ctl_params(struct ctl *ctl)
     rp_error err = {0};
     if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
+    ctl_warn_missing(reply->info->shards, "slots");
     int rc = list_params(ctl, reply->info->slots, reply->info->n_slots);
     replay__reply__free_unpacked(reply, NULL);
     return rc;

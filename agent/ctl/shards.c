@@ -1,5 +1,6 @@
 /* What each shard says by itself (--shards), and those that say nothing. */
 #include <stdio.h>
+#include <string.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/format.h"
@@ -11,6 +12,52 @@ void ctl_print_missing(const Replay__Shards *shards)
         if (shards->shard[i]->problem[0])
             printf("%s: its part is missing here\n", format_clean(clean, sizeof clean, shards->shard[i]->problem));
     }
+}
+
+void ctl_warn_missing(const Replay__Shards *shards, const char *things)
+{
+    for (size_t i = 0; shards && i < shards->n_shard; i++) {
+        char clean[512];
+        if (shards->shard[i]->problem[0])
+            fprintf(stderr, "replay-ctl: %s: its %s are missing here\n",
+                    format_clean(clean, sizeof clean, shards->shard[i]->problem), things);
+    }
+}
+
+static bool same_limiter(const Replay__LimiterInfo *a, const Replay__LimiterInfo *b)
+{
+    return !a || !b ||
+           (a->samples_per_insert == b->samples_per_insert && a->min_size == b->min_size &&
+            a->min_diff == b->min_diff && a->max_diff == b->max_diff);
+}
+
+/* The first shard that answers is what the others are compared with. */
+static const Replay__TableInfo *first_table(const Replay__Shards *shards, const char *name, uint32_t *shard)
+{
+    for (size_t i = 0; i < shards->n_shard; i++)
+        for (size_t k = 0; k < shards->shard[i]->n_tables; k++)
+            if (strcmp(shards->shard[i]->tables[k]->name, name) == 0) {
+                *shard = shards->shard[i]->shard;
+                return shards->shard[i]->tables[k];
+            }
+    return NULL;
+}
+
+void ctl_print_differences(const Replay__Shards *shards)
+{
+    for (size_t i = 0; shards && i < shards->n_shard; i++)
+        for (size_t k = 0; k < shards->shard[i]->n_tables; k++) {
+            const Replay__TableInfo *table = shards->shard[i]->tables[k];
+            uint32_t other = 0;
+            char clean[256];
+            const Replay__TableInfo *first = first_table(shards, table->name, &other);
+            if (same_limiter(table->limiter, first->limiter))
+                continue;
+            format_clean(clean, sizeof clean, table->name);
+            printf("shard %u has another limiter of %s than shard %u (--shards shows them): set it once more for all "
+                   "with 'replay-ctl limiter %s KEY=VALUE ...'\n",
+                   shards->shard[i]->shard, clean, other, clean);
+        }
 }
 
 static void add_server(struct grid *grid, const Replay__ServerInfo *server)
@@ -59,6 +106,7 @@ static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Rep
     grid_addf(grid, "%llu+%llu", (unsigned long long)table->waiting_inserts,
               (unsigned long long)table->waiting_samplers);
     grid_add(grid, limiter ? format_bound(a, limiter->min_size) : "-");
+    grid_addf(grid, "%.6g", limiter ? limiter->samples_per_insert : 0.0);
     grid_addf(grid, "%.6g", limiter ? limiter->cursor : 0.0);
     grid_addf(grid, "%s to %s", limiter ? format_bound(a, limiter->min_diff) : "-",
               limiter ? format_bound(b, limiter->max_diff) : "-");
@@ -66,11 +114,11 @@ static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Rep
 
 static void print_tables(const Replay__Shards *shards)
 {
-    static const char *const titles[] = {"table",   ">shard",   ">items",    ">of",     ">bytes", ">insert",
-                                         ">sample", ">waiting", ">min_size", ">cursor", "between"};
+    static const char *const titles[] = {"table",   ">shard",   ">items",    ">of",    ">bytes",  ">insert",
+                                         ">sample", ">waiting", ">min_size", ">ratio", ">cursor", "between"};
     struct grid grid;
     size_t most = 0;
-    grid_init(&grid, titles, 11);
+    grid_init(&grid, titles, 12);
     for (size_t i = 0; i < shards->n_shard; i++)
         most = shards->shard[i]->n_tables > most ? shards->shard[i]->n_tables : most;
     for (size_t t = 0; t < most; t++)

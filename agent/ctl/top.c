@@ -155,6 +155,7 @@ struct sample {
     struct why verdict;
     rp_error err;
     uint64_t messages;
+    uint32_t missing; /* shards that have not answered */
     int64_t time_ns;
     time_t taken; /* when the broker was last asked, whether it answered or not */
     double rate;
@@ -196,6 +197,14 @@ static void take_sessions(struct sample *self, double seconds)
     self->n_sessions = list ? (uint32_t)info->n_sessions : 0;
 }
 
+static uint32_t count_missing(const Replay__Shards *shards)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; shards && i < shards->n_shard; i++)
+        n += shards->shard[i]->problem[0] != '\0';
+    return n;
+}
+
 static bool sample_take(struct ctl *ctl, struct sample *self)
 {
     Replay__Reply *info = NULL, *why = NULL;
@@ -221,11 +230,13 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     ctl_explain(ctl, self->box, self->waits, &self->verdict);
     int64_t now = clock_now(&clock);
     uint64_t messages = self->info->server->messages_in;
-    self->rate = first || messages < self->messages
+    uint32_t missing = count_missing(self->info->shards);
+    self->rate = first || messages < self->messages || missing != self->missing
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);
     take_sessions(self, first ? 0 : (double)(now - self->time_ns) / 1e9);
     self->messages = messages;
+    self->missing = missing;
     self->time_ns = now;
     return true;
 }

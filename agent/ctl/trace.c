@@ -71,6 +71,15 @@ static uint64_t sum_of(const char *text, const char *key)
     return sum;
 }
 
+/* Prints the sentence about a shard that has no part in the trace. */
+static void print_lost(const char *text)
+{
+    static const char key[] = "\"shard_missing\": \"";
+    const char *at = strstr(text, key);
+    if (at)
+        printf("%.*s: its part is missing there\n", (int)strcspn(at + sizeof key - 1, "\""), at + sizeof key - 1);
+}
+
 static void print_outcome(const char *path, const char *text)
 {
     uint64_t dropped = sum_of(text, "\"dropped_spans\": "), missing = sum_of(text, "\"clients_missing\": ");
@@ -82,6 +91,7 @@ static void print_outcome(const char *path, const char *text)
                dropped);
     if (missing)
         printf("%" PRIu64 " clients did not send all of their spans: they have ended, or are too slow\n", missing);
+    print_lost(text);
 }
 
 int ctl_trace(struct ctl *ctl)

@@ -1,0 +1,147 @@
+/* The commands that list: items, sessions. */
+#include <stdio.h>
+
+#include "agent/ctl/ctl.h"
+#include "proto/base/format.h"
+
+#define ITEMS_PAGE 1000u
+
+/* ---- items ---- */
+
+static void add_items(struct grid *grid, const Replay__ListReply *list, bool shards)
+{
+    format_buffer b;
+    for (size_t i = 0; i < list->n_items; i++) {
+        const Replay__ItemInfo *item = list->items[i];
+        if (shards)
+            grid_addf(grid, "%u", item->shard);
+        grid_addf(grid, "%llu", (unsigned long long)item->key);
+        grid_addf(grid, "%.6g", item->priority);
+        grid_addf(grid, "%u", item->times_sampled);
+        grid_add(grid, format_time(b, item->age_ns));
+        grid_addf(grid, "%u", item->session);
+        grid_addf(grid, "%u", item->episode);
+        grid_addf(grid, "%llu", (unsigned long long)item->step);
+        grid_addf(grid, "%u", item->length);
+        grid_addf(grid, "%llu", (unsigned long long)item->policy);
+        grid_add(grid, format_bytes(b, item->bytes));
+    }
+}
+
+static void json_items(struct json *json, const Replay__ListReply *list)
+{
+    for (size_t i = 0; i < list->n_items; i++)
+        json_message(json, &list->items[i]->base);
+}
+
+int ctl_items(struct ctl *ctl)
+{
+    static const char *const titles[] = {">shard",   ">key",  ">priority", ">sampled", ">age",   ">session",
+                                         ">episode", ">step", ">steps",    ">policy",  ">stored"};
+    struct grid grid;
+    struct json json = {0};
+    rp_error err = {0};
+    uint64_t cursor = 0, shown = 0, limit = ctl->limit ? ctl->limit : UINT64_MAX;
+    int rc = CTL_OK;
+    grid_init(&grid, titles + !ctl->shards, 10 + ctl->shards);
+    json_open(&json, '{');
+    json_key(&json, "items");
+    json_open(&json, '[');
+    do {
+        Replay__Reply *reply = NULL;
+        uint32_t page = limit - shown < ITEMS_PAGE ? (uint32_t)(limit - shown) : ITEMS_PAGE;
+        struct admin_page next = {ctl->argv[0], cursor, page};
+        if (admin_list(ctl->client, &next, ctl->timeout_ms, &reply, &err) != RP_OK) {
+            rc = ctl_fail(ctl, &err);
+            break;
+        }
+        cursor = reply->list->cursor;
+        shown += reply->list->n_items;
+        ctl_warn_missing(reply->list->shards, "items");
+        if (ctl->json)
+            json_items(&json, reply->list);
+        else
+            add_items(&grid, reply->list, ctl->shards);
+        replay__reply__free_unpacked(reply, NULL);
+    } while (cursor && shown < limit);
+    json_close(&json, ']');
+    json_key(&json, "more");
+    json_boolean(&json, cursor != 0);
+    json_close(&json, '}');
+    if (rc == CTL_OK && ctl->json) {
+        rc = ctl_print_text(&json);
+    } else if (rc == CTL_OK) {
+        if (shown == 0)
+            printf("the table is empty\n");
+        else
+            grid_print(&grid, stdout);
+        if (cursor)
+            printf("... and more: --limit N shows N of them, --limit 0 all\n");
+    }
+    json_fini(&json);
+    grid_fini(&grid);
+    return rc;
+}
+
+/* ---- sessions ---- */
+
+static int sessions_json(const Replay__InfoReply *info)
+{
+    struct json json = {0};
+    json_open(&json, '{');
+    json_key(&json, "sessions");
+    json_open(&json, '[');
+    for (size_t i = 0; i < info->n_sessions; i++)
+        json_message(&json, &info->sessions[i]->base);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    return ctl_print_text(&json);
+}
+
+static void sessions_print(const Replay__InfoReply *info, bool shards)
+{
+    static const char *const titles[] = {">shard",   "name",     ">number",      ">messages", ">inserted",
+                                         ">waiting", ">refused", ">chunks held", ">silent",   "state"};
+    struct grid grid;
+    format_buffer b;
+    grid_init(&grid, titles + !shards, 9 + shards);
+    for (size_t i = 0; i < info->n_sessions; i++) {
+        const Replay__SessionInfo *session = info->sessions[i];
+        uint64_t resolved = 0, waiting = 0;
+        for (size_t t = 0; t < session->n_tables; t++) {
+            resolved += session->tables[t]->resolved;
+            waiting += session->tables[t]->waiting;
+        }
+        if (shards)
+            grid_addf(&grid, "%u", session->shard);
+        grid_add(&grid, session->name[0] ? session->name : "-");
+        grid_addf(&grid, "%u", session->ordinal);
+        grid_add(&grid, format_count(b, session->received));
+        grid_add(&grid, format_count(b, resolved - (session->rejected < resolved ? session->rejected : resolved)));
+        grid_add(&grid, format_count(b, waiting));
+        grid_add(&grid, format_count(b, session->rejected));
+        grid_add(&grid, format_bytes(b, session->chunk_bytes));
+        grid_add(&grid, format_time(b, session->silent_ns));
+        grid_add(&grid, session->expired ? "expired" : "open");
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+int ctl_sessions(struct ctl *ctl)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    if (admin_info(ctl->client, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = CTL_OK;
+    ctl_warn_missing(reply->info->shards, "sessions");
+    if (ctl->json)
+        rc = sessions_json(reply->info);
+    else if (reply->info->n_sessions == 0)
+        printf("no sessions\n");
+    else
+        sessions_print(reply->info, ctl->shards);
+    replay__reply__free_unpacked(reply, NULL);
+    return rc;
+}
