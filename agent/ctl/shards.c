@@ -1,4 +1,5 @@
 /* What each shard says by itself (--shards), and those that say nothing. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,11 +25,14 @@ void ctl_warn_missing(const Replay__Shards *shards, const char *things)
     }
 }
 
+/* Parts of min_size differ by one at most, and bounds around min_size * samples_per_insert with them. */
 static bool same_limiter(const Replay__LimiterInfo *a, const Replay__LimiterInfo *b)
 {
-    return !a || !b ||
-           (a->samples_per_insert == b->samples_per_insert && a->min_size == b->min_size &&
-            a->min_diff == b->min_diff && a->max_diff == b->max_diff);
+    if (!a || !b)
+        return true;
+    double slack = fabs(a->samples_per_insert) * 1.001;
+    return a->samples_per_insert == b->samples_per_insert && fabs(a->min_size - b->min_size) <= 1 &&
+           fabs(a->min_diff - b->min_diff) <= slack && fabs(a->max_diff - b->max_diff) <= slack;
 }
 
 /* The first shard that answers is what the others are compared with. */

@@ -173,10 +173,12 @@ static void answer_read(struct gather_answer *self, struct conn_reply *reply, Re
         return;
     conn_reply_unpacked_free(self->wire);
     self->wire = NULL;
-    if (reply && (self->answered || self->status != RP_CANCELLED))
+    if (reply && (self->answered || self->status != RP_CANCELLED)) {
         snprintf(self->problem, sizeof self->problem, "%s", err.text);
-    else
+    } else { /* it was given up here */
+        self->status = RP_UNAVAILABLE;
         describe_silence(self, conn);
+    }
 }
 
 static rp_status answers_judge(struct gather_answers *self, rp_error *err)
