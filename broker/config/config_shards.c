@@ -15,6 +15,7 @@
 #define NO_BOUND 1e18
 #define LEAST_MEMORY (INT64_C(1) << 20)
 #define PORTS_PER_SHARD 3 /* service, ingest, events */
+#define MOST_PORT 65535
 #define ENDPOINT_BYTES 300u
 
 uint32_t config_shards(const struct broker_config *config)
@@ -103,7 +104,7 @@ static rp_status move_port(char **address, int64_t by, rp_error *err)
     int64_t port = 0;
     if (!colon || !schema_parse_int(colon + 1, &port) || port == 0)
         return RP_OK;
-    if (port + by > 65535)
+    if (port + by > MOST_PORT)
         return err_set(err, RP_INVALID_ARGUMENT, "%s leaves no ports for all shards: use a smaller one, or port 0",
                        *address);
     snprintf(moved, sizeof moved, "%.*s:%lld", (int)(colon - *address), *address, (long long)(port + by));
@@ -292,16 +293,54 @@ static void check_list(const struct broker_config *config, struct schema_report 
     }
 }
 
-static void check_processes(const struct broker_config *config, struct schema_report *report)
+/* A key with an address; each shard listens `step` ports above the one before. */
+struct address {
+    const char *key, *value;
+    int64_t step;
+};
+
+/* The port of an address; 0: any free one, or none. */
+static int64_t port_of(const struct address *self)
 {
-    struct {
-        const char *key, *value;
-    } rows[] = {{"service", config->service}, {"ingest", config->ingest}, {"events", config->events}};
-    for (uint32_t i = 0; i < 3; i++)
+    const char *colon = strncmp(self->value, "ipc://", 6) == 0 ? NULL : strrchr(self->value, ':');
+    int64_t port = 0;
+    return colon && schema_parse_int(colon + 1, &port) && port > 0 ? port : 0;
+}
+
+/* The ports of one key may not meet those of another, whichever shards they belong to. */
+static void check_ports(const struct address *own, const struct address *other, uint32_t shards,
+                        struct schema_report *report)
+{
+    int64_t port = port_of(own), taken = port_of(other);
+    for (uint32_t i = 0; i < shards && port > 0 && taken > 0; i++) {
+        int64_t above = port + own->step * i - taken;
+        if (above < 0 || above % other->step != 0 || above / other->step >= shards)
+            continue;
+        schema_problem(report, own->key,
+                       "shard %u would listen at port %lld, as shard %lld does for '%s': ports of a shard are %d above "
+                       "those of the shard before. Take ports that are next to each other, or port 0",
+                       i, (long long)port + own->step * i, (long long)above / other->step, other->key, PORTS_PER_SHARD);
+        return;
+    }
+}
+
+static void check_processes(const struct broker_config *config, uint32_t shards, struct schema_report *report)
+{
+    const struct address rows[] = {{"service", config->service, PORTS_PER_SHARD},
+                                   {"ingest", config->ingest, PORTS_PER_SHARD},
+                                   {"events", config->events, PORTS_PER_SHARD},
+                                   {"http", config->http ? config->http : "", 1}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (strncmp(rows[i].value, "inproc://", 9) == 0)
             schema_problem(report, rows[i].key,
                            "'%s' is reached from inside one process, and each shard is a process: use tcp or ipc",
                            rows[i].value);
+        if (port_of(&rows[i]) + rows[i].step * (shards - 1) > MOST_PORT)
+            schema_problem(report, rows[i].key, "'%s' leaves no ports for %u shards: use a smaller one, or port 0",
+                           rows[i].value, shards);
+        for (uint32_t k = 0; k < i; k++)
+            check_ports(&rows[i], &rows[k], shards, report);
+    }
 }
 
 static void check_limiter(const struct table_config *table, uint32_t shards, const char *path,
@@ -339,7 +378,7 @@ void config_check_shards(const struct broker_config *config, struct schema_repor
     if (shards == 1)
         return;
     if (!is_listed(config))
-        check_processes(config, report);
+        check_processes(config, shards, report);
     if (config->shard >= 0 && !is_listed(config))
         schema_problem(report, "shard",
                        "is for a list of shards: with a number of them, replay-broker starts all of them itself");
