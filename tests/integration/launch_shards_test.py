@@ -101,7 +101,7 @@ def test_refused():
         for sets_, sentence in (
                 (["broker.shards=[tcp://a:7600, tcp://b:7600]"], "a list of brokers, which somebody starts"),
                 (["broker.shards=256"], "between 1 and 255"),
-                (["broker.shards=32"], "below one batch of 64"),
+                (["broker.shards=200"], "below one batch of 64"),
                 (["broker.tables[0].sampler.kind=lifo"], "cannot be used over shards"),
                 (["broker.tables[0].limiter={kind: stack}"], "a stack over shards has no meaning")):
             _, said = place.call("check", str(place.config), *sets(*sets_), status=2)
