@@ -12,8 +12,9 @@
 #define ASK_WHY_NS (200 * NS_PER_MS)
 /* How long on_demand waits for answers that are due. */
 #define GRACE_NS (2 * NS_PER_S)
-/* The first question about a table. */
-#define LEARN_MS 2000
+/* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
+#define LEARN_NS (2 * NS_PER_S)
+#define LEARN_MORE_NS (NS_PER_S / 5)
 
 /* ---- life ---- */
 
@@ -211,41 +212,39 @@ static rp_status check_sources(const rp_source *sources, uint32_t n, rp_error *e
     return RP_OK;
 }
 
-/* Asks one part of each group how it is sampled, so that what cannot work is refused now. A group of which nobody answers is asked
- * again later. */
+/* Returns how long to wait for the answers: until all have come, until there is one of each group and the others are late, or until
+ * nobody answers. 0: no longer. */
+static int64_t learn_until(const struct mixer *self, int64_t start_ns, int64_t now_ns, int64_t *known_ns)
+{
+    bool known = true, open = false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        known = known && self->groups[g].deal != DEAL_UNKNOWN;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        open = open || self->parts[p].permit;
+    *known_ns = known && *known_ns == 0 ? now_ns : *known_ns;
+    int64_t until = known ? *known_ns + LEARN_MORE_NS : start_ns + LEARN_NS;
+    return open && self->error.status == RP_OK && now_ns < until ? until : 0;
+}
+
+/* Asks all parts how they are sampled, so that what cannot work is refused now. Parts that do not answer are asked again later. */
 static rp_status learn(struct mixer *self, rp_error *err)
 {
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        struct part *part = &self->parts[p];
-        struct group *group = &self->groups[part->group];
-        struct conn_reply *reply = NULL;
-        rp_error why = {0};
-        if (group->deal != DEAL_UNKNOWN || conn_state(part->source.conn) != RP_CLIENT_CONNECTED)
-            continue;
-        Replay__Permit body = REPLAY__PERMIT__INIT;
-        body.table = part->source.table;
-        body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        struct conn_message message = {
-            .field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = LEARN_MS};
-        rp_status status = conn_call(part->source.conn, &message, &reply, &why);
-        if (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE || status == RP_CANCELLED)
-            continue;
-        if (status != RP_OK)
-            return err_set(err, status, "%s", why.text);
-        uint32_t granted;
-        bool is_permit = part_read_permit(part, reply, 0, &granted);
-        conn_reply_destroy(&reply);
-        if (!is_permit || part->deal > DEAL_QUEUE)
-            return err_set(err, RP_BAD_MESSAGE, "the broker does not say how table '%s' is sampled over shards",
-                           part->source.table);
-        if (group->deal == DEAL_PERMITS && part->buffer > 0 && self->options.batch_size > part->buffer)
-            return err_set(err, RP_INVALID_ARGUMENT,
-                           "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
-                           "error_buffer to at least %u, or use fewer shards",
-                           self->options.batch_size, part->source.table, part->buffer,
-                           (self->options.batch_size + 1) / 2 * group->n);
-    }
-    return RP_OK;
+    pthread_cond_t *planner = self->inlined ? &self->ready : &self->work;
+    int64_t start = conn_now(), known_ns = 0, until;
+    rp_status status = RP_OK;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        self->parts[p].connected = conn_state(self->parts[p].source.conn) == RP_CLIENT_CONNECTED;
+    pthread_mutex_lock(&self->lock);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (self->parts[p].connected && self->groups[self->parts[p].group].deal != DEAL_PLAIN)
+            part_permit(&self->parts[p], 0);
+    while (status == RP_OK && (until = learn_until(self, start, conn_now(), &known_ns)) > 0)
+        if (!conn_wait(mixer_conn(self), planner, &self->lock, until) && conn_is_stopped())
+            status = conn_stopped(err);
+    if (status == RP_OK && self->error.status != RP_OK)
+        status = err_set(err, (rp_status)self->error.status, "%s", self->error.text);
+    pthread_mutex_unlock(&self->lock);
+    return status;
 }
 
 /* ---- creation ---- */

@@ -218,7 +218,7 @@ void *part_main(void *arg);
 
 /* mixer_step.c: one step of the thread that plans; returns the time of the next. Lock held, and released meanwhile. */
 int64_t mixer_step(struct mixer *self);
-/* True if no pick and no permit is in flight, of parts that are there. */
+/* True if no pick, no permit and no first question is in flight, at parts that are there. */
 bool mixer_is_quiet(const struct mixer *self);
 
 /* mixer_plan.c: plans. Lock held. */

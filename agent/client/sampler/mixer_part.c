@@ -1,4 +1,5 @@
 /* One part of a mixer: its requests, their replies, and the rows that wait to be dealt. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,17 +107,71 @@ static void read_sample_state(struct part *self, const struct conn_reply *reply,
     set_state(self, mass, room, table_size);
 }
 
-/* The first answer says how the part is sampled, before anything is picked there. A group follows its first part. */
-static void learn_deal(struct part *self)
+/* Tells the caller what is wrong with a table. */
+static bool refuse(struct part *self, rp_status status, const char *text)
+{
+    struct mixer *mixer = self->mixer;
+    if (mixer->error.status == RP_OK)
+        err_set(&mixer->error, status, "%s", text);
+    self->retry_ns = conn_now() + RETRY_NS;
+    pthread_cond_signal(&mixer->ready);
+    return false;
+}
+
+/* Returns a part of the same group that has answered before. */
+static const struct part *known_other(const struct part *self)
+{
+    const struct mixer *mixer = self->mixer;
+    const struct group *group = &mixer->groups[self->group];
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        if (mixer->parts[p].known && &mixer->parts[p] != self)
+            return &mixer->parts[p];
+    return NULL;
+}
+
+/* Checks what the first answer says. False: the part cannot be used. */
+static bool check_deal(struct part *self)
+{
+    static const char *const ways[] = {"has a ratio of samples to inserts", "has no ratio", "is a queue"};
+    const struct mixer *mixer = self->mixer;
+    const struct group *group = &mixer->groups[self->group];
+    const struct part *other = known_other(self);
+    uint32_t batch = mixer->options.batch_size;
+    char text[sizeof mixer->error.text];
+    if (self->deal > DEAL_QUEUE) {
+        snprintf(text, sizeof text, "the broker does not say how table '%s' is sampled over shards",
+                 self->source.table);
+        return refuse(self, RP_BAD_MESSAGE, text);
+    }
+    if (other && group->deal != self->deal) {
+        snprintf(text, sizeof text,
+                 "table '%s' %s and table '%s' %s: sources without a share must be alike; give each of them a share",
+                 other->source.table, ways[group->deal], self->source.table, ways[self->deal]);
+        return refuse(self, RP_INVALID_ARGUMENT, text);
+    }
+    if (self->deal == DEAL_PERMITS && self->buffer > 0 && batch > self->buffer) {
+        snprintf(text, sizeof text,
+                 "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
+                 "error_buffer to at least %u, or use fewer shards",
+                 batch, self->source.table, self->buffer, (batch + 1) / 2 * group->n);
+        return refuse(self, RP_INVALID_ARGUMENT, text);
+    }
+    return true;
+}
+
+/* The first answer says how the part is sampled, before anything is picked there. Returns true if it can be. */
+static bool learn_deal(struct part *self)
 {
     struct group *group = &self->mixer->groups[self->group];
     if (self->known || group->deal == DEAL_PLAIN)
-        return;
-    if (group->deal == DEAL_UNKNOWN && self->deal <= DEAL_QUEUE)
-        group->deal = (enum deal)self->deal;
+        return true;
+    if (!check_deal(self))
+        return false;
+    group->deal = (enum deal)self->deal;
     self->source.paid = group->deal != DEAL_QUEUE;
     self->source.options.whole = 0;
     self->source.options.flexible = group->deal == DEAL_QUEUE;
+    return true;
 }
 
 bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted)
@@ -134,8 +189,7 @@ bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_
     self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
     self->min_size = at_most(values[6], MOST_COUNT);
     self->buffer = as_double(values[7]);
-    learn_deal(self);
-    self->known = true;
+    self->known = learn_deal(self);
     *granted = (uint32_t)at_most(values[1], most);
     return true;
 }

@@ -234,9 +234,12 @@ static void look_at_end(struct mixer *self, int64_t now_ns)
 
 bool mixer_is_quiet(const struct mixer *self)
 {
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (part_expected(&self->parts[p]) || (self->parts[p].permit && self->parts[p].permit->count))
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        bool unknown = !part->known && !part->away; /* its first answer decides what can be sampled */
+        if (part_expected(part) || (part->permit && (part->permit->count || unknown)))
             return false;
+    }
     return true;
 }
 
