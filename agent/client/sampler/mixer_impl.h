@@ -155,6 +155,7 @@ struct mixer {
     pthread_mutex_t lock;
     pthread_cond_t work, ready;
     bool stopping, ending;
+    bool late;           /* the stream's time is over: no more requests that wait, and it ends when all are answered */
     bool news;           /* something has changed for the thread that plans */
     bool wanted;         /* on_demand: a call waits for a batch */
     int64_t deadline_ns; /* on_demand: of the call */
@@ -179,7 +180,7 @@ static inline struct plan *plan_at(struct mixer *self, uint64_t position)
 /* True if requests may be made that wait inside a broker. */
 static inline bool mixer_is_open(const struct mixer *self)
 {
-    return !self->options.on_demand || self->wanted;
+    return (!self->options.on_demand || self->wanted) && !self->late;
 }
 
 /* mixer.c */
@@ -236,7 +237,7 @@ void plans_pay(struct mixer *self);
 bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
 /* Takes items out of the plans that a part gives, the newest first: they do without them. */
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
-/* The caller's time is over: the plan does with what there is. False: there is nothing, and the plan was dropped. */
+/* The time of the caller or of the stream is over, and nothing is under way: the next plan does with what there is. False: there is nothing, and the plan was dropped. */
 bool plans_hurry(struct mixer *self);
 /* Drops all plans that are not ready. */
 void plans_drop(struct mixer *self);

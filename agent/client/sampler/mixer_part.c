@@ -210,10 +210,13 @@ static void note_error(struct part *self, rp_status status, const rp_error *erro
     pthread_cond_signal(&mixer->ready);
 }
 
-/* Returns a time-out inside the broker: at most that of an on_demand call. */
+/* Returns a time-out inside the broker: at most that of an on_demand call, or of the stream. */
 static int64_t broker_ms(const struct mixer *mixer, int64_t timeout_ms)
 {
-    int64_t left = mixer->options.on_demand ? conn_left_ms(mixer->deadline_ns) : -1;
+    int64_t end = mixer->options.on_demand        ? mixer->deadline_ns
+                  : mixer->options.timeout_ms < 0 ? INT64_MAX
+                                                  : mixer->last_ns + mixer->options.timeout_ms * NS_PER_MS;
+    int64_t left = conn_left_ms(end);
     return left >= 0 && (timeout_ms < 0 || left < timeout_ms) ? left : timeout_ms;
 }
 

@@ -98,8 +98,10 @@ void plans_draw(struct mixer *self, int64_t now_ns)
         return;
     if (self->build == self->tail)
         self->last_ns = now_ns; /* a stream without requests has not waited */
-    for (uint32_t count; (count = next_count(self)) > 0;)
+    for (uint32_t count; (count = next_count(self)) > 0;) {
+        self->late = false; /* each plan is asked for once, even if the time-out is 0 */
         draw(self, count);
+    }
 }
 
 /* ---- paying ---- */
@@ -271,18 +273,22 @@ bool plans_redraw(struct mixer *self, struct part *part, uint64_t count)
     return true;
 }
 
+/* A plan does without items of a part. */
+static void excuse(struct mixer *self, struct plan *plan, struct part *part, uint32_t count)
+{
+    plan->need[part - self->parts] -= count;
+    part->needed -= count;
+    shrink(self, plan, part->group, count);
+}
+
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count)
 {
-    uint32_t p = (uint32_t)(part - self->parts);
     for (uint64_t at = self->tail; at > self->build && count > 0; at--) {
         struct plan *plan = plan_at(self, at - 1);
-        uint32_t less = plan->need[p] < count ? plan->need[p] : (uint32_t)count;
-        if (plan->state != PLAN_PAID || less == 0)
-            continue;
-        plan->need[p] -= less;
-        part->needed -= less;
+        uint32_t need = plan->state == PLAN_PAID ? plan->need[part - self->parts] : 0;
+        uint32_t less = need < count ? need : (uint32_t)count;
+        excuse(self, plan, part, less);
         count -= less;
-        shrink(self, plan, part->group, less);
     }
 }
 
@@ -314,27 +320,31 @@ static bool hurry_drawn(struct mixer *self, struct plan *plan)
     return true;
 }
 
+/* The plan gets what its parts have given. */
+static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        bool waits = self->groups[part->group].deal == DEAL_PLAIN || asked; /* others were not asked yet */
+        if (waits && plan->need[p] > part->rows)
+            excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
+    }
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        uint64_t rows = group_rows(self, &self->groups[g]);
+        if (self->groups[g].deal == DEAL_QUEUE && plan->of_group[g] > rows)
+            shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
+    }
+}
+
 bool plans_hurry(struct mixer *self)
 {
     struct plan *plan = plan_at(self, self->build);
     if (self->build == self->tail)
         return true;
-    if (plan->state == PLAN_DRAWN && !hurry_drawn(self, plan)) {
-        plans_drop(self);
-        return false;
-    }
-    for (uint32_t g = 0; g < self->n_groups; g++) { /* parts that wait for their own limiter, and queues */
-        struct group *group = &self->groups[g];
-        if (is_dealt(group->deal))
-            continue;
-        uint64_t rows = group_rows(self, group);
-        uint32_t less = plan->of_group[g] > rows ? plan->of_group[g] - (uint32_t)rows : 0;
-        if (group->deal == DEAL_PLAIN)
-            plans_excuse(self, &self->parts[group->first], less);
-        else
-            shrink(self, plan, g, less);
-    }
-    if (plan->count > plan->missing)
+    bool asked = plan->state == PLAN_PAID, some = asked || hurry_drawn(self, plan);
+    if (some)
+        hurry_paid(self, plan, asked);
+    if (some && plan->count > plan->missing)
         return true;
     plans_drop(self);
     return false;
@@ -442,7 +452,6 @@ void plan_finish(struct mixer *self, struct plan *plan)
         finish_batches(self, plan);
     }
     plan->state = PLAN_READY;
-    self->last_ns = conn_now();
     pthread_cond_signal(&self->ready);
 }
 
@@ -516,6 +525,10 @@ void plans_build(struct mixer *self)
         if (!empty && !deal(self, plan))
             break;
         plan->state = empty ? PLAN_READY : PLAN_DEALT;
+        if (!empty) {
+            self->last_ns = conn_now();
+            self->late = false;
+        }
         self->asked -= plan->count - plan->missing;
         self->got += plan->join ? plan->count - plan->missing : 0;
         self->build++;

@@ -217,21 +217,6 @@ static void ask_picks(struct mixer *self, int64_t now_ns)
 
 /* ---- all of it ---- */
 
-/* Nothing could be sampled for the time that the options allow: the stream ends. */
-static void look_at_end(struct mixer *self, int64_t now_ns)
-{
-    int64_t limit = self->options.timeout_ms;
-    if (limit < 0 || self->ending || self->build == self->tail || now_ns - self->last_ns < limit * NS_PER_MS)
-        return;
-    self->ending = true;
-    mixer_explain(self, self->end_text, sizeof self->end_text);
-    plans_drop(self);
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
-            part_abandon(&self->parts[p]);
-    pthread_cond_signal(&self->ready);
-}
-
 bool mixer_is_quiet(const struct mixer *self)
 {
     for (uint32_t p = 0; p < self->n_parts; p++) {
@@ -241,6 +226,36 @@ bool mixer_is_quiet(const struct mixer *self)
             return false;
     }
     return true;
+}
+
+/* Nothing could be sampled for the time that the options allow. What was asked for in time still comes; then the batch does with what
+ * there is, or the stream ends. */
+static void look_at_end(struct mixer *self, int64_t now_ns)
+{
+    int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
+    if (limit < 0 || self->ending || self->build == self->tail || over < 0)
+        return;
+    self->late = true;
+    if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
+        return;
+    if (plans_hurry(self)) {
+        self->news = true;
+        return;
+    }
+    self->ending = true;
+    mixer_explain(self, self->end_text, sizeof self->end_text);
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
+            part_abandon(&self->parts[p]);
+    pthread_cond_signal(&self->ready);
+}
+
+/* Returns the time of the next step while plans wait. */
+static int64_t next_step(const struct mixer *self, int64_t now_ns)
+{
+    int64_t end = self->last_ns + self->options.timeout_ms * NS_PER_MS, next = now_ns + CHOOSE_MS * NS_PER_MS;
+    return self->options.timeout_ms >= 0 && end > now_ns && end < next ? end : next;
 }
 
 int64_t mixer_step(struct mixer *self)
@@ -264,5 +279,5 @@ int64_t mixer_step(struct mixer *self)
     look_at_end(self, now);
     if (self->news)
         return now;
-    return self->build < self->tail ? now + CHOOSE_MS * NS_PER_MS : INT64_MAX;
+    return self->build < self->tail ? next_step(self, now) : INT64_MAX;
 }
