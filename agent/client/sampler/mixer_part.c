@@ -373,6 +373,20 @@ void part_cancel(struct part *self)
     pthread_mutex_lock(&mixer->lock);
 }
 
+/* Takes what a reply says about the table. A part that gives nothing has no items until it says again that it has some: others give
+ * them meanwhile. */
+static void note_size(struct part *self, const struct pick *pick, const rp_batch *batches, rp_status status)
+{
+    uint64_t n = batch_list_items(batches), size = batches ? batches->info.table_size : 0;
+    enum deal deal = self->mixer->groups[self->group].deal;
+    if (self->source.paid && status == RP_OK)
+        read_sample_state(self, pick->reply, n ? size : 0);
+    else if (self->source.paid || (deal == DEAL_QUEUE && status == RP_DEADLINE_EXCEEDED))
+        self->size = 0;
+    else if (status == RP_OK && n)
+        self->size = deal != DEAL_QUEUE ? size : size > n ? size - n : 0; /* items of a queue have left it */
+}
+
 /* Takes what was decoded from a reply. Lock held. */
 static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status, const rp_error *error)
 {
@@ -383,13 +397,7 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     uint64_t n = batch_list_items(batches);
     if (pick->reply->answered)
         note_answer(self);
-    if (status == RP_OK && self->source.paid)
-        read_sample_state(self, pick->reply, batches ? batches->info.table_size : 0);
-    else if (status == RP_OK && batches)
-        self->size =
-            batches->info.table_size > n ? batches->info.table_size - n : 0; /* as a queue: they have left it */
-    else if (status == RP_DEADLINE_EXCEEDED)
-        self->size = 0;
+    note_size(self, pick, batches, status);
     if (status != RP_OK)
         note_error(self, status, error, now);
     conn_reply_destroy(&pick->reply);
@@ -398,10 +406,8 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     bool less = self->source.options.distinct || (!self->source.paid && self->source.options.flexible && n);
     if (status == RP_OK && less && mixer->groups[self->group].deal != DEAL_QUEUE)
         self->excused += pick->count - n;
-    if (status == RP_OK && n == 0) {
+    if (status == RP_OK && n == 0)
         self->retry_ns = now + RETRY_NS;
-        self->mass = self->source.paid ? 0 : self->mass; /* until it says again that it has some */
-    }
     bool whole = status == RP_OK && n == pick->count;
     if (n)
         list_add(&self->done, pick);

@@ -5,9 +5,20 @@
 #include "agent/client/sampler/shares.h"
 #include "proto/base/error.h"
 
+static bool can_give(const struct part *self)
+{
+    return self->known && !self->away && self->size;
+}
+
+/* Where all priorities are 0, all items are alike, as they are in one broker. */
 double part_weight(const struct part *self)
 {
-    return self->known && !self->away && self->size ? self->mass : 0;
+    const struct mixer *mixer = self->mixer;
+    const struct group *group = &mixer->groups[self->group];
+    bool massless = can_give(self) && self->mass == 0;
+    for (uint32_t p = group->first; p < group->first + group->n && massless; p++)
+        massless = !can_give(&mixer->parts[p]) || mixer->parts[p].mass == 0;
+    return !can_give(self) ? 0 : massless ? (double)self->size : self->mass;
 }
 
 static bool is_dealt(enum deal deal)
@@ -165,24 +176,24 @@ static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool f
     return true;
 }
 
-/* Sets the shares of a group's parts in a plan, as they are now. Returns their sum before that; 0: no part can give items. */
-static double set_shares(struct mixer *self, struct plan *plan, const struct group *group)
+/* Adds `share`, divided as the parts of a group weigh now, to their shares in a plan. False: no part can give items. */
+static bool add_shares(struct mixer *self, struct plan *plan, const struct group *group, double share)
 {
     double sum = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         sum += part_weight(&self->parts[p]);
     for (uint32_t p = group->first; p < group->first + group->n && sum > 0; p++)
-        if (part_weight(&self->parts[p]) > 0)
-            plan->share[p] = group->share * part_weight(&self->parts[p]) / sum;
-    return sum;
+        plan->share[p] += share * part_weight(&self->parts[p]) / sum;
+    return sum > 0;
 }
 
-/* Draws which parts of a group give `count` items of a plan. Returns how many were drawn. */
-static uint32_t draw_parts(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count)
+/* Draws which parts of a group give `count` items of a plan, which stand for a share of all. Returns how many were drawn. */
+static uint32_t draw_parts(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count,
+                           double share)
 {
     uint32_t drawn = 0, *counts = self->counts;
     double *weights = self->room + self->n_parts;
-    if (set_shares(self, plan, group) == 0)
+    if (!add_shares(self, plan, group, share))
         return 0;
     memset(counts, 0, group->n * sizeof *counts);
     for (uint32_t i = 0; i < group->n; i++) {
@@ -212,7 +223,7 @@ static void pay(struct mixer *self, struct plan *plan)
             self->parts[group->first].needed += want;
         } else if (is_dealt(group->deal) && want) {
             group->stock -= group->deal == DEAL_PERMITS ? want : 0;
-            uint32_t drawn = draw_parts(self, plan, group, want);
+            uint32_t drawn = draw_parts(self, plan, group, want, group->share);
             if (drawn < want)
                 shrink(self, plan, g, want - drawn);
         }
@@ -263,10 +274,12 @@ bool plans_redraw(struct mixer *self, struct part *part, uint64_t count)
         uint32_t moved = plan->need[p] < count ? plan->need[p] : (uint32_t)count;
         if (plan->state != PLAN_PAID || moved == 0)
             continue;
+        double share = plan->share[p] * moved / plan->need[p]; /* goes to the others with the items */
+        plan->share[p] -= share;
         plan->need[p] -= moved;
         part->needed -= moved;
         count -= moved;
-        uint32_t drawn = draw_parts(self, plan, group, moved);
+        uint32_t drawn = draw_parts(self, plan, group, moved, share);
         if (drawn < moved)
             shrink(self, plan, part->group, moved - drawn);
     }
