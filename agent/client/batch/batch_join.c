@@ -14,7 +14,7 @@
 struct joined_field {
     const rp_field_view
         *like;      /* in the first batch that it takes rows of, which may be gone when other pieces are copied */
-    uint64_t steps; /* most of any batch; 1: the field has no steps */
+    uint64_t steps; /* most of any row; 1: the field has no steps */
     uint64_t step_bytes;
     bool variable;
     uint64_t at; /* offset in the batch's memory, unless it is posted */
@@ -114,9 +114,10 @@ static void plan_field(const struct batch_join *join, struct joined *self, uint3
     }
     field->step_bytes = like->shape[1] ? per_item / like->shape[1] : 0;
     for (uint32_t i = self->first; i < self->first + self->n_pieces; i++) {
-        const rp_field_view *view = field_in(join->pieces[i].rows.from, f, like->name);
-        if (view->shape[1] > field->steps)
-            field->steps = view->shape[1];
+        const struct batch_rows *rows = &join->pieces[i].rows;
+        const rp_field_view *view = field_in(rows->from, f, like->name);
+        for (uint32_t k = rows->first; k < rows->first + rows->n; k++)
+            field->steps = view->lengths[k] > field->steps ? view->lengths[k] : field->steps;
         if (field->step_bytes == 0 && view->shape[0] && view->shape[1])
             field->step_bytes = view->bytes / view->shape[0] / view->shape[1];
     }
@@ -369,10 +370,12 @@ static void copy_padded(const struct joined_field *field, const rp_field_view *f
                         uint8_t *out)
 {
     uint64_t to_bytes = field->steps * field->step_bytes, from_bytes = from->shape[1] * field->step_bytes;
-    const uint8_t *data = from->data;
     for (uint32_t i = 0; i < rows->n; i++) {
-        memcpy(out + i * to_bytes, data + (rows->first + i) * from_bytes, from_bytes);
-        memset(out + i * to_bytes + from_bytes, 0, to_bytes - from_bytes);
+        const uint8_t *data = (const uint8_t *)from->data + (rows->first + i) * from_bytes;
+        uint64_t bytes = from->lengths[rows->first + i] * field->step_bytes;
+        if (bytes)
+            memcpy(out + i * to_bytes, data, bytes);
+        memset(out + i * to_bytes + bytes, 0, to_bytes - bytes);
     }
 }
 

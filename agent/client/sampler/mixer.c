@@ -12,6 +12,7 @@
 #define ASK_WHY_NS (200 * NS_PER_MS)
 /* How long on_demand waits for answers that are due. */
 #define GRACE_NS (2 * NS_PER_S)
+#define MOST_BYTES (UINT64_MAX / 4)
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
 #define LEARN_NS (2 * NS_PER_S)
 #define LEARN_MORE_NS (NS_PER_S / 5)
@@ -128,19 +129,27 @@ static uint32_t count_parts(const rp_source *sources, uint32_t n)
     return parts;
 }
 
+/* Returns the largest memory of a reply: it has items of several batches, each of which may have max_bytes. */
+static uint64_t reply_bytes(const rp_sampler_options *options, uint32_t most_items)
+{
+    uint64_t batches = most_items / options->batch_size + 2;
+    return options->max_bytes < MOST_BYTES / batches ? options->max_bytes * batches : MOST_BYTES;
+}
+
 static bool add_part(struct mixer *self, const rp_source *source, uint32_t number, uint32_t shard, uint32_t group)
 {
     struct part *part = &self->parts[self->n_parts];
     struct conn *conn = client_shard(source->client, shard);
     rp_sampler_options options = self->options;
+    struct conn_hello *hello = conn_hello_ref(conn);
+    options.batch_size = hello->max_batch ? hello->max_batch : options.batch_size;
+    conn_hello_unref(&hello);
     options.beta = 0; /* weights are computed for the whole batch */
+    options.max_bytes = reply_bytes(&self->options, options.batch_size);
     if (!sample_source_init(&part->source, conn, source->table, &options, 4)) {
         sample_source_fini(&part->source);
         return false;
     }
-    struct conn_hello *hello = conn_hello_ref(conn);
-    part->source.options.batch_size = hello->max_batch ? hello->max_batch : options.batch_size;
-    conn_hello_unref(&hello);
     part->mixer = self;
     part->group = group;
     part->number = number;

@@ -14,6 +14,7 @@
 /* A longer time-out of the stream has no end. */
 #define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
+#define MOST_BYTES (UINT64_MAX / 4) /* sums with it do not overflow */
 #define MAX_SOURCES 64u
 
 /* One of them is set. */
@@ -92,6 +93,8 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     }
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
+    if (out->max_bytes > MOST_BYTES)
+        out->max_bytes = MOST_BYTES;
     if (out->timeout_ms > MOST_MS)
         out->timeout_ms = -1;
     if (!table || strlen(table) > RP_MAX_NAME)
