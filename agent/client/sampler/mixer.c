@@ -12,6 +12,8 @@
 #define ASK_WHY_NS (200 * NS_PER_MS)
 /* How long on_demand waits for answers that are due. */
 #define GRACE_NS (2 * NS_PER_S)
+/* How long it waits for the answers to cancels when the caller has ended the wait. */
+#define STOP_NS (100 * NS_PER_MS)
 #define MOST_BYTES (UINT64_MAX / 4)
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
 #define LEARN_NS (2 * NS_PER_S)
@@ -425,6 +427,21 @@ static void settle(struct mixer *self)
         part_abandon(&self->parts[p]);
 }
 
+/* on_demand: the caller has ended the wait. Items of queues that are on their way are kept for the next call. */
+static void settle_now(struct mixer *self)
+{
+    int64_t end = conn_now() + STOP_NS;
+    self->wanted = false;
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        part_abandon(&self->parts[p]);
+        part_recall(&self->parts[p]);
+    }
+    do
+        mixer_step(self);
+    while (!mixer_is_quiet(self) && conn_now() < end && conn_wait(mixer_conn(self), &self->ready, &self->lock, end));
+}
+
 static rp_status give_error(struct mixer *self, rp_error *err)
 {
     rp_status status = err_set(err, (rp_status)self->error.status, "%s", self->error.text);
@@ -478,9 +495,11 @@ rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, r
     self->wanted = true;
     self->deadline_ns = conn_deadline(timeout_ms);
     bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
-    if (self->options.on_demand && (!got || !mixer_is_quiet(self))) {
+    if (self->options.on_demand && stopped)
+        settle_now(self);
+    else if (self->options.on_demand && (!got || !mixer_is_quiet(self))) {
         settle(self);
-        got = got || has_batch(self) || self->stalled;
+        got = got || has_batch(self) || self->error.status != RP_OK;
     }
     self->wanted = false;
     if (!got)

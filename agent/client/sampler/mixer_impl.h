@@ -52,6 +52,7 @@ struct pick {
     bool sure; /* the broker had items: it answers at once */
     bool arrived;
     bool abandoned;           /* nobody waits for it any more */
+    bool recalled;            /* cancelled, but items that it brings are welcome */
     struct conn_reply *reply; /* arrived, and not decoded yet */
     rp_batch *batches;        /* decoded */
     uint32_t row;             /* rows of the first batch that were taken */
@@ -200,6 +201,8 @@ void part_ask_why(struct part *self);
 /* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks of a queue stay, because their items may be
  * on their way and exist nowhere else. Released while it cancels. */
 void part_abandon(struct part *self);
+/* Cancels the picks that may bring items which exist nowhere else. They stay until they are answered. Released while it cancels. */
+void part_recall(struct part *self);
 /* The sampler ends: gives up everything. */
 void part_cancel(struct part *self);
 /* Returns the items that are still expected from picks: a part that is away promises nothing. */

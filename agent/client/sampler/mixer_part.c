@@ -361,6 +361,23 @@ void part_abandon(struct part *self)
         cancel_picks(self);
 }
 
+void part_recall(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    for (struct pick *pick = self->asked.first; pick;) {
+        bool skip = pick->arrived || !pick->id || pick->recalled;
+        uint64_t id = pick->id;
+        pick->recalled = true;
+        pick = pick->next;
+        if (skip)
+            continue;
+        pthread_mutex_unlock(&mixer->lock);
+        conn_cancel(self->source.conn, id);
+        pthread_mutex_lock(&mixer->lock);
+        pick = self->asked.first; /* the list may have changed */
+    }
+}
+
 void part_cancel(struct part *self)
 {
     struct mixer *mixer = self->mixer;

@@ -357,8 +357,8 @@ bool plans_hurry(struct mixer *self)
     bool asked = plan->state == PLAN_PAID, some = asked || hurry_drawn(self, plan);
     if (some)
         hurry_paid(self, plan, asked);
-    if (some && plan->count > plan->missing)
-        return true;
+    if (some && plan->count > plan->missing && !(self->options.whole && plan->missing))
+        return true; /* what a whole batch lacks is waited for, and its items are kept */
     plans_drop(self);
     return false;
 }

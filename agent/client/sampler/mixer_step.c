@@ -131,8 +131,9 @@ static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
 
 static void ask(struct part *self, uint64_t count)
 {
-    uint32_t most = self->source.options.batch_size; /* the broker's largest */
     struct mixer *mixer = self->mixer;
+    /* The broker's largest; a whole request gets no more than the caller expects at once. */
+    uint32_t most = self->source.options.whole ? mixer->options.batch_size : self->source.options.batch_size;
     while (count && !mixer->stopping) {
         uint32_t part = count < most ? (uint32_t)count : most;
         part_ask(self, part);

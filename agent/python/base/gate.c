@@ -198,7 +198,7 @@ static int look(void *ctx)
 {
     struct watch *watch = ctx;
     PyEval_RestoreThread(watch->thread);
-    watch->raised = PyErr_CheckSignals() != 0;
+    watch->raised = watch->raised || PyErr_CheckSignals() != 0; /* a wait may look again before it ends */
     bool stop = watch->raised || closed_gate(watch->gate);
     watch->thread = PyEval_SaveThread();
     return stop;
