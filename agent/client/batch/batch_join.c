@@ -25,6 +25,7 @@ struct joined {
     struct rp_batch *batch;
     uint32_t first, n_pieces;
     uint32_t n, n_fields;
+    uint64_t waited_ns; /* inside the broker, by the items that waited longest */
     struct joined_field *fields;
     uint64_t lengths, names, data, total; /* offsets in its memory */
 };
@@ -240,8 +241,11 @@ static rp_status make_batch(const struct batch_join *join, struct joined *self, 
         free(posted);
         return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items", self->n);
     }
-    self->batch->info = (rp_batch_info){
-        .struct_size = sizeof self->batch->info, .n = self->n, .n_fields = self->n_fields, .memory = memory};
+    self->batch->info = (rp_batch_info){.struct_size = sizeof self->batch->info,
+                                        .n = self->n,
+                                        .n_fields = self->n_fields,
+                                        .waited_ns = self->waited_ns,
+                                        .memory = memory};
     size_t size = strnlen(misfit.text, sizeof self->batch->text - 1);
     memcpy(self->batch->text, misfit.text, size);
     self->batch->text[size] = '\0';
@@ -252,6 +256,11 @@ static rp_status make_batch(const struct batch_join *join, struct joined *self, 
 }
 
 /* ---- life ---- */
+
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 /* Groups the pieces, and gives each its place. */
 static rp_status make_batches(struct batch_join *self, rp_error *err)
@@ -269,6 +278,7 @@ static rp_status make_batches(struct batch_join *self, rp_error *err)
             self->pieces[i].at = made->n;
             self->place[self->pieces[i].given] = i;
             made->n += self->pieces[i].rows.n;
+            made->waited_ns = longer(made->waited_ns, self->pieces[i].rows.from->info.waited_ns);
         }
         self->n_batches++;
         RP_TRY(make_batch(self, made, err));

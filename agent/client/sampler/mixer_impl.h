@@ -124,8 +124,10 @@ enum plan_state { PLAN_DRAWN, PLAN_PAID, PLAN_DEALT, PLAN_READY };
 
 struct plan {
     enum plan_state state;
-    uint32_t count;      /* items */
-    uint32_t missing;    /* items that it does without */
+    uint32_t count;   /* items */
+    uint32_t missing; /* items that it does without */
+    int64_t drawn_ns;
+    int64_t waited_ns;   /* for permits */
     uint32_t *of_group;  /* [n_groups] items */
     uint32_t *need;      /* [n_parts] items, of groups that are not queues */
     double *share;       /* [n_parts] used for the draw */

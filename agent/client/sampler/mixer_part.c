@@ -240,6 +240,8 @@ static void on_permit(void *ctx, struct conn_reply *reply)
         note_answer(part);
     if (part_read_permit(part, reply, permit->most, &granted))
         group->stock += granted;
+    if (granted)
+        part->why[0] = '\0'; /* it waits no more */
     if (status == RP_OK && permit->most && !granted)
         part->retry_ns = now + RETRY_NS; /* it neither grants nor waits */
     if (status != RP_OK && !mixer->stopping)
@@ -420,6 +422,8 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     conn_reply_destroy(&pick->reply);
     pick->batches = batches;
     self->rows += n;
+    if (n)
+        self->why[0] = '\0';
     bool less = self->source.options.distinct || (!self->source.paid && self->source.options.flexible && n);
     if (status == RP_OK && less && mixer->groups[self->group].deal != DEAL_QUEUE)
         self->excused += pick->count - n;

@@ -50,12 +50,14 @@ static uint32_t next_count(const struct mixer *self)
     return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
 }
 
-static void draw(struct mixer *self, uint32_t count)
+static void draw(struct mixer *self, uint32_t count, int64_t now_ns)
 {
     struct plan *plan = plan_at(self, self->tail++);
     plan->state = PLAN_DRAWN;
     plan->count = count;
     plan->missing = 0;
+    plan->drawn_ns = now_ns;
+    plan->waited_ns = 0;
     memset(plan->of_group, 0, self->n_groups * sizeof *plan->of_group);
     memset(plan->need, 0, self->n_parts * sizeof *plan->need);
     memset(plan->share, 0, self->n_parts * sizeof *plan->share);
@@ -111,7 +113,7 @@ void plans_draw(struct mixer *self, int64_t now_ns)
         self->last_ns = now_ns; /* a stream without requests has not waited */
     for (uint32_t count; (count = next_count(self)) > 0;) {
         self->late = false; /* each plan is asked for once, even if the time-out is 0 */
-        draw(self, count);
+        draw(self, count, now_ns);
     }
 }
 
@@ -213,6 +215,7 @@ static uint32_t draw_parts(struct mixer *self, struct plan *plan, const struct g
 
 static void pay(struct mixer *self, struct plan *plan)
 {
+    int64_t now = conn_now();
     plan->state = PLAN_PAID;
     for (uint32_t g = 0; g < self->n_groups; g++) {
         struct group *group = &self->groups[g];
@@ -223,6 +226,7 @@ static void pay(struct mixer *self, struct plan *plan)
             self->parts[group->first].needed += want;
         } else if (is_dealt(group->deal) && want) {
             group->stock -= group->deal == DEAL_PERMITS ? want : 0;
+            plan->waited_ns = group->deal == DEAL_PERMITS ? now - plan->drawn_ns : plan->waited_ns;
             uint32_t drawn = draw_parts(self, plan, group, want, group->share);
             if (drawn < want)
                 shrink(self, plan, g, want - drawn);
@@ -444,6 +448,7 @@ static void finish_batches(struct mixer *self, struct plan *plan)
     bool several = plan->batches && plan->batches->next;
     for (rp_batch *batch = plan->batches; batch; batch = batch->next) {
         batch->info.table_size = size;
+        batch->info.waited_ns += (uint64_t)plan->waited_ns;
         for (uint32_t f = 0; f < batch->info.n_fields; f++)
             bytes += batch->fields[f].bytes;
         batch->info.partial = plan->missing > 0 || several;
