@@ -65,15 +65,23 @@ static void credit_fill(const struct fakepeer *self, struct credit *c)
     }
 }
 
-static void answer(struct fakepeer *self, Replay__Reply *reply)
+static void answer_with(struct fakepeer *self, Replay__Reply *reply, const void *payload, size_t bytes)
 {
     if (self->deaf || self->route_size == 0)
         return;
-    uint8_t packed[16384];
     reply->version = 1;
+    uint8_t *packed = malloc(replay__reply__get_packed_size(reply) + 1);
     size_t size = replay__reply__pack(reply, packed);
     zmq_send(self->router, self->route, self->route_size, ZMQ_SNDMORE);
-    zmq_send(self->router, packed, size, 0);
+    zmq_send(self->router, packed, size, bytes ? ZMQ_SNDMORE : 0);
+    if (bytes)
+        zmq_send(self->router, payload, bytes, 0);
+    free(packed);
+}
+
+static void answer(struct fakepeer *self, Replay__Reply *reply)
+{
+    answer_with(self, reply, NULL, 0);
 }
 
 static void answer_credit(struct fakepeer *self, uint64_t id, bool explain)
@@ -209,20 +217,73 @@ static void answer_permit(struct fakepeer *self, uint64_t id)
     answer(self, &reply);
 }
 
-/* No items, and the state that permits tell. */
-static void answer_sample(struct fakepeer *self, uint64_t id)
+#define MOST_GIVEN 8192u
+
+struct given {
+    Replay__Field field, *fields;
+    Replay__Column column, *columns;
+    Replay__Layout layout, *layouts;
+};
+
+/* Items of one step with one number: all chunks are alike, so that one number stands for all. */
+static void fill_items(Replay__SampleReply *body, struct given *given, uint32_t n)
 {
+    static uint64_t keys[MOST_GIVEN];
+    static double priorities[MOST_GIVEN], probability = 0.5;
+    static uint32_t one = 1, zero = 0, four = 4;
+    static uint8_t column;
+    static char name[] = "number", dtype[] = "int32", table[] = "a";
+    replay__field__init(&given->field);
+    replay__column__init(&given->column);
+    replay__layout__init(&given->layout);
+    given->fields = &given->field;
+    given->columns = &given->column;
+    given->layouts = &given->layout;
+    given->field.name = given->column.name = name;
+    given->field.count = 1;
+    given->field.squeeze = true;
+    given->column.dtype = dtype;
+    given->layout.table = table;
+    given->layout.n_fields = given->layout.n_columns = 1;
+    given->layout.fields = &given->fields;
+    given->layout.columns = &given->columns;
+    body->n_key = body->n_priority = body->n_age_ns = body->n_step = n;
+    body->key = body->age_ns = body->step = keys;
+    body->priority = priorities;
+    body->n_probability = body->n_times_sampled = body->n_policy = body->n_session = body->n_layout = 1;
+    body->probability = &probability;
+    body->times_sampled = body->length = body->chunks = body->chunk_length = body->chunk_blocks = &one;
+    body->policy = keys;
+    body->session = body->layout = body->offset = &zero;
+    body->n_offset = body->n_length = body->n_chunks = body->n_chunk_length = body->n_chunk_blocks = 1;
+    body->block_column = body->block_codec = (ProtobufCBinaryData){1, &column};
+    body->n_block_size = 1;
+    body->block_size = &four;
+    body->packed = n;
+    body->n_layouts = 1;
+    body->layouts = &given->layouts;
+}
+
+/* The state that permits tell, and items only if there are to be some. */
+static void answer_sample(struct fakepeer *self, const Replay__Request *request)
+{
+    static const int32_t numbers[MOST_GIVEN];
     const Replay__PermitReply *permit = self->permit;
     Replay__SampleReply body = REPLAY__SAMPLE_REPLY__INIT;
     Replay__Reply reply = REPLAY__REPLY__INIT;
-    body.partial = true;
+    struct given given;
+    uint64_t n = self->give ? request->sample->count + self->surplus : 0;
+    n = n < MOST_GIVEN ? n : MOST_GIVEN;
+    body.partial = !self->give;
     body.table_size = permit->size;
     body.mass = permit->mass;
     body.room = permit->room;
-    reply.id = id;
+    if (n)
+        fill_items(&body, &given, (uint32_t)n);
+    reply.id = request->id;
     reply.body_case = REPLAY__REPLY__BODY_SAMPLE;
     reply.sample = &body;
-    answer(self, &reply);
+    answer_with(self, &reply, numbers, n * sizeof *numbers);
 }
 
 static void on_request(struct fakepeer *self)
@@ -258,7 +319,7 @@ static void on_request(struct fakepeer *self)
         answer_permit(self, request->id);
     } else if (self->permit && request->body_case == REPLAY__REQUEST__BODY_SAMPLE) {
         self->samples++;
-        answer_sample(self, request->id);
+        answer_sample(self, request);
     } else {
         self->byes += request->body_case == REPLAY__REQUEST__BODY_BYE;
         answer_credit(self, request->id, false);

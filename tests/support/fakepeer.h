@@ -40,6 +40,8 @@ struct fakepeer {
     uint64_t settings; /* hash of the settings */
     const void
         *permit; /* a Replay__PermitReply: the answer to permits; NULL: none. Samples are then answered without items */
+    bool give;   /* samples are answered with items instead: field "number" of one int32 each */
+    uint64_t surplus;  /* of them: more than were asked for */
     uint64_t instance; /* random */
     /* Counts. */
     uint64_t hellos, resumes, heartbeats, byes, explains, permits, samples;

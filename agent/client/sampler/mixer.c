@@ -418,7 +418,7 @@ static void settle(struct mixer *self)
             return;
         if (quiet && !self->news && !hurried) {
             hurried = true;
-            dropped = !plans_hurry(self);
+            dropped = !plans_hurry_call(self);
         } else if (!self->news)
             conn_wait(mixer_conn(self), &self->ready, &self->lock, wake < end ? wake : end);
     }

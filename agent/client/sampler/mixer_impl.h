@@ -183,7 +183,7 @@ static inline struct plan *plan_at(struct mixer *self, uint64_t position)
 /* True if requests may be made that wait inside a broker. */
 static inline bool mixer_is_open(const struct mixer *self)
 {
-    return (!self->options.on_demand || self->wanted) && !self->late;
+    return (!self->options.on_demand || self->wanted) && !self->late && !self->ending;
 }
 
 /* mixer.c */
@@ -242,8 +242,11 @@ void plans_pay(struct mixer *self);
 bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
 /* Takes items out of the plans that a part gives, the newest first: they do without them. */
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
-/* The time of the caller or of the stream is over, and nothing is under way: the next plan does with what there is. False: there is nothing, and the plan was dropped. */
+/* The time is over and nothing is under way: the next plan, which there must be, does with what there is. False: a group gives nothing,
+ * or a whole batch is not whole. */
 bool plans_hurry(struct mixer *self);
+/* The same for a call without prefetch. False: there is nothing, and the plan was dropped. */
+bool plans_hurry_call(struct mixer *self);
 /* Drops all plans that are not ready. */
 void plans_drop(struct mixer *self);
 /* Deals batches out while their items are there. Released meanwhile. */

@@ -319,7 +319,7 @@ static uint64_t group_rows(const struct mixer *self, const struct group *group)
 }
 
 /* The plan waits for the limiter: it gets the permits that there are. */
-static bool hurry_drawn(struct mixer *self, struct plan *plan)
+static void hurry_drawn(struct mixer *self, struct plan *plan)
 {
     for (uint32_t g = 0; g < self->n_groups; g++) {
         struct group *group = &self->groups[g];
@@ -331,10 +331,7 @@ static bool hurry_drawn(struct mixer *self, struct plan *plan)
         if (plan->of_group[g] > have)
             shrink(self, plan, g, plan->of_group[g] - (uint32_t)have);
     }
-    if (plan->count == plan->missing)
-        return false;
     pay(self, plan);
-    return true;
 }
 
 /* The plan gets what its parts have given. */
@@ -353,15 +350,33 @@ static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
     }
 }
 
+/* Returns the number of groups that a plan wants items from. */
+static uint32_t groups_wanted(const struct mixer *self, const struct plan *plan)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        n += plan->of_group[g] > 0;
+    return n;
+}
+
 bool plans_hurry(struct mixer *self)
 {
     struct plan *plan = plan_at(self, self->build);
+    uint32_t wanted = groups_wanted(self, plan);
+    bool asked = plan->state == PLAN_PAID;
+    if (!asked)
+        hurry_drawn(self, plan);
+    hurry_paid(self, plan, asked);
+    return groups_wanted(self, plan) == wanted && !(self->options.whole && plan->missing);
+}
+
+bool plans_hurry_call(struct mixer *self)
+{
+    const struct plan *plan = plan_at(self, self->build);
     if (self->build == self->tail)
         return true;
-    bool asked = plan->state == PLAN_PAID, some = asked || hurry_drawn(self, plan);
-    if (some)
-        hurry_paid(self, plan, asked);
-    if (some && plan->count > plan->missing && !(self->options.whole && plan->missing))
+    plans_hurry(self);
+    if (plan->count > plan->missing && !(self->options.whole && plan->missing))
         return true; /* what a whole batch lacks is waited for, and its items are kept */
     plans_drop(self);
     return false;

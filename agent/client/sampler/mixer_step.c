@@ -229,27 +229,32 @@ bool mixer_is_quiet(const struct mixer *self)
     return true;
 }
 
-/* Nothing could be sampled for the time that the options allow. What was asked for in time still comes; then the batch does with what
- * there is, or the stream ends. */
-static void look_at_end(struct mixer *self, int64_t now_ns)
+/* A source has given nothing for the time that the options allow: the stream ends. */
+static void end(struct mixer *self)
 {
-    int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
-    if (limit < 0 || self->ending || self->build == self->tail || over < 0)
-        return;
-    self->late = true;
-    if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
-        return;
-    if (plans_hurry(self)) {
-        self->news = true;
-        return;
-    }
     self->ending = true;
     mixer_explain(self, self->end_text, sizeof self->end_text);
-    plans_drop(self);
+    if (self->options.whole)
+        plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++)
         if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
             part_abandon(&self->parts[p]);
     pthread_cond_signal(&self->ready);
+}
+
+/* When the time of the stream is over, what was asked for in time still comes; then the next batch does with what there is. A stream
+ * that ends gives the items that it has got. */
+static void look_at_end(struct mixer *self, int64_t now_ns)
+{
+    int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
+    if (limit < 0 || self->build == self->tail || (over < 0 && !self->ending))
+        return;
+    self->late = true;
+    if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
+        return;
+    if (!plans_hurry(self) && !self->ending)
+        end(self);
+    self->news = true;
 }
 
 /* Returns the time of the next step while plans wait. */

@@ -98,6 +98,12 @@ static void say(struct fixture *f, const struct row *row)
     }
 }
 
+static int64_t now_ms(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock) / NS_PER_MS;
+}
+
 static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t distinct, rp_error *err)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -143,11 +149,104 @@ static void a_deal_that_nobody_knows_is_refused(void **state)
     assert_int_equal(err.status, RP_BAD_MESSAGE);
 }
 
+static const struct row sound = {0, 1, 0, 5, 5, 0, 0};
+
+static void set_all(struct fixture *f, size_t knob, bool value)
+{
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_set(&f->peers[i], (bool *)((char *)&f->peers[i] + knob), value);
+}
+
+/* Items come whatever is said about the rest; more items than were asked for are an error, not a batch. */
+static void replies_with_items(void **state)
+{
+    struct fixture *f = *state;
+    static const double masses[] = {5, NAN, -1, INFINITY, 1e308, 0};
+    rp_error err = {0};
+    rp_batch *batch;
+    set_all(f, offsetof(struct fakepeer, give), true);
+    for (uint32_t i = 0; i < 2 * sizeof masses / sizeof masses[0]; i++) {
+        struct row row = sound;
+        row.mass = masses[i / 2];
+        say(f, &row);
+        rp_sampler *sampler = new_sampler(f, i % 2, 0, &err);
+        assert_non_null(sampler);
+        for (uint32_t b = 0; b < 3; b++) {
+            rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+            if (rp_sampler_next(sampler, &batch, WAIT_MS, &err) != RP_OK)
+                fail_msg("mass %g: %s", row.mass, err.text);
+            rp_batch_get_arrays(batch, &arrays);
+            assert_int_equal(arrays.n, 16);
+            for (uint32_t k = 0; k < arrays.n; k++)
+                assert_true(arrays.probability[k] > 0 && arrays.probability[k] <= 0.5);
+            rp_batch_release(&batch);
+        }
+        rp_sampler_destroy(&sampler);
+    }
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_write(&f->peers[i], &f->peers[i].surplus, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        say(f, &sound);
+        rp_sampler *sampler = new_sampler(f, i, 0, &err);
+        assert_int_equal(rp_sampler_next(sampler, &batch, WAIT_MS, &err), RP_BAD_MESSAGE);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+/* One shard that answers is enough to begin, and a new sampler waits for the others but shortly. */
+static void a_silent_shard_does_not_hold_up_the_start(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    say(f, &sound);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        fakepeer_set(&f->peers[i], &f->peers[i].deaf, true);
+        int64_t start = now_ms();
+        rp_sampler *sampler = new_sampler(f, 0, 0, &err);
+        assert_non_null(sampler);
+        assert_in_range(now_ms() - start, 0, 1500);
+        rp_sampler_destroy(&sampler);
+        fakepeer_set(&f->peers[i], &f->peers[i].deaf, false);
+    }
+}
+
+static int stop(void *ctx)
+{
+    ++*(int *)ctx;
+    return 1;
+}
+
+/* Also if no shard answers: the caller gets its thread back when it asks for it. */
+static void waits_that_the_caller_ends(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    int calls = 0;
+    say(f, &sound);
+    rp_sampler *demand = new_sampler(f, 1, 0, &err), *ahead = new_sampler(f, 0, 0, &err);
+    set_all(f, offsetof(struct fakepeer, deaf), true);
+    rp_wait_set(stop, &calls);
+    int64_t start = now_ms();
+    assert_null(new_sampler(f, 0, 0, &err));
+    assert_int_equal(err.status, RP_CANCELLED);
+    assert_int_equal(rp_sampler_next(demand, &batch, -1, &err), RP_CANCELLED);
+    assert_int_equal(rp_sampler_next(ahead, &batch, -1, &err), RP_CANCELLED);
+    rp_wait_set(NULL, NULL);
+    assert_true(calls >= 3);
+    assert_in_range(now_ms() - start, 100, 1500);
+    rp_sampler_destroy(&demand);
+    rp_sampler_destroy(&ahead);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(answers_without_sense_do_no_harm, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deal_that_nobody_knows_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(replies_with_items, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_silent_shard_does_not_hold_up_the_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(waits_that_the_caller_ends, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,373 @@
+/* Samplers over several sources of one broker: queues beside replay, different fields and lengths, ends, time-outs, polls. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/base/clock.h"
+#include "replay/admin.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/process.h"
+
+#define WAIT 10000 /* ms: more than enough */
+
+static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                             "     limiter: {kind: min_size, min_size: 1}}\n"
+                             "  - {name: a, max_size: 1000, sampler: {kind: uniform}}\n"
+                             "  - {name: b, max_size: 1000, sampler: {kind: prioritized, options: {exponent: \"1\"}}}\n"
+                             "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
+                             "     limiter: {kind: min_size, min_size: 10}}\n"
+                             "  - {name: ratio, max_size: 1000, sampler: {kind: uniform}, limiter: {kind:\n"
+                             "     sample_to_insert_ratio, samples_per_insert: 2, min_size: 1, error_buffer: 20}}\n";
+
+struct fixture {
+    struct broker_process broker;
+    rp_client *client;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    rp_error err = {0};
+    broker_process_start(&f->broker, tables, NULL);
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    if (!f->client)
+        fail_msg("%s", err.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    rp_client_destroy(&f->client);
+    broker_process_fini(&f->broker);
+    free(f);
+    return 0;
+}
+
+static void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+/* Inserts items of `steps` steps, each with the field x: all its steps, which are the item's number. */
+static void insert(rp_client *client, const char *table, const char *field, uint8_t first, uint32_t n, uint32_t steps)
+{
+    rp_column column = {.name = field, .dtype = RP_DTYPE_UINT8};
+    rp_error err = {0};
+    rp_slice slice = {.column = 0, .start = 0, .count = 0};
+    rp_writer_options with = {.struct_size = sizeof with, .keep_alive = 16};
+    rp_writer *writer = rp_writer_new(client, &column, 1, &with, WAIT, &err);
+    if (!writer)
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t number = (uint8_t)(first + i);
+        const void *values[] = {&number};
+        for (uint32_t k = 0; k < steps; k++)
+            ok(rp_writer_append(writer, values, WAIT, &err), &err);
+        ok(rp_writer_item(writer, table, 1, &slice, 1, WAIT, NULL, &err), &err);
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+    }
+    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+}
+
+static rp_sampler_options options(uint32_t batch, uint32_t on_demand)
+{
+    rp_sampler_options out = {.struct_size = sizeof out};
+    rp_sampler_defaults(&out);
+    out.batch_size = batch;
+    out.on_demand = on_demand;
+    return out;
+}
+
+/* A sampler over two tables; shares below 0: by mass. */
+static rp_sampler *mix(struct fixture *f, const char *first, const char *second, double share,
+                       const rp_sampler_options *with)
+{
+    rp_error err = {0};
+    rp_source sources[] = {{f->client, first, share}, {f->client, second, share < 0 ? -1 : 1 - share}};
+    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, with, &err);
+    if (!sampler)
+        fail_msg("%s", err.text);
+    return sampler;
+}
+
+static rp_batch_info info_of(const rp_batch *batch)
+{
+    rp_batch_info info = {.struct_size = sizeof info};
+    assert_int_equal(rp_batch_get_info(batch, &info), RP_OK);
+    return info;
+}
+
+static rp_batch_arrays arrays_of(const rp_batch *batch)
+{
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    assert_int_equal(rp_batch_get_arrays(batch, &arrays), RP_OK);
+    return arrays;
+}
+
+/* Checks each item against its number and length, and counts how often each came. */
+static void note(const rp_batch *batch, uint32_t *seen)
+{
+    const rp_field_view *x = rp_batch_field(batch, 0);
+    uint64_t longest = 0;
+    assert_int_equal(info_of(batch).n_fields, 1);
+    for (uint64_t i = 0; i < x->shape[0]; i++) {
+        const uint8_t *row = (const uint8_t *)x->data + i * x->shape[1];
+        longest = x->lengths[i] > longest ? x->lengths[i] : longest;
+        for (uint64_t k = 0; k < x->shape[1]; k++)
+            assert_int_equal(row[k], k < x->lengths[i] ? row[0] : 0);
+        seen[row[0]]++;
+    }
+    assert_int_equal(x->shape[1], longest);
+}
+
+/* Takes all until the stream ends, and returns how many items there were. */
+static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
+{
+    rp_error err = {0};
+    rp_status status;
+    uint32_t n = 0;
+    for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch)) {
+        n += info_of(batch).n;
+        note(batch, seen);
+    }
+    if (status != RP_END_OF_STREAM)
+        fail_msg("%s", err.text);
+    return n;
+}
+
+/* Items of different lengths, from a queue that must give each once, beside replay, and an exact end; with and without prefetch. */
+static void a_queue_beside_replay(void **state)
+{
+    struct fixture *f = *state;
+    for (uint32_t demand = 0; demand < 2; demand++) {
+        uint32_t seen[256] = {0}, from_queue = 0;
+        insert(f->client, "queue", "x", 1, 50, 3);
+        insert(f->client, "queue", "x", 51, 50, 5);
+        insert(f->client, "b", "x", 101, 20, 9);
+        rp_sampler_options with = options(16, demand);
+        with.max_samples = 130;
+        rp_sampler *sampler = mix(f, "queue", "b", 0.5, &with);
+        assert_int_equal(take_all(sampler, seen), 130);
+        for (uint32_t i = 1; i <= 100; i++) {
+            assert_true(seen[i] <= 1);
+            from_queue += seen[i];
+        }
+        assert_in_range(from_queue, 35, 95); /* of 65: 5 standard deviations */
+        rp_sampler_destroy(&sampler);
+        rp_error err = {0};
+        ok(rp_admin_reset(f->client, "queue", WAIT, NULL, &err), &err);
+    }
+}
+
+/* The stream of a queue ends when the queue has been empty for a while, and not before all items were given. */
+static void streams_end_after_their_time(void **state)
+{
+    struct fixture *f = *state;
+    static const int64_t times[] = {0, 1, 50};
+    insert(f->client, "a", "x", 200, 5, 1);
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t seen[256] = {0};
+        rp_sampler_options with = options(8, 0);
+        with.timeout_ms = times[i / 2];
+        with.flexible = i % 2;
+        insert(f->client, "queue", "x", 1, 60, 2);
+        rp_sampler *sampler = mix(f, "queue", "a", 0.75, &with);
+        uint32_t n = take_all(sampler, seen);
+        for (uint32_t k = 1; k <= 60; k++)
+            if (seen[k] != 1)
+                fail_msg("time-out %lld: item %u came %u times, of %u items", (long long)with.timeout_ms, k, seen[k],
+                         n);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+/* Two tables by mass, of which one has a ratio: permits run out, and all of them have been used. */
+static void a_ratio_ends_a_stream(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t seen[256] = {0};
+    rp_sampler_options with = options(7, 0);
+    rp_error err = {0};
+    with.timeout_ms = 0;
+    insert(f->client, "ratio", "x", 1, 10, 1);
+    rp_sampler *sampler = mix(f, "ratio", "ratio", -1, &with);
+    assert_int_equal(take_all(sampler, seen), 2 * 10 - 2 + 20); /* down to 2 - 20 */
+    rp_sampler_destroy(&sampler);
+    rp_source sources[] = {{f->client, "ratio", -1}, {f->client, "a", -1}};
+    assert_null(rp_sampler_new_mixed(sources, 2, &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    sources[1].table = "queue";
+    assert_null(rp_sampler_new_mixed(sources, 2, &with, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+}
+
+/* A first call that does not wait gets what can be sampled at once. */
+static void a_first_poll_gets_a_batch(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    insert(f->client, "a", "x", 1, 30, 1);
+    insert(f->client, "b", "x", 51, 20, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        rp_sampler_options with = options(40, 1);
+        rp_sampler *sampler = mix(f, "a", "b", i ? 0.5 : -1, &with);
+        ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+        assert_int_equal(info_of(batch).n, 40);
+        assert_int_equal(info_of(batch).partial, 0);
+        assert_int_equal(info_of(batch).table_size, 50);
+        rp_batch_release(&batch);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
+/* With `whole`, a batch that lacks the items of one source is not given in part; without, it is. */
+static void whole_batches(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    insert(f->client, "a", "x", 1, 30, 1);
+    insert(f->client, "late", "x", 51, 9, 1);
+    rp_sampler_options with = options(64, 1);
+    rp_sampler *part = mix(f, "a", "late", 0.5, &with);
+    with.whole = 1;
+    rp_sampler *whole = mix(f, "a", "late", 0.5, &with);
+    ok(rp_sampler_next(part, &batch, 20, &err), &err);
+    assert_int_equal(info_of(batch).partial, 1);
+    for (uint32_t i = 0; i < info_of(batch).n; i++)
+        assert_int_equal(arrays_of(batch).source[i], 0);
+    rp_batch_release(&batch);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rp_sampler_next(whole, &batch, 20, &err), RP_DEADLINE_EXCEEDED);
+    insert(f->client, "late", "x", 60, 1, 1);
+    ok(rp_sampler_next(whole, &batch, WAIT, &err), &err);
+    assert_int_equal(info_of(batch).n, 64);
+    rp_batch_release(&batch);
+    rp_sampler_destroy(&part);
+    rp_sampler_destroy(&whole);
+}
+
+/* Items that do not fit into one array come in batches of their own, each with its source. */
+static void sources_of_different_fields(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t seen[2][256] = {{0}}, n = 0;
+    rp_error err = {0};
+    rp_status status;
+    insert(f->client, "a", "x", 1, 10, 1);
+    insert(f->client, "b", "y", 51, 10, 2);
+    rp_sampler_options with = options(20, 0);
+    with.max_samples = 400;
+    rp_sampler *sampler = mix(f, "a", "b", 0.5, &with);
+    for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch)) {
+        uint32_t source = arrays_of(batch).source[0];
+        for (uint32_t i = 0; i < info_of(batch).n; i++, n++)
+            assert_int_equal(arrays_of(batch).source[i], source);
+        assert_int_equal(info_of(batch).partial, 1);
+        assert_non_null(rp_batch_find(batch, source ? "y" : "x"));
+        note(batch, seen[source]);
+    }
+    assert_int_equal(status, RP_END_OF_STREAM);
+    assert_int_equal(n, 400);
+    for (uint32_t i = 1; i < 256; i++)
+        assert_true(!seen[0][i] == !(i >= 1 && i <= 10) && !seen[1][i] == !(i >= 51 && i <= 60));
+    rp_sampler_destroy(&sampler);
+}
+
+/* max_bytes bounds a batch; a reply has the items of many. */
+static void max_bytes_of_a_batch(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t seen[256] = {0};
+    rp_error err = {0};
+    rp_batch *batch;
+    insert(f->client, "a", "x", 1, 10, 4);
+    insert(f->client, "b", "x", 51, 10, 4);
+    rp_sampler_options with = options(16, 0);
+    with.in_flight = 64;
+    with.max_bytes = 64;
+    with.max_samples = 1600;
+    rp_sampler *sampler = mix(f, "a", "b", 0.5, &with);
+    assert_int_equal(take_all(sampler, seen), 1600);
+    rp_sampler_destroy(&sampler);
+    with.max_bytes = 63;
+    sampler = mix(f, "a", "b", 0.5, &with);
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_RESOURCE_EXHAUSTED);
+    rp_sampler_destroy(&sampler);
+}
+
+static int stop(void *ctx)
+{
+    ++*(int *)ctx;
+    return 1;
+}
+
+static bool somebody_waits(rp_client *client)
+{
+    rp_waits *waits = NULL;
+    rp_error err = {0};
+    ok(rp_admin_why(client, WAIT, &waits, &err), &err);
+    bool some = false;
+    for (uint32_t i = 0; i < waits->n; i++)
+        some = some || strcmp(waits->waits[i].kind, "sample") == 0;
+    rp_waits_free(&waits);
+    return some;
+}
+
+/* A call that its caller ends leaves nothing at the broker, and costs no item of a queue. */
+static void a_call_that_its_caller_ends(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t seen[256] = {0};
+    rp_error err = {0};
+    rp_batch *batch;
+    int calls = 0;
+    insert(f->client, "queue", "x", 1, 40, 1);
+    rp_sampler_options with = options(20, 1);
+    rp_sampler *sampler = mix(f, "queue", "late", 0.5, &with);
+    rp_wait_set(stop, &calls);
+    assert_int_equal(rp_sampler_next(sampler, &batch, -1, &err), RP_CANCELLED);
+    rp_wait_set(NULL, NULL);
+    assert_int_equal(calls > 0, 1);
+    assert_false(somebody_waits(f->client));
+    insert(f->client, "late", "x", 101, 10, 1);
+    for (uint32_t left = 40; left > 0;) { /* the last ones in smaller batches */
+        ok(rp_sampler_next(sampler, &batch, 100, &err), &err);
+        note(batch, seen);
+        for (uint32_t i = 0; i < info_of(batch).n; i++)
+            left -= arrays_of(batch).source[i] == 0;
+        rp_batch_release(&batch);
+    }
+    for (uint32_t i = 1; i <= 40; i++)
+        assert_int_equal(seen[i], 1);
+    rp_sampler_destroy(&sampler);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_queue_beside_replay), CASE(streams_end_after_their_time),
+        CASE(a_ratio_ends_a_stream), CASE(a_first_poll_gets_a_batch),
+        CASE(whole_batches),         CASE(sources_of_different_fields),
+        CASE(max_bytes_of_a_batch),  CASE(a_call_that_its_caller_ends),
+    };
+    if (getenv("ONLY"))
+        cmocka_set_test_filter(getenv("ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,239 @@
+/* Rows of several batches in one: fields of different lengths, orders and types, bounds, posted memory, weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/client/batch/batch.h"
+
+#define ITEMS 4u
+
+/* A batch of ITEMS items with the fields "steps" (of different numbers of steps) and "one" (of one number). */
+struct made {
+    struct rp_batch *batch;
+    uint64_t key[ITEMS], zero[ITEMS];
+    double probability[ITEMS];
+    uint32_t small[ITEMS], lengths[ITEMS];
+    int32_t steps[ITEMS * 8], one[ITEMS];
+};
+
+static struct made *make(struct batch_pool *pool, uint64_t first_key, uint32_t most_steps, const uint32_t *lengths)
+{
+    struct made *self = calloc(1, sizeof *self);
+    struct rp_batch *batch = batch_pool_take(pool, 2, 64);
+    assert_true(self && batch && most_steps <= 8);
+    self->batch = batch;
+    batch->info = (rp_batch_info){.struct_size = sizeof batch->info, .n = ITEMS, .n_fields = 2, .waited_ns = first_key};
+    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays,
+                                      .n = ITEMS,
+                                      .key = self->key,
+                                      .priority = self->probability,
+                                      .probability = self->probability,
+                                      .age_ns = self->zero,
+                                      .policy = self->zero,
+                                      .step = self->zero,
+                                      .times_sampled = self->small,
+                                      .session = self->small};
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        self->key[i] = first_key + i;
+        self->probability[i] = 0.125 * (i + 1);
+        self->one[i] = (int32_t)self->key[i];
+        self->lengths[i] = lengths[i];
+        for (uint32_t k = 0; k < lengths[i]; k++)
+            self->steps[i * most_steps + k] = (int32_t)(100 * self->key[i] + k);
+    }
+    batch->fields[0] = (rp_field_view){.name = "steps",
+                                       .dtype = RP_DTYPE_INT32,
+                                       .rank = 2,
+                                       .shape = {ITEMS, most_steps},
+                                       .data = self->steps,
+                                       .bytes = (uint64_t)ITEMS * most_steps * 4,
+                                       .lengths = self->lengths};
+    batch->fields[1] = (rp_field_view){.name = "one",
+                                       .dtype = RP_DTYPE_INT32,
+                                       .rank = 1,
+                                       .shape = {ITEMS},
+                                       .data = self->one,
+                                       .bytes = sizeof self->one};
+    return self;
+}
+
+static void swap_fields(struct made *self)
+{
+    rp_field_view first = self->batch->fields[0];
+    self->batch->fields[0] = self->batch->fields[1];
+    self->batch->fields[1] = first;
+}
+
+struct fixture {
+    struct batch_pool *pool;
+    struct made *a, *b;
+    struct batch_rows rows[3]; /* items 11, 20, 12 */
+};
+
+static const struct batch_join_options plain = {.beta = 1, .sources = true, .shards = true};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    f->pool = batch_pool_new(4);
+    f->a = make(f->pool, 10, 8, (const uint32_t[]){8, 2, 3, 1});
+    f->b = make(f->pool, 20, 5, (const uint32_t[]){1, 5, 4, 5});
+    f->rows[0] = (struct batch_rows){f->a->batch, 1, 1, 0.5, 0, 3};
+    f->rows[1] = (struct batch_rows){f->b->batch, 0, 1, 0.25, 1, 2};
+    f->rows[2] = (struct batch_rows){f->a->batch, 2, 1, 0.5, 0, 3};
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    rp_batch_release(&f->a->batch);
+    rp_batch_release(&f->b->batch);
+    free(f->a);
+    free(f->b);
+    batch_pool_unref(&f->pool);
+    free(f);
+    return 0;
+}
+
+/* Checks the items against their keys. */
+static void check(const struct rp_batch *batch, const uint64_t *keys, const uint32_t *lengths, uint32_t n,
+                  uint32_t most)
+{
+    const rp_field_view *steps = rp_batch_find(batch, "steps"), *one = rp_batch_find(batch, "one");
+    const int32_t *numbers = steps->data;
+    assert_int_equal(batch->info.n, n);
+    assert_int_equal(steps->shape[0], n);
+    assert_int_equal(steps->shape[1], most);
+    assert_int_equal(steps->bytes, 4 * n * most);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(batch->arrays.key[i], keys[i]);
+        assert_int_equal(((const int32_t *)one->data)[i], keys[i]);
+        assert_int_equal(steps->lengths[i], lengths[i]);
+        for (uint32_t k = 0; k < most; k++)
+            assert_int_equal(numbers[i * most + k], k < lengths[i] ? 100 * keys[i] + k : 0);
+    }
+}
+
+/* Padded to the longest item that is there, not to the longest of where the items came from. */
+static void items_of_different_lengths(void **state)
+{
+    struct fixture *f = *state;
+    struct rp_batch *out;
+    rp_error err = {0};
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    assert_null(out->next);
+    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    rp_batch_release(&out);
+    f->rows[0].first = 0;
+    assert_int_equal(batch_join(f->pool, f->rows, 1, &plain, &out, &err), RP_OK);
+    check(out, (const uint64_t[]){10}, (const uint32_t[]){8}, 1, 8);
+    rp_batch_release(&out);
+}
+
+static void fields_are_found_by_name(void **state)
+{
+    struct fixture *f = *state;
+    struct rp_batch *out;
+    rp_error err = {0};
+    swap_fields(f->b);
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    assert_null(out->next);
+    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    rp_batch_release(&out);
+}
+
+/* Each with its own weights; items keep their order. */
+static void items_that_do_not_fit_are_apart(void **state)
+{
+    struct fixture *f = *state;
+    struct rp_batch *out;
+    rp_error err = {0};
+    f->b->batch->fields[1].dtype = RP_DTYPE_FLOAT32;
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    check(out, (const uint64_t[]){11, 12}, (const uint32_t[]){2, 3}, 2, 3);
+    assert_int_equal(out->next->info.n, 1);
+    assert_int_equal(out->next->arrays.key[0], 20);
+    assert_true(out->next->arrays.weight[0] == 1);
+    batch_list_release(&out);
+    f->b->batch->fields[1].dtype = RP_DTYPE_INT32;
+    f->b->batch->fields[0].lengths = NULL; /* all items have shape[1] steps: another kind of field */
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    assert_non_null(out->next);
+    batch_list_release(&out);
+}
+
+static void probabilities_and_weights(void **state)
+{
+    struct fixture *f = *state;
+    struct rp_batch *out;
+    rp_error err = {0};
+    const double expected[] = {0.5 * 0.25, 0.25 * 0.125, 0.5 * 0.375};
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(fabs(out->arrays.probability[i] - expected[i]) < 1e-12);
+        assert_true(fabs(out->arrays.weight[i] - expected[1] / expected[i]) < 1e-6);
+        assert_int_equal(out->arrays.source[i], i == 1);
+        assert_int_equal(out->arrays.shard[i], i == 1 ? 2 : 3);
+    }
+    assert_int_equal(out->info.waited_ns, 20);
+    rp_batch_release(&out);
+}
+
+/* 3 items: 3 * 3 steps of 4 bytes, rounded up to 64, and 3 numbers. */
+static void max_bytes_is_exact(void **state)
+{
+    struct fixture *f = *state;
+    struct batch_join_options options = plain;
+    struct rp_batch *out;
+    rp_error err = {0};
+    options.max_bytes = 64 + 12;
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_OK);
+    rp_batch_release(&out);
+    options.max_bytes--;
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_RESOURCE_EXHAUSTED);
+    assert_null(out);
+}
+
+static void posted_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct rp_batch *out;
+    rp_error err = {0};
+    int32_t steps[10], one[3];
+    rp_buffer buffers[] = {{steps, 9 * sizeof *steps}, {one, sizeof one}};
+    memset(steps, 0x55, sizeof steps);
+    assert_int_equal(batch_pool_post(f->pool, buffers, 2, 3, &err), RP_OK);
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    assert_int_equal(out->info.memory, RP_BATCH_CALLER);
+    assert_ptr_equal(out->fields[0].data, steps);
+    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    assert_int_equal(steps[9], 0x55555555);
+    rp_batch_release(&out);
+    buffers[0].bytes--;
+    assert_int_equal(batch_pool_post(f->pool, buffers, 2, 3, &err), RP_OK);
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    assert_int_equal(out->info.memory, RP_BATCH_MISFIT);
+    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    rp_batch_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(items_of_different_lengths, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(fields_are_found_by_name, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(items_that_do_not_fit_are_apart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(probabilities_and_weights, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(max_bytes_is_exact, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(posted_memory, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
