@@ -5,20 +5,9 @@
 #include "agent/client/sampler/shares.h"
 #include "proto/base/error.h"
 
-static bool can_give(const struct part *self)
-{
-    return self->known && !self->away && self->size;
-}
-
-/* Where all priorities are 0, all items are alike, as they are in one broker. */
 double part_weight(const struct part *self)
 {
-    const struct mixer *mixer = self->mixer;
-    const struct group *group = &mixer->groups[self->group];
-    bool massless = can_give(self) && self->mass == 0;
-    for (uint32_t p = group->first; p < group->first + group->n && massless; p++)
-        massless = !can_give(&mixer->parts[p]) || mixer->parts[p].mass == 0;
-    return !can_give(self) ? 0 : massless ? (double)self->size : self->mass;
+    return self->known && !self->away && self->size ? self->mass : 0;
 }
 
 static bool is_dealt(enum deal deal)

@@ -161,7 +161,7 @@ static void set_all(struct fixture *f, size_t knob, bool value)
 static void replies_with_items(void **state)
 {
     struct fixture *f = *state;
-    static const double masses[] = {5, NAN, -1, INFINITY, 1e308, 0};
+    static const double masses[] = {5, INFINITY, 1e308, 1e-300};
     rp_error err = {0};
     rp_batch *batch;
     set_all(f, offsetof(struct fakepeer, give), true);
