@@ -270,8 +270,7 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
         out->best = found.any ? found.chosen : wished.chosen;
         plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
         plan_choose_shards(input, &out->chosen, &out->broker);
-        if (out->broker.shards > 1 && !input->fixed_shards)
-            plan_take_shards(out, &model);
+        plan_take_shards(out, &model);
         out->most_actors = most(&model, &out->chosen, true);
         out->most_learners = most(&model, &out->chosen, false);
     }

@@ -102,9 +102,10 @@ enum plan_bottleneck {
     PLAN_BALANCED,
     PLAN_MAX_ACTORS,
     PLAN_MAX_LEARNERS,
-    PLAN_NETWORK
+    PLAN_NETWORK,
+    PLAN_BROKER /* the core thread of the busiest shard */
 };
-#define PLAN_BOTTLENECKS (PLAN_NETWORK + 1)
+#define PLAN_BOTTLENECKS (PLAN_BROKER + 1)
 extern const char *const plan_bottleneck_names[PLAN_BOTTLENECKS];
 
 struct plan_choice {

@@ -165,7 +165,10 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err);
 
 /* Returns the run of a choice, with its shards; NULL: there was none. */
 const struct plan_joint *plan_run_of(const struct plan_input *input, const struct plan_choice *choice);
-/* Replaces the pair that is best with one shard by the one that was run with the chosen number of shards. */
+/* Returns for which share of the time the busiest core thread worked in that run; NAN: not known. */
+double plan_core_of(const struct plan_input *input, const struct plan_choice *choice);
+/* Replaces the pair that is best with one shard by the one that was run with the chosen number of shards, if auto has chosen more
+ * than one, and names the broker as the bottleneck if its core thread is. */
 void plan_take_shards(struct plan *plan, const struct plan_model *model);
 
 /* ---- plan_words.c ---- */

@@ -40,6 +40,7 @@ const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
     [PLAN_MAX_ACTORS] = "max_actors",
     [PLAN_MAX_LEARNERS] = "max_learners",
     [PLAN_NETWORK] = "network",
+    [PLAN_BROKER] = "broker",
 };
 
 double plan_model_cores(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,

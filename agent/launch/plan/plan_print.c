@@ -66,6 +66,11 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
         fprintf(out, "the network (%.3g MB/s reach the broker's machine; more actors would change nothing)\n",
                 input->network * 1e-6);
         return;
+    case PLAN_BROKER:
+        fprintf(out,
+                "the broker (the busiest core thread works %.0f%% of the time; more processes would change nothing)\n",
+                100 * plan_core_of(input, choice));
+        return;
     }
 }
 

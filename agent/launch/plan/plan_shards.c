@@ -12,6 +12,7 @@
 #define BUSY 0.6        /* share of the time: below it, the core thread holds nobody back */
 #define SHARD_CORES 1.0 /* cores that must be free for more shards: a core thread and what moves its bytes */
 #define PAYS 0.05       /* share of the rate that twice the shards must add */
+#define FULL 0.9        /* share of the time from which on the core thread bounds a pair */
 
 /* ---- runs ---- */
 
@@ -51,10 +52,24 @@ void plan_add_load(struct plan_input *input, const struct plan_load *load)
         input->loads[input->n_loads++] = *load;
 }
 
+/* The run of a choice for which auto has chosen shards; NULL: there is none. */
+static const struct plan_load *auto_load(const struct plan_input *input, const struct plan_choice *choice)
+{
+    return choice->shards > 1 && !input->fixed_shards ? fastest(input, choice->shards) : NULL;
+}
+
 const struct plan_joint *plan_run_of(const struct plan_input *input, const struct plan_choice *choice)
 {
-    const struct plan_load *load = choice->shards > 1 && !input->fixed_shards ? fastest(input, choice->shards) : NULL;
+    const struct plan_load *load = auto_load(input, choice);
     return load ? &load->joint : plan_joint_of(input, choice->actors, choice->learners);
+}
+
+double plan_core_of(const struct plan_input *input, const struct plan_choice *choice)
+{
+    const struct plan_load *load = auto_load(input, choice);
+    if (!load)
+        load = load_of(input, choice->actors, choice->learners, input->fixed_shards ? input->fixed_shards : 1);
+    return load ? load->core : NAN;
 }
 
 /* ---- what runs say ---- */
@@ -208,13 +223,18 @@ static void add_alone(struct plan *plan, const struct plan_choice *alone)
     plan->n_others = n + 1;
 }
 
-void plan_take_shards(struct plan *plan, const struct plan_model *model)
+/* A side that waits while the core thread is busy waits for the broker, and not for the other side. */
+static void name_broker(const struct plan_input *input, struct plan_choice *choice)
+{
+    bool side = choice->bottleneck != PLAN_CORES && choice->bottleneck != PLAN_MEMORY;
+    if (side && plan_core_of(input, choice) >= FULL)
+        choice->bottleneck = PLAN_BROKER;
+}
+
+static void take_run(struct plan *plan, const struct plan_model *model, const struct plan_load *load)
 {
     const struct plan_input *input = model->input;
-    const struct plan_load *load = fastest(input, plan->broker.shards);
     struct plan_choice alone = plan->chosen, *chosen = &plan->chosen;
-    if (!load)
-        return;
     bool best = plan->best.actors == alone.actors && plan->best.learners == alone.learners;
     bool same = load->joint.actors == alone.actors && load->joint.learners == alone.learners;
     plan_model_run(model, &load->joint, chosen);
@@ -235,4 +255,14 @@ void plan_take_shards(struct plan *plan, const struct plan_model *model)
         size_t size = sizeof plan->others[i].reason, used = (size_t)snprintf(reason, size, "with one shard: ");
         plan_compare(input, &plan->others[i], chosen, reason + used, size - used);
     }
+}
+
+void plan_take_shards(struct plan *plan, const struct plan_model *model)
+{
+    const struct plan_input *input = model->input;
+    const struct plan_load *load =
+        plan->broker.shards > 1 && !input->fixed_shards ? fastest(input, plan->broker.shards) : NULL;
+    if (load)
+        take_run(plan, model, load);
+    name_broker(input, &plan->chosen);
 }

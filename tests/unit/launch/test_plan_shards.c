@@ -214,11 +214,13 @@ static void the_pair_that_was_run_with_them_is_chosen(void **state)
     assert_true(plan_waits(&back.chosen, &read).learner[IDLE_UPDATES] == 0.125);
     plan_input_free(&read);
     free(text);
+    assert_int_not_equal(plan.chosen.bottleneck, PLAN_BROKER);
     /* The counts of the file stay: runs of other counts say nothing about them. */
     input.fixed_actors = actors;
     plan = curves_solve(&input);
     assert_int_equal(plan.broker.shards, 1);
     assert_int_equal(plan.chosen.actors, actors);
+    assert_int_equal(plan.chosen.bottleneck, PLAN_BROKER);
 }
 
 int main(void)
