@@ -14,8 +14,9 @@
 #define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
 #define DEFAULT_BATCH_ITEMS 50u
 #define MAX_BATCH_ITEMS 4096u
-/* A shard whose session is not open this long after the first one's opens it later; and how long a lane is looked at in turn. */
-#define GRACE_NS NS_PER_S
+/* A shard that is connected, and whose session is not open this long after the first one's, opens it later. (A shard that is silent is
+ * not connected after a second.) And how long a lane is looked at in turn. */
+#define GRACE_NS (3 * NS_PER_S)
 #define TURN_MS 50
 
 struct rp_writer {
