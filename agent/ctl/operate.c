@@ -31,7 +31,7 @@ static void print_values(const rp_field_view *field, uint32_t max_values)
     free(text);
 }
 
-static void print_item(const char *table, const rp_batch *batch, uint32_t max_values)
+static void print_item(const char *table, const rp_batch *batch, bool sharded, uint32_t max_values)
 {
     rp_batch_arrays item = {.struct_size = sizeof item};
     rp_batch_get_arrays(batch, &item);
@@ -41,6 +41,8 @@ static void print_item(const char *table, const rp_batch *batch, uint32_t max_va
     printf("  %-15s %.17g\n", "priority", item.priority[0]);
     printf("  %-15s %u\n", "times sampled", item.times_sampled[0]);
     printf("  %-15s %s\n", "age", format_time(age, item.age_ns[0]));
+    if (sharded)
+        printf("  %-15s %u\n", "shard", wire_key_shard(item.key[0]));
     printf("  %-15s session %u, first step %llu, policy version %llu\n", "made by", item.session[0],
            (unsigned long long)item.step[0], (unsigned long long)item.policy[0]);
     const rp_field_view *field;
@@ -111,7 +113,7 @@ int ctl_item(struct ctl *ctl)
         json_close(&json, '}');
         rc = ctl_print_text(&json);
     } else {
-        print_item(table, batch, ctl->given & CTL_VALUES ? ctl->values : 12);
+        print_item(table, batch, client_shards(ctl->client) > 1, ctl->given & CTL_VALUES ? ctl->values : 12);
     }
     rp_batch_release(&batch);
     return rc;
@@ -214,20 +216,20 @@ static const Replay__LimiterInfo *limiter_in(const Replay__Reply *reply)
     return reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
 }
 
-/* Prints what there is to say about single shards, after a change, too. */
-static int limiter_shards(struct ctl *ctl, const char *table)
+/* Prints what there is to say about single shards. A change has reached all of them: ask what they have now. */
+static int limiter_shards(struct ctl *ctl, const char *table, const Replay__Shards *shards)
 {
     Replay__Reply *reply = NULL;
     rp_error err = {0};
-    if (!ctl->shards && client_shards(ctl->client) == 1)
-        return CTL_OK;
-    if (admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (!shards && ctl->shards && admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
+    shards = reply ? reply->info->shards : shards;
     if (ctl->shards)
-        ctl_print_shards(reply->info->shards, false);
-    ctl_print_missing(reply->info->shards);
-    ctl_print_differences(reply->info->shards);
-    replay__reply__free_unpacked(reply, NULL);
+        ctl_print_shards(shards, false);
+    ctl_print_missing(shards);
+    ctl_print_differences(shards);
+    if (reply)
+        replay__reply__free_unpacked(reply, NULL);
     return CTL_OK;
 }
 
@@ -252,12 +254,14 @@ int ctl_limiter(struct ctl *ctl)
     if (status != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
-    if (ctl->json)
+    if (ctl->json) {
         rc = ctl_print_json(&limiter_in(reply)->base);
-    else
+    } else {
         print_limiter(table, limiter_in(reply));
+        rc = limiter_shards(ctl, table, change.set ? NULL : reply->info->shards);
+    }
     replay__reply__free_unpacked(reply, NULL);
-    return ctl->json ? rc : limiter_shards(ctl, table);
+    return rc;
 }
 
 /* ---- params ---- */

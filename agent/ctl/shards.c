@@ -8,10 +8,13 @@
 
 void ctl_print_missing(const Replay__Shards *shards)
 {
+    const char *blank = "\n";
     for (size_t i = 0; shards && i < shards->n_shard; i++) {
         char clean[512];
-        if (shards->shard[i]->problem[0])
-            printf("%s: its part is missing here\n", format_clean(clean, sizeof clean, shards->shard[i]->problem));
+        if (!shards->shard[i]->problem[0])
+            continue;
+        printf("%s%s: its part is missing here\n", blank, format_clean(clean, sizeof clean, shards->shard[i]->problem));
+        blank = "";
     }
 }
 

@@ -216,6 +216,14 @@ int ctl_info(struct ctl *ctl)
 
 /* ---- why ---- */
 
+/* Returns the text of a wait without the number of the shard, for which there is a column. */
+static const char *text_of(const Replay__Wait *wait, bool shards)
+{
+    char prefix[32];
+    int size = snprintf(prefix, sizeof prefix, "shard %u: ", wait->shard);
+    return shards && strncmp(wait->text, prefix, (size_t)size) == 0 ? wait->text + size : wait->text;
+}
+
 static void print_waits(const Replay__WhyReply *why, bool shards)
 {
     static const char *const titles[] = {">shard", "who", "kind", "where", ">items", ">for", "what is missing"};
@@ -234,7 +242,7 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
         else
             grid_addf(&grid, "%llu", (unsigned long long)wait->count);
         grid_add(&grid, format_time(b, wait->waited_ns));
-        grid_add(&grid, wait->text);
+        grid_add(&grid, text_of(wait, shards));
     }
     grid_print(&grid, stdout);
     grid_fini(&grid);

@@ -107,6 +107,9 @@ void conn_describe(struct conn *self, char *out, size_t size)
         out[0] = '\0';
     else if (strstr(reason, self->endpoint)) /* it answers, and the sentence says who, and why it is refused */
         snprintf(out, size, "%s", reason);
+    else if (has_number(self) && (!self->hello || self->hello->basis)) /* who knows since when */
+        snprintf(out, size, "shard %u at %s does not answer (tried for %.1f s)%s%s", self->shard, self->endpoint,
+                 lost_s, colon, reason);
     else if (has_number(self))
         snprintf(out, size, "shard %u at %s has not answered for %.1f s%s%s", self->shard, self->endpoint, lost_s,
                  colon, reason);

@@ -168,8 +168,10 @@ static uint64_t unconfirmed(struct lane *const *lanes, uint32_t n)
     return sum;
 }
 
-/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait. */
-static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns)
+/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait; *at is
+ * the lane that it waited for. */
+static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
+                          struct lane **at)
 {
     bool in_turn = n > 1 && max_unconfirmed > 0; /* any lane may be the one that makes the rest small enough */
     for (uint32_t i = 0;; i = (i + 1) % n) {
@@ -178,6 +180,7 @@ static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_un
             return true;
         if (own == 0)
             continue;
+        *at = lanes[i];
         uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
         int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
         if (!wait_for(lanes[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
@@ -207,20 +210,16 @@ static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, 
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-/* Returns the lane that holds a flush up: one whose broker is away, or the one with the most items. */
-static struct lane *slowest(struct lane *const *lanes, uint32_t n)
+/* Writes what holds a flush up: a broker that is away, or what the lane that it waited for says. */
+static void explain_flush(struct lane *const *lanes, uint32_t n, struct lane *at, char *out, size_t size)
 {
-    struct lane *found = lanes[0];
-    bool found_away = false;
-    for (uint32_t i = 0; i < n; i++) {
-        bool away = conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED;
-        uint64_t own = lane_unconfirmed(lanes[i]);
-        if (own == 0 || found_away > away || (found_away == away && own <= lane_unconfirmed(found)))
-            continue;
-        found = lanes[i];
-        found_away = away;
-    }
-    return found;
+    for (uint32_t i = 0; i < n; i++)
+        if (lane_unconfirmed(lanes[i]) > 0 && conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED) {
+            explain(lanes[i], out, size);
+            return;
+        }
+    int used = n > 1 ? snprintf(out, size, "shard %u: ", conn_shard(at->conn)) : 0;
+    explain(at, out + used, size - (size_t)used);
 }
 
 rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err)
@@ -230,12 +229,13 @@ rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_f
         if (flush->max_unconfirmed != UINT64_MAX && lane_unconfirmed(lanes[i]) > 0)
             lane_hurry(lanes[i]);
     }
-    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns))
+    struct lane *at = lanes[0];
+    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns, &at))
         return report_rejections(lanes, n, err);
     if (conn_is_stopped())
         return conn_stopped(err);
     char why[450];
-    explain(slowest(lanes, n), why, sizeof why);
+    explain_flush(lanes, n, at, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(lanes, n),
                    (double)flush->timeout_ms / 1e3, why);
 }
