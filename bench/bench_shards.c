@@ -120,26 +120,45 @@ static void report_against_one(const struct options *options, const char *what, 
     report_row(options, &row);
 }
 
-/* Measures `clients` clients at each shard against as many at one broker. learner: one process in all. */
-static bool compare(const struct options *options, enum work work, bool library, bool learner, const char *what)
+/* One comparison. learner: one process in all. */
+struct comparison {
+    const char *what;
+    enum work work;
+    bool library, learner;
+};
+
+static const struct comparison rows[] = {
+    {"insert, thin clients", WORK_INSERT, false, false}, {"sample, thin clients", WORK_SAMPLE, false, false},
+    {"update, thin clients", WORK_UPDATE, false, false}, {"insert, libreplay", WORK_INSERT, true, false},
+    {"sample, libreplay", WORK_SAMPLE, true, false},     {"update, libreplay", WORK_UPDATE, true, false},
+    {"sample, one learner", WORK_SAMPLE, true, true},
+};
+
+static bool wanted(const struct options *options, const char *what)
+{
+    return !options->only || strstr(what, options->only);
+}
+
+/* Measures `clients` clients at each shard against as many at one broker. */
+static bool compare(const struct options *options, const struct comparison *row)
 {
     static struct set several, one;
     static struct figures figures[2];
     struct set *const sets[] = {&several, &one};
     bool ok = set_start(&several, options, options->shards, false) && set_start(&one, options, 1, false);
     for (uint32_t s = 0; s < 2 && ok; s++) {
-        uint32_t n = learner ? 1 : sets[s]->n * options->processes;
+        uint32_t n = row->learner ? 1 : sets[s]->n * options->processes;
         for (uint32_t i = 0; i < n && ok; i++)
-            ok = set_add(sets[s], i % sets[s]->n, work, library, 0);
+            ok = set_add(sets[s], i % sets[s]->n, row->work, row->library, 0);
         set_join(sets[s]);
     }
-    unsigned groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    unsigned groups = row->work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
     const struct phase phases[] = {{&several.all, groups, false}, {&one.all, groups, false}};
     ok = ok && run_phases(options, phases, 2, figures);
     if (ok)
-        report_against_one(options, what,
-                           learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards), figures,
-                           work != WORK_INSERT);
+        report_against_one(options, row->what,
+                           row->learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards),
+                           figures, row->work != WORK_INSERT);
     run_end(&several.all);
     run_end(&one.all);
     return ok;
@@ -309,14 +328,11 @@ int command_shards(struct options *options)
     options_settle(options);
     options->processes = processes;
     report_begin(options, "shards");
-    bool ok = compare(options, WORK_INSERT, false, false, "insert, thin clients") &&
-              compare(options, WORK_SAMPLE, false, false, "sample, thin clients") &&
-              compare(options, WORK_UPDATE, false, false, "update, thin clients") &&
-              compare(options, WORK_INSERT, true, false, "insert, libreplay") &&
-              compare(options, WORK_SAMPLE, true, false, "sample, libreplay") &&
-              compare(options, WORK_UPDATE, true, false, "update, libreplay") &&
-              compare(options, WORK_SAMPLE, true, true, "sample, one learner") && compare_skewed(options) &&
-              check_draws(options);
+    bool ok = true;
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++)
+        ok = !wanted(options, rows[i].what) || compare(options, &rows[i]);
+    ok = ok && (!wanted(options, "half of the actors") || compare_skewed(options));
+    ok = ok && (!wanted(options, "draws") || check_draws(options));
     report_end(options);
     return ok ? 0 : 1;
 }

@@ -85,6 +85,7 @@ static const struct cli_option rows[] = {
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
     {"shards", 0, "N", "of shards: brokers that are one (default 4)", 1, WHOLE(shards, 2, 32)},
+    {"only", 0, "TEXT", "of shards: rows whose name contains TEXT", 1, CLI_TEXT, AT(only)},
     {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
     {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
     {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
