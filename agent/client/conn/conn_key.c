@@ -41,11 +41,20 @@ bool conn_secure(const struct conn *self, void *socket)
             zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, key->secret_key, KEY_BYTES) == 0);
 }
 
+/* Gives the sockets of each shard a thread of the context. libzmq would choose the thread with the fewest sockets, but connections
+ * that begin at the same time do not count yet: several shards got one thread, while others had nothing to do. */
+static bool spread(const struct conn *self, void *socket)
+{
+    int threads = self->is_shard ? zmq_ctx_get(self->context, ZMQ_IO_THREADS) : 1;
+    uint64_t mask = UINT64_C(1) << (threads > 1 ? self->shard % (uint32_t)(threads < 64 ? threads : 64) : 0);
+    return threads <= 1 || zmq_setsockopt(socket, ZMQ_AFFINITY, &mask, sizeof mask) == 0;
+}
+
 bool conn_connect(const struct conn *self, void *socket, const char *endpoint)
 {
     int ipv6 = endpoint_is_ipv6(endpoint);
     return zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6) == 0 && conn_secure(self, socket) &&
-           zmq_connect(socket, endpoint) == 0;
+           spread(self, socket) && zmq_connect(socket, endpoint) == 0;
 }
 
 void conn_key_announced(struct conn *self, const uint8_t *public_key)
