@@ -548,6 +548,50 @@ static void a_batch_above_the_buffer_is_refused(void **state)
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
 
+static rp_sampler_stats stats_of(rp_sampler *sampler)
+{
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
+    return stats;
+}
+
+static void take_batches(rp_sampler *sampler, uint32_t n)
+{
+    rp_error err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        rp_batch *batch = NULL;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_release(&batch);
+    }
+}
+
+/* Batches ahead are as old as they are many: only a caller that waits for them gets more than it needs. */
+static void a_caller_that_waits_gets_more_batches_ahead(void **state)
+{
+    struct fixture *f = *state;
+    enum { LEAST = 2 * SHARDS, ROUNDS = 2000 };
+    struct timespec pause = {.tv_nsec = 100000};
+    insert(f->client, "uniform", 0, 200, NULL);
+    rp_sampler *sampler = new_sampler(f->client, "uniform", 32, 0);
+    uint64_t ahead = 0;
+    struct clock clock = clock_system();
+    int64_t end = clock_now(&clock) + WAIT * NS_PER_MS;
+    while (ahead <= LEAST && clock_now(&clock) < end) {
+        take_batches(sampler, 64);
+        rp_sampler_stats stats = stats_of(sampler);
+        ahead = stats.ready + stats.requested;
+    }
+    assert_true(ahead > LEAST);
+    for (uint32_t i = 0; i < ROUNDS && ahead > LEAST; i++) {
+        while (stats_of(sampler).requested) /* the caller is slower than the shards */
+            nanosleep(&pause, NULL);
+        ahead = stats_of(sampler).ready;
+        take_batches(sampler, 1);
+    }
+    assert_in_range(ahead, 1, LEAST);
+    rp_sampler_destroy(&sampler);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -561,6 +605,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
         cmocka_unit_test_setup_teardown(samplers_end_at_any_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_caller_that_waits_gets_more_batches_ahead, setup, teardown),
         cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
     };

@@ -78,6 +78,8 @@ static bool start_thread(struct mixer *self, pthread_t *thread, void *(*main)(vo
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
     bool started = pthread_create(thread, NULL, main, arg) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_setname_np(*thread, main == mixer_main ? "mixer" : "part");
     if (!started)
         __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED);
     return started;
@@ -148,7 +150,7 @@ static bool add_part(struct mixer *self, const rp_source *source, uint32_t numbe
     conn_hello_unref(&hello);
     options.beta = 0; /* weights are computed for the whole batch */
     options.max_bytes = reply_bytes(&self->options, options.batch_size);
-    if (!sample_source_init(&part->source, conn, source->table, &options, 4)) {
+    if (!sample_source_init(&part->source, conn, source->table, &options, MOST_AHEAD)) {
         sample_source_fini(&part->source);
         return false;
     }
@@ -285,7 +287,7 @@ static void seed(struct mixer *self)
 
 static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
 {
-    uint32_t parts = count_parts(sources, n), widest = 1;
+    uint32_t parts = count_parts(sources, n);
     if (parts == 0)
         return false;
     self->parts = calloc(parts, sizeof *self->parts);
@@ -296,12 +298,12 @@ static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
     if (!self->parts || !self->groups || !self->room || !self->counts || !self->sizes || !add_sources(self, sources, n))
         return false;
     for (uint32_t g = 0; g < self->n_groups; g++)
-        widest = self->groups[g].n > widest ? self->groups[g].n : widest;
-    self->capacity = self->options.in_flight > MOST_AHEAD * widest ? self->options.in_flight : MOST_AHEAD * widest;
+        self->widest = self->groups[g].n > self->widest ? self->groups[g].n : self->widest;
+    self->capacity =
+        self->options.in_flight > MOST_AHEAD * self->widest ? self->options.in_flight : MOST_AHEAD * self->widest;
     if (self->options.on_demand)
         self->capacity = 1;
-    self->window = self->options.in_flight > LEAST_AHEAD * widest ? self->options.in_flight : LEAST_AHEAD * widest;
-    self->window = self->window < self->capacity ? self->window : self->capacity;
+    self->window = self->most = 1; /* at least what there is to be: see set_window */
     self->inlined = self->options.on_demand || conn_is_hosted(self->parts[0].source.conn);
     self->pool = batch_pool_new(self->capacity + 2);
     seed(self);
@@ -320,7 +322,12 @@ struct mixer *mixer_new(const rp_source *sources, uint32_t n, const rp_sampler_o
     self->refs = 1;
     self->options = *options;
     self->n_sources = n;
-    pthread_mutex_init(&self->lock, NULL);
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr,
+                              PTHREAD_MUTEX_ADAPTIVE_NP); /* many threads hold it, each for less than a wake-up takes */
+    pthread_mutex_init(&self->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
     conn_cond_init(&self->work);
     conn_cond_init(&self->ready);
     bool made = make(self, sources, n);
@@ -380,6 +387,7 @@ static void ask_why(struct mixer *self)
 static bool wait_for_batch(struct mixer *self, int64_t timeout_ms)
 {
     int64_t deadline = conn_deadline(timeout_ms), ask_at = INT64_MAX;
+    bool waited = false;
     if (timeout_ms > 0 && deadline != INT64_MAX) {
         int64_t early = (deadline - conn_now()) / 4;
         ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
@@ -388,6 +396,9 @@ static bool wait_for_batch(struct mixer *self, int64_t timeout_ms)
         int64_t wake = self->inlined ? mixer_step(self) : INT64_MAX;
         if (has_batch(self) || self->error.status != RP_OK || has_ended(self))
             return true;
+        if (!waited)
+            plans_note_wait(self);
+        waited = true;
         int64_t now = conn_now();
         if (now >= deadline)
             return false;

@@ -38,9 +38,10 @@ enum deal { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE, DEAL_PLAIN, DEAL_UNKNOWN };
 #define SILENT_NS NS_PER_S
 #define AWAY_NS (NS_PER_S / 4)
 #define RETRY_NS (100 * NS_PER_MS)
-/* Batches ahead for each part of the widest group: at least, and as long as all of them take no more than these bytes. */
+/* Batches ahead for each part of the widest group: at least, and at most while the caller has to wait for batches that are under
+ * way and all of them take no more than these bytes. The fewer are ahead, the newer are the priorities that they were drawn with. */
 #define LEAST_AHEAD 2u
-#define MOST_AHEAD 8u
+#define MOST_AHEAD 32u
 #define AHEAD_BYTES (UINT64_C(64) << 20)
 
 struct pick {
@@ -132,7 +133,7 @@ struct plan {
     uint32_t *need;      /* [n_parts] items, of groups that are not queues */
     double *share;       /* [n_parts] used for the draw */
     struct copy *copies; /* [n_parts] */
-    uint32_t left;       /* copies that are not made yet */
+    uint32_t left;       /* copies that are not made yet; atomic */
     struct batch_join *join;
     rp_batch *batches;
 };
@@ -144,6 +145,7 @@ struct mixer {
     struct rng rng;
     bool inlined; /* the caller plans and decodes */
     uint32_t n_parts, n_groups, n_sources, n_shards;
+    uint32_t widest; /* parts of the widest group */
     struct part *parts;
     struct group *groups;
     double *room; /* working memory, [2 * n_parts] */
@@ -169,7 +171,8 @@ struct mixer {
     uint64_t asked;             /* items of plans that are not dealt */
     uint64_t got;               /* items of batches that are */
     uint32_t capacity;          /* plans */
-    uint32_t window;            /* of them: how many there may be now */
+    uint32_t window, most;      /* of them: how many there may be now, and how many if the caller waits */
+    uint32_t waits;             /* of the caller since the last burst, for batches under way */
     uint64_t head, build, tail; /* plans: next to take, next to deal out, next to draw; modulo capacity */
     struct plan *plans;
     rp_sampler_stats stats;
@@ -217,7 +220,7 @@ bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
 void part_deal(struct part *self, struct copy *copy);
 /* Drops the rows that no batch takes, unless earlier ones are being copied. */
 void part_drop_rows(struct part *self);
-/* Copies what is next; false: there is nothing. Released meanwhile. */
+/* Copies what was dealt to it; false: there is nothing. Released meanwhile. */
 bool part_copy(struct part *self);
 void part_fini(struct part *self);
 void *part_main(void *arg);
@@ -234,8 +237,10 @@ bool plans_due(const struct mixer *self);
 void plans_draw(struct mixer *self, int64_t now_ns);
 /* True if the next batch can be dealt out. */
 bool plans_wait_no_more(struct mixer *self);
-/* Sets how many plans there may be: the more the smaller they are, but no more than the limiters could pay for. */
-void plans_set_window(struct mixer *self, uint64_t batch_bytes);
+/* Sets how many plans there may be at most: the more the smaller they are, but no more than the limiters could pay for. */
+void plans_set_most(struct mixer *self, uint64_t batch_bytes);
+/* Notes that the caller found no batch. */
+void plans_note_wait(struct mixer *self);
 /* Pays the plans that the permits are enough for, and draws which parts give their items. */
 void plans_pay(struct mixer *self);
 /* Draws the items again that a part owes and cannot give. False: no other part can. */
@@ -251,7 +256,7 @@ bool plans_hurry_call(struct mixer *self);
 void plans_drop(struct mixer *self);
 /* Deals batches out while their items are there. Released meanwhile. */
 void plans_build(struct mixer *self);
-/* All parts have copied their rows: completes the batch. Released meanwhile. */
+/* All parts have copied their rows: completes the batch. Takes the lock. */
 void plan_finish(struct mixer *self, struct plan *plan);
 /* Returns a part's weight in draws of its group: 0 if it can give nothing. */
 double part_weight(const struct part *self);

@@ -406,7 +406,7 @@ static void note_size(struct part *self, const struct pick *pick, const rp_batch
         self->size = deal != DEAL_QUEUE ? size : size > n ? size - n : 0; /* items of a queue have left it */
 }
 
-/* Takes what was decoded from a reply. Lock held. */
+/* Takes what was decoded from the pick's reply, which stays the caller's. Lock held. */
 static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status, const rp_error *error)
 {
     struct mixer *mixer = self->mixer;
@@ -419,7 +419,7 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     note_size(self, pick, batches, status);
     if (status != RP_OK)
         note_error(self, status, error, now);
-    conn_reply_destroy(&pick->reply);
+    pick->reply = NULL;
     pick->batches = batches;
     self->rows += n;
     if (n)
@@ -462,7 +462,11 @@ bool part_decode(struct part *self)
         pthread_cond_signal(&mixer->ready);
         return false;
     }
+    struct conn_reply *reply = pick->reply;
     finish(self, pick, batches, status, &error);
+    pthread_mutex_unlock(&mixer->lock); /* a large message is not freed at once */
+    conn_reply_destroy(&reply);
+    pthread_mutex_lock(&mixer->lock);
     return true;
 }
 
@@ -526,7 +530,6 @@ void part_deal(struct part *self, struct copy *copy)
     copy->next = NULL;
     *self->copies_end = copy;
     self->copies_end = &copy->next;
-    pthread_cond_signal(&self->work);
 }
 
 /* Drops n rows that were copied from the front. */
@@ -563,19 +566,23 @@ bool part_copy(struct part *self)
 {
     struct mixer *mixer = self->mixer;
     struct copy *copy = self->copies;
+    uint32_t rows = 0;
     if (!copy)
         return false;
-    struct plan *plan = copy->plan;
-    self->copies = copy->next;
-    if (!self->copies)
-        self->copies_end = &self->copies;
+    self->copies = NULL;
+    self->copies_end = &self->copies;
     pthread_mutex_unlock(&mixer->lock);
-    for (uint32_t i = copy->first; i < copy->first + copy->n && plan->join; i++)
-        batch_join_copy(plan->join, i);
+    while (copy) {
+        struct plan *plan = copy->plan;
+        for (uint32_t i = copy->first; i < copy->first + copy->n && plan->join; i++)
+            batch_join_copy(plan->join, i);
+        rows += copy->rows;
+        copy = copy->next;
+        if (__atomic_sub_fetch(&plan->left, 1, __ATOMIC_ACQ_REL) == 0) /* otherwise the plan belongs to others now */
+            plan_finish(mixer, plan);
+    }
     pthread_mutex_lock(&mixer->lock);
-    consume(self, copy->rows);
-    if (--plan->left == 0)
-        plan_finish(mixer, plan);
+    consume(self, rows);
     return true;
 }
 

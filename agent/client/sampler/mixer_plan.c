@@ -24,6 +24,16 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
     return sum;
 }
 
+/* True if a part that has items was asked for them and has not answered. */
+static bool queue_comes(const struct mixer *self, const struct group *group)
+{
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        for (const struct pick *pick = self->parts[p].asked.first; pick && !self->parts[p].away; pick = pick->next)
+            if (pick->sure || pick->arrived)
+                return true;
+    return false;
+}
+
 /* ---- drawing ---- */
 
 /* Returns how many items the next batch has; 0: no batch now. */
@@ -56,21 +66,25 @@ static void draw(struct mixer *self, uint32_t count, int64_t now_ns)
     self->asked += count;
 }
 
-static uint32_t widest(const struct mixer *self)
+static uint32_t least_window(const struct mixer *self)
 {
-    uint32_t most = 1;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        most = self->groups[g].n > most ? self->groups[g].n : most;
-    return most;
+    uint32_t ahead = LEAST_AHEAD * self->widest, wanted = self->options.in_flight;
+    ahead = ahead > wanted ? ahead : wanted;
+    return ahead < self->capacity ? ahead : self->capacity;
 }
 
 /* A burst asks each part for about a batch or more, and several bursts are under way at once: while one is picked, another is sent,
  * and another decoded. */
+static uint32_t burst_size(const struct mixer *self)
+{
+    uint32_t burst = self->window / 8 > self->widest ? self->window / 8 : self->widest;
+    return burst < self->window / 2 ? burst : self->window / 2;
+}
+
 bool plans_due(const struct mixer *self)
 {
     uint64_t used = self->tail - self->head, room = self->window > used ? self->window - used : 0;
-    uint32_t burst = self->window / 4 > widest(self) ? self->window / 4 : widest(self);
-    return room >= 1 && room >= (burst < self->window / 2 ? burst : self->window / 2);
+    return room >= 1 && room >= burst_size(self);
 }
 
 /* Returns how many batches the limiters of a group could pay for, half of the way between their bounds. */
@@ -83,21 +97,42 @@ static uint32_t payable(const struct mixer *self, const struct group *group)
     return group->deal != DEAL_PERMITS || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
 }
 
-void plans_set_window(struct mixer *self, uint64_t batch_bytes)
+void plans_set_most(struct mixer *self, uint64_t batch_bytes)
 {
-    uint32_t least = LEAST_AHEAD * widest(self);
-    uint64_t window = batch_bytes ? AHEAD_BYTES / batch_bytes : self->capacity;
+    uint64_t most = batch_bytes ? AHEAD_BYTES / batch_bytes : self->capacity;
     for (uint32_t g = 0; g < self->n_groups; g++)
-        window = payable(self, &self->groups[g]) < window ? payable(self, &self->groups[g]) : window;
-    window = window > least ? window : least;
-    window = window > self->options.in_flight ? window : self->options.in_flight;
-    self->window = window < self->capacity ? (uint32_t)window : self->capacity;
+        most = payable(self, &self->groups[g]) < most ? payable(self, &self->groups[g]) : most;
+    self->most = most < self->capacity ? (uint32_t)most : self->capacity;
+}
+
+void plans_note_wait(struct mixer *self)
+{
+    const struct plan *front = plan_at(self, self->head);
+    bool comes = self->head < self->tail && front->state != PLAN_DRAWN;
+    for (uint32_t g = 0; g < self->n_groups && comes && front->state == PLAN_PAID; g++)
+        if (self->groups[g].deal == DEAL_QUEUE)
+            comes = queue_comes(self, &self->groups[g]);
+    self->waits += comes;
+}
+
+/* Lets more batches be under way while the caller waits for them, and fewer while it never does. */
+static void set_window(struct mixer *self)
+{
+    uint32_t least = least_window(self), most = self->most > least ? self->most : least;
+    if (2 * self->waits > burst_size(self))
+        self->window += (self->window + 3) / 4;
+    else if (self->waits == 0)
+        self->window -= (self->window + 15) / 16;
+    self->waits = 0;
+    self->window = self->window < least ? least : self->window > most ? most : self->window;
 }
 
 void plans_draw(struct mixer *self, int64_t now_ns)
 {
     if (!plans_due(self))
         return;
+    if (!self->options.on_demand)
+        set_window(self);
     if (self->build == self->tail)
         self->last_ns = now_ns; /* a stream without requests has not waited */
     for (uint32_t count; (count = next_count(self)) > 0;) {
@@ -400,16 +435,6 @@ static bool is_complete(const struct mixer *self, const struct plan *plan)
     return true;
 }
 
-/* True if a part that has items was asked for them and has not answered. */
-static bool queue_comes(const struct mixer *self, const struct group *group)
-{
-    for (uint32_t p = group->first; p < group->first + group->n; p++)
-        for (const struct pick *pick = self->parts[p].asked.first; pick && !self->parts[p].away; pick = pick->next)
-            if (pick->sure || pick->arrived)
-                return true;
-    return false;
-}
-
 /* With `flexible`, a plan takes the items that are in the queues now. */
 static void take_what_is_there(struct mixer *self, struct plan *plan)
 {
@@ -462,18 +487,18 @@ static void finish_batches(struct mixer *self, struct plan *plan)
             mixer_explain(self, batch->text, sizeof batch->text);
     }
     if (!self->options.on_demand)
-        plans_set_window(self, bytes);
+        plans_set_most(self, bytes);
 }
 
 void plan_finish(struct mixer *self, struct plan *plan)
 {
-    if (plan->join) {
-        pthread_mutex_unlock(&self->lock);
-        plan->batches = batch_join_finish(&plan->join);
-        pthread_mutex_lock(&self->lock);
+    rp_batch *batches = plan->join ? batch_join_finish(&plan->join) : NULL;
+    pthread_mutex_lock(&self->lock);
+    plan->batches = batches;
+    if (batches)
         finish_batches(self, plan);
-    }
     plan->state = PLAN_READY;
+    pthread_mutex_unlock(&self->lock);
     pthread_cond_signal(&self->ready);
 }
 
@@ -559,5 +584,8 @@ void plans_build(struct mixer *self)
             while (part_copy(&self->parts[p]))
                 ;
     }
+    for (uint32_t p = 0; p < self->n_parts; p++) /* once for all batches: waking a thread costs more than a copy */
+        if (self->parts[p].copies)
+            pthread_cond_signal(&self->parts[p].work);
     pthread_cond_signal(&self->ready);
 }
