@@ -111,8 +111,10 @@ void parent_stop(struct parent *self, int signal_number)
 {
     self->stopping = true;
     for (uint32_t i = 0; i < self->n; i++) {
-        if (self->shards[i].pid)
+        if (self->shards[i].pid) {
             kill(self->shards[i].pid, signal_number);
+            kill(self->shards[i].pid, SIGCONT); /* a process that is stopped would never take the other signal */
+        }
         shard_close_link(&self->shards[i]);
     }
 }

@@ -112,6 +112,7 @@ def shards_come_back(folder):
         taker.close()
         wait_for("the shard's return", lambda: answers(ports[1]))
         assert parent.ready() == ports
+        os.kill(parent.children()[0], signal.SIGSTOP)   # a shard that is stopped ends, too
         assert parent.end() == 0
 
 
