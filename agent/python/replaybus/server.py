@@ -177,7 +177,7 @@ class Server:
             try:
                 self.process.wait(timeout)
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                os.killpg(self.process.pid, signal.SIGKILL)  # with all shards: they are its group
                 self.process.wait()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

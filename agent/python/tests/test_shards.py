@@ -1,5 +1,8 @@
 """A broker with shards, and samplers over several sources."""
 import collections
+import os
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,3 +131,27 @@ def test_torch_takes_sources(client):
         assert len(batch.source) == 16 and batch.to("cpu").shard.tolist() == (batch.key >> 56).tolist()
     with pytest.raises(TypeError):
         rt.Sampler(client)
+
+
+def test_a_shard_is_killed(shards, client):
+    """Samples go on without it, its key is missing afterwards, and it is written to again when it is back."""
+    if shards.process is None:
+        pytest.skip("shards are threads of this process")
+    keys = fill(client, "uniform", 60)
+    parent = shards.process.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    before = [int(pid) for pid in children.read_text().split()]
+    with client.sampler("uniform", 32) as sampler:
+        assert set(sampler.next(20).shard) <= set(range(N))
+        os.kill(before[1], signal.SIGKILL)
+        while 1 in sampler.next(20).shard:  # what was requested ahead
+            pass
+        lost = (keys >> np.uint64(56)) == 1
+        assert client.update("uniform", keys[~lost], np.ones((~lost).sum())).applied == (~lost).sum()
+        while len(children.read_text().split()) < N or client.state()["connected_shards"] < N:
+            assert set(sampler.next(20).shard) <= {0, 2}
+        assert client.update("uniform", keys[lost], np.ones(lost.sum())).missing == lost.sum()
+        fill(client, "uniform", 60)
+        while 1 not in sampler.next(20).shard:
+            pass
+    assert client.info("uniform")["tables"][0]["size"] == 120 - lost.sum()
