@@ -68,7 +68,9 @@ static bool count_allowed(struct schema_reader *r, const struct schema_row *row,
     const char *things = row->type == SCHEMA_OPTIONS ? "keys" : "elements";
     if (schema_row_bounded(row) && ((double)count < row->min || (double)count > row->max)) {
         char bounds[128];
-        schema_format_bounds(row, bounds, sizeof bounds);
+        struct schema_row counted = *row;
+        counted.choices = NULL; /* words such as auto stand for the whole list */
+        schema_format_bounds(&counted, bounds, sizeof bounds);
         schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must have %s %s, not %zu", bounds,
                          things, count);
         return false;
