@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,7 +86,9 @@ static void print_file(const char *dir, const char *name)
 
 pid_t process_spawn(const char *const *argv, int out, int err)
 {
-    const struct spawn spawn = {.argv = argv, .in = SPAWN_KEEP, .out = out, .err = err};
+    /* Nobody is left of a test that dies. The kernel watches the thread that starts a process, so only the main one will do. */
+    bool main_thread = gettid() == getpid();
+    const struct spawn spawn = {.argv = argv, .in = SPAWN_KEEP, .out = out, .err = err, .dies_with_us = main_thread};
     int error;
     pid_t pid = spawn_start(&spawn, &error);
     if (pid < 0)
