@@ -21,6 +21,7 @@
 #define DRAWS 1000000u
 #define DRAW_SEEDS 10u
 #define LEAST_P 0.01
+#define EXPONENT 0.6 /* of the table: mass = priority to this power */
 
 /* ---- sets of shards ---- */
 
@@ -77,13 +78,22 @@ static bool set_start(struct set *self, const struct options *options, uint32_t 
 }
 
 /* Starts a client: thin ones work with one shard, libreplay with all. */
-static bool set_add(struct set *self, uint32_t shard, enum work work, bool library, double rate)
+static bool set_add(struct set *self, uint32_t shard, enum work work, bool library)
 {
     struct options one = self->options[shard];
     one.clients = one.processes = 1;
     one.library = library;
-    one.rate = rate;
     return run_add_load(&one, &self->shards[shard], work);
+}
+
+/* Starts a thin writer of `rate` items/s whose priorities are `heavier` times as high as usual. */
+static bool set_add_actor(struct set *self, uint32_t shard, double rate, double heavier)
+{
+    struct options one = self->options[shard];
+    one.clients = one.processes = 1;
+    one.rate = rate;
+    one.heavier = heavier;
+    return run_add_load(&one, &self->shards[shard], WORK_INSERT);
 }
 
 /* Makes one party of all shards. */
@@ -149,7 +159,7 @@ static bool compare(const struct options *options, const struct comparison *row)
     for (uint32_t s = 0; s < 2 && ok; s++) {
         uint32_t n = row->learner ? 1 : sets[s]->n * options->processes;
         for (uint32_t i = 0; i < n && ok; i++)
-            ok = set_add(sets[s], i % sets[s]->n, row->work, row->library, 0);
+            ok = set_add(sets[s], i % sets[s]->n, row->work, row->library);
         set_join(sets[s]);
     }
     unsigned groups = row->work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
@@ -164,36 +174,50 @@ static bool compare(const struct options *options, const struct comparison *row)
     return ok;
 }
 
-/* Actors with a steady rate, half of them at one shard, and a learner that the limiter holds to the ratio. */
-static bool compare_skewed(const struct options *given)
+/* How a load is skewed: half of the actors at one shard, or items there with so much more mass. */
+struct skew {
+    const char *what;
+    bool crowded;
+    double mass;
+};
+
+static const struct skew skews[] = {{"half of the actors at one shard", true, 1}, {"masses 3:1", false, 3}};
+
+static bool add_actors(struct set *self, const struct skew *skew)
+{
+    uint32_t n = self->n, actors = 2 * n;
+    bool ok = true;
+    for (uint32_t i = 0; i < actors && ok; i++) {
+        uint32_t shard = !skew || !skew->crowded ? i % n : i < n ? 0 : 1 + i % (n - 1);
+        ok = set_add_actor(self, shard, ACTORS_RATE / actors, skew && shard == 0 ? pow(skew->mass, 1 / EXPONENT) : 1);
+    }
+    return ok;
+}
+
+/* Actors with a steady rate, evenly and skewed, and a learner that the limiter holds to the ratio. */
+static bool compare_skewed(const struct options *given, const struct skew *skew)
 {
     static struct set even, skewed;
     static struct figures figures[2];
     struct options options = *given;
-    char limiter[160];
-    uint32_t n = options.shards > 2 ? options.shards : 2, actors = 2 * n;
-    snprintf(limiter, sizeof limiter,
-             "kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, error_buffer: %u",
+    char text[160];
+    uint32_t n = options.shards > 2 ? options.shards : 2;
+    snprintf(text, sizeof text, "kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, error_buffer: %u",
              4 * n * options.batch);
-    options.limiter = limiter;
-    bool ok = set_start(&even, &options, n, true) && set_start(&skewed, &options, n, true);
-    for (uint32_t i = 0; i < actors && ok; i++)
-        ok = set_add(&even, i % n, WORK_INSERT, false, ACTORS_RATE / actors) &&
-             set_add(&skewed, i < n ? 0 : 1 + i % (n - 1), WORK_INSERT, false, ACTORS_RATE / actors);
-    ok = ok && set_add(&even, 0, WORK_SAMPLE, true, 0) && set_add(&skewed, 0, WORK_SAMPLE, true, 0);
+    options.limiter = text;
+    bool ok = set_start(&even, &options, n, true) && set_start(&skewed, &options, n, true) && add_actors(&even, NULL) &&
+              add_actors(&skewed, skew);
+    ok = ok && set_add(&even, 0, WORK_SAMPLE, true) && set_add(&skewed, 0, WORK_SAMPLE, true);
     set_join(&even);
     set_join(&skewed);
     const struct phase phases[] = {{&skewed.all, GROUP_WRITE | GROUP_ASK, false},
                                    {&even.all, GROUP_WRITE | GROUP_ASK, false}};
     ok = ok && run_phases(&options, phases, 2, figures);
     if (ok) {
-        uint32_t repeats = figures[0].n;
-        report_value(given, "samples/s, half of the actors at one shard", spread_of(figures[0].rate[1], repeats).median,
-                     0, "items/s");
-        report_value(given, "samples/s, actors spread evenly", spread_of(figures[1].rate[1], repeats).median, 0,
-                     "items/s");
-        report_value(given, "half of the actors at one shard / evenly",
-                     spread_ratio(figures[0].rate[1], figures[1].rate[1], repeats).median, GOAL_SKEWED, "ratio");
+        snprintf(text, sizeof text, "samples/s, %s / evenly", skew->what);
+        report_value(given, "samples/s, evenly", spread_of(figures[1].rate[1], figures[0].n).median, 0, "items/s");
+        report_value(given, text, spread_ratio(figures[0].rate[1], figures[1].rate[1], figures[0].n).median,
+                     GOAL_SKEWED, "ratio");
     }
     run_end(&even.all);
     run_end(&skewed.all);
@@ -234,7 +258,8 @@ static void prepare_draws(const struct draws *self, rp_client *client, uint64_t 
     if (!writer || rp_writer_flush(writer, 0, 30000, &err) != RP_OK)
         fail(self->lane, err.text);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++) /* items of a shard have weights 1 and 3, and the table exponent 0.6 */
-        priorities[i] = pow((keys[i] >> 56 ? 1.0 : 3.0) / by_shard[keys[i] >> 56] * (1 + 2 * (i % 2)), 1 / 0.6) * 1e3;
+        priorities[i] =
+            pow((keys[i] >> 56 ? 1.0 : 3.0) / by_shard[keys[i] >> 56] * (1 + 2 * (i % 2)), 1 / EXPONENT) * 1e3;
     if (rp_priorities_update(client, LOAD_TABLE, keys, priorities, DRAW_ITEMS, 30000, NULL, &err) != RP_OK)
         fail(self->lane, err.text);
     rp_writer_destroy(&writer, 30000, NULL);
@@ -290,7 +315,7 @@ static void draw_all(void *ctx)
         fail(self->lane, err.text);
     prepare_draws(self, client, keys, priorities);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++)
-        sum += priorities[i] = pow((float)priorities[i], 0.6);
+        sum += priorities[i] = pow((float)priorities[i], EXPONENT);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++)
         priorities[i] /= sum;
     for (uint32_t seed = 0; seed < DRAW_SEEDS; seed++) {
@@ -331,7 +356,8 @@ int command_shards(struct options *options)
     bool ok = true;
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++)
         ok = !wanted(options, rows[i].what) || compare(options, &rows[i]);
-    ok = ok && (!wanted(options, "half of the actors") || compare_skewed(options));
+    for (uint32_t i = 0; i < sizeof skews / sizeof skews[0] && ok; i++)
+        ok = !wanted(options, skews[i].what) || compare_skewed(options, &skews[i]);
     ok = ok && (!wanted(options, "draws") || check_draws(options));
     report_end(options);
     return ok ? 0 : 1;

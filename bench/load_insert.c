@@ -161,7 +161,7 @@ static size_t place(const struct writer *self, const struct pb_array *array)
 }
 
 /* Encodes the header of a message of n items, each with a chunk of one step. */
-static void encode_head(struct writer *self, uint32_t size)
+static void encode_head(struct writer *self, uint32_t size, double heavier)
 {
     uint32_t n = self->n, zero = 0;
     uint64_t *numbers = calloc(n, 8), first = 1;
@@ -174,7 +174,7 @@ static void encode_head(struct writer *self, uint32_t size)
         numbers[i] = i;
         ones[i] = 1;
         sizes[i] = size;
-        priorities[i] = 0.01 + rng_unit(&rng);
+        priorities[i] = (0.01 + rng_unit(&rng)) * heavier;
     }
     struct wire_ingest_out out = {.session = self->session,
                                   .epoch = self->epoch,
@@ -213,7 +213,7 @@ static void make_head(struct load *load, struct writer *self)
 {
     uint32_t size = (uint32_t)load->options->size;
     self->packed = size >= OWN_FRAME_BYTES ? 0 : self->n;
-    encode_head(self, size);
+    encode_head(self, size, load->options->heavier > 0 ? load->options->heavier : 1);
     struct wire_ingest in;
     rp_error err;
     if (!self->head || wire_read_ingest(self->head, self->head_size, &in, &err) != RP_OK)

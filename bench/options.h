@@ -30,6 +30,7 @@ struct options {
     uint32_t io_threads;
     uint32_t shards;
     double rate;       /* items/s that writers offer; 0: unlimited */
+    double heavier;    /* factor of their priorities; 0: 1 */
     const char *only;  /* rows whose name contains it; NULL: all */
     const char *dir;   /* folder for files; NULL: beside the run's other files */
     const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
