@@ -265,7 +265,7 @@ void link_watch(struct conn *self, int64_t now_ns)
     const char *why = NULL;
     while (next_event(self, &event, &value)) {
         if (event == ZMQ_EVENT_CONNECT_RETRIED)
-            why = "connection refused";
+            why = why ? why : "connection refused"; /* what came before it says more */
         else if (event == ZMQ_EVENT_DISCONNECTED && self->link == LINK_UP)
             why = "disconnected";
         else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH &&
