@@ -240,7 +240,7 @@ static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
             break;
     }
     char why[400];
-    conn_describe(pending->conn, why, sizeof why);
+    conn_describe(self->lanes[0]->conn, why, sizeof why);
     return err_set(err, RP_UNAVAILABLE, "no shard has opened a session within %g s%s%s", (double)timeout_ms / 1e3,
                    why[0] ? ": " : "", why);
 }
