@@ -184,6 +184,8 @@ static void explain_end(const struct plan_input *input, const struct plan_load *
     else if (free_cores(input, best) < SHARD_CORES)
         text_add(text, ", but only %.2g of %.3g cores are left for more shards", free_cores(input, best),
                  home_cores(input));
+    else if (refused && gain(refused, best) < 0)
+        text_add(text, ", but %u shards gave %.0f%% less", refused->shards, -100.0 * gain(refused, best));
     else if (refused)
         text_add(text, ", but %u shards gave only %+.0f%%", refused->shards, 100.0 * gain(refused, best));
     else if (2 * best->shards > input->most_shards)
