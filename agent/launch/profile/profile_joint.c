@@ -36,7 +36,8 @@ static void shorten(const struct profile *self, uint32_t actors, uint32_t learne
     if (limiter->kind == LIMITER_MIN_SIZE)
         return;
     uint32_t shards = options->shards ? options->shards : config_shards(&self->config->broker);
-    double room = fmax(fmax(8.0, 2.0 * shards) * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
+    /* For each shard as much as for a broker alone: with less room, more shards would look slower than they are. */
+    double room = shards * fmax(8.0 * batch, JOINT_BUFFER_S * rate * limiter->samples_per_insert);
     if (limiter->error_buffer > room)
         options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
     bool bounds =
