@@ -1,8 +1,10 @@
 /* Writers and samplers over four real shards: one table, the right probabilities, one ratio, and shards that die. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -170,6 +172,73 @@ static void items_of_all_shards_are_sampled_by_priority(void **state)
     /* Mean 299, standard deviation 24.5: 5 of them happen once in a million runs. */
     assert_true(chi < 299 + 5 * 24.5);
     rp_sampler_destroy(&sampler);
+}
+
+struct changer {
+    rp_client *client;
+    uint64_t keys[SHARDS][256];
+    uint32_t n[SHARDS];
+    atomic_bool stop;
+};
+
+/* Makes one shard after another heavy, and the one before light again. */
+static void *change_masses(void *arg)
+{
+    struct changer *self = arg;
+    rp_error err = {0};
+    double priorities[256];
+    for (uint32_t turn = 0; !self->stop; turn++) {
+        uint32_t s = turn / 2 % SHARDS;
+        for (uint32_t i = 0; i < self->n[s]; i++)
+            priorities[i] = turn % 2 ? 1 : 8;
+        ok(rp_priorities_update(self->client, "prioritized", self->keys[s], priorities, self->n[s], WAIT, NULL, &err),
+           &err);
+    }
+    return NULL;
+}
+
+/* The mean of 1 / (N probability) over the items of a shard is the shard's part of all items, whatever masses the draws were made
+ * with. */
+static void weights_are_exact_while_masses_change(void **state)
+{
+    struct fixture *f = *state;
+    enum { ITEMS = 240, BATCHES = 1500, BATCH = 64 };
+    struct changer changer = {.client = f->client};
+    rp_error err = {0};
+    rp_batch *batch;
+    double sum[SHARDS] = {0}, squares[SHARDS] = {0};
+    rp_writer *writer = new_writer(f->client);
+    for (int32_t i = 0; i < ITEMS; i++) {
+        uint64_t key;
+        ok(insert_one(writer, "prioritized", i, 1, WAIT, &key, &err), &err);
+        changer.keys[key >> 56][changer.n[key >> 56]++] = key;
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, change_masses, &changer), 0);
+    rp_sampler *samplers[] = {new_sampler(f->client, "prioritized", BATCH, 0),
+                              new_sampler(f->client, "prioritized", BATCH, 1)};
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        double here[SHARDS] = {0};
+        ok(rp_sampler_next(samplers[b % 8 == 0], &batch, WAIT, &err), &err);
+        rp_batch_arrays arrays = arrays_of(batch);
+        for (uint32_t i = 0; i < BATCH; i++)
+            here[arrays.shard[i]] += 1 / (ITEMS * arrays.probability[i] * BATCH);
+        for (uint32_t s = 0; s < SHARDS; s++) {
+            sum[s] += here[s];
+            squares[s] += here[s] * here[s];
+        }
+        rp_batch_release(&batch);
+    }
+    changer.stop = true;
+    pthread_join(thread, NULL);
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        double mean = sum[s] / BATCHES, part = (double)changer.n[s] / ITEMS;
+        double error = sqrt((squares[s] / BATCHES - mean * mean) / BATCHES);
+        assert_true(fabs(mean - part) < 5.5 * error);
+    }
+    rp_sampler_destroy(&samplers[0]);
+    rp_sampler_destroy(&samplers[1]);
 }
 
 static void updates_and_deletes_find_their_shard(void **state)
@@ -600,6 +669,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(items_of_all_shards_are_sampled_by_priority, setup, teardown),
+        cmocka_unit_test_setup_teardown(weights_are_exact_while_masses_change, setup, teardown),
         cmocka_unit_test_setup_teardown(updates_and_deletes_find_their_shard, setup, teardown),
         cmocka_unit_test_setup_teardown(the_ratio_holds_over_all_shards, setup, teardown),
         cmocka_unit_test_setup_teardown(a_queue_gives_each_item_once, setup, teardown),
