@@ -573,6 +573,40 @@ static void samplers_end_at_any_time(void **state)
     }
 }
 
+/* Returns the samples that the limiters of all shards have counted. */
+static uint64_t charged(rp_client *client, const char *table)
+{
+    rp_info *info = NULL;
+    rp_error err = {0};
+    ok(rp_admin_info(client, table, 0, WAIT, &info, &err), &err);
+    uint64_t samples = info->tables[0].limiter.samples;
+    rp_info_free(&info);
+    return samples;
+}
+
+/* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */
+static void what_a_sampler_leaves_charged(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    uint64_t given = 0;
+    enum { BATCH = 4 };
+    insert(f->client, "ratio", 0, 200, NULL);
+    for (uint32_t on_demand = 2; on_demand-- > 0;) {
+        rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, on_demand);
+        for (uint32_t i = 0; i < 20; i++, given += BATCH) {
+            ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+            rp_batch_release(&batch);
+            if (on_demand)
+                assert_int_equal(charged(f->client, "ratio"), given + BATCH);
+        }
+        rp_sampler_destroy(&sampler);
+        uint64_t left = charged(f->client, "ratio") - given;
+        assert_in_range(left, 0, on_demand ? 0 : 48 * SHARDS * BATCH);
+    }
+}
+
 /* Demonstrations beside replay: a fixed share of each batch's items. */
 static void sources_with_shares(void **state)
 {
@@ -680,6 +714,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
         cmocka_unit_test_setup_teardown(samplers_end_at_any_time, setup, teardown),
         cmocka_unit_test_setup_teardown(a_caller_that_waits_gets_more_batches_ahead, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_a_sampler_leaves_charged, setup, teardown),
         cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
     };
