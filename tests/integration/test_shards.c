@@ -513,6 +513,25 @@ static void distinct_and_flexible_batches(void **state)
         }
         rp_sampler_destroy(&sampler);
     }
+    options.batch_size = ITEMS + 1; /* waits for another item, and does without it when the time is over */
+    options.on_demand = 1;
+    rp_sampler *larger = rp_sampler_new(f->client, "uniform", &options, &err);
+    options.on_demand = 0;
+    rp_sampler *ahead = rp_sampler_new(f->client, "uniform", &options, &err);
+    rp_batch *all;
+    ok(rp_sampler_next(larger, &all, 50, &err), &err);
+    assert_int_equal(arrays_of(all).n, ITEMS);
+    rp_batch_release(&all);
+    assert_int_equal(rp_sampler_next(ahead, &all, 50, &err), RP_DEADLINE_EXCEEDED);
+    insert(f->client, "uniform", ITEMS, 1, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        ok(rp_sampler_next(i ? ahead : larger, &all, WAIT, &err), &err);
+        assert_int_equal(arrays_of(all).n, ITEMS + 1);
+        rp_batch_release(&all);
+    }
+    rp_sampler_destroy(&larger);
+    rp_sampler_destroy(&ahead);
+    options.batch_size = BATCH;
     options.distinct = options.on_demand = 0;
     options.flexible = 1;
     rp_sampler *sampler = rp_sampler_new(f->client, "ratio", &options, &err);

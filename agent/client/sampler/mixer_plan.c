@@ -143,8 +143,9 @@ void plans_draw(struct mixer *self, int64_t now_ns)
 
 /* ---- paying ---- */
 
-/* True if parts of the group can give items, and all that are there have told their masses. */
-static bool group_has_items(const struct mixer *self, const struct group *group)
+/* True if parts of the group can give items, `want` different ones if they are to be distinct, and all that are there have told their
+ * masses. */
+static bool group_has_items(const struct mixer *self, const struct group *group, uint32_t want)
 {
     double mass = 0;
     uint64_t size = 0, min_size = 0;
@@ -157,7 +158,8 @@ static bool group_has_items(const struct mixer *self, const struct group *group)
             min_size += self->parts[p].min_size;
         }
     }
-    return mass > 0 && (group->deal != DEAL_MASS || size >= min_size);
+    bool enough = !self->options.distinct || self->options.flexible || size >= want;
+    return mass > 0 && enough && (group->deal != DEAL_MASS || size >= min_size);
 }
 
 /* True if nobody has room for more samples and no answer about that is under way. */
@@ -192,7 +194,7 @@ static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool f
         return false;
     if (!is_dealt(group->deal) || want == 0)
         return true;
-    if (!group_has_items(self, group))
+    if (!group_has_items(self, group, want))
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
@@ -348,7 +350,7 @@ static void hurry_drawn(struct mixer *self, struct plan *plan)
     for (uint32_t g = 0; g < self->n_groups; g++) {
         struct group *group = &self->groups[g];
         uint64_t have = group->deal == DEAL_PERMITS ? group->stock : plan->of_group[g];
-        if (is_dealt(group->deal) && !group_has_items(self, group))
+        if (is_dealt(group->deal) && !group_has_items(self, group, self->options.whole ? plan->of_group[g] : 0))
             have = 0;
         if (group->deal == DEAL_UNKNOWN || self->options.whole)
             have = have < plan->of_group[g] || group->deal == DEAL_UNKNOWN ? 0 : have;

@@ -65,6 +65,9 @@ static void explain_group(struct mixer *self, struct group *group, char *out, si
     } else if (group->deal == DEAL_MASS && n < min_size) {
         add(out, size, "table '%s' has %llu items on all shards, min_size is %llu; ",
             self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)min_size);
+    } else if (self->options.distinct && n < want && n > 0 && group->deal != DEAL_PLAIN) {
+        add(out, size, "table '%s' has %llu items, and a batch of %llu is without replacement; ",
+            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)want);
     } else if (n == 0 && group->deal != DEAL_PLAIN) {
         add(out, size, "table '%s' is empty; ", self->parts[group->first].source.table);
     }

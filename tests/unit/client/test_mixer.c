@@ -191,6 +191,18 @@ static void replies_with_items(void **state)
         assert_int_equal(rp_sampler_next(sampler, &batch, WAIT_MS, &err), RP_BAD_MESSAGE);
         rp_sampler_destroy(&sampler);
     }
+    fakepeer_write(&f->peers[0], &f->peers[0].surplus, 0);
+    for (uint32_t i = 0; i < 2; i++) { /* the other shard gives the items that cannot be used */
+        rp_sampler *sampler = new_sampler(f, i, 0, &err);
+        for (uint32_t got = 0, tries = 0; got < 8; tries++) {
+            rp_status status = rp_sampler_next(sampler, &batch, WAIT_MS, &err);
+            if (tries == 100 || (status != RP_OK && status != RP_BAD_MESSAGE))
+                fail_msg("%u batches of %u: %s", got, tries, err.text);
+            got += status == RP_OK;
+            rp_batch_release(&batch);
+        }
+        rp_sampler_destroy(&sampler);
+    }
 }
 
 /* One shard that answers is enough to begin, and a new sampler waits for the others but shortly. */
