@@ -139,6 +139,9 @@ const char *config_shard_endpoint(const struct broker_config *config, uint32_t s
 rp_status config_become_shard(struct broker_config *config, rp_error *err);
 /* RP_FAILED_PRECONDITION: the tables in the folder (NULL: there is none) were written by another number of shards. */
 rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err);
+/* Makes the folders of all shards in the folder (NULL: there is none), before any of them starts. Otherwise a first start that fails
+ * halfway would look like that of fewer shards. A shard whose folder cannot be made says so itself. */
+void config_make_parts(const struct broker_config *config, const char *folder);
 /* Reports what shards cannot do. */
 void config_check_shards(const struct broker_config *config, struct schema_report *report);
 /* The sentence about a sampler, whose name it takes, that shards cannot use. */

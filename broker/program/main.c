@@ -278,6 +278,7 @@ static int run_parent(struct options *options, struct broker_config *config, con
     }
     if (config->http[0])
         options->has_page_key = key_make(&options->page_key, "page", NULL) == RP_OK;
+    config_make_parts(config, config_folder(config));
     int status = shards_run(config, path, options->again, run_child, options);
     key_wipe(&options->page_key);
     return status;

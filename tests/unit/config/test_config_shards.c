@@ -309,14 +309,35 @@ static void a_broker_alone_says_nothing_of_shards(void **state)
     assert_int_equal(embed_table(embed, "t")->in.size, 2);
 }
 
-static rp_status folder_of(const char *keys)
+/* With a configured seed a run is repeatable, and its shards do not draw the same numbers all the same. */
+static void shards_draw_different_numbers(void **state)
+{
+    (void)state;
+    uint64_t seeds[3];
+    for (int i = 0; i < 3; i++) {
+        struct embed embed;
+        char more[200];
+        snprintf(more, sizeof more, "seed: 5\nshards: [ipc:///tmp/a, ipc:///tmp/b]\nshard: %d\n", i % 2);
+        embed_start(&embed, "  - {name: t, max_size: 100}\n", more);
+        seeds[i] = embed_table(&embed, "t")->seed;
+        embed_stop(&embed);
+    }
+    assert_true(seeds[0] != seeds[1] && seeds[0] == seeds[2]);
+}
+
+static rp_status folder_at(const char *keys, const char *folder)
 {
     char yaml[2000];
     snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
     read(yaml);
-    rp_status status = config_check_folder(&config, tempdir_at("tables"), NULL);
+    rp_status status = config_check_folder(&config, tempdir_at(folder), NULL);
     end();
     return status;
+}
+
+static rp_status folder_of(const char *keys)
+{
+    return folder_at(keys, "tables");
 }
 
 static void write_file(const char *path)
@@ -344,6 +365,13 @@ static void tables_of_other_shards_are_refused(void **state)
     assert_int_equal(folder_of("shards: 1\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\ncheckpoint: {load: none}\n"), RP_OK);
+    /* A start that fails before all shards have written is one of all shards. */
+    read("shards: 3\n" TABLES);
+    config_make_parts(&config, tempdir_at("new/tables"));
+    end();
+    write_file("new/tables/shard-0/segment-00000001.replay");
+    assert_int_equal(folder_at("shards: 3\n", "new/tables"), RP_OK);
+    assert_int_equal(folder_at("shards: 2\n", "new/tables"), RP_FAILED_PRECONDITION);
     /* Listed brokers are alone with their folders. */
     assert_int_equal(folder_of("shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2, tcp://127.0.0.1:3]\n"), RP_OK);
 }
@@ -360,6 +388,7 @@ int main(void)
         cmocka_unit_test(one_open_shard_is_enough_for_keys),
         cmocka_unit_test(a_count_and_a_list_read_back),
         cmocka_unit_test_setup_teardown(tables_of_other_shards_are_refused, tempdir_enter, tempdir_leave),
+        cmocka_unit_test(shards_draw_different_numbers),
         EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
                    "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n"),
         EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL),
