@@ -5,11 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/base/error.h"
+
+#define PATH_BYTES 4096u
 
 static bool is_token(const char *text)
 {
@@ -40,27 +43,33 @@ static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *
     return RP_OK;
 }
 
-static rp_status token_write(int fd, const char *path, char token[TOKEN_TEXT], rp_error *err)
+/* Several shards make it at the same time: the first one's counts, and it is there as a whole or not at all. */
+static rp_status token_make(const char *path, char token[TOKEN_TEXT], rp_error *err)
 {
+    char temporary[PATH_BYTES + 8];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return err_set(err, RP_IO, "cannot make the token %s: %s", path, strerror(errno));
     http_make_token(token);
-    bool ok = dprintf(fd, "%s\n", token) == TOKEN_TEXT;
+    bool written = dprintf(fd, "%s\n", token) == TOKEN_TEXT;
     int error = errno;
-    ok = close(fd) == 0 && ok;
-    if (ok)
+    bool ok = close(fd) == 0 && written;
+    bool made = ok && link(temporary, path) == 0;
+    if (!made && written)
+        error = errno;
+    unlink(temporary);
+    if (made)
         return RP_OK;
-    unlink(path);
-    return err_set(err, RP_IO, "cannot write the token %s: %s", path, strerror(error));
+    return ok && error == EEXIST ? token_read(path, token, err)
+                                 : err_set(err, RP_IO, "cannot write the token %s: %s", path, strerror(error));
 }
 
 rp_status token_open(const char *folder, char token[TOKEN_TEXT], rp_error *err)
 {
-    char path[4096];
+    char path[PATH_BYTES];
+    struct stat facts;
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, TOKEN_FILE) >= sizeof path)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0)
-        return token_write(fd, path, token, err);
-    if (errno == EEXIST)
-        return token_read(path, token, err);
-    return err_set(err, RP_IO, "cannot make the token %s: %s", path, strerror(errno));
+    return lstat(path, &facts) == 0 ? token_read(path, token, err) : token_make(path, token, err);
 }

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +45,41 @@ static void tokens_are_made_once_and_kept_secret(void **state)
     assert_int_equal(token_open(folder, again, &err), RP_IO);
 }
 
+static char shared[] = "/tmp/replay-token-XXXXXX";
+
+static void *open_shared(void *out)
+{
+    rp_error err = {0};
+    return (void *)(intptr_t)(token_open(shared, out, &err) == RP_OK);
+}
+
+/* Shards start together: all have the token that one of them has made. */
+static void shards_make_one_token(void **state)
+{
+    (void)state;
+    enum { SHARDS = 6, TIMES = 30 };
+    char tokens[SHARDS][TOKEN_TEXT], path[64];
+    pthread_t threads[SHARDS];
+    assert_non_null(mkdtemp(shared));
+    snprintf(path, sizeof path, "%s/%s", shared, TOKEN_FILE);
+    for (uint32_t round = 0; round < TIMES; round++) {
+        for (uint32_t i = 0; i < SHARDS; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, open_shared, tokens[i]), 0);
+        for (uint32_t i = 0; i < SHARDS; i++) {
+            void *ok;
+            assert_int_equal(pthread_join(threads[i], &ok), 0);
+            assert_non_null(ok);
+        }
+        for (uint32_t i = 1; i < SHARDS; i++)
+            assert_string_equal(tokens[i], tokens[0]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(shared), 0); /* nothing else is left there */
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_made_once_and_kept_secret)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_made_once_and_kept_secret),
+                                       cmocka_unit_test(shards_make_one_token)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
