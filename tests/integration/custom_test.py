@@ -395,8 +395,8 @@ def test_launch_both():
         text = text.replace("samples_per_insert: 32, min_size: 1000, error_buffer: 640",
                             "samples_per_insert: 2, min_size: 500, error_buffer: 500")
         # Both work with all shards of a broker.
-        text = text.replace("broker:\n", "broker:\n  shards: 2\n")
-        check(own in text and "on: false}" in text and "insert: 2," in text and "shards: 2" in text, "the example has changed")
+        text = text.replace("\n  # shards: 2 ", "\n  shards: 2 ")
+        check(own in text and "on: false}" in text and "insert: 2," in text and "\n  shards: 2" in text, "the example has changed")
         report = launch(run, text)
         if report:
             equal((report["steps"], report["shards"]), (4000, 2), "steps and shards of the report")
