@@ -214,11 +214,12 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
                        service->params->n_slots);
     size_t size = zmq_msg_size(&request->payload[0]), old = zmq_msg_size(&slot->value);
-    uint64_t total = service->params->bytes - old + size;
-    if (total > (uint64_t)service->config->memory_limit / 4)
+    uint64_t total = service->params->bytes - old + size, most = (uint64_t)service->config->memory_limit / 4;
+    if (total > most)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "parameters may take a quarter of memory_limit; with these %zu bytes there would be %" PRIu64,
-                       size, total);
+                       "parameters may take %" PRIu64 " bytes, a quarter of %smemory_limit; with these %zu bytes there "
+                       "would be %" PRIu64,
+                       most, config_shards(service->config) > 1 ? "a shard's part of " : "", size, total);
     if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
