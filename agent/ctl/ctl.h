@@ -1,7 +1,7 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
  * The room agent/ctl owns its commands: show.c (info, why, counters), lists.c (items, sessions), operate.c (item, delete, reset,
- * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint.c, export.c and key.c (files without a broker), and
+ * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint*.c, export.c and key.c (files without a broker), and
  * main.c (the command line). It uses agent/client/admin for what a broker says, and broker/disk for files. One struct holds the
  * command line; one row in main.c describes each command. */
 #ifndef AGENT_CTL_CTL_H
@@ -108,9 +108,12 @@ int ctl_limiter(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);
 /* checkpoint.c: asks for a checkpoint, or inspects a folder */
 int ctl_checkpoint(struct ctl *ctl);
-/* export.c: the items of a table in a folder's files as lines of JSON */
+/* checkpoint_show.c: what a broker would start with, and a time of the files */
 struct image;
 struct folder;
+int ctl_show_image(struct ctl *ctl, const struct image *image, const struct folder *folder);
+void ctl_when(char *out, size_t size, int64_t wall_ns);
+/* export.c: the items of a table in a folder's files as lines of JSON */
 int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *folder);
 /* key.c: key files and lists of keys, without a broker */
 int ctl_key(struct ctl *ctl);

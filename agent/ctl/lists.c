@@ -34,52 +34,67 @@ static void json_items(struct json *json, const Replay__ListReply *list)
         json_message(json, &list->items[i]->base);
 }
 
+/* A list on its way to the screen. */
+struct list {
+    struct grid grid;
+    struct json json;
+    uint64_t shown, limit, cursor;
+};
+
+/* Adds the next page. Returns an exit code. */
+static int add_page(struct ctl *ctl, struct list *self)
+{
+    Replay__Reply *reply = NULL;
+    rp_error err = {0};
+    uint32_t size = self->limit - self->shown < ITEMS_PAGE ? (uint32_t)(self->limit - self->shown) : ITEMS_PAGE;
+    struct admin_page page = {ctl->argv[0], self->cursor, size};
+    if (admin_list(ctl->client, &page, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    self->cursor = reply->list->cursor;
+    self->shown += reply->list->n_items;
+    ctl_warn_missing(reply->list->shards, "items");
+    if (ctl->json)
+        json_items(&self->json, reply->list);
+    else
+        add_items(&self->grid, reply->list, ctl->shards);
+    replay__reply__free_unpacked(reply, NULL);
+    return CTL_OK;
+}
+
+static int print_list(const struct ctl *ctl, struct list *self)
+{
+    json_close(&self->json, ']');
+    json_key(&self->json, "more");
+    json_boolean(&self->json, self->cursor != 0);
+    json_close(&self->json, '}');
+    if (ctl->json)
+        return ctl_print_text(&self->json);
+    if (self->shown == 0)
+        printf("the table is empty\n");
+    else
+        grid_print(&self->grid, stdout);
+    if (self->cursor)
+        printf("... and more: --limit N shows N of them, --limit 0 all\n");
+    return CTL_OK;
+}
+
 int ctl_items(struct ctl *ctl)
 {
     static const char *const titles[] = {">shard",   ">key",  ">priority", ">sampled", ">age",   ">session",
                                          ">episode", ">step", ">steps",    ">policy",  ">stored"};
-    struct grid grid;
-    struct json json = {0};
-    rp_error err = {0};
-    uint64_t cursor = 0, shown = 0, limit = ctl->limit ? ctl->limit : UINT64_MAX;
-    int rc = CTL_OK;
-    grid_init(&grid, titles + !ctl->shards, 10 + ctl->shards);
-    json_open(&json, '{');
-    json_key(&json, "items");
-    json_open(&json, '[');
-    do {
-        Replay__Reply *reply = NULL;
-        uint32_t page = limit - shown < ITEMS_PAGE ? (uint32_t)(limit - shown) : ITEMS_PAGE;
-        struct admin_page next = {ctl->argv[0], cursor, page};
-        if (admin_list(ctl->client, &next, ctl->timeout_ms, &reply, &err) != RP_OK) {
-            rc = ctl_fail(ctl, &err);
-            break;
-        }
-        cursor = reply->list->cursor;
-        shown += reply->list->n_items;
-        ctl_warn_missing(reply->list->shards, "items");
-        if (ctl->json)
-            json_items(&json, reply->list);
-        else
-            add_items(&grid, reply->list, ctl->shards);
-        replay__reply__free_unpacked(reply, NULL);
-    } while (cursor && shown < limit);
-    json_close(&json, ']');
-    json_key(&json, "more");
-    json_boolean(&json, cursor != 0);
-    json_close(&json, '}');
-    if (rc == CTL_OK && ctl->json) {
-        rc = ctl_print_text(&json);
-    } else if (rc == CTL_OK) {
-        if (shown == 0)
-            printf("the table is empty\n");
-        else
-            grid_print(&grid, stdout);
-        if (cursor)
-            printf("... and more: --limit N shows N of them, --limit 0 all\n");
-    }
-    json_fini(&json);
-    grid_fini(&grid);
+    struct list list = {.limit = ctl->limit ? ctl->limit : UINT64_MAX};
+    int rc;
+    grid_init(&list.grid, titles + !ctl->shards, 10 + ctl->shards);
+    json_open(&list.json, '{');
+    json_key(&list.json, "items");
+    json_open(&list.json, '[');
+    do
+        rc = add_page(ctl, &list);
+    while (rc == CTL_OK && list.cursor && list.shown < list.limit);
+    if (rc == CTL_OK)
+        rc = print_list(ctl, &list);
+    json_fini(&list.json);
+    grid_fini(&list.grid);
     return rc;
 }
 

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "agent/client/conn/client.h"
 #include "agent/launch/observe/observe.h"
 #include "proto/base/clock.h"
 #include "replay/admin.h"
@@ -297,6 +298,18 @@ static int ctl(struct fixture *f, char *out, size_t size, const char *words)
     return process_run(argv, out, size, err, sizeof err);
 }
 
+/* Changes the ratio of one shard alone: what is left of a change that did not reach all. */
+static void change_at(struct fixture *f, uint32_t shard, double samples_per_insert)
+{
+    Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
+    rp_error err = {0};
+    body.table = (char *)(uintptr_t) "ratio";
+    body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
+    body.samples_per_insert = samples_per_insert;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = WAIT};
+    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
+}
+
 static void replay_ctl_shows_each_shard(void **state)
 {
     struct fixture *f = *state;
@@ -308,6 +321,11 @@ static void replay_ctl_shows_each_shard(void **state)
     assert_int_equal(count(out, "\nuniform "), SHARDS + 1); /* with the sum */
     assert_int_equal(ctl(f, out, sizeof out, "limiter ratio --shards"), 0);
     assert_int_equal(count(out, "\nratio "), SHARDS);
+    assert_int_equal(count(out, "another limiter"), 0);
+    change_at(f, 1, 8);
+    assert_int_equal(ctl(f, out, sizeof out, "limiter ratio"), 0);
+    assert_int_equal(count(out, "shard 1 has another limiter"), 1);
+    change_at(f, 1, 4);
     assert_int_equal(ctl(f, out, sizeof out, "items uniform --limit 0 --json --shards"), 0);
     for (uint32_t s = 0; s < SHARDS; s++) {
         snprintf(size, sizeof size, "\"shard\": %u}", s);

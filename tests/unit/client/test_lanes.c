@@ -115,7 +115,9 @@ static void a_flush_leaves_items_of_any_lane(void **state)
     uint64_t kept = fakepeer_read(&f->peers[0], &f->peers[0].items);
     assert_in_range(kept, 1, ITEMS - 1);
     rp_wait_set(release_two, f);
+    int64_t start = conn_now();
     ok(rp_writer_flush(f->writer, kept, WAIT_MS, &err), &err);
+    assert_true(conn_now() - start < (WAIT_MS - 500) * NS_PER_MS); /* not at the end of the time */
     ok(rp_writer_get_info(f->writer, &info, &err), &err);
     assert_int_equal(info.unconfirmed, kept);
 }

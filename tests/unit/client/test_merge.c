@@ -1,0 +1,134 @@
+/* Answers of shards as one: means, bounds and slots. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/client/admin/merge.h"
+
+#define SHARDS 3u
+
+/* ---- tables ---- */
+
+static Replay__TableInfo table(double age_s, double rate, uint64_t unique)
+{
+    Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
+    info.mean_age_s = info.mean_staleness = age_s;
+    info.sample_rate = rate;
+    info.unique_samples = unique;
+    return info;
+}
+
+static void means_are_weighted_by_what_is_sampled(void **state)
+{
+    (void)state;
+    Replay__TableInfo sum = table(1, 30, 1), more = table(5, 10, 1000);
+    assert_true(merge_add_table(&sum, &more));
+    assert_true(sum.mean_age_s == 2 && sum.mean_staleness == 2 && sum.sample_rate == 40);
+    more = table(8, 0, 1000); /* is sampled no more */
+    assert_true(merge_add_table(&sum, &more));
+    assert_true(sum.mean_age_s == 2);
+    sum = table(1, 0, 3);
+    more = table(5, 0, 1);
+    assert_true(merge_add_table(&sum, &more));
+    assert_true(sum.mean_age_s == 2);
+    sum = more = table(0, 0, 0);
+    assert_true(merge_add_table(&sum, &more));
+    assert_true(sum.mean_age_s == 0);
+}
+
+static void bounds_are_sums_unless_there_are_none(void **state)
+{
+    (void)state;
+    Replay__LimiterInfo sum = REPLAY__LIMITER_INFO__INIT, more = REPLAY__LIMITER_INFO__INIT;
+    sum.min_diff = more.min_diff = -5;
+    sum.max_diff = more.max_diff = 1.7e308;
+    sum.cursor = 3;
+    more.cursor = -4;
+    assert_true(merge_add_limiter(&sum, &more));
+    assert_true(sum.min_diff == -10 && sum.max_diff == 1.7e308 && sum.cursor == -1);
+    free(sum.inserts_wait);
+    free(sum.samples_wait);
+}
+
+/* ---- the whole ---- */
+
+static Replay__Reply *info_of(const char *slot, uint64_t version)
+{
+    Replay__Reply *reply = malloc(sizeof *reply);
+    replay__reply__init(reply);
+    reply->body_case = REPLAY__REPLY__BODY_INFO;
+    reply->info = malloc(sizeof *reply->info);
+    replay__info_reply__init(reply->info);
+    reply->info->server = malloc(sizeof *reply->info->server);
+    replay__server_info__init(reply->info->server);
+    if (!slot)
+        return reply;
+    Replay__SlotInfo *info = malloc(sizeof *info);
+    replay__slot_info__init(info);
+    info->name = strdup(slot);
+    info->version = version;
+    reply->info->slots = malloc(sizeof(Replay__SlotInfo *));
+    reply->info->slots[0] = info;
+    reply->info->n_slots = 1;
+    return reply;
+}
+
+/* The first shard has lost the slot, and the last one has an older version than the others. */
+static void slots_are_those_of_all(void **state)
+{
+    (void)state;
+    struct gather_answers *answers = calloc(1, sizeof *answers + SHARDS * sizeof answers->of[0]);
+    answers->n = answers->asked = answers->good = SHARDS;
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        answers->of[i].asked = answers->of[i].answered = true;
+        answers->of[i].service = "tcp://somewhere";
+        answers->of[i].wire = info_of(i ? "policy" : NULL, 10 - i);
+    }
+    Replay__Reply *sum = merge_info(answers);
+    assert_non_null(sum);
+    assert_int_equal(sum->info->n_slots, 1);
+    assert_string_equal(sum->info->slots[0]->name, "policy");
+    assert_int_equal(sum->info->slots[0]->version, 8);
+    assert_int_equal(sum->info->shards->n_shard, SHARDS);
+    conn_reply_unpacked_free(sum);
+    gather_free(&answers);
+}
+
+/* A shard that is lost after its answer is no part of the sum, and has a reason. */
+static void a_dropped_answer_is_missing(void **state)
+{
+    (void)state;
+    struct gather_answers *answers = calloc(1, sizeof *answers + 2 * sizeof answers->of[0]);
+    rp_error why = {.status = RP_UNAVAILABLE, .text = "gone"};
+    answers->n = answers->asked = answers->good = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+        answers->of[i].asked = answers->of[i].answered = true;
+        answers->of[i].service = "tcp://somewhere";
+        answers->of[i].wire = info_of("policy", 5 - i);
+    }
+    gather_drop(answers, 0, &why);
+    assert_int_equal(gather_first(answers), 1);
+    Replay__Reply *sum = merge_info(answers);
+    assert_non_null(sum);
+    assert_int_equal(sum->info->slots[0]->version, 4);
+    assert_string_equal(sum->info->shards->shard[0]->problem, "gone");
+    assert_string_equal(sum->info->shards->shard[1]->problem, "");
+    conn_reply_unpacked_free(sum);
+    gather_free(&answers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(means_are_weighted_by_what_is_sampled),
+        cmocka_unit_test(bounds_are_sums_unless_there_are_none),
+        cmocka_unit_test(slots_are_those_of_all),
+        cmocka_unit_test(a_dropped_answer_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
