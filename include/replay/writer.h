@@ -47,8 +47,8 @@ typedef struct rp_writer_options {
     uint32_t chunk_length;        /* steps per chunk; 0: 1 */
     const char *name;             /* shown by the broker; NULL: the client's */
     uint64_t keep_alive;          /* number of newest steps that items may refer to; 0: chunk_length */
-    uint64_t max_in_flight_items; /* items created and not confirmed; 0: 20000 */
-    uint64_t max_in_flight_bytes; /* of their chunks; 0: 256 MiB */
+    uint64_t max_in_flight_items; /* items created and not confirmed, at all shards together; 0: 20000 */
+    uint64_t max_in_flight_bytes; /* of their chunks, at each shard; 0: 256 MiB */
     uint32_t batch_items;         /* largest number of items in one message; 0: 50 */
     int32_t doubt;                /* an rp_doubt */
     uint32_t history;             /* 1: keep a copy of the newest keep_alive steps for rp_writer_row */

@@ -92,6 +92,11 @@ static int is_degraded(void *ctx)
     return !is_complete(ctx);
 }
 
+static int is_alone(void *ctx)
+{
+    return info_of(ctx)->connected_shards == 1;
+}
+
 /* Inserts items, an episode for each, and gives their keys. Every shard gets some. */
 static void insert(rp_client *client, uint64_t keys[ITEMS])
 {
@@ -111,6 +116,54 @@ static void insert(rp_client *client, uint64_t keys[ITEMS])
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
     for (uint32_t s = 0; s < SHARDS; s++)
         assert_true(counts[s] > 0);
+}
+
+/* ---- writing ---- */
+
+/* Makes items, ten to an episode, until there is no room for another one. Returns the number of items. */
+static uint32_t fill(rp_writer *writer)
+{
+    rp_error err = {0};
+    const void *value = &(int32_t){1};
+    for (uint32_t made = 0;; made++) {
+        ok(rp_writer_append(writer, &value, WAIT, &err), &err);
+        rp_status status = rp_writer_item_last(writer, "held", 1, 1, 50, NULL, &err);
+        if (status != RP_OK) {
+            assert_int_equal(status, RP_DEADLINE_EXCEEDED);
+            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+            return made;
+        }
+        if (made % 10 == 9)
+            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+    }
+}
+
+/* The window of a writer holds for all shards together, less a part for each; what waits for a shard that is away takes no room. */
+static void test_window(void **state)
+{
+    static const char held[] = "  - {name: held, max_size: 3000, limiter: {kind: sample_to_insert_ratio, "
+                               "samples_per_insert: 1, min_size: 3, error_buffer: 3}}\n";
+    enum { MOST = 60, PART = MOST / SHARDS };
+    struct fixture *f = *state;
+    rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
+    rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = MOST, .batch_items = 5};
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_error err = {0};
+    shardbed_start(&f->bed, SHARDS, held, NULL);
+    f->client = connect_to(f->bed.services[0]);
+    rp_writer *writer = rp_writer_new(f->client, &column, 1, &options, WAIT, &err);
+    assert_non_null(writer);
+    uint32_t made = fill(writer);
+    ok(rp_writer_get_info(writer, &info, &err), &err);
+    broker_process_stop(&f->bed.shards[1], SIGKILL);
+    broker_process_stop(&f->bed.shards[2], SIGKILL);
+    bool alone = process_await(is_alone, f, WAIT);
+    uint32_t more = fill(writer);
+    assert_int_equal(rp_writer_destroy(&writer, 0, &err), RP_DEADLINE_EXCEEDED);
+    assert_in_range(made, MOST, MOST + (SHARDS - 1) * PART + 10); /* each shard has taken a few */
+    assert_in_range(info.unconfirmed, 1, MOST + (SHARDS - 1) * PART);
+    assert_true(alone);
+    assert_in_range(more, 1, MOST);
 }
 
 /* ---- connecting ---- */
@@ -505,6 +558,7 @@ int main(void)
         CASE(test_other_settings),
         CASE(test_moved_shard),
         cmocka_unit_test_setup_teardown(test_sixteen, setup_none, teardown),
+        cmocka_unit_test_setup_teardown(test_window, setup_none, teardown),
         CASE(test_params),
         CASE(test_params_at_one),
         CASE(test_changes),

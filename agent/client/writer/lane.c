@@ -154,7 +154,9 @@ static rp_status lane_init(struct lane *self, const struct lane_options *options
     self->trace = conn_trace(self->conn);
     self->forks = forks_count();
     self->hello = conn_hello_ref(self->conn);
-    self->max_items = writer->max_in_flight_items;
+    self->max_items = self->window = writer->max_in_flight_items;
+    self->lanes = options->lanes;
+    self->n_lanes = options->n_lanes;
     self->max_bytes = writer->max_in_flight_bytes;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
     bool ok = handoff_init(&self->handoff, writer->batch_items, self->hello->n_tables);

@@ -31,6 +31,9 @@ struct lane {
     uint64_t key_base, key_count, keys_used; /* of the current session */
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
+    uint64_t window;           /* of max_items, what the other lanes leave: lane_set_window */
+    struct lane *const *lanes; /* of the writer, with this one */
+    uint32_t n_lanes;
     uint64_t policy;
     struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
     uint32_t n_waiting, waiting_capacity;
@@ -45,6 +48,8 @@ struct lane_options {
     const rp_column *columns;
     uint32_t n_columns;
     const rp_writer_options *writer; /* checked, without defaults left open */
+    struct lane *const *lanes;       /* [n_lanes] of the writer, those that exist; borrowed */
+    uint32_t n_lanes;
 };
 
 /* Opens a session in the background: lane_await_open. NULL with err set: wrong columns, or no memory. */

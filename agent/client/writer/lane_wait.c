@@ -10,9 +10,32 @@
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
+/* Time between two looks at the other lanes. */
+#define OTHERS_NS (5 * NS_PER_MS)
+
 uint64_t lane_unconfirmed(struct lane *self)
 {
     return self->created - atomic_load(&self->handoff.resolved);
+}
+
+/* Returns the unconfirmed items of the other lanes. What waits for a broker that is away holds nobody up. */
+static uint64_t held_by_others(const struct lane *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        struct lane *lane = self->lanes[i];
+        if (lane && lane != self && conn_state(lane->conn) == RP_CLIENT_CONNECTED)
+            sum += lane_unconfirmed(lane);
+    }
+    return sum;
+}
+
+void lane_set_window(struct lane *self)
+{
+    if (self->n_lanes <= 1)
+        return;
+    uint64_t others = held_by_others(self), least = self->max_items / self->n_lanes;
+    self->window = self->max_items > others + least ? self->max_items - others : least;
 }
 
 /* Writes why the items wait, as far as it is known. */
@@ -42,6 +65,18 @@ static void explain(struct lane *self, char *out, size_t size)
 
 typedef bool done_fn(struct lane *self, uint64_t arg);
 
+/* Waits for news of this lane; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
+ * the caller has ended the wait. */
+static bool wait_once(struct lane *self, int64_t deadline_ns)
+{
+    struct handoff *handoff = &self->handoff;
+    int64_t now = conn_now(), until = deadline_ns;
+    if (self->window < self->max_items && deadline_ns - now > OTHERS_NS)
+        until = now + OTHERS_NS;
+    return conn_wait(self->conn, &handoff->moved, &handoff->mutex, until) ||
+           (until != deadline_ns && !conn_is_stopped());
+}
+
 /* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
 static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
@@ -59,7 +94,7 @@ static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_
     handoff->why[0] = '\0';
     handoff->wait_ns = conn_now();
     bool ok;
-    while (!(ok = done(self, arg)) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline_ns))
+    while (!(ok = done(self, arg)) && wait_once(self, deadline_ns))
         ;
     handoff->waited_ns += (uint64_t)(conn_now() - handoff->wait_ns);
     handoff->wait_ns = 0;
@@ -147,7 +182,7 @@ rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_
     explain(self, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED,
                    "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
-                   (double)timeout_ms / 1e3, lane_unconfirmed(self), self->max_items, why);
+                   (double)timeout_ms / 1e3, lane_unconfirmed(self) + held_by_others(self), self->max_items, why);
 }
 
 /* ---- flush */

@@ -16,16 +16,22 @@ static inline uint64_t lane_keys_left(struct lane *self)
     return self->key_count - self->keys_used;
 }
 
+/* Sets how many items of this lane may be unconfirmed: the other lanes hold the rest. While a lane is written to, the others only get
+ * emptier, so an old window is not too large. */
+void lane_set_window(struct lane *self);
+
 static inline bool lane_has_room(struct lane *self, uint64_t n)
 {
     if (lane_keys_left(self) < n)
         return false;
-    if (self->created + n - self->seen_resolved > self->max_items)
+    if (self->created + n - self->seen_resolved > self->window) {
         self->seen_resolved = atomic_load(&self->handoff.resolved);
+        lane_set_window(self);
+    }
     if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
         self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
     uint64_t open = self->created - self->seen_resolved;
-    return (open + n <= self->max_items || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
+    return (open + n <= self->window || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
 }
 
 /* Waits until n more items may be created. */

@@ -50,6 +50,7 @@ static __attribute__((noinline)) void choose_lane(rp_writer *self)
         one = other;
     if (one)
         self->lane = one;
+    lane_set_window(self->lane);
 }
 
 /* Returns the lane for a step. */
@@ -266,7 +267,9 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
                                     .name = own.name ? own.name : client_name(client),
                                     .columns = columns,
                                     .n_columns = n_columns,
-                                    .writer = &own};
+                                    .writer = &own,
+                                    .lanes = self->lanes,
+                                    .n_lanes = n};
         self->lanes[self->n] = lane_new(&lane, err);
         status = self->lanes[self->n] ? RP_OK : RP_NO_MEMORY; /* err says more */
     }
