@@ -9,9 +9,11 @@
 #include "agent/launch/plan/plan_impl.h"
 #include "proto/base/format.h"
 
-#define BUSY 0.6        /* share of the time: below it, the core thread holds nobody back */
+/* Share of the time below which the core thread holds nobody back. Above it, a run decides: where clients wait for each reply before
+ * they go on, a core thread that works half of the time is half of the way. */
+#define BUSY 0.4
 #define SHARD_CORES 1.0 /* cores that must be free for more shards: a core thread and what moves its bytes */
-#define PAYS 0.05       /* share of the rate that twice the shards must add */
+#define PAYS 0.1        /* share of the rate that twice the shards must add */
 #define FULL 0.9        /* share of the time from which on the core thread bounds a pair */
 
 /* ---- runs ---- */
@@ -180,7 +182,7 @@ static void explain_end(const struct plan_input *input, const struct plan_load *
     const char *whose = best->shards > 1 ? "the busiest core thread" : "the broker's core thread";
     text_add(text, "%s works %.0f%% of the time", whose, 100.0 * best->core);
     if (best->core < BUSY)
-        text_add(text, ": more shards would gain nothing");
+        text_add(text, ": more shards would gain little");
     else if (free_cores(input, best) < SHARD_CORES)
         text_add(text, ", but only %.2g of %.3g cores are left for more shards", free_cores(input, best),
                  home_cores(input));
