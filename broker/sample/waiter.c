@@ -144,7 +144,7 @@ static void fill(struct waiter *self)
     }
 }
 
-void waiter_fill_paid(struct waiter *self)
+static void fill_paid(struct waiter *self)
 {
     struct table *table = self->table;
     while (self->picks.n < self->want && !self->full && table->in.size) {
@@ -156,12 +156,12 @@ void waiter_fill_paid(struct waiter *self)
     }
 }
 
-static __attribute__((noinline)) void fill_traced(struct waiter *self)
+static __attribute__((noinline)) void fill_traced(struct waiter *self, void (*how)(struct waiter *self))
 {
     struct loop *loop = self->table->loop;
     int64_t start = loop_trace_start(loop);
     uint32_t before = self->picks.n;
-    fill(self);
+    how(self);
     if (self->picks.n > before)
         loop_trace_end(loop, "fill", start, (struct trace_span){.count = self->picks.n - before});
 }
@@ -169,9 +169,17 @@ static __attribute__((noinline)) void fill_traced(struct waiter *self)
 void waiter_fill(struct waiter *self)
 {
     if (trace_on(&self->table->loop->trace))
-        fill_traced(self);
+        fill_traced(self, fill);
     else
         fill(self);
+}
+
+void waiter_fill_paid(struct waiter *self)
+{
+    if (trace_on(&self->table->loop->trace))
+        fill_traced(self, fill_paid);
+    else
+        fill_paid(self);
 }
 
 bool waiter_is_done(const struct waiter *self)
