@@ -64,6 +64,28 @@ static void print_joints(const struct plan_input *input, FILE *out)
     grid_fini(&grid);
 }
 
+/* Runs that say how many shards pay; none if the file gives a number. */
+static void print_shards(const struct plan_input *input, FILE *out)
+{
+    static const char *const titles[] = {">shards",  ">actors",      ">learners", ">inserts",
+                                         ">samples", ">core thread", ">cores"};
+    struct grid grid;
+    format_buffer inserts, samples;
+    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
+    for (uint32_t i = 0; i < input->n_loads; i++) {
+        const struct plan_load *load = &input->loads[i];
+        grid_addf(&grid, "%u", load->shards);
+        grid_addf(&grid, "%u", load->joint.actors);
+        grid_addf(&grid, "%u", load->joint.learners);
+        grid_add(&grid, format_rate(inserts, load->joint.inserts));
+        grid_add(&grid, format_rate(samples, load->joint.samples));
+        add_share(&grid, load->core);
+        grid_addf(&grid, "%.2f", load->cores);
+    }
+    grid_print(&grid, out);
+    grid_fini(&grid);
+}
+
 /* ---- plots ---- */
 
 /* The numbers of the curves of a plot, which borrows them. */
@@ -170,6 +192,10 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
     if (input->n_joints > 0) {
         fprintf(out, "\nTogether, with the limiter:\n");
         print_joints(input, out);
+    }
+    if (input->n_loads > 0 && input->fixed_shards == 0) {
+        fprintf(out, "\nHow busy the broker was (the fastest run of each):\n");
+        print_shards(input, out);
     }
     if (input->network > 0) {
         format_buffer network, item;

@@ -435,11 +435,14 @@ static void prints_and_writes(void **state)
     char *text = NULL, path[128];
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
+    plan_add_load(&input, &(struct plan_load){2, 0.77, 3.21, {.actors = 4, .learners = 2, .inserts = 3000}});
     profile_print(&input, &(struct profile_style){.columns = 80}, out);
     fclose(out);
     assert_non_null(strstr(text, "inserts"));
     assert_non_null(strstr(text, "1.0 k/s"));
     assert_non_null(strstr(text, "20%"));
+    assert_non_null(strstr(text, "core thread"));
+    assert_non_null(strstr(text, "77%   3.21"));
     free(text);
     assert_int_equal(profile_write(&input, f->folder, NULL), RP_OK);
     snprintf(path, sizeof path, "%s/profile.svg", f->folder);
