@@ -54,6 +54,7 @@ struct pick {
     bool arrived;
     bool abandoned;           /* nobody waits for it any more */
     bool recalled;            /* cancelled, but items that it brings are welcome */
+    bool forgotten;           /* its items are dropped when they come */
     struct conn_reply *reply; /* arrived, and not decoded yet */
     rp_batch *batches;        /* decoded */
     uint32_t row;             /* rows of the first batch that were taken */
@@ -218,8 +219,11 @@ bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_
 bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
 /* Lets the part copy its next rows into the batch of a plan. */
 void part_deal(struct part *self, struct copy *copy);
-/* Drops the rows that no batch takes, unless earlier ones are being copied. */
+/* Drops the rows that no batch takes, unless earlier ones are being copied, and those that are on their way: items of one distinct batch
+ * could be in another one, too. */
 void part_drop_rows(struct part *self);
+/* Drops those that are on their way. */
+void part_forget(struct part *self);
 /* Copies what was dealt to it; false: there is nothing. Released meanwhile. */
 bool part_copy(struct part *self);
 void part_fini(struct part *self);

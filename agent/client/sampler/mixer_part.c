@@ -333,6 +333,20 @@ uint64_t part_expected(const struct part *self)
     return self->away ? 0 : self->outstanding;
 }
 
+/* Takes a pick out of those that are asked for. */
+static void end_pick(struct part *self, struct pick *pick)
+{
+    list_remove(&self->asked, pick);
+    self->outstanding -= pick->forgotten ? 0 : pick->count;
+}
+
+void part_forget(struct part *self)
+{
+    for (struct pick *pick = self->asked.first; pick; pick = pick->next)
+        pick->forgotten = true;
+    self->outstanding = 0;
+}
+
 static void cancel_picks(struct part *self)
 {
     struct mixer *mixer = self->mixer;
@@ -341,8 +355,7 @@ static void cancel_picks(struct part *self)
         if (pick->arrived || !pick->id)
             continue;
         uint64_t id = pick->id;
-        list_remove(&self->asked, pick);
-        self->outstanding -= pick->count;
+        end_pick(self, pick);
         pick->abandoned = true; /* its reply function frees it */
         pthread_mutex_unlock(&mixer->lock);
         conn_cancel(self->source.conn, id);
@@ -411,12 +424,14 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
 {
     struct mixer *mixer = self->mixer;
     int64_t now = conn_now();
-    list_remove(&self->asked, pick);
-    self->outstanding -= pick->count;
-    uint64_t n = batch_list_items(batches);
+    end_pick(self, pick);
     if (pick->reply->answered)
         note_answer(self);
     note_size(self, pick, batches, status);
+    bool whole = pick->forgotten || (status == RP_OK && batch_list_items(batches) == pick->count);
+    if (pick->forgotten)
+        batch_list_release(&batches);
+    uint64_t n = batch_list_items(batches);
     if (status != RP_OK)
         note_error(self, status, error, now);
     pick->reply = NULL;
@@ -425,11 +440,10 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     if (n)
         self->why[0] = '\0';
     bool less = self->source.options.distinct || (!self->source.paid && self->source.options.flexible && n);
-    if (status == RP_OK && less && mixer->groups[self->group].deal != DEAL_QUEUE)
+    if (status == RP_OK && less && !pick->forgotten && mixer->groups[self->group].deal != DEAL_QUEUE)
         self->excused += pick->count - n;
-    if (status == RP_OK && n == 0)
+    if (status == RP_OK && n == 0 && !pick->forgotten)
         self->retry_ns = now + RETRY_NS;
-    bool whole = status == RP_OK && n == pick->count;
     if (n)
         list_add(&self->done, pick);
     else
@@ -555,6 +569,7 @@ static void consume(struct part *self, uint32_t n)
 
 void part_drop_rows(struct part *self)
 {
+    part_forget(self);
     if (self->dealt)
         return;
     self->dealt = self->rows;

@@ -366,8 +366,11 @@ static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         bool waits = self->groups[part->group].deal == DEAL_PLAIN || asked; /* others were not asked yet */
-        if (waits && plan->need[p] > part->rows)
+        if (waits && plan->need[p] > part->rows) {
             excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
+            if (self->options.distinct && part->source.paid)
+                part_forget(part);
+        }
     }
     for (uint32_t g = 0; g < self->n_groups; g++) {
         uint64_t rows = group_rows(self, &self->groups[g]);
@@ -418,7 +421,7 @@ void plans_drop(struct mixer *self)
     self->asked = 0;
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
-        part->needed = 0;
+        part->needed = part->excused = 0;
         if (self->options.distinct && part->source.paid) /* the next batch has its own items */
             part_drop_rows(part);
     }
