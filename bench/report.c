@@ -151,7 +151,7 @@ static void print_value(const struct options *options, const char *name, double 
     }
     printf("  %-44s %12.6g %s", name, value, unit);
     if (goal > 0)
-        printf("   goal %s %.2f: %s", at_most ? "<=" : ">=", goal, met ? "met" : "missed");
+        printf("   goal %s %.3g: %s", at_most ? "<=" : ">=", goal, met ? "met" : "missed");
     printf("\n");
 }
 
