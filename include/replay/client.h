@@ -63,7 +63,8 @@ RP_API void rp_wait_set(rp_wait_fn *fn, void *ctx);
  * A broker with shards: one endpoint, of any shard, is enough, because each shard knows the others. Several endpoints, separated
  * by commas, help when one of the shards may be down. The call waits for all shards; those that have not answered one second
  * after the first keep connecting in the background, but shard 0 must answer. A shard whose settings differ from the others' is
- * refused with RP_FAILED_PRECONDITION. */
+ * refused with RP_FAILED_PRECONDITION. A shard that moves to another endpoint is found there when another shard comes back with the
+ * new list. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                                     rp_error *err);
 /* Ends requests that still wait with RP_CANCELLED. Destroy writers and samplers first. Nulls *client. */
