@@ -120,8 +120,11 @@ typedef struct rp_source {
 
 /* Starts sampling from several sources, such as demonstrations beside replay: each item of a batch comes from a source that is
  * drawn by the shares. probability is the share used, times the probability in the source; importance weights follow from it. The
- * sources must have the same fields, or their items come in separate batches. The array is copied; the clients must outlive the
- * sampler. */
+ * sources must have the same fields, or their items come in separate batches. Sources without a share must be alike: all with a ratio
+ * of samples to inserts, all without, or all queues; ratios of several are kept in sum. With timeout_ms, a source that gives nothing for
+ * that long ends the stream. The array is copied; the clients must outlive the sampler.
+ *
+ * A new sampler over several brokers asks them about their tables: for at most 2 s, or 0.2 s after one has answered for each share. */
 RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
                                         rp_error *err);
 /* Cancels requests in flight. Batches that were taken stay valid. Nulls *sampler. */
