@@ -84,8 +84,8 @@ int ctl_print_text(struct json *json);
 
 /* shards.c: what each shard says by itself. Prints the sentence about each shard that has not answered; shards may be NULL. */
 void ctl_print_missing(const Replay__Shards *shards);
-/* The same for a list of things ("items"), on the standard error, so that the list stays a list. */
-void ctl_warn_missing(const Replay__Shards *shards, const char *things);
+/* The same on the standard error, so that a list stays a list, and JSON stays JSON. what: "items are". */
+void ctl_warn_missing(const Replay__Shards *shards, const char *what);
 /* Prints which shards have another limiter than the others: a change has not reached them, or they were restarted since. */
 void ctl_print_differences(const Replay__Shards *shards);
 /* Prints a row for each shard and table; with servers also a row for each shard. */

@@ -52,7 +52,7 @@ static int add_page(struct ctl *ctl, struct list *self)
         return ctl_fail(ctl, &err);
     self->cursor = reply->list->cursor;
     self->shown += reply->list->n_items;
-    ctl_warn_missing(reply->list->shards, "items");
+    ctl_warn_missing(reply->list->shards, "items are");
     if (ctl->json)
         json_items(&self->json, reply->list);
     else
@@ -150,7 +150,7 @@ int ctl_sessions(struct ctl *ctl)
     if (admin_info(ctl->client, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
-    ctl_warn_missing(reply->info->shards, "sessions");
+    ctl_warn_missing(reply->info->shards, "sessions are");
     if (ctl->json)
         rc = sessions_json(reply->info);
     else if (reply->info->n_sessions == 0)

@@ -256,6 +256,7 @@ int ctl_limiter(struct ctl *ctl)
     int rc = CTL_OK;
     if (ctl->json) {
         rc = ctl_print_json(&limiter_in(reply)->base);
+        ctl_warn_missing(change.set ? NULL : reply->info->shards, "part is");
     } else {
         print_limiter(table, limiter_in(reply));
         rc = limiter_shards(ctl, table, change.set ? NULL : reply->info->shards);
@@ -353,7 +354,7 @@ int ctl_params(struct ctl *ctl)
     rp_error err = {0};
     if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    ctl_warn_missing(reply->info->shards, "slots");
+    ctl_warn_missing(reply->info->shards, "slots are");
     int rc = list_params(ctl, reply->info->slots, reply->info->n_slots);
     replay__reply__free_unpacked(reply, NULL);
     return rc;

@@ -18,13 +18,13 @@ void ctl_print_missing(const Replay__Shards *shards)
     }
 }
 
-void ctl_warn_missing(const Replay__Shards *shards, const char *things)
+void ctl_warn_missing(const Replay__Shards *shards, const char *what)
 {
     for (size_t i = 0; shards && i < shards->n_shard; i++) {
         char clean[512];
         if (shards->shard[i]->problem[0])
-            fprintf(stderr, "replay-ctl: %s: its %s are missing here\n",
-                    format_clean(clean, sizeof clean, shards->shard[i]->problem), things);
+            fprintf(stderr, "replay-ctl: %s: its %s missing here\n",
+                    format_clean(clean, sizeof clean, shards->shard[i]->problem), what);
     }
 }
 
