@@ -261,6 +261,31 @@ static void whole_batches(void **state)
     rp_sampler_destroy(&whole);
 }
 
+/* Items of a distinct batch that was given up are not used for the next one, where they could come twice. */
+static void distinct_batches_that_are_given_up(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    insert(f->client, "a", "x", 1, 30, 1);
+    rp_sampler_options with = options(24, 1);
+    with.distinct = with.whole = 1;
+    rp_sampler *sampler = mix(f, "a", "late", 0.7, &with);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t seen[256] = {0};
+        ok(rp_admin_reset(f->client, "late", WAIT, NULL, &err), &err);
+        assert_int_equal(rp_sampler_next(sampler, &batch, 10, &err), RP_DEADLINE_EXCEEDED);
+        insert(f->client, "late", "x", 101, 24, 1);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        assert_int_equal(info_of(batch).n, 24);
+        note(batch, seen);
+        for (uint32_t k = 0; k < 256; k++)
+            assert_true(seen[k] <= 1);
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
 /* Items that do not fit into one array come in batches of their own, each with its source. */
 static void sources_of_different_fields(void **state)
 {
@@ -362,10 +387,15 @@ static void a_call_that_its_caller_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(a_queue_beside_replay), CASE(streams_end_after_their_time),
-        CASE(a_ratio_ends_a_stream), CASE(a_first_poll_gets_a_batch),
-        CASE(whole_batches),         CASE(sources_of_different_fields),
-        CASE(max_bytes_of_a_batch),  CASE(a_call_that_its_caller_ends),
+        CASE(a_queue_beside_replay),
+        CASE(streams_end_after_their_time),
+        CASE(a_ratio_ends_a_stream),
+        CASE(a_first_poll_gets_a_batch),
+        CASE(whole_batches),
+        CASE(distinct_batches_that_are_given_up),
+        CASE(sources_of_different_fields),
+        CASE(max_bytes_of_a_batch),
+        CASE(a_call_that_its_caller_ends),
     };
     if (getenv("ONLY"))
         cmocka_set_test_filter(getenv("ONLY"));

@@ -15,6 +15,12 @@ static bool is_dealt(enum deal deal)
     return deal == DEAL_PERMITS || deal == DEAL_MASS;
 }
 
+/* True if each distinct batch needs items that were asked for it alone: those of another could come twice. A queue gives each once. */
+static bool is_fresh(const struct part *self)
+{
+    return self->mixer->options.distinct && self->known && self->deal != DEAL_QUEUE;
+}
+
 uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
 {
     uint64_t sum = 0;
@@ -368,7 +374,7 @@ static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
         bool waits = self->groups[part->group].deal == DEAL_PLAIN || asked; /* others were not asked yet */
         if (waits && plan->need[p] > part->rows) {
             excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
-            if (self->options.distinct && part->source.paid)
+            if (is_fresh(part))
                 part_forget(part);
         }
     }
@@ -422,7 +428,7 @@ void plans_drop(struct mixer *self)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         part->needed = part->excused = 0;
-        if (self->options.distinct && part->source.paid) /* the next batch has its own items */
+        if (is_fresh(part))
             part_drop_rows(part);
     }
 }
