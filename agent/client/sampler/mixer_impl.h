@@ -17,8 +17,7 @@
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
  * thread that decodes replies and copies rows into batches, while the rows are in its processor's cache, unless the caller does that,
- * too. All fields are guarded by the mixer's lock, which is never held while a
- * function of a connection is called. The mixer is counted by its owner, its threads and every request in flight. */
+ * too. All fields are guarded by the mixer's lock, which is never held while a function of a connection is called. The mixer is counted by its owner, its threads and every request in flight. */
 #ifndef AGENT_CLIENT_MIXER_IMPL_H
 #define AGENT_CLIENT_MIXER_IMPL_H
 
@@ -190,20 +189,41 @@ static inline bool mixer_is_open(const struct mixer *self)
     return (!self->options.on_demand || self->wanted) && !self->late && !self->ending;
 }
 
-/* mixer.c */
+/* All of these are called with the lock held, unless they say otherwise. Those that send or copy release it meanwhile. */
+
+/* mixer.c: life and threads. */
+/* Any thread, without the lock. */
 void mixer_unref(struct mixer *self);
 /* Tells the thread that plans, and a caller that does its work. */
 void mixer_wake(struct mixer *self);
 
-/* mixer_part.c: all with the lock held, which some release meanwhile. */
-/* Asks a part for items. Released while it sends. */
-void part_ask(struct part *self, uint32_t count);
+/* mixer_step.c: what the thread that plans does. */
+/* Makes one step; returns the time of the next. Released meanwhile. */
+int64_t mixer_step(struct mixer *self);
+/* True if no pick, no permit and no first question is in flight, at parts that are there. */
+bool mixer_is_quiet(const struct mixer *self);
+
+/* mixer_permit.c: what brokers say about their tables, and permits. */
 /* Asks for permits, or with 0 for the state. Released while it sends. False: no memory. */
 bool part_permit(struct part *self, uint32_t count);
+/* Reads a PermitReply and returns the number of permits that it grants, at most `most`. False: it is none. */
+bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted);
+/* Reads the end of the reply to a paid sample. */
+void part_read_sample(struct part *self, const struct conn_reply *reply, uint64_t table_size);
+/* The broker has answered, so it is there. */
+void part_note_answer(struct part *self);
+/* Takes an error of a request: the broker may be back soon, or the caller has to know. */
+void part_note_error(struct part *self, rp_status status, const rp_error *error, int64_t now_ns);
+/* Returns a time-out inside the broker: at most that of an on_demand call, or of the stream. */
+int64_t mixer_broker_ms(const struct mixer *mixer, int64_t timeout_ms);
+
+/* mixer_part.c: picks, and the rows that they bring. */
+/* Asks a part for items. Released while it sends. */
+void part_ask(struct part *self, uint32_t count);
 /* Decodes one reply that has arrived; false: there is none. Released meanwhile. */
 bool part_decode(struct part *self);
-/* Asks the broker what its requests wait for. Released while it sends. */
-void part_ask_why(struct part *self);
+/* Returns the items that are still expected from picks: a part that is away promises nothing. */
+uint64_t part_expected(const struct part *self);
 /* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks of a queue stay, because their items may be
  * on their way and exist nowhere else. Released while it cancels. */
 void part_abandon(struct part *self);
@@ -211,40 +231,31 @@ void part_abandon(struct part *self);
 void part_recall(struct part *self);
 /* The sampler ends: gives up everything. */
 void part_cancel(struct part *self);
-/* Returns the items that are still expected from picks: a part that is away promises nothing. */
-uint64_t part_expected(const struct part *self);
-/* Reads a PermitReply and returns the number of permits that it grants, at most `most`. False: it is none. */
-bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted);
+/* Drops the rows that are on their way. */
+void part_forget(struct part *self);
 /* Adds the next n rows to the pieces in mixer->rows. False: no memory. */
 bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
 /* Lets the part copy its next rows into the batch of a plan. */
 void part_deal(struct part *self, struct copy *copy);
+/* Copies what was dealt to it; false: there is nothing. Released meanwhile. */
+bool part_copy(struct part *self);
 /* Drops the rows that no batch takes, unless earlier ones are being copied, and those that are on their way: items of one distinct batch
  * could be in another one, too. */
 void part_drop_rows(struct part *self);
-/* Drops those that are on their way. */
-void part_forget(struct part *self);
-/* Copies what was dealt to it; false: there is nothing. Released meanwhile. */
-bool part_copy(struct part *self);
 void part_fini(struct part *self);
 void *part_main(void *arg);
 
-/* mixer_step.c: one step of the thread that plans; returns the time of the next. Lock held, and released meanwhile. */
-int64_t mixer_step(struct mixer *self);
-/* True if no pick, no permit and no first question is in flight, at parts that are there. */
-bool mixer_is_quiet(const struct mixer *self);
-
-/* mixer_plan.c: plans. Lock held. */
+/* mixer_draw.c: how many plans there are. */
 /* True if enough of the window is free for a burst. */
 bool plans_due(const struct mixer *self);
 /* Draws as many plans as there is room for, if a burst is due. */
 void plans_draw(struct mixer *self, int64_t now_ns);
-/* True if the next batch can be dealt out. */
-bool plans_wait_no_more(struct mixer *self);
 /* Sets how many plans there may be at most: the more the smaller they are, but no more than the limiters could pay for. */
 void plans_set_most(struct mixer *self, uint64_t batch_bytes);
 /* Notes that the caller found no batch. */
 void plans_note_wait(struct mixer *self);
+
+/* mixer_plan.c: who pays for a plan and gives its items. */
 /* Pays the plans that the permits are enough for, and draws which parts give their items. */
 void plans_pay(struct mixer *self);
 /* Draws the items again that a part owes and cannot give. False: no other part can. */
@@ -258,16 +269,29 @@ bool plans_hurry(struct mixer *self);
 bool plans_hurry_call(struct mixer *self);
 /* Drops all plans that are not ready. */
 void plans_drop(struct mixer *self);
-/* Deals batches out while their items are there. Released meanwhile. */
-void plans_build(struct mixer *self);
-/* All parts have copied their rows: completes the batch. Takes the lock. */
-void plan_finish(struct mixer *self, struct plan *plan);
-/* Returns a part's weight in draws of its group: 0 if it can give nothing. */
-double part_weight(const struct part *self);
 /* Returns the items that plans in a state want from a group. */
 uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state);
+/* Returns a part's weight in draws of its group: 0 if it can give nothing. */
+double part_weight(const struct part *self);
+/* The plan does without some items; what was paid for them is there again. */
+void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count);
+/* Returns the rows that are there for a group. */
+uint64_t group_rows(const struct mixer *self, const struct group *group);
+/* True if a part that has items was asked for them and has not answered. */
+bool group_comes(const struct mixer *self, const struct group *group);
 
-/* mixer_why.c: writes what the next batch waits for. */
+/* mixer_build.c: batches whose items are there. */
+/* Deals batches out while their items are there. Released meanwhile. */
+void plans_build(struct mixer *self);
+/* True if the next batch can be dealt out. */
+bool plans_wait_no_more(struct mixer *self);
+/* All parts have copied their rows: completes the batch. Takes the lock. */
+void plan_finish(struct mixer *self, struct plan *plan);
+
+/* mixer_why.c: reasons. */
+/* Writes what the next batch waits for. */
 void mixer_explain(struct mixer *self, char *out, size_t size);
+/* Asks the broker what its requests wait for. Released while it sends. */
+void part_ask_why(struct part *self);
 
 #endif

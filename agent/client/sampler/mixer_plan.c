@@ -1,9 +1,8 @@
-/* Plans: which batch gets how many items from where. */
+/* Who pays for a plan, and which parts give its items. */
 #include <string.h>
 
 #include "agent/client/sampler/mixer_impl.h"
 #include "agent/client/sampler/shares.h"
-#include "proto/base/error.h"
 
 double part_weight(const struct part *self)
 {
@@ -30,121 +29,13 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
     return sum;
 }
 
-/* True if a part that has items was asked for them and has not answered. */
-static bool queue_comes(const struct mixer *self, const struct group *group)
+bool group_comes(const struct mixer *self, const struct group *group)
 {
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         for (const struct pick *pick = self->parts[p].asked.first; pick && !self->parts[p].away; pick = pick->next)
             if (pick->sure || pick->arrived)
                 return true;
     return false;
-}
-
-/* ---- drawing ---- */
-
-/* Returns how many items the next batch has; 0: no batch now. */
-static uint32_t next_count(const struct mixer *self)
-{
-    uint64_t max = self->options.max_samples, planned = self->got + self->asked;
-    if (self->stopping || self->ending || self->tail - self->head >= self->window)
-        return 0;
-    if (self->options.on_demand && (!self->wanted || self->build < self->tail))
-        return 0;
-    if (max && planned >= max)
-        return 0;
-    return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
-}
-
-static void draw(struct mixer *self, uint32_t count, int64_t now_ns)
-{
-    struct plan *plan = plan_at(self, self->tail++);
-    plan->state = PLAN_DRAWN;
-    plan->count = count;
-    plan->missing = 0;
-    plan->drawn_ns = now_ns;
-    plan->waited_ns = 0;
-    memset(plan->of_group, 0, self->n_groups * sizeof *plan->of_group);
-    memset(plan->need, 0, self->n_parts * sizeof *plan->need);
-    memset(plan->share, 0, self->n_parts * sizeof *plan->share);
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        self->room[self->n_parts + g] = self->groups[g].share;
-    shares_draw(&self->rng, self->room + self->n_parts, self->n_groups, count, plan->of_group, self->room);
-    self->asked += count;
-}
-
-static uint32_t least_window(const struct mixer *self)
-{
-    uint32_t ahead = LEAST_AHEAD * self->widest, wanted = self->options.in_flight;
-    ahead = ahead > wanted ? ahead : wanted;
-    return ahead < self->capacity ? ahead : self->capacity;
-}
-
-/* A burst asks each part for about a batch or more, and several bursts are under way at once: while one is picked, another is sent,
- * and another decoded. */
-static uint32_t burst_size(const struct mixer *self)
-{
-    uint32_t burst = self->window / 8 > self->widest ? self->window / 8 : self->widest;
-    return burst < self->window / 2 ? burst : self->window / 2;
-}
-
-bool plans_due(const struct mixer *self)
-{
-    uint64_t used = self->tail - self->head, room = self->window > used ? self->window - used : 0;
-    return room >= 1 && room >= burst_size(self);
-}
-
-/* Returns how many batches the limiters of a group could pay for, half of the way between their bounds. */
-static uint32_t payable(const struct mixer *self, const struct group *group)
-{
-    double width = 0;
-    for (uint32_t p = group->first; p < group->first + group->n; p++)
-        width += self->parts[p].buffer;
-    double batches = width / 2 / (self->options.batch_size * group->share);
-    return group->deal != DEAL_PERMITS || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
-}
-
-void plans_set_most(struct mixer *self, uint64_t batch_bytes)
-{
-    uint64_t most = batch_bytes ? AHEAD_BYTES / batch_bytes : self->capacity;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        most = payable(self, &self->groups[g]) < most ? payable(self, &self->groups[g]) : most;
-    self->most = most < self->capacity ? (uint32_t)most : self->capacity;
-}
-
-void plans_note_wait(struct mixer *self)
-{
-    const struct plan *front = plan_at(self, self->head);
-    bool comes = self->head < self->tail && front->state != PLAN_DRAWN;
-    for (uint32_t g = 0; g < self->n_groups && comes && front->state == PLAN_PAID; g++)
-        if (self->groups[g].deal == DEAL_QUEUE)
-            comes = queue_comes(self, &self->groups[g]);
-    self->waits += comes;
-}
-
-/* Lets more batches be under way while the caller waits for them, and fewer while it never does. */
-static void set_window(struct mixer *self)
-{
-    uint32_t least = least_window(self), most = self->most > least ? self->most : least;
-    if (2 * self->waits > burst_size(self))
-        self->window += (self->window + 3) / 4;
-    else if (self->waits == 0)
-        self->window -= (self->window + 15) / 16;
-    self->waits = 0;
-    self->window = self->window < least ? least : self->window > most ? most : self->window;
-}
-
-void plans_draw(struct mixer *self, int64_t now_ns)
-{
-    if (!plans_due(self))
-        return;
-    if (!self->options.on_demand)
-        set_window(self);
-    if (self->build == self->tail)
-        self->last_ns = now_ns; /* a stream without requests has not waited */
-    for (uint32_t count; (count = next_count(self)) > 0;) {
-        self->late = false; /* each plan is asked for once, even if the time-out is 0 */
-        draw(self, count, now_ns);
-    }
 }
 
 /* ---- paying ---- */
@@ -181,8 +72,7 @@ static bool is_starved(const struct mixer *self, const struct group *group)
     return room == 0;
 }
 
-/* The plan does without some items; what was paid for them is there again. */
-static void shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count)
+void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count)
 {
     if (plan->state == PLAN_PAID && self->groups[group].deal == DEAL_PERMITS)
         self->groups[group].stock += count;
@@ -206,7 +96,7 @@ static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool f
         return true;
     if (!front || !self->options.flexible || group->stock == 0 || !is_starved(self, group))
         return false;
-    shrink(self, plan, g, want - (uint32_t)group->stock);
+    plan_shrink(self, plan, g, want - (uint32_t)group->stock);
     return true;
 }
 
@@ -261,7 +151,7 @@ static void pay(struct mixer *self, struct plan *plan)
             plan->waited_ns = group->deal == DEAL_PERMITS ? now - plan->drawn_ns : plan->waited_ns;
             uint32_t drawn = draw_parts(self, plan, group, want, group->share);
             if (drawn < want)
-                shrink(self, plan, g, want - drawn);
+                plan_shrink(self, plan, g, want - drawn);
         }
     }
 }
@@ -317,7 +207,7 @@ bool plans_redraw(struct mixer *self, struct part *part, uint64_t count)
         count -= moved;
         uint32_t drawn = draw_parts(self, plan, group, moved, share);
         if (drawn < moved)
-            shrink(self, plan, part->group, moved - drawn);
+            plan_shrink(self, plan, part->group, moved - drawn);
     }
     return true;
 }
@@ -327,7 +217,7 @@ static void excuse(struct mixer *self, struct plan *plan, struct part *part, uin
 {
     plan->need[part - self->parts] -= count;
     part->needed -= count;
-    shrink(self, plan, part->group, count);
+    plan_shrink(self, plan, part->group, count);
 }
 
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count)
@@ -341,8 +231,7 @@ void plans_excuse(struct mixer *self, struct part *part, uint64_t count)
     }
 }
 
-/* Returns the rows that are there for a group. */
-static uint64_t group_rows(const struct mixer *self, const struct group *group)
+uint64_t group_rows(const struct mixer *self, const struct group *group)
 {
     uint64_t rows = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
@@ -361,7 +250,7 @@ static void hurry_drawn(struct mixer *self, struct plan *plan)
         if (group->deal == DEAL_UNKNOWN || self->options.whole)
             have = have < plan->of_group[g] || group->deal == DEAL_UNKNOWN ? 0 : have;
         if (plan->of_group[g] > have)
-            shrink(self, plan, g, plan->of_group[g] - (uint32_t)have);
+            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)have);
     }
     pay(self, plan);
 }
@@ -381,7 +270,7 @@ static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
     for (uint32_t g = 0; g < self->n_groups; g++) {
         uint64_t rows = group_rows(self, &self->groups[g]);
         if (self->groups[g].deal == DEAL_QUEUE && plan->of_group[g] > rows)
-            shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
+            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
     }
 }
 
@@ -431,172 +320,4 @@ void plans_drop(struct mixer *self)
         if (is_fresh(part))
             part_drop_rows(part);
     }
-}
-
-/* ---- building ---- */
-
-static bool is_complete(const struct mixer *self, const struct plan *plan)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (plan->need[p] > self->parts[p].rows)
-            return false;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        if (self->groups[g].deal == DEAL_QUEUE && group_rows(self, &self->groups[g]) < plan->of_group[g])
-            return false;
-    return true;
-}
-
-/* With `flexible`, a plan takes the items that are in the queues now. */
-static void take_what_is_there(struct mixer *self, struct plan *plan)
-{
-    for (uint32_t g = 0; g < self->n_groups && self->options.flexible; g++) {
-        const struct group *group = &self->groups[g];
-        uint64_t rows = group->deal == DEAL_QUEUE ? group_rows(self, group) : 0;
-        if (rows && rows < plan->of_group[g] && !queue_comes(self, group))
-            shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
-    }
-}
-
-bool plans_wait_no_more(struct mixer *self)
-{
-    struct plan *plan = plan_at(self, self->build);
-    return self->build < self->tail && plan->state == PLAN_PAID && (self->options.flexible || is_complete(self, plan));
-}
-
-/* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
-static void deal_queue(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count)
-{
-    while (count) {
-        uint32_t best = group->first;
-        for (uint32_t p = group->first; p < group->first + group->n; p++)
-            if (self->parts[p].rows - plan->need[p] > self->parts[best].rows - plan->need[best])
-                best = p;
-        uint64_t left = self->parts[best].rows - plan->need[best];
-        uint32_t part = left < count ? (uint32_t)left : count;
-        plan->need[best] += part;
-        plan->share[best] = group->share;
-        self->parts[best].needed += part;
-        count -= part;
-    }
-}
-
-static void finish_batches(struct mixer *self, struct plan *plan)
-{
-    uint64_t size = 0, bytes = 0;
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        size += self->parts[p].size;
-    bool several = plan->batches && plan->batches->next;
-    for (rp_batch *batch = plan->batches; batch; batch = batch->next) {
-        batch->info.table_size = size;
-        batch->info.waited_ns += (uint64_t)plan->waited_ns;
-        for (uint32_t f = 0; f < batch->info.n_fields; f++)
-            bytes += batch->fields[f].bytes;
-        batch->info.partial = plan->missing > 0 || several;
-        if (!batch->text[0] && several)
-            strcpy(batch->text, "the items of the batch do not all have the same fields");
-        else if (!batch->text[0] && plan->missing)
-            mixer_explain(self, batch->text, sizeof batch->text);
-    }
-    if (!self->options.on_demand)
-        plans_set_most(self, bytes);
-}
-
-void plan_finish(struct mixer *self, struct plan *plan)
-{
-    rp_batch *batches = plan->join ? batch_join_finish(&plan->join) : NULL;
-    pthread_mutex_lock(&self->lock);
-    plan->batches = batches;
-    if (batches)
-        finish_batches(self, plan);
-    plan->state = PLAN_READY;
-    pthread_mutex_unlock(&self->lock);
-    pthread_cond_signal(&self->ready);
-}
-
-/* Gives back what was dealt out of queues: it is dealt again at the next try. */
-static void take_back(struct mixer *self, struct plan *plan)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
-            continue;
-        self->parts[p].needed -= plan->need[p];
-        plan->need[p] = 0;
-    }
-}
-
-/* Finds the rows of a plan, and a place in a batch for each. */
-static rp_status prepare(struct mixer *self, struct plan *plan, rp_error *err)
-{
-    uint32_t pieces = 0;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        if (self->groups[g].deal == DEAL_QUEUE)
-            deal_queue(self, plan, &self->groups[g], plan->of_group[g]);
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        struct copy *copy = &plan->copies[p];
-        *copy = (struct copy){.plan = plan, .first = pieces, .rows = plan->need[p]};
-        if (copy->rows && !part_peek(&self->parts[p], copy->rows, plan->share[p], &pieces))
-            return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
-        copy->n = pieces - copy->first;
-    }
-    struct batch_join_options options = {.beta = self->options.beta,
-                                         .max_bytes = self->options.max_bytes,
-                                         .sources = self->n_sources > 1,
-                                         .shards = self->n_shards > 1};
-    pthread_mutex_unlock(&self->lock);
-    rp_status status = batch_join_new(self->pool, self->rows, pieces, &options, &plan->join, err);
-    pthread_mutex_lock(&self->lock);
-    return status;
-}
-
-/* Lets all parts copy their rows into the front batch. False: no memory; the caller gets the error, and it is tried again. */
-static bool deal(struct mixer *self, struct plan *plan)
-{
-    rp_error error = {0};
-    rp_status status = prepare(self, plan, &error);
-    if (status != RP_OK)
-        self->error = error;
-    if (status == RP_NO_MEMORY) {
-        self->stalled = true;
-        take_back(self, plan);
-        return false;
-    }
-    plan->left = 0;
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        self->parts[p].needed -= plan->need[p];
-        plan->left += plan->need[p] > 0;
-    }
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (plan->need[p])
-            part_deal(&self->parts[p], &plan->copies[p]);
-    return true;
-}
-
-void plans_build(struct mixer *self)
-{
-    while (self->build < self->tail && !self->stalled) {
-        struct plan *plan = plan_at(self, self->build);
-        if (plan->state == PLAN_PAID)
-            take_what_is_there(self, plan);
-        if (plan->state != PLAN_PAID || !is_complete(self, plan))
-            break;
-        bool empty = plan->count == plan->missing;
-        if (!empty && !deal(self, plan))
-            break;
-        plan->state = empty ? PLAN_READY : PLAN_DEALT;
-        if (!empty) {
-            self->last_ns = conn_now();
-            self->late = false;
-        }
-        self->asked -= plan->count - plan->missing;
-        self->got += plan->join ? plan->count - plan->missing : 0;
-        self->build++;
-        self->news = self->news || self->build < self->tail; /* plans that wait for permits may be paid now */
-        for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
-            while (part_copy(&self->parts[p]))
-                ;
-    }
-    for (uint32_t p = 0; p < self->n_parts; p++) /* once for all batches: waking a thread costs more than a copy */
-        if (self->parts[p].copies)
-            pthread_cond_signal(&self->parts[p].work);
-    pthread_cond_signal(&self->ready);
 }

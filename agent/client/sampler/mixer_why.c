@@ -89,3 +89,38 @@ void mixer_explain(struct mixer *self, char *out, size_t size)
     else
         snprintf(out, size, "the brokers have not answered yet");
 }
+
+/* ---- asking a broker ---- */
+
+static void on_why(void *ctx, struct conn_reply *reply)
+{
+    struct part *self = ctx;
+    struct mixer *mixer = self->mixer;
+    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    pthread_mutex_lock(&mixer->lock);
+    self->why_asked = false;
+    for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
+        const Replay__Wait *wait = wire->why->waits[i];
+        bool ours = strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0;
+        if (ours && strcmp(wait->table, self->source.table) == 0)
+            snprintf(self->why, sizeof self->why, "%s", wait->text);
+    }
+    pthread_mutex_unlock(&mixer->lock);
+    if (wire)
+        conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+    mixer_unref(mixer);
+}
+
+void part_ask_why(struct part *self)
+{
+    struct mixer *mixer = self->mixer;
+    if (self->why_asked || self->away)
+        return;
+    self->why_asked = true;
+    __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&mixer->lock);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
+    conn_send(self->source.conn, &message, on_why, self);
+    pthread_mutex_lock(&mixer->lock);
+}
