@@ -91,7 +91,7 @@ typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; default 256 */
     /* Largest number of batches that are requested, or decoded and not yet taken; default 4, at most 1024. Requests are sent
-     * when half of them were taken. Over shards there are at least 2 batches for each of them, and up to 32 if the caller would have
+     * when half of them were taken. Over shards they are sent sooner, and there are at least 2 batches for each of them, and up to 32 if the caller would have
      * to wait otherwise, while all together take less than 64 MiB and the limiter could pay for them. */
     uint32_t in_flight;
     uint32_t distinct;    /* 1: no item appears twice in a batch */
@@ -144,7 +144,9 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * the reason why the table waits (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks for what can be sampled at once; negative waits
  * inside the broker. When the call returns, no request is in flight, so the samples depend only on the order of the calls.
  * in_flight is not used, and the option timeout_ms must be negative. If the broker cannot be reached, the call returns after
- * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. */
+ * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. Over shards and sources, a call makes a request to
+ * each broker that it needs; what silent ones still owe is given up 2 s later (items of a queue are kept for the next call), and
+ * samples depend on the masses that brokers have told last. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
 /* Memory of the caller, for one field. */

@@ -30,9 +30,7 @@ class Browser:
 
     def __init__(self, width=1280, height=1000, dark=False):
         self.folder = tempfile.mkdtemp(prefix="replay-browser-")
-        self.driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={self.folder}/driver.log"],
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        self.base = f"http://127.0.0.1:{self._port()}"
+        self.base = f"http://127.0.0.1:{self._start_driver()}"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                      f"--user-data-dir={self.folder}/profile", f"--window-size={width},{height}",
                      # no service of the browser's own may ask the network: the tests count requests
@@ -45,11 +43,18 @@ class Browser:
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}
         self.session = self._call("POST", "/session", wanted)["sessionId"]
 
-    def _port(self):
-        for line in self.driver.stdout:
-            if "successfully on port" in line:
-                return int(line.rstrip().rstrip(".").split()[-1])
-        raise BrowserError("chromedriver did not start")
+    def _start_driver(self, tries=3):
+        """Starts chromedriver and returns its port. It ends at once if another program takes the port that it has found free."""
+        said = []
+        for _ in range(tries):
+            self.driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={self.folder}/driver.log"],
+                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+            for line in self.driver.stdout:
+                said.append(line)
+                if "successfully on port" in line:
+                    return int(line.rstrip().rstrip(".").split()[-1])
+            said.append(f"chromedriver: exit status {self.driver.wait()}\n")
+        raise BrowserError("chromedriver did not start:\n" + "".join(said))
 
     def _call(self, method, path, body=None):
         data = None if method == "GET" or method == "DELETE" else json.dumps(body or {}).encode()

@@ -46,7 +46,7 @@ bool conn_secure(const struct conn *self, void *socket)
 static bool spread(const struct conn *self, void *socket)
 {
     int threads = self->is_shard ? zmq_ctx_get(self->context, ZMQ_IO_THREADS) : 1;
-    uint64_t mask = UINT64_C(1) << (threads > 1 ? self->shard % (uint32_t)(threads < 64 ? threads : 64) : 0);
+    uint64_t mask = UINT64_C(1) << (threads > 1 ? self->io_thread % (uint32_t)(threads < 64 ? threads : 64) : 0);
     return threads <= 1 || zmq_setsockopt(socket, ZMQ_AFFINITY, &mask, sizeof mask) == 0;
 }
 

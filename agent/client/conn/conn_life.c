@@ -241,6 +241,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     self->set = plan->set;
     self->shard = plan->shard;
     self->is_shard = plan->shard != CONN_SHARD_UNKNOWN;
+    self->io_thread = plan->shard;
     self->client_id = plan->client_id;
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);

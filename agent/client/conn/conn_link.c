@@ -200,8 +200,8 @@ void link_answer(struct conn *self, const struct conn_reply *reply)
         return;
     }
     if (hello && hello->n_shards > 1 && !self->is_shard && self->dealer) {
-        self->is_shard =
-            true; /* now with the heartbeats of a shard, which cannot be changed once a socket is connected */
+        self->is_shard = true; /* now with what cannot be changed once a socket is connected: heartbeats, thread */
+        self->io_thread = hello->shard;
         conn_hello_unref(&hello);
         link_close(self);
         link_open(self, now);

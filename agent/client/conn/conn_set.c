@@ -282,6 +282,11 @@ rp_status conn_set_open(struct conn_set *self, const struct conn_set_plan *plan,
 void conn_set_close(struct conn_set *self)
 {
     bool foreign = self->n && self->conns[0] && conn_is_foreign(self->conns[0]);
+    if (!foreign) {
+        pthread_mutex_lock(&self->mutex);
+        self->complete = false; /* a shard that comes back now tells nobody: others may be gone already */
+        pthread_mutex_unlock(&self->mutex);
+    }
     for (uint32_t i = 0; i < self->n && !foreign; i++)
         if (self->conns[i])
             conn_stop(self->conns[i]);

@@ -4,26 +4,43 @@
 #include "agent/client/sampler/mixer_impl.h"
 #include "proto/base/error.h"
 
-static bool is_complete(const struct mixer *self, const struct plan *plan)
+static bool parts_have(const struct mixer *self, const struct plan *plan)
 {
     for (uint32_t p = 0; p < self->n_parts; p++)
         if (plan->need[p] > self->parts[p].rows)
             return false;
+    return true;
+}
+
+static bool is_complete(const struct mixer *self, const struct plan *plan)
+{
+    if (!parts_have(self, plan))
+        return false;
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_QUEUE && group_rows(self, &self->groups[g]) < plan->of_group[g])
             return false;
     return true;
 }
 
-/* With `flexible`, a plan takes the items that are in the queues now. */
+/* Returns the items that a plan lacks of a queue. */
+static uint32_t lacking(const struct mixer *self, const struct plan *plan, uint32_t g)
+{
+    uint64_t rows = self->groups[g].deal == DEAL_QUEUE ? group_rows(self, &self->groups[g]) : plan->of_group[g];
+    return rows < plan->of_group[g] ? plan->of_group[g] - (uint32_t)rows : 0;
+}
+
+/* With `flexible`, a plan takes the items that are in the queues now, when nothing else is missing. */
 static void take_what_is_there(struct mixer *self, struct plan *plan)
 {
-    for (uint32_t g = 0; g < self->n_groups && self->options.flexible; g++) {
-        const struct group *group = &self->groups[g];
-        uint64_t rows = group->deal == DEAL_QUEUE ? group_rows(self, group) : 0;
-        if (rows && rows < plan->of_group[g] && !group_comes(self, group))
-            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
-    }
+    if (!self->options.flexible || !parts_have(self, plan))
+        return;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (lacking(self, plan, g) &&
+            (lacking(self, plan, g) == plan->of_group[g] || group_comes(self, &self->groups[g])))
+            return;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (lacking(self, plan, g))
+            plan_shrink(self, plan, g, lacking(self, plan, g));
 }
 
 bool plans_wait_no_more(struct mixer *self)

@@ -62,7 +62,8 @@ static uint32_t payable(const struct mixer *self, const struct group *group)
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         width += self->parts[p].buffer;
     double batches = width / 2 / (self->options.batch_size * group->share);
-    return group->deal != DEAL_PERMITS || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
+    bool bound = group->deal == DEAL_PERMITS && width > 0; /* 0: the limiters have not both bounds */
+    return !bound || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
 }
 
 void plans_set_most(struct mixer *self, uint64_t batch_bytes)

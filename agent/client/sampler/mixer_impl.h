@@ -17,7 +17,7 @@
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
  * thread that decodes replies and copies rows into batches, while the rows are in its processor's cache, unless the caller does that,
- * too. All fields are guarded by the mixer's lock, which is never held while a function of a connection is called. The mixer is counted by its owner, its threads and every request in flight. */
+ * too. All fields are guarded by the mixer's lock, which is never held while a function of a connection is called that takes a lock. The mixer is counted by its owner, its threads and every request in flight. */
 #ifndef AGENT_CLIENT_MIXER_IMPL_H
 #define AGENT_CLIENT_MIXER_IMPL_H
 
@@ -102,6 +102,7 @@ struct part {
     uint64_t needed;       /* items that plans want from it */
     uint64_t excused;      /* items that a flexible sample left out */
     struct permit *permit; /* the request in flight; NULL: none */
+    uint64_t asked_step;   /* the step in which it was asked for permits */
     bool why_asked;
 };
 
@@ -130,7 +131,7 @@ struct plan {
     int64_t drawn_ns;
     int64_t waited_ns;   /* for permits */
     uint32_t *of_group;  /* [n_groups] items */
-    uint32_t *need;      /* [n_parts] items, of groups that are not queues */
+    uint32_t *need;      /* [n_parts] items; of queues when they are dealt out */
     double *share;       /* [n_parts] used for the draw */
     struct copy *copies; /* [n_parts] */
     uint32_t left;       /* copies that are not made yet; atomic */
@@ -148,12 +149,13 @@ struct mixer {
     uint32_t widest; /* parts of the widest group */
     struct part *parts;
     struct group *groups;
-    double *room; /* working memory, [2 * n_parts] */
+    double *room; /* working memory, [2 * n_parts + n_groups] and more */
     uint32_t *counts;
     uint64_t *sizes;
     struct batch_rows *rows; /* pieces of the batch that is put together */
     uint32_t rows_capacity;
-    uint32_t turn; /* which part of a queue is asked first */
+    uint32_t turn;  /* which part of a queue is asked first */
+    uint64_t steps; /* of the thread that plans */
     pthread_t thread;
     bool started;
 
@@ -229,7 +231,7 @@ uint64_t part_expected(const struct part *self);
 void part_abandon(struct part *self);
 /* Cancels the picks that may bring items which exist nowhere else. They stay until they are answered. Released while it cancels. */
 void part_recall(struct part *self);
-/* The sampler ends: gives up everything. */
+/* The sampler ends: gives up everything. Released while it cancels. */
 void part_cancel(struct part *self);
 /* Drops the rows that are on their way. */
 void part_forget(struct part *self);

@@ -134,7 +134,7 @@ bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_
     set_state(self, as_double(values[4]), values[3], values[5]);
     self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
     self->min_size = at_most(values[6], MOST_COUNT);
-    self->buffer = as_double(values[7]);
+    self->buffer = as_double(values[7]) > 0 ? as_double(values[7]) : 0;
     self->known = learn_deal(self);
     *granted = (uint32_t)at_most(values[1], most);
     return true;

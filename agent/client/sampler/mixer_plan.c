@@ -81,8 +81,8 @@ void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t
     self->asked -= count;
 }
 
-/* With `flexible`, a plan takes the permits that there are. */
-static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool front)
+/* True if a group could pay its items of a plan; with `flexible`, the front plan also does with fewer. */
+static bool group_pays(struct mixer *self, const struct plan *plan, uint32_t g, bool front)
 {
     struct group *group = &self->groups[g];
     uint32_t want = plan->of_group[g];
@@ -94,10 +94,15 @@ static bool group_pays(struct mixer *self, struct plan *plan, uint32_t g, bool f
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
-    if (!front || !self->options.flexible || group->stock == 0 || !is_starved(self, group))
-        return false;
-    plan_shrink(self, plan, g, want - (uint32_t)group->stock);
-    return true;
+    return front && self->options.flexible && group->stock > 0 && is_starved(self, group);
+}
+
+/* A plan that all groups can pay now takes the permits that there are. */
+static void take_permits(struct mixer *self, struct plan *plan, uint32_t g)
+{
+    const struct group *group = &self->groups[g];
+    if (group->deal == DEAL_PERMITS && group->stock < plan->of_group[g])
+        plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)group->stock);
 }
 
 /* Adds `share`, divided as the parts of a group weigh now, to their shares in a plan. False: no part can give items. */
@@ -161,7 +166,7 @@ static bool more_comes(struct mixer *self)
 {
     bool idle = true, comes = false;
     for (uint32_t p = 0; p < self->n_parts; p++)
-        idle = idle && !self->parts[p].outstanding && !self->parts[p].rows;
+        idle = idle && !self->parts[p].outstanding && !(self->parts[p].needed && self->parts[p].rows);
     for (uint32_t g = 0; g < self->n_groups; g++)
         comes = comes || (self->groups[g].out && plans_want(self, g, PLAN_DRAWN) > self->groups[g].stock);
     return comes && !idle;
@@ -180,6 +185,8 @@ void plans_pay(struct mixer *self)
         for (uint32_t g = 0; g < self->n_groups; g++)
             if (!group_pays(self, plan, g, at == self->build))
                 return;
+        for (uint32_t g = 0; g < self->n_groups; g++)
+            take_permits(self, plan, g);
         pay(self, plan);
     }
 }
@@ -301,8 +308,8 @@ bool plans_hurry_call(struct mixer *self)
         return true;
     plans_hurry(self);
     if (plan->count > plan->missing && !(self->options.whole && plan->missing))
-        return true; /* what a whole batch lacks is waited for, and its items are kept */
-    plans_drop(self);
+        return true;
+    plans_drop(self); /* what a whole batch lacks is waited for, and its items are kept */
     return false;
 }
 

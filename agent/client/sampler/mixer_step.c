@@ -91,7 +91,8 @@ static uint64_t permits_missing(struct mixer *self, uint32_t g)
 
 static bool may_ask(const struct part *self, int64_t now_ns)
 {
-    return self->known && !self->away && self->connected && !self->permit && now_ns >= self->retry_ns;
+    return self->known && !self->away && self->connected && !self->permit && now_ns >= self->retry_ns &&
+           self->asked_step != self->mixer->steps;
 }
 
 /* Returns the part with the most room of those that may be asked: there is one. */
@@ -122,6 +123,7 @@ static void get_permits(struct mixer *self, uint32_t g, int64_t now_ns)
         struct part *part = roomiest(self, group, now_ns);
         uint64_t share = (missing + n - 1) / n, count = part->room > share ? part->room : share;
         count = count < missing ? count : missing;
+        part->asked_step = self->steps; /* who has said no is not asked again at once */
         if (!part_permit(part, count < MOST_PERMITS ? (uint32_t)count : MOST_PERMITS))
             break;
     }
@@ -247,7 +249,7 @@ static void end(struct mixer *self)
 static void look_at_end(struct mixer *self, int64_t now_ns)
 {
     int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
-    if (limit < 0 || self->build == self->tail || (over < 0 && !self->ending))
+    if (limit < 0 || self->build == self->tail || self->stalled || (over < 0 && !self->ending))
         return;
     self->late = true;
     if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
@@ -268,6 +270,7 @@ int64_t mixer_step(struct mixer *self)
 {
     int64_t now = conn_now();
     self->news = false;
+    self->steps++;
     look_at_connections(self, now);
     for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
         while (part_decode(&self->parts[p]))

@@ -67,7 +67,8 @@ static bool wait_for_batch(struct mixer *self, int64_t timeout_ms)
 static void settle(struct mixer *self)
 {
     int64_t end = conn_now() + GRACE_NS;
-    bool hurried = false, dropped = false;
+    bool dropped = false;
+    uint32_t hurries = 0; /* the first may ask for items, and the second takes what has come */
     self->wanted = false;
     while (conn_now() < end) {
         int64_t wake = mixer_step(self);
@@ -76,8 +77,8 @@ static void settle(struct mixer *self)
         bool quiet = mixer_is_quiet(self);
         if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->error.status != RP_OK))
             return;
-        if (quiet && !self->news && !hurried) {
-            hurried = true;
+        if (quiet && !self->news && hurries < 2) {
+            hurries++;
             dropped = !plans_hurry_call(self);
         } else if (!self->news)
             conn_wait(mixer_conn(self), &self->ready, &self->lock, wake < end ? wake : end);

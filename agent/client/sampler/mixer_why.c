@@ -49,7 +49,9 @@ static bool has_no_room(const struct part *part)
 
 static void explain_group(struct mixer *self, struct group *group, char *out, size_t size)
 {
-    uint64_t room = group->stock, want = self->options.batch_size, n = 0, min_size = 0;
+    uint64_t room = group->stock, n = 0, min_size = 0;
+    uint64_t want = self->build < self->tail ? plan_at(self, self->build)->of_group[group - self->groups]
+                                             : self->options.batch_size;
     const char *why = "";
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
         const struct part *part = &self->parts[p];

@@ -17,7 +17,7 @@ static inline uint64_t lane_keys_left(struct lane *self)
 }
 
 /* Sets how many items of this lane may be unconfirmed: the other lanes hold the rest. While a lane is written to, the others only get
- * emptier, so an old window is not too large. */
+ * emptier, so an old window is not too large, unless a lane comes back that was away, which did not count. */
 void lane_set_window(struct lane *self);
 
 static inline bool lane_has_room(struct lane *self, uint64_t n)

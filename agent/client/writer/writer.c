@@ -44,7 +44,7 @@ static struct lane *any_open(rp_writer *self, const struct lane *but)
 /* Of two random lanes takes the one with fewer unconfirmed items. With no lane open, the present one goes on. */
 static __attribute__((noinline)) void choose_lane(rp_writer *self)
 {
-    struct lane *one = any_open(self, NULL), *other = any_open(self, one);
+    struct lane *one = any_open(self, NULL), *other = one ? any_open(self, one) : NULL;
     self->choose = false;
     if (other && lane_unconfirmed(other) < lane_unconfirmed(one))
         one = other;
