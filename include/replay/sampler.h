@@ -91,8 +91,8 @@ typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; default 256 */
     /* Largest number of batches that are requested, or decoded and not yet taken; default 4, at most 1024. Requests are sent
-     * when half of them were taken. Over shards they are sent sooner, and there are at least 2 batches for each of them, and up to 32 if the caller would have
-     * to wait otherwise, while all together take less than 64 MiB and the limiter could pay for them. */
+     * when half of them were taken. Over shards they are sent sooner, and there are at least 2 batches for each shard, and up to 32
+     * if the caller would have to wait otherwise, while all together take less than 64 MiB and the limiter could pay for them. */
     uint32_t in_flight;
     uint32_t distinct;    /* 1: no item appears twice in a batch */
     uint32_t flexible;    /* 1: return a smaller batch instead of waiting for the limiter */

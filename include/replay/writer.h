@@ -44,11 +44,10 @@ typedef enum rp_doubt {
 /* Set struct_size to sizeof(rp_writer_options) and the rest to 0 for the defaults. */
 typedef struct rp_writer_options {
     uint32_t struct_size;
-    uint32_t chunk_length; /* steps per chunk; 0: 1 */
-    const char *name;      /* shown by the broker; NULL: the client's */
-    uint64_t keep_alive;   /* number of newest steps that items may refer to; 0: chunk_length */
-    uint64_t
-        max_in_flight_items; /* items created and not confirmed, at all shards together (but see SHARDS.md); 0: 20000 */
+    uint32_t chunk_length;        /* steps per chunk; 0: 1 */
+    const char *name;             /* shown by the broker; NULL: the client's */
+    uint64_t keep_alive;          /* number of newest steps that items may refer to; 0: chunk_length */
+    uint64_t max_in_flight_items; /* items created and not confirmed, at all shards that are there; 0: 20000 */
     uint64_t max_in_flight_bytes; /* of their chunks, at each shard; 0: 256 MiB */
     uint32_t batch_items;         /* largest number of items in one message; 0: 50 */
     int32_t doubt;                /* an rp_doubt */
