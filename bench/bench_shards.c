@@ -185,7 +185,7 @@ static const struct skew skews[] = {{"half of the actors at one shard", true, 1}
 
 static bool add_actors(struct set *self, const struct skew *skew)
 {
-    uint32_t n = self->n, actors = 2 * n;
+    uint32_t n = self->n > 2 ? self->n : 2, actors = 2 * n;
     bool ok = true;
     for (uint32_t i = 0; i < actors && ok; i++) {
         uint32_t shard = !skew || !skew->crowded ? i % n : i < n ? 0 : 1 + i % (n - 1);
