@@ -1,5 +1,6 @@
 """Starts a real broker for a test, and counts what passes."""
 
+import atexit
 import os
 import pathlib
 import shutil
@@ -31,6 +32,7 @@ class Broker:
         where.unlink(missing_ok=True)
         self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--endpoints-file", str(where)],
                                         stdout=self.log, stderr=self.log)
+        atexit.register(self.process.kill)  # a test that fails leaves no broker behind; one that has ended is left alone
         end = time.monotonic() + LEAST
         while not where.exists():
             if self.process.poll() is not None or time.monotonic() > end:
