@@ -133,7 +133,7 @@ struct conn {
     bool reset_wanted;
     bool joined;        /* counted as up by the set */
     bool is_shard;      /* the broker is known to be one of several shards */
-    uint32_t io_thread; /* its number, or what it has said to be */
+    uint32_t io_thread; /* number of the shard, as far as it is known: its I/O thread follows from it */
     bool pipe_ready;    /* the last poll found a wake-up in the pipe */
     uint64_t n_replies; /* taken so far */
     struct conn_request_list pending;

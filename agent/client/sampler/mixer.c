@@ -298,7 +298,7 @@ static bool make(struct mixer *self, const rp_source *sources, uint32_t n)
         self->options.in_flight > MOST_AHEAD * self->widest ? self->options.in_flight : MOST_AHEAD * self->widest;
     if (self->options.on_demand)
         self->capacity = 1;
-    self->window = self->most = 1; /* at least what there is to be: see set_window */
+    self->window = self->most = 1; /* plans_draw raises it before the first batch */
     self->inlined = self->options.on_demand || conn_is_hosted(self->parts[0].source.conn);
     self->pool = batch_pool_new(self->capacity + 2);
     seed(self);
