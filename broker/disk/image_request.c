@@ -144,7 +144,7 @@ static struct image_selection *pick_selection(struct image *self, const struct e
     if (selection) {
         selection->table = table;
         selection->want = head->want;
-        selection->flags = head->flags;
+        selection->flags = head->flags & ~(uint32_t)PICK_COUNTED;
         selection->table_size = head->table_size;
     }
     return selection;
@@ -177,7 +177,7 @@ rp_status image_apply_pick(struct image *self, const struct entry_view *entry, r
             return err_set(err, RP_NO_MEMORY, "no memory for a selection");
         selection->probability[selection->n++] = picked.probability;
     }
-    table->limiter.samples += head.flags & PICK_PAID ? 0 : head.n;
+    table->limiter.samples += (head.flags & (PICK_PAID | PICK_COUNTED)) == PICK_PAID ? 0 : head.n;
     table->total_samples += head.n;
     image_table_changed(self, table);
     return RP_OK;

@@ -164,7 +164,7 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
         .want = waiter->want,
         .n = 1,
         .table_size = waiter->picks.table_size,
-        .flags = waiter->flags,
+        .flags = waiter->flags | (waiter->paid && waiter_is_counted(waiter) ? PICK_COUNTED : 0u),
     };
     struct entry_pick *last = pick_last(stream, table, &head);
     struct entry_picked *picked = last ? stream_extend(stream, sizeof *picked) : NULL;

@@ -18,7 +18,7 @@ static uint32_t deal_of(const struct table *table)
     enum limiter_kind kind = table->limiter.kind;
     if (kind == LIMITER_QUEUE || kind == LIMITER_STACK || once)
         return DEAL_QUEUE;
-    return kind == LIMITER_RATIO ? DEAL_PERMITS : DEAL_MASS;
+    return limiter_takes_permits(&table->limiter) ? DEAL_PERMITS : DEAL_MASS;
 }
 
 rp_status permit_check(const struct table *table, const char *what, rp_error *err)
@@ -57,7 +57,18 @@ static void refuse(struct waiter *self, rp_status status, const char *text)
     permit_end(self);
 }
 
-/* Charges the limiter and answers. Both are one record of the journal, so that a retry after a crash gets this answer. */
+/* Charges the limiter, in one record of the journal with the answer. A table without a ratio counts its picks, and not its permits. */
+static void charge(struct table *table, uint32_t n)
+{
+    if (!limiter_takes_permits(&table->limiter))
+        return;
+    limiter_sampled(&table->limiter, n);
+    table->stats.permits += n;
+    EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
+    EFFECT(table->loop, charge, table, n);
+}
+
+/* Charges and answers: a retry after a crash gets this answer. */
 static void permit_grant(struct waiter *self, uint32_t n)
 {
     struct table *table = self->table;
@@ -67,12 +78,9 @@ static void permit_grant(struct waiter *self, uint32_t n)
         refuse(self, RP_NO_MEMORY, "no memory to remember a permit");
         return;
     }
-    limiter_sampled(&table->limiter, n);
-    table->stats.permits += n;
+    charge(table, n);
     permit_state(table, &reply);
     reply.granted = n;
-    EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
-    EFFECT(table->loop, charge, table, n);
     request_finish(peers, &self->wait, REPLAY__REPLY__BODY_PERMIT, &reply.base);
     permit_end(self);
 }

@@ -1,6 +1,7 @@
 /* Permits: a sampler over shards charges the limiter of a shard that has room, and picks its items where the mass is. A permit
  * waits in the queue of its table, like a sample, and picks nothing. It is charged when it is answered, and not before: a client
- * that gives up, or is gone, has cost nothing, and the cursor is what clients were told. */
+ * that gives up, or is gone, has cost nothing, and the cursor is what clients were told. A table without a ratio grants permits and
+ * counts none of them: its picks are counted when they are made. */
 #ifndef BROKER_PERMIT_H
 #define BROKER_PERMIT_H
 

@@ -150,7 +150,8 @@ static void fill_paid(struct waiter *self)
     while (self->picks.n < self->want && !self->full && table->in.size) {
         uint32_t n = self->want - self->picks.n;
         uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
-        limiter_refund(&table->limiter, got);
+        if (!waiter_is_counted(self))
+            limiter_refund(&table->limiter, got);
         if (got == 0)
             return;
     }

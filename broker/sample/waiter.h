@@ -30,7 +30,7 @@ struct waiter {
     uint32_t stamp; /* distinct: marks the items picked */
     uint32_t flags; /* PICK_... of disk/record.h */
     bool distinct, flexible, whole, queued;
-    bool paid;                    /* the limiter was charged before: neither asked nor charged */
+    bool paid;                    /* the limiter is not asked; it was charged before, if it takes permits */
     bool full;                    /* its reply has as many chunks as a reply may have */
     bool again;                   /* it was answered before, and gets the same items */
     uint32_t gone;                /* items of the first answer that are no longer in the table */
@@ -50,8 +50,13 @@ void waiter_enqueue(struct waiter *self);
 void waiter_unqueue(struct waiter *self);
 /* Picks what the limiter allows, one by one or in batches, up to `want`. */
 void waiter_fill(struct waiter *self);
-/* Picks up to `want` without asking the limiter, and without charging it. */
+/* Picks up to `want` without asking the limiter. It is charged if nobody can have paid before. */
 void waiter_fill_paid(struct waiter *self);
+/* True if the limiter counts its picks. */
+static inline bool waiter_is_counted(const struct waiter *self)
+{
+    return !self->paid || !limiter_takes_permits(&self->table->limiter);
+}
 bool waiter_is_done(const struct waiter *self);
 /* Writes what it waits for. */
 void waiter_explain(const struct waiter *self, char *text, size_t size);

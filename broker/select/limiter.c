@@ -115,6 +115,11 @@ void limiter_reset(struct limiter *self)
     self->offset = 0;
 }
 
+bool limiter_takes_permits(const struct limiter *self)
+{
+    return self->kind == LIMITER_RATIO;
+}
+
 bool limiter_counts(const struct limiter *self)
 {
     return self->max_diff < (double)LIMITER_MOST_COUNT;

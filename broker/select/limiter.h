@@ -72,6 +72,9 @@ void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
 
+/* True if samples are paid for: over shards a sampler takes permits, which are charged, and its picks are not. Otherwise nobody pays, and
+ * every pick counts, wherever it is made. */
+bool limiter_takes_permits(const struct limiter *self);
 /* True if inserts wait for samples: then an item that leaves before it was sampled reduces the inserts that are possible. */
 bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);

@@ -71,7 +71,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     rp_error err = {0};
     char more[120];
-    snprintf(more, sizeof more, "checkpoint: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
+    snprintf(more, sizeof more, "journal: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
     shardset_start(&f->shards, SHARDS, tables, more);
     f->client = rp_client_connect(shardset_endpoint(&f->shards, 1), NULL, WAIT, &err);
     if (!f->client)
@@ -228,6 +228,44 @@ static uint32_t waits_of(struct fixture *f, const char *kind)
     }
     rp_waits_free(&waits);
     return n;
+}
+
+static uint64_t samples_of(struct fixture *f)
+{
+    rp_info *info = info_of(f, "uniform", 0);
+    uint64_t n = info->tables[0].limiter.samples;
+    near(info->tables[0].limiter.cursor, ITEMS - (double)n);
+    rp_info_free(&info);
+    return n;
+}
+
+/* Tables without a ratio need no permits, and their samples count all the same, also after kill -9. */
+static void samples_are_counted(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 12;
+    options.on_demand = 1;
+    rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
+    assert_non_null(sampler);
+    for (uint32_t i = 0; i < 10; i++) {
+        rp_batch *batch;
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+    assert_int_equal(samples_of(f), 120);
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        shardset_kill(&f->shards, s);
+        shardset_again(&f->shards, s);
+    }
+    struct clock clock = clock_system();
+    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    while (waits_of(f, "shard") > 0)
+        assert_true(clock_now(&clock) < deadline);
+    assert_int_equal(samples_of(f), 120);
 }
 
 /* A sampler of a table that has no items waits for permits at shards. */
@@ -407,7 +445,7 @@ static void a_shard_without_an_answer_is_named(void **state)
         assert_true(clock_now(&clock) < deadline);
     uint64_t removed = 0;
     ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err), &err);
-    assert_int_equal(removed, f->by_shard[1]); /* its checkpoint has them */
+    assert_int_equal(removed, f->by_shard[1]); /* its journal has them */
 }
 
 int main(void)
@@ -415,6 +453,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_is_the_sum_of_its_shards),
         cmocka_unit_test(all_items_are_listed_and_fetched),
+        cmocka_unit_test(samples_are_counted),
         cmocka_unit_test(a_limiter_is_divided),
         cmocka_unit_test(permits_that_wait_are_shown),
         cmocka_unit_test(replay_ctl_shows_each_shard),

@@ -350,6 +350,10 @@ static void few_items_and_no_priorities(void **state)
     }
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
     rp_sampler_destroy(&sampler);
+    rp_info *info = NULL;
+    ok(rp_admin_info(f->client, "prioritized", 0, WAIT, &info, &err), &err);
+    assert_int_equal(info->tables[0].limiter.samples, 20); /* they count, although nobody has paid for them */
+    rp_info_free(&info);
 }
 
 /* A sampler and a writer go on while a shard is dead, and take it back. */
