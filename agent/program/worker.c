@@ -8,8 +8,6 @@
 #include "agent/run/actor.h"
 #include "proto/base/error.h"
 
-#define CONNECT_PART_MS 1000
-
 uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index)
 {
     uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)config->seed;
@@ -29,29 +27,25 @@ void worker_close(struct worker *self)
         rp_client_destroy(&self->client);
 }
 
+static int is_stopped(void *ctx)
+{
+    return worker_stopped(ctx);
+}
+
 /* Checks the stop flag while it waits. */
 static rp_status connect_client(struct worker *self, rp_error *err)
 {
     const struct worker_options *options = self->options;
     rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
     int64_t wait_ms = options->connect_ms > 0 ? options->connect_ms : WORKER_CONNECT_MS;
-    int64_t end_ns = self->start_ns + wait_ms * NS_PER_MS;
-    for (;;) {
-        int64_t left_ms = (end_ns - clock_now(&self->clock)) / NS_PER_MS + 1;
-        int64_t part_ms = left_ms < CONNECT_PART_MS ? left_ms : CONNECT_PART_MS;
-        self->client = rp_client_connect(options->endpoint, &client, part_ms, err);
-        if (self->client)
-            return RP_OK;
-        if (worker_stopped(self))
-            return err_set(err, RP_CANCELLED, "stopped while no broker answered");
-        if (err->status != RP_UNAVAILABLE)
-            return (rp_status)err->status;
-        if (left_ms <= CONNECT_PART_MS)
-            return err_set(err, RP_UNAVAILABLE,
-                           "no broker answers at %s within %g s: is replay-broker running, and is this its service "
-                           "endpoint?",
-                           options->endpoint, (double)wait_ms / 1e3);
-    }
+    rp_wait_set(is_stopped, self);
+    self->client = rp_client_connect(options->endpoint, &client, wait_ms, err);
+    rp_wait_set(NULL, NULL);
+    if (self->client)
+        return RP_OK;
+    if (worker_stopped(self))
+        return err_set(err, RP_CANCELLED, "stopped while no broker answered");
+    return (rp_status)err->status;
 }
 
 static rp_status open_environments(struct worker *self, const char *kind, rp_error *err)

@@ -239,6 +239,8 @@ int64_t conn_turn(struct conn *self)
         next = now;
     if (self->link != LINK_UP || self->has_key)
         next = self->link_time < next ? self->link_time : next;
+    if (self->link != LINK_UP)
+        next = self->warn_time < next ? self->warn_time : next;
     return next;
 }
 

@@ -128,6 +128,9 @@ struct conn {
     uint64_t monitor_serial;
     enum link_state link;
     int64_t link_time;
+    int64_t warn_time;     /* while no broker answers: when the log says so */
+    int64_t warn_pause_ns; /* between the last two of these lines */
+    char reason[128];      /* why the last attempt failed */
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
@@ -164,6 +167,8 @@ void conn_change_place(struct conn *self);
 /* conn_link.c: opens, watches and reopens the sockets. */
 void link_step(struct conn *self, int64_t now_ns);
 void link_fail(struct conn *self, const char *why, int64_t now_ns);
+/* From now on a broker is expected to answer: the log says so if it does not. */
+void link_expect(struct conn *self, int64_t now_ns);
 void link_close(struct conn *self);
 /* No memory for a HELLO or its answer: retries later. */
 void link_no_memory(struct conn *self);

@@ -251,6 +251,7 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);
     self->lost_ns = conn_now();
+    link_expect(self, self->lost_ns);
     self->endpoint = place_of(self, plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");
     self->host = host_of(plan->endpoint);

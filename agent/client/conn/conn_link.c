@@ -10,6 +10,8 @@
 #define ATTEMPT_NS (2 * NS_PER_S)
 /* A client with a key says HELLO again this often: the answer names the key that will replace the broker's. */
 #define KEY_NEWS_NS (5 * NS_PER_S)
+/* Lines about a broker that does not answer: the first comes after the longest back-off, and the pause doubles up to this. */
+#define WARN_PAUSE_MOST_NS (600 * NS_PER_S)
 #define PING_MS 2000
 #define PING_TIMEOUT_MS 6000
 /* With shards the others go on, and wait for none that is lost longer than two seconds. */
@@ -99,14 +101,37 @@ void link_close(struct conn *self)
     self->monitor = self->dealer = NULL;
 }
 
+void link_expect(struct conn *self, int64_t now_ns)
+{
+    self->warn_pause_ns = self->backoff_max_ns;
+    self->warn_time = now_ns + self->warn_pause_ns;
+}
+
+/* Says in the log that no broker answers: a caller without a time-out would wait in silence. */
+static void link_warn(struct conn *self, int64_t now_ns)
+{
+    char quoted[160];
+    int64_t pause = 2 * self->warn_pause_ns; /* a back-off is a day at most: no overflow */
+    self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
+    self->warn_time = now_ns + self->warn_pause_ns;
+    bool refused = self->refusal.status != RP_OK;
+    log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
+             "endpoint=%s waited_s=%.0f reason=%s hint=\"is replay-broker running, and is this its service endpoint?\"",
+             self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
+             log_quote(quoted, sizeof quoted, self->reason[0] ? self->reason : "no answer"));
+}
+
 static void link_publish(struct conn *self, enum link_state state, int64_t now_ns)
 {
     pthread_mutex_lock(&self->mutex);
-    if (self->state == LINK_UP && state != LINK_UP)
+    bool lost = self->state == LINK_UP && state != LINK_UP;
+    if (lost)
         self->lost_ns = now_ns;
     self->state = state;
     pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->mutex);
+    if (lost)
+        link_expect(self, now_ns);
     conn_set_signal(self->set);
 }
 
@@ -128,6 +153,7 @@ void link_fail(struct conn *self, const char *why, int64_t now_ns)
     self->link_time = now_ns + link_pause(self);
     self->failures++;
     self->reset_wanted = false;
+    snprintf(self->reason, sizeof self->reason, "%s", why);
     link_publish(self, LINK_DOWN, now_ns);
     if (!was_up)
         return;
@@ -288,6 +314,8 @@ void link_step(struct conn *self, int64_t now_ns)
         link_fail(self, "no answer", now_ns);
     if (self->link == LINK_DOWN && now_ns >= self->link_time)
         link_open(self, now_ns);
+    if (self->link != LINK_UP && now_ns >= self->warn_time)
+        link_warn(self, now_ns);
     if (self->link == LINK_UP && self->has_key && now_ns >= self->link_time) {
         self->link_time = now_ns + KEY_NEWS_NS;
         link_say_hello(self);

@@ -92,6 +92,9 @@ void watch_begin(struct watch *watch, const struct gate *gate);
 /* Takes the GIL. False with an exception set: of a signal handler. The call has ended with RP_CANCELLED. */
 bool watch_end(struct watch *watch);
 
+/* During a wait, with the GIL: runs signal handlers and hands over log lines, as Python does between two instructions. False with
+ * an exception set: the wait is to end. */
+bool core_look(void);
 /* The time of a clock that only goes forward. */
 int64_t core_now_ns(void);
 /* What is left of a time-out of core_timeout; -1 if there is none. */

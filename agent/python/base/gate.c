@@ -84,7 +84,7 @@ static bool await_left(const struct gate *gate)
     Py_END_ALLOW_THREADS;
     if (!gate_is_foreign(gate))
         waiters--;
-    return PyErr_CheckSignals() == 0;
+    return core_look();
 }
 
 static bool refuse(const struct gate *gate, const char *what)
@@ -193,12 +193,17 @@ int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms)
     return left_ns > 0 ? (left_ns + 999999) / 1000000 : 0;
 }
 
+bool core_look(void)
+{
+    return PyErr_CheckSignals() == 0 && Py_MakePendingCalls() == 0;
+}
+
 /* For rp_wait_set. */
 static int look(void *ctx)
 {
     struct watch *watch = ctx;
     PyEval_RestoreThread(watch->thread);
-    watch->raised = watch->raised || PyErr_CheckSignals() != 0; /* a wait may look again before it ends */
+    watch->raised = watch->raised || !core_look(); /* a wait may look again before it ends */
     bool stop = watch->raised || closed_gate(watch->gate);
     watch->thread = PyEval_SaveThread();
     return stop;

@@ -76,7 +76,7 @@ enum job_state job_await(struct job *job, int64_t timeout_ms)
         Py_END_ALLOW_THREADS;
         if (done)
             return JOB_DONE;
-        if (PyErr_CheckSignals() != 0)
+        if (!core_look())
             return JOB_INTERRUPTED;
         if (left == 0)
             return JOB_RUNNING;

@@ -77,9 +77,12 @@ class Client:
             if self._core is None or not self._core.usable:
                 self._core = _core.Client(self.endpoint, self.name, self.key_file)
             core = self._core
-        own = timeout is DEFAULT
-        core.wait(self.timeout if own else timeout, own)
+        core.wait(self._seconds(timeout), timeout is DEFAULT)
         return core
+
+    def _seconds(self, timeout: Timeout) -> Optional[float]:
+        """The deadline of a call: its own, or the client's."""
+        return self.timeout if timeout is DEFAULT else timeout
 
     @property
     def closed(self) -> bool:
@@ -102,7 +105,7 @@ class Client:
     def _request(self, kind: str, timeout: Timeout, *arguments: Any) -> Any:
         start = time.monotonic()
         core = self.connect(timeout)
-        seconds = self.timeout if timeout is DEFAULT else timeout
+        seconds = self._seconds(timeout)
         if seconds:
             seconds = max(0.0, seconds - (time.monotonic() - start))
         return core.request(kind, seconds, *arguments)
@@ -110,34 +113,37 @@ class Client:
     # ---- writing and sampling
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
-               keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False) -> Writer:
+               keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
+               timeout: Timeout = DEFAULT) -> Writer:
         """A stream of steps. Items may refer to the newest ``keep_alive`` steps; with ``history``, ``Writer.row`` reads them.
 
         Steps travel in chunks of ``chunk_length``, which is also the default of ``keep_alive``. ``max_in_flight`` bounds the items
-        that are not confirmed yet: calls wait when it is reached.
+        that are not confirmed yet: calls wait when it is reached. ``timeout`` is the deadline of connecting, and of opening the
+        stream with the first step.
         """
-        return Writer(self.connect(), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
-                      max_in_flight=max_in_flight, history=history, timeout=self.timeout)
+        return Writer(self.connect(timeout), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
+                      max_in_flight=max_in_flight, history=history, timeout=self._seconds(timeout))
 
-    def vector_writer(self, n: int, spec: Any = None, **options: Any) -> VectorWriter:
+    def vector_writer(self, n: int, spec: Any = None, *, timeout: Timeout = DEFAULT, **options: Any) -> VectorWriter:
         """Streams for n environments, written by one call."""
-        return VectorWriter(self.connect(), n, spec, timeout=self.timeout, **options)
+        return VectorWriter(self.connect(timeout), n, spec, timeout=self._seconds(timeout), **options)
 
     def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                 whole: bool = False) -> Sampler:
         """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead.
 
-        It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds. ``beta`` is the
+        It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds, which is also the
+        deadline of connecting (at least a second; None: the client's). ``beta`` is the
         exponent of the importance weights; with 0 all weights are 1. ``distinct``: no item appears twice in a batch. ``flexible``:
         a smaller batch instead of waiting for the limiter. ``whole``: pick nothing before the limiter allows the whole batch.
         """
         return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
                        max_samples=max_samples, flexible=flexible, whole=whole)
 
-    def updater(self, table: str, batch: int = 256, in_flight: int = 16) -> Updater:
-        """Sends new priorities in the background."""
-        return Updater(self.connect(), table, batch, in_flight)
+    def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT) -> Updater:
+        """Sends new priorities in the background. ``timeout`` is the deadline of connecting."""
+        return Updater(self.connect(timeout), table, batch, in_flight)
 
     def update(self, table: str, keys: Any, priorities: Any, timeout: Timeout = DEFAULT) -> Change:
         """Sets priorities and waits for the answer."""
@@ -170,7 +176,7 @@ class Client:
 
     def reduce(self, group: str, timeout: Timeout = DEFAULT) -> Reduce:
         """Joins a group that sums vectors, round by round."""
-        return Reduce(self.connect(timeout), group, self.timeout if timeout is DEFAULT else timeout)
+        return Reduce(self.connect(timeout), group, self._seconds(timeout))
 
     def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = DEFAULT) -> dict:
         """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""

@@ -69,13 +69,13 @@ class Params:
         """Waits until the slot has another version than ``have``. timeout 0 polls; DeadlineExceeded if there is none."""
         return _param(*self._client._request("get", timeout, name, have))
 
-    def publisher(self, name: str) -> Publisher:
-        """Stores versions in the background."""
-        return Publisher(self._client.connect(), name)
+    def publisher(self, name: str, timeout: Timeout = DEFAULT) -> Publisher:
+        """Stores versions in the background. ``timeout`` is the deadline of connecting."""
+        return Publisher(self._client.connect(timeout), name)
 
-    def subscriber(self, name: str, have: int = 0) -> Subscriber:
-        """Receives versions other than ``have`` in the background."""
-        return Subscriber(self._client.connect(), name, have)
+    def subscriber(self, name: str, have: int = 0, timeout: Timeout = DEFAULT) -> Subscriber:
+        """Receives versions other than ``have`` in the background. ``timeout`` is the deadline of connecting."""
+        return Subscriber(self._client.connect(timeout), name, have)
 
     def _newest(self, name: str) -> Optional[Param]:
         """The newest version; None if there is none. Waits for the broker, but not for a version."""

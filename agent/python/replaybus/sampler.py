@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core, nest
 from .errors import EndOfStream, Error, InvalidArgument
+from .params import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from .client import Client
@@ -103,7 +104,8 @@ class Sampler(_core.Sampler):
     def __new__(cls, sources: Sequence[Source], batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0,
                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                 whole: bool = False) -> "Sampler":
-        return super().__new__(cls, tuple(_source(*source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
+        connect = DEFAULT if timeout is None else max(timeout, 1.0)  # what is short for a sample is too short for a connection
+        return super().__new__(cls, tuple(_source(connect, *source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
                                max_samples, flexible, whole)
 
     def __init__(self, sources: Sequence[Source], *_: Any, **__: Any) -> None:
@@ -139,10 +141,10 @@ class Sampler(_core.Sampler):
         self.close()
 
 
-def _source(client: "Client", table: str, share: Optional[float] = None) -> tuple["_core.Client", str, float]:
+def _source(timeout: Timeout, client: "Client", table: str, share: Optional[float] = None) -> tuple["_core.Client", str, float]:
     if share is not None and share < 0:
         raise InvalidArgument(f"the share of table {table!r} is {share}: write a number above 0 and at most 1, or None")
-    return client.connect(), table, -1.0 if share is None else share
+    return client.connect(timeout), table, -1.0 if share is None else share
 
 
 class Change(NamedTuple):

@@ -98,13 +98,9 @@ static void take_result(client_object *self, struct connecting *attempt)
 static void raise_late(const struct connecting *attempt, int64_t timeout_ms, bool own)
 {
     char text[400];
-    if (own)
-        snprintf(text, sizeof text,
-                 "no broker answers at %.200s within %g s: is replay-broker running, and is this its service endpoint?",
-                 attempt->endpoint, (double)timeout_ms / 1e3);
-    else
-        snprintf(text, sizeof text, "still connecting to %.200s after %g s: no broker has answered yet",
-                 attempt->endpoint, (double)timeout_ms / 1e3);
+    snprintf(text, sizeof text,
+             "no broker answers at %.200s within %g s: is replay-broker running, and is this its service endpoint?%s",
+             attempt->endpoint, (double)timeout_ms / 1e3, own ? "" : " The client goes on trying.");
     core_raise(own ? RP_UNAVAILABLE : RP_DEADLINE_EXCEEDED, text);
 }
 

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/conn_impl.h"
 #include "proto/base/log.h"
+#include "replay/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
 
@@ -138,6 +140,32 @@ static void test_ends_at_any_time(void **state)
     }
 }
 
+static void count_warnings(void *ctx, int32_t level, const char *line)
+{
+    if (level == RP_LOG_WARN && strstr(line, " C0106 "))
+        atomic_fetch_add((atomic_int *)ctx, 1);
+}
+
+/* The log says it again and again, at doubling distances, and no more once a broker answers. */
+static void test_says_that_nobody_answers(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 1, .backoff_max_ms = 20};
+    atomic_int lines = 0;
+    rp_log_set(count_warnings, &lines, RP_LOG_WARN);
+    assert_null(rp_client_connect("tcp://127.0.0.1:1", &options, 300, &err));
+    assert_int_equal(err.status, RP_UNAVAILABLE);
+    assert_in_range(atomic_exchange(&lines, 0), 2, 4); /* after 20, 60, 140 and, at the end, 300 ms */
+    rp_client *client = rp_client_connect(f->peer.endpoint, &options, WAIT_MS, &err);
+    assert_non_null(client);
+    atomic_store(&lines, 0);
+    usleep(100000);
+    assert_int_equal(atomic_load(&lines), 0);
+    rp_client_destroy(&client);
+    rp_log_set(NULL, NULL, RP_LOG_OFF);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -146,6 +174,7 @@ int main(void)
         CASE(test_stop_while_waking),
         CASE(test_cancel_while_waking),
         CASE(test_ends_at_any_time),
+        CASE(test_says_that_nobody_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
