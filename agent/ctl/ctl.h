@@ -2,7 +2,7 @@
  *
  * The room agent/ctl owns its commands: show.c (info, why, counters), lists.c (items, sessions), operate.c (item, delete, reset,
  * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint*.c, export.c and key.c (files without a broker), and
- * main.c (the command line). It uses agent/client/admin for what a broker says, and broker/disk for files. One struct holds the
+ * main.c (the command line), place.c (where the broker is). It uses agent/client/admin for what a broker says, and broker/disk for files. One struct holds the
  * command line; one row in main.c describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H
@@ -71,6 +71,20 @@ struct ctl_command {
     int (*run)(struct ctl *ctl);
 };
 
+/* What the command line says about where the broker is. */
+struct ctl_place {
+    const char *endpoint;
+    const char *file; /* that replay-broker --endpoints-file wrote */
+    const char *run;  /* of replay-launch: its folder, or its name below runs/ */
+};
+
+/* place.c: finds the endpoints of the broker: free(*out). Returns 0, or the exit code of a problem that it has printed: the run that
+ * was named has ended, for example. */
+int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out);
+/* Prints that no broker answers, and what may be the reason. Returns an exit code. */
+int ctl_unreachable(const struct ctl *ctl, const char *endpoint);
+/* Returns the text of the status.json of the run that was named: free(). NULL: none was, or it cannot be read. */
+char *ctl_read_status(const struct ctl *ctl);
 /* Explains what limits the broker, or the run that was named: then as its launcher does. */
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out);
 /* Prints the error (as JSON with --json) and returns its exit code. */

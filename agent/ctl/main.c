@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/clock.h"
@@ -13,7 +12,6 @@
 #include "proto/base/log.h"
 #include "proto/config/cli.h"
 #include "proto/config/schema.h"
-#include "proto/keys/keys.h"
 
 static const struct ctl_command commands[] = {
     {"info", "[TABLE] [--shards]", "server, tables, slots and counters",
@@ -133,9 +131,7 @@ int ctl_print_json(const ProtobufCMessage *message)
 /* The command line. */
 struct command_line {
     struct ctl ctl;
-    const char *endpoint;
-    const char *file;
-    const char *run; /* of replay-launch: its folder, or its name below runs/ */
+    struct ctl_place place;
     int64_t timeout_ns;
     bool help, version;
 };
@@ -147,11 +143,11 @@ static const struct cli_option options[] = {
     {"endpoint", 'e', "ENDPOINT",
      "service endpoint of the broker (or set REPLAY_ENDPOINT; otherwise\n"
      "                              " ENDPOINT_DEFAULT ")",
-     EVERY, CLI_TEXT, AT(endpoint)},
+     EVERY, CLI_TEXT, AT(place.endpoint)},
     {"endpoints-file", 0, "FILE", "read it from the file that replay-broker --endpoints-file wrote", EVERY, CLI_TEXT,
-     AT(file)},
+     AT(place.file)},
     {"run", 0, "RUN", "the broker of a run of replay-launch: its folder, its name below runs/, or latest", EVERY,
-     CLI_TEXT, AT(run)},
+     CLI_TEXT, AT(place.run)},
     {"json", 0, NULL, "print JSON, one object on a line", EVERY, CLI_SWITCH, AT(ctl.json)},
     {"timeout", 0, "TIME", "how long to wait for the broker: 500ms, 3s (default), 1m", EVERY | CTL_TIMEOUT, CLI_TIME,
      AT(timeout_ns), 1},
@@ -238,39 +234,6 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
     return 0;
 }
 
-/* ---- where the broker is ---- */
-
-/* A run's folder has the endpoints of its broker and, if the broker wants keys, a key for its owner. */
-static int find_run(struct ctl *ctl, const char *run, char **out)
-{
-    char folder[700], file[800], key[800];
-    rp_error err = {0};
-    bool name = !strchr(run, '/') && access(run, F_OK) != 0;
-    snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
-    snprintf(file, sizeof file, "%s/endpoints", folder);
-    snprintf(key, sizeof key, "%s/keys/admin.key", folder);
-    snprintf(ctl->status, sizeof ctl->status, "%s/status.json", folder);
-    if (access(file, R_OK) != 0)
-        return ctl_usage("there is no %s: no broker of that run has started yet, or there is no such run", file);
-    if (!getenv(KEY_FILE_VARIABLE) && access(key, R_OK) == 0)
-        setenv(KEY_FILE_VARIABLE, key, 1);
-    return endpoints_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
-}
-
-static int find_endpoint(struct ctl *ctl, const struct command_line *line, char **out)
-{
-    const char *environment = getenv("REPLAY_ENDPOINT");
-    if (!!line->endpoint + !!line->file + !!line->run > 1)
-        return ctl_usage("--endpoint, --endpoints-file and --run exclude each other");
-    rp_error err = {0};
-    if (line->run)
-        return find_run(ctl, line->run, out);
-    if (line->file)
-        return endpoints_from_file(line->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
-    *out = strdup(line->endpoint ? line->endpoint : environment && environment[0] ? environment : ENDPOINT_DEFAULT);
-    return *out ? 0 : CTL_REFUSED;
-}
-
 static int run(struct ctl *ctl, const struct ctl_command *command, const char *endpoint)
 {
     rp_error err = {0};
@@ -279,13 +242,8 @@ static int run(struct ctl *ctl, const struct ctl_command *command, const char *e
     if (!ctl->client) {
         if (err.status == RP_INVALID_ARGUMENT)
             return ctl_usage("%s", err.text);
-        if (err.status == RP_UNAVAILABLE || err.status == RP_DEADLINE_EXCEEDED) {
-            format_buffer waited;
-            bool runs = strcmp(endpoint, ENDPOINT_DEFAULT) == 0 && access("runs/latest/endpoints", R_OK) == 0;
-            err_set(&err, RP_UNAVAILABLE, "no broker answers at %s (waited %s)%s", endpoint,
-                    format_time(waited, (uint64_t)ctl->timeout_ms * 1000000),
-                    runs ? "; for the broker of a run: --run latest" : "");
-        }
+        if (err.status == RP_UNAVAILABLE || err.status == RP_DEADLINE_EXCEEDED)
+            return ctl_unreachable(ctl, endpoint);
         return ctl_fail(ctl, &err);
     }
     int rc = command->run(ctl);
@@ -338,7 +296,7 @@ int main(int argc, char **argv)
         return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
     }
     char *endpoint = NULL;
-    if ((rc = find_endpoint(&ctl, &line, &endpoint)) == 0 && endpoint)
+    if ((rc = ctl_find(&ctl, &line.place, &endpoint)) == 0 && endpoint)
         rc = run(&ctl, command, endpoint);
     free(endpoint);
     return rc;

@@ -7,9 +7,6 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 
-/* Largest status.json that is read. */
-#define STATUS_MOST ((size_t)4 << 20)
-
 static void line(const char *name, const char *format, ...) RP_PRINTF(2, 3);
 
 static void line(const char *name, const char *format, ...)
@@ -250,12 +247,7 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
 
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out)
 {
-    FILE *file = ctl->status[0] ? fopen(ctl->status, "re") : NULL;
-    char *text = file ? calloc(1, STATUS_MOST + 1) : NULL;
-    if (text)
-        text[fread(text, 1, STATUS_MOST, file)] = '\0';
-    if (file)
-        fclose(file);
+    char *text = ctl_read_status(ctl);
     if (!text || !why_read_status(text, out))
         why_explain(&(struct why_facts){.info = info, .waits = waits}, out);
     free(text);

@@ -70,4 +70,14 @@ bool why_limits(enum why_cause cause);
  * or it is older than a few seconds: its launcher does not work. */
 bool why_read_status(const char *text, struct why *out);
 
+/* Where a run stands, by its status.json. */
+struct why_state {
+    char phase[16];   /* "running", "done" ... */
+    bool ended;       /* the run is over: done, stopped or failed */
+    double unix_s;    /* time of the status */
+    char reason[256]; /* why the run has ended; "" */
+};
+/* Reads it from the text of status.json. False: the text is no status. */
+bool why_read_state(const char *text, struct why_state *out);
+
 #endif

@@ -54,3 +54,18 @@ bool why_read_status(const char *text, struct why *out)
     json_object_put(status);
     return ok;
 }
+
+bool why_read_state(const char *text, struct why_state *out)
+{
+    static const char *const ends[] = {"done", "stopped", "failed"};
+    struct json_object *status = text ? json_tokener_parse(text) : NULL, *time = NULL;
+    *out = (struct why_state){0};
+    snprintf(out->phase, sizeof out->phase, "%s", text_of(status, "phase"));
+    snprintf(out->reason, sizeof out->reason, "%s", text_of(status, "reason"));
+    bool ok = out->phase[0] && json_object_object_get_ex(status, "unix_s", &time);
+    if (ok)
+        out->unix_s = json_object_get_double(time);
+    out->ended = ok && find(ends, 3, out->phase) < 3;
+    json_object_put(status);
+    return ok;
+}
