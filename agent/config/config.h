@@ -174,8 +174,9 @@ void run_config_check_sides(const struct run_config *self, struct schema_report 
 /* Reports tables that cannot become as large as configured. spec as above. (config_memory.c) */
 void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 
-/* Checks that each shard of the broker has room for a batch. (config_shards.c) */
-void run_config_check_shards(const struct run_config *self, int64_t batch, struct schema_report *report);
+/* Checks that the limiter of the sampled table leaves room for a batch, at each shard. Comes before the broker's own check, so that
+ * the number in its sentence is enough for both. (config_shards.c) */
+void run_config_check_room(const struct run_config *self, int64_t batch, struct schema_report *report);
 /* Returns the most shards, a power of two, that tables, limiters and batches of this size allow. (config_shards.c) */
 uint32_t run_config_most_shards(const struct run_config *self, int64_t batch);
 /* Replaces broker.shards by a number of processes. False: no memory, and nothing has changed. (config_shards.c) */

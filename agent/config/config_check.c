@@ -133,6 +133,9 @@ static void check_items(const struct run_config *config, struct schema_report *r
     const struct agent_ops *ops = run_config_algorithm(config);
     if (!ops || !our_learners(config))
         return;
+    if (config->agent.batch > CONFIG_MAX_BATCH)
+        schema_problem(report, "agent.batch", "a broker gives at most %u items in one sample: write at most %u",
+                       CONFIG_MAX_BATCH, CONFIG_MAX_BATCH);
     if (ops->data == AGENT_TRANSITIONS && adder->kind != ADDER_TRANSITION)
         schema_problem(report, "adder.kind", "%s learns from transitions: write kind: transition", ops->name);
     if (ops->data == AGENT_SEQUENCES && adder->kind == ADDER_TRANSITION)
@@ -162,26 +165,6 @@ static void check_adder(const struct run_config *config, struct schema_report *r
 }
 
 /* ---- tables with which actors and learners would wait for each other ---- */
-
-/* With less room than a batch on either side, the ratio would swing between the two bounds. */
-static void check_ratio(const struct limiter_section *limiter, int64_t batch, const char *path,
-                        struct schema_report *report)
-{
-    char at[96];
-    snprintf(at, sizeof at, "%s.error_buffer", path);
-    if (batch <= 0)
-        return;
-    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch)
-        schema_problem(report, at,
-                       "%g is below one batch of %lld (agent.batch): actors and learners would wait for each other at "
-                       "every batch; write at least %lld",
-                       limiter->error_buffer, (long long)batch, (long long)batch);
-    else if (limiter->error_buffer < 0 && limiter->max_diff - limiter->min_diff < 2 * (double)batch)
-        schema_problem(report, path,
-                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch): actors and learners "
-                       "would wait for each other at every batch",
-                       limiter->max_diff - limiter->min_diff, (long long)batch);
-}
 
 static void check_queue(const struct table_config *table, int64_t batch, const char *path, struct schema_report *report)
 {
@@ -276,11 +259,8 @@ static void check_table(const struct run_config *config, struct schema_report *r
     size_t index = (size_t)(table - (const struct table_config *)config->broker.tables.data);
     int64_t batch = batch_of(config);
     snprintf(path, sizeof path, "broker.tables[%zu].limiter", index);
-    if (table->limiter.kind == LIMITER_RATIO)
-        check_ratio(&table->limiter, batch, path, report);
     if (table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK)
         check_queue(table, batch, path, report);
-    run_config_check_shards(config, batch, report);
     check_sampler(config, table, report);
 }
 
@@ -373,6 +353,7 @@ static void check_stop(const struct run_config *config, struct schema_report *re
 void run_config_check(const void *root, struct schema_report *report)
 {
     const struct run_config *config = root;
+    run_config_check_room(config, batch_of(config), report);
     schema_report_within(report, "broker");
     broker_schema.check(&config->broker, report);
     schema_report_within(report, NULL);

@@ -6,38 +6,60 @@
 
 #include "agent/config/config.h"
 
-/* Each shard has its part of the room, and gives whole batches. */
-static void check_ratio(const struct limiter_section *limiter, int64_t batch, uint32_t shards, const char *path,
-                        struct schema_report *report)
+/* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with less,
+ * and for the samples of one insert, which the broker itself demands. */
+struct room {
+    int64_t batch;
+    uint32_t shards;
+    double least; /* on either side, at each shard */
+};
+
+static void check_buffer(double buffer, const struct room *room, const char *path, struct schema_report *report)
 {
     char at[96];
-    bool buffer = limiter->error_buffer >= 0;
-    double room = buffer ? limiter->error_buffer : (limiter->max_diff - limiter->min_diff) / 2.0;
-    snprintf(at, sizeof at, "%s%s", path, buffer ? ".error_buffer" : "");
-    if (room < (double)batch || room >= (double)batch * shards) /* less than a batch is a mistake without shards, too */
-        return;
-    if (buffer)
+    snprintf(at, sizeof at, "%s.error_buffer", path);
+    if (room->shards > 1)
         schema_problem(report, at,
                        "%g is %g for each of %u shards, below one batch of %lld (agent.batch): samplers would wait at "
-                       "every batch; write at least %lld, or fewer shards",
-                       room, room / shards, shards, (long long)batch, (long long)batch * shards);
+                       "every batch; write at least %g, or fewer shards",
+                       buffer, buffer / room->shards, room->shards, (long long)room->batch, room->least * room->shards);
     else
         schema_problem(report, at,
-                       "max_diff less min_diff is %g for each of %u shards, below two batches of %lld (agent.batch): "
-                       "samplers would wait at every batch; let them be %lld apart, or write fewer shards",
-                       2.0 * room / shards, shards, (long long)batch, 2 * (long long)batch * shards);
+                       "%g is below one batch of %lld (agent.batch): actors and learners would wait for each other at "
+                       "every batch; write at least %g",
+                       buffer, (long long)room->batch, room->least);
 }
 
-void run_config_check_shards(const struct run_config *self, int64_t batch, struct schema_report *report)
+static void check_bounds(double width, const struct room *room, const char *path, struct schema_report *report)
+{
+    if (room->shards > 1)
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g for each of %u shards, below two batches of %lld (agent.batch): "
+                       "samplers would wait at every batch; let them be %g apart, or write fewer shards",
+                       width / room->shards, room->shards, (long long)room->batch, 2.0 * room->least * room->shards);
+    else
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch): actors and learners "
+                       "would wait for each other at every batch; let them be %g apart",
+                       width, (long long)room->batch, 2.0 * room->least);
+}
+
+/* Each shard has its part of the room, and gives whole batches. */
+void run_config_check_room(const struct run_config *self, int64_t batch, struct schema_report *report)
 {
     const struct table_config *table = run_config_table(self);
-    uint32_t shards = config_shards(&self->broker);
-    char path[64];
-    if (shards == 1 || batch <= 0 || !table || table->limiter.kind != LIMITER_RATIO)
+    if (batch <= 0 || !table || table->limiter.kind != LIMITER_RATIO)
         return;
+    const struct limiter_section *limiter = &table->limiter;
+    double spi = limiter->samples_per_insert, width = limiter->max_diff - limiter->min_diff;
+    struct room room = {batch, config_shards(&self->broker), fmax((double)batch, isfinite(spi) ? spi : 0.0)};
+    char path[64];
     size_t index = (size_t)(table - (const struct table_config *)self->broker.tables.data);
     snprintf(path, sizeof path, "broker.tables[%zu].limiter", index);
-    check_ratio(&table->limiter, batch, shards, path, report);
+    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch * room.shards)
+        check_buffer(limiter->error_buffer, &room, path, report);
+    else if (limiter->error_buffer < 0 && width < 2.0 * (double)batch * room.shards)
+        check_bounds(width, &room, path, report);
 }
 
 /* True if nothing speaks against this many shards. */
@@ -49,7 +71,7 @@ static bool allows(const struct run_config *self, int64_t batch, uint32_t shards
     config.broker.shard = -1;
     if (report) {
         config_check_shards(&config.broker, report);
-        run_config_check_shards(&config, batch, report);
+        run_config_check_room(&config, batch, report);
     }
     bool ok = report && schema_report_count(report) == 0;
     schema_report_destroy(&report);

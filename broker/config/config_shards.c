@@ -298,6 +298,32 @@ static void check_processes(const struct broker_config *config, uint32_t shards,
     }
 }
 
+/* The room that limiter_init demands of a part, in the numbers of the whole. False: it is missing, and reported. */
+static bool check_room(const struct limiter_section *limiter, uint32_t shards, const char *at,
+                       struct schema_report *report)
+{
+    double spi = limiter->samples_per_insert, least = fmax(1.0, spi) * shards;
+    double width = limiter->max_diff - limiter->min_diff;
+    bool buffer = limiter->error_buffer >= 0;
+    if (limiter->kind != LIMITER_RATIO || !(spi > 0) || !isfinite(spi) || isnan(width))
+        return true; /* the check of the whole says what is wrong */
+    if (buffer ? limiter->error_buffer >= least : width >= 2.0 * least)
+        return true;
+    if (buffer)
+        schema_problem(
+            report, at,
+            "error_buffer %g is too small for %u shards: with samples_per_insert %g inserts and samples of a "
+            "shard could block each other; write at least %g, or fewer shards",
+            limiter->error_buffer, shards, spi, least);
+    else
+        schema_problem(
+            report, at,
+            "max_diff %g less min_diff %g is too small for %u shards: with samples_per_insert %g inserts and "
+            "samples of a shard could block each other; let them be %g apart, or write fewer shards",
+            limiter->max_diff, limiter->min_diff, shards, spi, 2.0 * least);
+    return false;
+}
+
 static void check_limiter(const struct table_config *table, uint32_t shards, const char *path,
                           struct schema_report *report)
 {
@@ -311,14 +337,15 @@ static void check_limiter(const struct table_config *table, uint32_t shards, con
     double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
     if (table->limiter.kind == LIMITER_QUEUE && size < shards)
         schema_problem(report, at, "a queue of %.0f items cannot be divided among %u shards", size, shards);
+    if (!check_room(&table->limiter, shards, at, report))
+        return;
     divide_table(&part, shards, shards - 1); /* the smallest part */
     struct limiter_config config = config_limiter(&part.limiter);
     config.part = true;
     if (config.size == 0)
         config.size = (double)part.max_size;
     if (limiter_init(&limiter, &config, &err) != RP_OK)
-        schema_problem(report, at, "%s, times %u: each of %u shards has its part of the limiter", err.text, shards,
-                       shards);
+        schema_problem(report, at, "each of %u shards has its part of the limiter, and there: %s", shards, err.text);
 }
 
 void config_check_shards(const struct broker_config *config, struct schema_report *report)

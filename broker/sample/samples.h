@@ -6,9 +6,9 @@
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 
+#include "broker/config/config.h"
 #include "broker/sample/kept_list.h"
 
-struct broker_config;
 struct layouts;
 struct loop;
 struct params;
@@ -17,8 +17,7 @@ struct reply_build;
 struct store;
 struct waiter;
 
-/* Most items of a sample: picking them takes well under 2 ms in a table of any size. */
-#define SAMPLE_MAX_ITEMS 4096u
+#define SAMPLE_MAX_ITEMS CONFIG_MAX_BATCH
 
 /* The disk as a second tier for chunks (spill/). ctx NULL: all chunks are in memory. */
 struct sample_parking {

@@ -254,7 +254,7 @@ static void test_limiters(void **state)
         "64\n",
         "broker.tables[0].limiter.error_buffer=63");
     EXPECT("(embedded):12:7: broker.tables[0].limiter: max_diff less min_diff is 127, below two batches of 64 "
-           "(agent.batch): actors and learners would wait for each other at every batch\n",
+           "(agent.batch): actors and learners would wait for each other at every batch; let them be 128 apart\n",
            "broker.tables[0].limiter.error_buffer=-1", "broker.tables[0].limiter.min_diff=0",
            "broker.tables[0].limiter.max_diff=127");
     EXPECT("override 'broker.tables[0].limiter={kind: queue, size: 65}': broker.tables[0].limiter: a queue of 65 items "

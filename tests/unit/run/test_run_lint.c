@@ -47,6 +47,15 @@ static void test_error_buffer(void **state)
         "learners would wait for each other at every batch; write at least 32\n");
 }
 
+static void test_batch(void **state)
+{
+    (void)state;
+    runtext_expect("agent: {batch: 4096}\nbroker: {tables: [{name: replay}]}\n", "");
+    runtext_expect("agent: {batch: 4097}\nbroker: {tables: [{name: replay}]}\n",
+                   "run.yaml:1:16: agent.batch: a broker gives at most 4096 items in one sample: write at most 4096\n");
+    runtext_expect("agent: {batch: 8192}\nlearners: {command: [mine]}\nbroker: {tables: [{name: replay}]}\n", "");
+}
+
 #define SHARDED                                                                                                        \
     "agent: {batch: 32}\n"                                                                                             \
     "broker:\n"                                                                                                        \
@@ -65,6 +74,21 @@ static void test_shards(void **state)
                    "run.yaml:9:23: broker.tables[0].limiter.error_buffer: 127 is 31.75 for each of 4 shards, below one "
                    "batch of 32 (agent.batch): samplers would wait at every batch; write at least 128, or fewer "
                    "shards\n");
+    /* The first sentence names a number that is enough for the batch, the ratio and the shards. */
+    runtext_expect(SHARDED "        error_buffer: 0.5\n        samples_per_insert: 8\n",
+                   "run.yaml:9:23: broker.tables[0].limiter.error_buffer: 0.5 is 0.125 for each of 4 shards, below one "
+                   "batch of 32 (agent.batch): samplers would wait at every batch; write at least 128, or fewer "
+                   "shards\n");
+    runtext_expect(SHARDED "        error_buffer: 100\n        samples_per_insert: 40\n",
+                   "run.yaml:9:23: broker.tables[0].limiter.error_buffer: 100 is 25 for each of 4 shards, below one "
+                   "batch of 32 (agent.batch): samplers would wait at every batch; write at least 160, or fewer "
+                   "shards\n");
+    runtext_expect(
+        SHARDED "        error_buffer: 159\n        samples_per_insert: 40\n",
+        "run.yaml:7:7: broker.tables[0].limiter: error_buffer 159 is too small for 4 shards: with "
+        "samples_per_insert 40 inserts and samples of a shard could block each other; write at least 160, or "
+        "fewer shards\n");
+    runtext_expect(SHARDED "        error_buffer: 160\n        samples_per_insert: 40\n", "");
     runtext_expect(SHARDED "        min_diff: 0\n        max_diff: 240\n",
                    "run.yaml:7:7: broker.tables[0].limiter: max_diff less min_diff is 60 for each of 4 shards, below "
                    "two batches of 32 (agent.batch): samplers would wait at every batch; let them be 256 apart, or "
@@ -557,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_min_size),
         cmocka_unit_test(test_python_environments),
         cmocka_unit_test(test_error_buffer),
+        cmocka_unit_test(test_batch),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_most_shards),
         cmocka_unit_test(test_queue),
