@@ -229,7 +229,9 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
     for (size_t i = 0; i < why->n_waits; i++) {
         const Replay__Wait *wait = why->waits[i];
         format_buffer b;
-        if (shards)
+        if (shards && wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS)
+            grid_add(&grid, "all");
+        else if (shards)
             grid_addf(&grid, "%u", wait->shard);
         grid_add(&grid, wait->who);
         grid_add(&grid, wait->kind);

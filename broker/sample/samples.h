@@ -1,13 +1,14 @@
 /* Samples: from picked items to replies.
  *
- * The room owns the samples that wait for items (waiter.h), their picks (picks.h), and the samples that were answered and
- * may be asked for again (kept_samples.h). It offers answering (answer.h, reply.h). It uses the loop, parameters,
+ * The room owns the samples that wait for items (waiter.h), their picks (picks.h), the samples that were answered and
+ * may be asked for again (kept_samples.h), and what it knows of samplers that wait for all shards (watchers.h). It offers answering (answer.h, reply.h). It uses the loop, parameters,
  * the configuration, tables, peers, and the flags of a pick from the disk format. */
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 
 #include "broker/config/config.h"
 #include "broker/sample/kept_list.h"
+#include "broker/sample/watchers.h"
 
 struct layouts;
 struct loop;
@@ -43,6 +44,7 @@ struct samples {
     uint32_t n_spare_waiters;
     struct reply_build *build; /* working memory of replies */
     struct kept_list kept;     /* samples that may be asked for again */
+    struct watchers watchers;
 };
 
 /* The caller has set what is borrowed: loop to peers. */

@@ -8,7 +8,14 @@
 /* Answers with the state alone. It changes nothing, and need not wait for the journal. */
 static rp_status answer_state(struct service *service, struct request *request, const struct table *table)
 {
+    const Replay__Permit *ask = (const Replay__Permit *)request->body;
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    watchers_note(&service->samples->watchers, &(struct watcher){.client = request->head.client,
+                                                                 .table = table,
+                                                                 .wanted = ask->wanted,
+                                                                 .size = ask->size,
+                                                                 .min_size = ask->min_size,
+                                                                 .heard_ns = service->loop->now_ns});
     permit_state(table, &reply);
     service->peers->commit.ahead = true;
     request_ok(service->peers, request, REPLAY__REPLY__BODY_PERMIT, &reply.base);

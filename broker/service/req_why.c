@@ -38,6 +38,10 @@ static bool add_line(void *ctx, const struct why_line *line)
     info->count = line->count;
     info->got = line->got;
     info->rate = line->rate;
+    if (line->all_shards) {
+        info->has_shard_case = REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+        info->all_shards = true;
+    }
     info->waited_ns = (uint64_t)(self->service->loop->now_ns - line->since_ns);
     self->reply.waits[self->reply.n_waits++] = info;
     return true;

@@ -33,6 +33,28 @@ static bool add_requests(const struct why *self)
     return true;
 }
 
+static bool add_watchers(const struct why *self)
+{
+    const struct watchers *watchers = &self->service->samples->watchers;
+    for (uint32_t i = 0; i < watchers->n; i++) {
+        const struct watcher *watcher = &watchers->list[i];
+        char who[64], text[400];
+        if (!watcher_waits(watcher, self->service->loop->now_ns))
+            continue;
+        snprintf(who, sizeof who, "client %016llx", (unsigned long long)watcher->client);
+        watcher_explain(watcher, text, sizeof text);
+        if (!self->fn(self->ctx, &(struct why_line){.who = who,
+                                                    .kind = "sample",
+                                                    .table = watcher->table->name,
+                                                    .text = text,
+                                                    .count = watcher->wanted,
+                                                    .since_ns = watcher->since_ns,
+                                                    .all_shards = true}))
+            return false;
+    }
+    return true;
+}
+
 /* Adds a line for each session whose items wait for a table. */
 static bool add_flows(const struct why *self, const struct table *table)
 {
@@ -127,7 +149,7 @@ void why_each(const struct service *service, why_fn *fn, void *ctx)
     bool more = add_journal(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
         more = add_flows(&why, &service->tables->list[i]);
-    more = more && add_transits(&why) && add_requests(&why);
+    more = more && add_transits(&why) && add_requests(&why) && add_watchers(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
         more = add_evicted(&why, &service->tables->list[i]);
 }

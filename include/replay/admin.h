@@ -115,7 +115,8 @@ typedef struct rp_wait {
         kind; /* "insert", "sample", "permit", "params", "reduce", "bye", "journal"; "network": data on its way to the broker;
                 * "shard": one that does not answer */
     const char *table; /* or slot, or group */
-    const char *text;  /* the reason, with numbers; of one of several shards: "shard 2: ..." */
+    const char *text;  /* the reason, with numbers; of one of several shards: "shard 2: ...", unless it waits for all of
+                        * them */
     uint64_t count, got, waited_ns;
     double rate; /* "network": bytes/s that arrive from the writer */
 } rp_wait;

@@ -190,10 +190,12 @@ class ShardedLearner:
             item.shard = shard
             self.rows.append(item)
 
-    def look(self):
-        """Asks all living shards for their state."""
+    def look(self, wanted=0):
+        """Asks all living shards for their state. wanted: items that are waited for because all shards together have too few."""
         self.look_for_lost()
-        for s, got in self.ask_all("permit", {s: pb.Permit(table=self.table) for s in self.living()}).items():
+        living = [self.states[s] for s in self.living()]
+        sums = dict(wanted=wanted, size=sum(s.size for s in living), min_size=sum(s.min_size for s in living)) if wanted else {}
+        for s, got in self.ask_all("permit", {s: pb.Permit(table=self.table, **sums) for s in self.living()}).items():
             self.accept(s, *got)
 
     def living(self):
@@ -260,7 +262,7 @@ class ShardedLearner:
 
     def sample_paid(self, count):
         if not self.has_items():
-            self.look()
+            self.look(count)
             time.sleep(0.01)
             return []
         if self.deal == MASS:

@@ -146,6 +146,10 @@ def picks_follow_the_mass_and_updates_go_to_the_owner(world):
     learner = ShardedLearner(shards, "replay")
     equal(learner.deal, MASS)
     equal(learner.sample(4, timeout=0.05), [], "fewer than min_size items")
+    for service in shards.services:   # it waits at none of them, and each tells of it
+        waits = [w for w in service.ask("why", pb.Why())[0].why.waits if w.all_shards]
+        equal([(w.kind, w.table, w.count) for w in waits], [("sample", "replay", 4)])
+        check("min_size is 6" in waits[0].text, "the sum of all shards, not", waits[0].text)
     layout = actor.layout("replay", FIELDS)
     keys = write(actor, layout, 21)
     for lane in actor.lanes:

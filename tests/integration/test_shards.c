@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -313,15 +314,44 @@ static void a_queue_gives_each_item_once(void **state)
     rp_sampler_destroy(&sampler);
 }
 
+/* Waits until `why` names n samplers of a table; returns the text of the last. */
+static const char *await_waits(rp_client *client, const char *table, uint32_t n)
+{
+    static char text[512];
+    struct clock clock = clock_system();
+    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    for (uint32_t seen = n + 1; seen != n;) {
+        rp_waits *waits = NULL;
+        rp_error err = {0};
+        assert_true(clock_now(&clock) < deadline);
+        ok(rp_admin_why(client, WAIT, &waits, &err), &err);
+        seen = 0;
+        for (uint32_t i = 0; i < waits->n; i++)
+            if (strcmp(waits->waits[i].kind, "sample") == 0 && strcmp(waits->waits[i].table, table) == 0) {
+                snprintf(text, sizeof text, "%s", waits->waits[i].text);
+                assert_int_equal(waits->waits[i].count, 10);
+                seen++;
+            }
+        rp_waits_free(&waits);
+    }
+    return text;
+}
+
+/* A sampler waits for all shards together: no shard has a request of it, and each tells of it. */
 static void min_size_counts_the_items_of_all_shards(void **state)
 {
     struct fixture *f = *state;
     rp_error err = {0};
     insert(f->client, "late", 0, 99, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "late", 10, 1);
+    rp_sampler *sampler = new_sampler(f->client, "late", 10, 1), *other = new_sampler(f->client, "late", 10, 0);
     rp_batch *batch;
     assert_int_equal(rp_sampler_next(sampler, &batch, 100, &err), RP_DEADLINE_EXCEEDED);
+    const char *text = await_waits(f->client, "late", 1);
+    assert_non_null(strstr(text, "99 items"));
+    assert_non_null(strstr(text, "100"));
     insert(f->client, "late", 99, 1, NULL);
+    await_waits(f->client, "late", 0);
+    rp_sampler_destroy(&other);
     ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);

@@ -211,11 +211,18 @@ Replay__Reply *merge_info(struct gather_answers *answers)
 
 /* ---- why ---- */
 
+static bool is_for_all(const Replay__Wait *wait)
+{
+    return wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+}
+
 static bool name_shard(const Replay__WhyReply *why, uint32_t shard)
 {
     bool ok = true;
     for (size_t i = 0; i < why->n_waits && ok; i++) {
         char *was = why->waits[i]->text;
+        if (is_for_all(why->waits[i]))
+            continue;
         why->waits[i]->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
         why->waits[i]->shard = shard;
         why->waits[i]->text = (char *)(uintptr_t)protobuf_c_empty_string;
@@ -224,6 +231,34 @@ static bool name_shard(const Replay__WhyReply *why, uint32_t shard)
             free(was);
     }
     return ok;
+}
+
+/* Returns the same wait as another shard told it. NULL: none has. */
+static Replay__Wait *told_before(const Replay__WhyReply *why, const Replay__Wait *wait)
+{
+    for (size_t i = 0; is_for_all(wait) && i < why->n_waits; i++) {
+        Replay__Wait *other = why->waits[i];
+        if (is_for_all(other) && strcmp(other->who, wait->who) == 0 && strcmp(other->kind, wait->kind) == 0 &&
+            strcmp(other->table, wait->table) == 0)
+            return other;
+    }
+    return NULL;
+}
+
+/* Takes out the waits for all shards that are in the sum. */
+static void drop_told(const Replay__WhyReply *sum, Replay__WhyReply *from)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < from->n_waits; i++) {
+        Replay__Wait *wait = from->waits[i], *before = told_before(sum, wait);
+        if (!before) {
+            from->waits[n++] = wait;
+            continue;
+        }
+        before->waited_ns = before->waited_ns > wait->waited_ns ? before->waited_ns : wait->waited_ns;
+        replay__wait__free_unpacked(wait, NULL);
+    }
+    from->n_waits = n;
 }
 
 static bool add_missing(Replay__WhyReply *why, const struct gather_answer *answer, uint32_t shard)
@@ -257,6 +292,7 @@ Replay__Reply *merge_why(struct gather_answers *answers)
             continue;
         }
         Replay__WhyReply *more = answers->of[i].wire->why;
+        drop_told(sum->why, more);
         ok = name_shard(more, i) &&
              move((void ***)&sum->why->waits, &sum->why->n_waits, (void ***)&more->waits, &more->n_waits);
     }

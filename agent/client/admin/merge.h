@@ -10,7 +10,8 @@
 #include "agent/client/admin/gather.h"
 
 Replay__Reply *merge_info(struct gather_answers *answers);
-/* Texts get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind "shard". */
+/* Texts get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind "shard". A sampler that waits for all
+ * shards is there once, without a shard. */
 Replay__Reply *merge_why(struct gather_answers *answers);
 /* The sum of a reset. */
 Replay__Reply *merge_change(struct gather_answers *answers);

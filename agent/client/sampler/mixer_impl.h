@@ -114,6 +114,12 @@ struct group {
     uint64_t out;   /* permits asked for */
 };
 
+/* The parts of a group that are there, together. */
+struct group_sum {
+    double mass;
+    uint64_t size, min_size;
+};
+
 /* What a part has to copy into a batch: the next rows of its `done`. */
 struct copy {
     struct copy *next; /* in part->copies */
@@ -277,6 +283,8 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state);
 double part_weight(const struct part *self);
 /* The plan does without some items; what was paid for them is there again. */
 void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count);
+/* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for that. */
+uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
 /* Returns the rows that are there for a group. */
 uint64_t group_rows(const struct mixer *self, const struct group *group);
 /* True if a part that has items was asked for them and has not answered. */

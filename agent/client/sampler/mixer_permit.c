@@ -209,6 +209,8 @@ bool part_permit(struct part *self, uint32_t count)
     self->permit = permit;
     mixer->groups[self->group].out += count;
     int64_t timeout_ms = count ? mixer_broker_ms(mixer, CHOOSE_MS) : 0;
+    struct group_sum sum = {0};
+    uint32_t wanted = count ? 0 : group_lacks(mixer, self->group, &sum); /* the broker shows that somebody waits */
     __atomic_add_fetch(&mixer->refs, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&mixer->lock);
     Replay__Permit body = REPLAY__PERMIT__INIT;
@@ -217,6 +219,9 @@ bool part_permit(struct part *self, uint32_t count)
     body.flexible = true;
     body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
     body.timeout_ms = (uint64_t)timeout_ms;
+    body.wanted = wanted;
+    body.size = sum.size;
+    body.min_size = sum.min_size;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
     uint64_t id = conn_send(self->source.conn, &message, on_permit, permit);
     pthread_mutex_lock(&mixer->lock);

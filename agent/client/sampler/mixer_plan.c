@@ -40,23 +40,46 @@ bool group_comes(const struct mixer *self, const struct group *group)
 
 /* ---- paying ---- */
 
-/* True if parts of the group can give items, `want` different ones if they are to be distinct, and all that are there have told their
- * masses. */
-static bool group_has_items(const struct mixer *self, const struct group *group, uint32_t want)
+/* Adds up the parts of a group that are there. False: some of them have not told their masses. */
+static bool group_sum(const struct mixer *self, const struct group *group, struct group_sum *out)
 {
-    double mass = 0;
-    uint64_t size = 0, min_size = 0;
+    *out = (struct group_sum){0};
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
-        mass += part_weight(&self->parts[p]);
+        out->mass += part_weight(&self->parts[p]);
         if (!self->parts[p].known && !self->parts[p].away)
             return false;
         if (!self->parts[p].away) {
-            size += self->parts[p].size;
-            min_size += self->parts[p].min_size;
+            out->size += self->parts[p].size;
+            out->min_size += self->parts[p].min_size;
         }
     }
-    bool enough = !self->options.distinct || self->options.flexible || size >= want;
-    return mass > 0 && enough && (group->deal != DEAL_MASS || size >= min_size);
+    return true;
+}
+
+/* True if the group can give items, `want` different ones if they are to be distinct. */
+static bool has_enough(const struct mixer *self, const struct group *group, const struct group_sum *sum, uint32_t want)
+{
+    bool enough = !self->options.distinct || self->options.flexible || sum->size >= want;
+    return sum->mass > 0 && enough && (group->deal != DEAL_MASS || sum->size >= sum->min_size);
+}
+
+static bool group_has_items(const struct mixer *self, const struct group *group, uint32_t want)
+{
+    struct group_sum sum;
+    return group_sum(self, group, &sum) && has_enough(self, group, &sum, want);
+}
+
+uint32_t group_lacks(struct mixer *self, uint32_t g, struct group_sum *out)
+{
+    const struct group *group = &self->groups[g];
+    struct group_sum sum;
+    if (self->build == self->tail || plan_at(self, self->build)->state != PLAN_DRAWN || !is_dealt(group->deal))
+        return 0;
+    uint32_t want = plan_at(self, self->build)->of_group[g];
+    if (!group_sum(self, group, &sum) || has_enough(self, group, &sum, want))
+        return 0;
+    *out = sum;
+    return want;
 }
 
 /* True if nobody has room for more samples and no answer about that is under way. */

@@ -103,7 +103,8 @@ static void on_why(void *ctx, struct conn_reply *reply)
     self->why_asked = false;
     for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
         const Replay__Wait *wait = wire->why->waits[i];
-        bool ours = strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0;
+        bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+        bool ours = !all && (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
         if (ours && strcmp(wait->table, self->source.table) == 0)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }

@@ -1,4 +1,4 @@
-/* Answers of shards as one: means, bounds and slots. */
+/* Answers of shards as one: means, bounds, slots and waits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,6 +122,57 @@ static void a_dropped_answer_is_missing(void **state)
     gather_free(&answers);
 }
 
+static Replay__Wait *wait_of(const char *who, const char *text, uint64_t waited_ns, bool all_shards)
+{
+    Replay__Wait *wait = malloc(sizeof *wait);
+    replay__wait__init(wait);
+    wait->who = strdup(who);
+    wait->kind = strdup("sample");
+    wait->table = strdup("t");
+    wait->text = strdup(text);
+    wait->waited_ns = waited_ns;
+    if (all_shards)
+        wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+    wait->all_shards = all_shards;
+    return wait;
+}
+
+/* Each shard tells of the sampler that waits for all, the last also of one that waits for nobody else; and of one of its own. */
+static void who_waits_for_all_shards_is_there_once(void **state)
+{
+    (void)state;
+    struct gather_answers *answers = calloc(1, sizeof *answers + SHARDS * sizeof answers->of[0]);
+    answers->n = answers->asked = answers->good = SHARDS;
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        Replay__Reply *reply = malloc(sizeof *reply);
+        replay__reply__init(reply);
+        reply->body_case = REPLAY__REPLY__BODY_WHY;
+        reply->why = malloc(sizeof *reply->why);
+        replay__why_reply__init(reply->why);
+        reply->why->waits = malloc(3 * sizeof *reply->why->waits);
+        reply->why->waits[reply->why->n_waits++] = wait_of("a", "for all", 10 + i, true);
+        reply->why->waits[reply->why->n_waits++] = wait_of("a", "here", 5, false);
+        if (i + 1 == SHARDS)
+            reply->why->waits[reply->why->n_waits++] = wait_of("b", "for all", 1, true);
+        answers->of[i].wire = reply;
+    }
+    Replay__Reply *sum = merge_why(answers);
+    assert_non_null(sum);
+    assert_int_equal(sum->why->n_waits, SHARDS + 2);
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < SHARDS + 2; i++) {
+        const Replay__Wait *wait = sum->why->waits[i];
+        bool one = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_SHARD;
+        all += !one;
+        assert_int_equal(strncmp(wait->text, "shard ", 6) == 0, one);
+        if (!one && wait->who[0] == 'a')
+            assert_int_equal(wait->waited_ns, 10 + SHARDS - 1);
+    }
+    assert_int_equal(all, 2);
+    conn_reply_unpacked_free(sum);
+    gather_free(&answers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +180,7 @@ int main(void)
         cmocka_unit_test(bounds_are_sums_unless_there_are_none),
         cmocka_unit_test(slots_are_those_of_all),
         cmocka_unit_test(a_dropped_answer_is_missing),
+        cmocka_unit_test(who_waits_for_all_shards_is_there_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
