@@ -211,9 +211,10 @@ rp_status config_become_shard(struct broker_config *config, rp_error *err)
     if (shards == 1)
         return listed ? bind_listed(config, err) : RP_OK;
     if (config->shard < 0)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "there are %u shards, and this broker does not know which it is: write shard: 0 to %u", shards,
-                       shards - 1);
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "there are %u shards, and this broker does not know which it is: write shard: 0 to %u, or --set shard=...",
+            shards, shards - 1);
     config->settings = hash_settings(config);
     if (!config->settings)
         return err_set(err, RP_NO_MEMORY, "no memory for the configuration of a shard");

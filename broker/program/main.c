@@ -11,6 +11,7 @@
 
 #include "broker/broker.h"
 #include "broker/program/face.h"
+#include "broker/program/reading.h"
 #include "broker/shards/shards.h"
 #include "proto/config/cli.h"
 #include "proto/keys/keys.h"
@@ -71,30 +72,45 @@ static int stop(struct broker **broker, int status)
 }
 
 struct options {
-    const char *config, *section, *endpoints_file, *shards;
+    struct reading reading;
+    const char *endpoints_file;
     struct key page_key; /* of the pages of all shards that this process starts */
     bool has_page_key;
     int log_level; /* -1: as the configuration says */
-    struct cli_overrides overrides;
-    bool check, print, reference, again;
+    bool print, reference, again;
 };
 
 static void print_help(const void *target);
 
+static int take_shards(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
+{
+    struct options *out = target;
+    bool number = schema_parse_int(argument, &out->reading.shards) && out->reading.shards >= 1 &&
+                  out->reading.shards <= CONFIG_MAX_SHARDS;
+    if (!number && strcmp(argument, "auto") == 0)
+        return cli_usage(cli->program,
+                         "--%s auto: only replay-launch measures how many shards pay (broker.shards in the "
+                         "file of a run); write a number from 1 to %d",
+                         option->name, CONFIG_MAX_SHARDS);
+    return number ? CLI_GO_ON
+                  : cli_usage(cli->program, "--%s is '%s'; it needs a number from 1 to %d", option->name, argument,
+                              CONFIG_MAX_SHARDS);
+}
+
 #define AT(field) CLI_AT(struct options, field)
 static const struct cli_option rows[] = {
-    {"config", 'c', "FILE", "configuration (docs/CONFIG.md; configs/ has examples)", 1, CLI_TEXT, AT(config)},
+    {"config", 'c', "FILE", "configuration (docs/CONFIG.md; configs/ has examples)", 1, CLI_TEXT, AT(reading.config)},
     {"section", 0, "NAME", "read only this section of FILE: 'broker' in the file of a whole run", 1, CLI_TEXT,
-     AT(section)},
+     AT(reading.section)},
     {"set", 0, "KEY=VALUE", "instead of what FILE says: tables[0].max_size=1000 (with --section: broker.tables...)", 1,
-     CLI_OVERRIDE, AT(overrides)},
-    {"shards", 0, "N", "be N brokers that clients see as one (docs/SHARDS.md), instead of what FILE says", 1, CLI_TEXT,
-     AT(shards)},
+     CLI_OVERRIDE, AT(reading.overrides)},
+    {"shards", 0, "N", "be N brokers that clients see as one (docs/SHARDS.md), instead of what FILE says", 1, CLI_TAKE,
+     AT(reading.shards), .take = take_shards},
     {"endpoints-file", 0, "FILE", "write the endpoints that were bound to FILE, one 'name endpoint' a line", 1,
      CLI_TEXT, AT(endpoints_file)},
     {"again", 0, NULL, "instead of any free port, bind the port that the endpoints file has from before", 1, CLI_SWITCH,
      AT(again)},
-    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(check)},
+    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(reading.check)},
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", 1, CLI_SWITCH, AT(reference)},
     {"log-level", 0, "LEVEL", "debug, info, warn, error or off", 1, CLI_LEVEL, AT(log_level)},
@@ -132,30 +148,14 @@ static int read_options(int argc, char **argv, struct options *out)
     int status = cli_read(&cli, out, argc, argv);
     if (status == CLI_GO_ON && optind < argc)
         status = cli_usage(cli.program, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
-    if (status == CLI_GO_ON && out->shards) {
-        char prefix[96];
-        snprintf(prefix, sizeof prefix, "%.64s%sshards=", out->section ? out->section : "", out->section ? "." : "");
-        status = cli_override(&cli, &out->overrides, prefix, out->shards);
+    if (status == CLI_GO_ON && out->reading.shards) {
+        char prefix[96], number[8];
+        snprintf(prefix, sizeof prefix, "%.64s%sshards=", out->reading.section ? out->reading.section : "",
+                 out->reading.section ? "." : "");
+        snprintf(number, sizeof number, "%d", (int)out->reading.shards);
+        status = cli_override(&cli, &out->reading.overrides, prefix, number);
     }
     return status;
-}
-
-static bool read_config(const struct options *options, struct broker_config *config)
-{
-    struct schema_report *report = schema_report_new();
-    const struct schema_source source = {.file = options->config,
-                                         .name = "(embedded)",
-                                         .text = broker_default_yaml,
-                                         .section = options->section,
-                                         .overrides = (const char *const *)options->overrides.texts};
-    bool ok = report && schema_read(options->check ? &broker_schema_strict : &broker_schema, &source, config, report);
-    if (!ok && report) {
-        fputs(schema_report_text(report), stderr);
-        fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
-                schema_report_count(report), schema_report_count(report) == 1 ? "" : "s");
-    }
-    schema_report_destroy(&report);
-    return ok;
 }
 
 /* On a terminal the address of the page has its token. Whoever reads a file of the output need not have it. */
@@ -290,6 +290,9 @@ static int run_all(struct options *options, struct broker_config *config)
     const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
     rp_error err = {0};
     rp_status status = config_check_folder(config, config_folder(config), &err);
+    if (config->shards.count == 0)
+        log_line(LEVEL_INFO, "B0704", "shards is auto: this is one broker",
+                 "hint=\"replay-launch measures how many pay; --shards N starts N\"");
     if (status == RP_OK && config_shards(config) > 1 && config->shard < 0 && !config_shard_endpoint(config, 0))
         return run_parent(options, config, path);
     if (status == RP_OK)
@@ -308,13 +311,13 @@ static int start(struct options *options)
     broker_memory_settings();
     struct broker_config config = {0};
     int status = 0;
-    if (!read_config(options, &config))
+    if (!reading_read(&options->reading, &config))
         return 2;
     log_set_level(options->log_level >= 0 ? (enum log_level)options->log_level : (enum log_level)config.log_level);
     if (options->print)
         schema_print(&broker_schema, &config, stdout);
-    else if (options->check)
-        printf("%s: no mistakes; %u tables\n", options->config ? options->config : "(embedded)", config.tables.count);
+    else if (options->reading.check)
+        reading_print(&options->reading, &config);
     else
         status = run_all(options, &config);
     schema_free(&broker_schema, &config);
@@ -332,6 +335,6 @@ int main(int argc, char **argv)
     }
     if (status == CLI_GO_ON)
         status = start(&options);
-    cli_overrides_free(&options.overrides);
+    cli_overrides_free(&options.reading.overrides);
     return status;
 }

@@ -146,10 +146,45 @@ static bool append(const struct override *self, int parent, const struct step *s
     return yaml_document_append_sequence_item(self->document, parent, child) != 0;
 }
 
+/* True if the element of a list is a map with this name. */
+static bool is_named(const struct override *self, const yaml_node_t *element, const struct step *step)
+{
+    static const struct step name = {.name = "name", .length = 4};
+    const int *slot = element->type == YAML_MAPPING_NODE ? find(self, element, &name) : NULL;
+    const yaml_node_t *value = slot ? yaml_document_get_node(self->document, *slot) : NULL;
+    return value && value->type == YAML_SCALAR_NODE && value->data.scalar.length == step->length &&
+           memcmp(value->data.scalar.value, step->name, step->length) == 0;
+}
+
+/* Says how to write an element of a list: tables.0 and tables.replay stand for tables[0], and
+ * tables.max_size for tables[0].max_size. */
+static void suggest_index(const struct override *self, const yaml_node_t *list, const struct step *step,
+                          const char *path, size_t length)
+{
+    size_t n = (size_t)(list->data.sequence.items.top - list->data.sequence.items.start), index = 0;
+    bool number = step->length < 9 && strspn(step->name, "0123456789") >= step->length, element = number;
+    if (number)
+        index = strtoul(step->name, NULL, 10);
+    for (size_t i = 0; i < n && !number; i++) {
+        if (is_named(self, yaml_document_get_node(self->document, list->data.sequence.items.start[i]), step)) {
+            index = i;
+            element = true;
+        }
+    }
+    schema_report_at(self->report, self->place, "",
+                     "'%.*s' is a list, and its elements have numbers, here below %zu: write %.*s[%zu]%s%s",
+                     (int)length, path, n, (int)length, path, index, element ? "" : ".",
+                     element ? step->name + step->length : step->name);
+}
+
 /* Checks that the container can have such a child. False: reported. */
 static bool may_have(const struct override *self, const yaml_node_t *node, const struct step *step, const char *path,
                      size_t length)
 {
+    if (step->name && node->type == YAML_SEQUENCE_NODE) {
+        suggest_index(self, node, step, path, length);
+        return false;
+    }
     if (node->type != (step->name ? YAML_MAPPING_NODE : YAML_SEQUENCE_NODE)) {
         schema_report_at(self->report, self->place, "", "'%.*s' is %s, not %s", (int)length, path,
                          schema_yaml_kind(node), step->name ? "a map of keys" : "a list");

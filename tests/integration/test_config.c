@@ -135,6 +135,27 @@ static void check_says_that_all_is_well(void **state)
     assert_int_equal(run("--version", NULL, NULL), 0);
 }
 
+/* Nothing that is asked for is dropped in silence. */
+static void shards_are_a_number_and_replace_no_list(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"auto", "0", "256", "-1", "x", ""};
+    for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(run("--shards", wrong[i], "--check"), 2);
+        says(err, "--shards");
+    }
+    assert_int_equal(run("--shards", "255", "--check"), 0);
+    const char *list = write_file("list.yaml", "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\ntables: [{name: a}]\n");
+    char config[200];
+    snprintf(config, sizeof config, "--config=%s", list);
+    assert_int_equal(run(config, "--check", NULL), 0);
+    assert_int_equal(run(config, "--shards=4", "--check"), 2);
+    says(err, "--shards 4");
+    const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{name: a}]}\n");
+    assert_int_equal(run("-c", whole, "--check"), 2);
+    says(err, "--section broker");
+}
+
 static void what_print_config_prints_is_the_same_configuration(void **state)
 {
     (void)state;
@@ -271,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_configuration_ends_with_2_and_starts_nothing),
         cmocka_unit_test(check_says_that_all_is_well),
+        cmocka_unit_test(shards_are_a_number_and_replace_no_list),
         cmocka_unit_test(check_finds_memory_that_is_not_there),
         cmocka_unit_test(what_print_config_prints_is_the_same_configuration),
         cmocka_unit_test(port_0_gives_free_ports_that_are_printed_and_written),
