@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
+#include "agent/ctl/top.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
@@ -191,11 +192,13 @@ static int read_setting(const char *text, rp_limiter_change *change)
     return 0;
 }
 
-static void print_limiter(const char *table, const Replay__LimiterInfo *limiter)
+static void print_limiter(const char *table, const Replay__LimiterInfo *limiter, const Replay__Shards *shards)
 {
     format_buffer a, b;
-    char clean[512];
+    char clean[512], totals[48];
     printf("limiter of %s", table);
+    if (top_missing(shards))
+        printf(" in %s", top_totals(shards, totals, sizeof totals));
     printf(": %s\n", format_clean(clean, sizeof clean, limiter->kind));
     printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
     printf("  min_size           %s\n", format_bound(a, limiter->min_size));
@@ -258,8 +261,9 @@ int ctl_limiter(struct ctl *ctl)
         rc = ctl_print_json(&limiter_in(reply)->base);
         ctl_warn_missing(change.set ? NULL : reply->info->shards, "part is");
     } else {
-        print_limiter(table, limiter_in(reply));
-        rc = limiter_shards(ctl, table, change.set ? NULL : reply->info->shards);
+        const Replay__Shards *shards = change.set ? NULL : reply->info->shards;
+        print_limiter(table, limiter_in(reply), shards);
+        rc = limiter_shards(ctl, table, shards);
     }
     replay__reply__free_unpacked(reply, NULL);
     return rc;

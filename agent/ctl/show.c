@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
+#include "agent/ctl/top.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 
@@ -28,10 +29,11 @@ static void print_server(const Replay__InfoReply *info)
 {
     const Replay__ServerInfo *server = info->server;
     format_buffer a, b, c, d;
-    char clean[128];
+    char clean[128], totals[48];
     printf("broker %s", format_clean(clean, sizeof clean, server->release));
     if (info->shards)
-        printf(", %zu shards", info->shards->n_shard);
+        printf(", %s%s", top_totals(info->shards, totals, sizeof totals),
+               top_missing(info->shards) ? " answer: the totals leave out the others" : "");
     printf("\n");
     line("service", "%s", server->service);
     line("ingest", "%s", server->ingest);
@@ -74,7 +76,10 @@ static void print_tables(const Replay__InfoReply *info)
                   (unsigned long long)table->waiting_samplers);
         grid_add(&grid, format_seconds(b, table->mean_age_s));
     }
+    char totals[48];
     printf("\n");
+    if (top_missing(info->shards))
+        printf("in %s:\n", top_totals(info->shards, totals, sizeof totals));
     grid_print(&grid, stdout);
     grid_fini(&grid);
 }
@@ -109,11 +114,14 @@ static void print_signature(const Replay__TableInfo *table)
     }
 }
 
-static void print_table(const Replay__TableInfo *table)
+static void print_table(const Replay__TableInfo *table, const Replay__Shards *shards)
 {
     format_buffer a, b, c;
-    char clean[256];
-    printf("table %s\n", format_clean(clean, sizeof clean, table->name));
+    char clean[256], totals[48];
+    printf("table %s", format_clean(clean, sizeof clean, table->name));
+    if (top_missing(shards))
+        printf(" in %s", top_totals(shards, totals, sizeof totals));
+    printf("\n");
     line("selectors", "sampler %s, remover %s", table->sampler, table->remover);
     line("items", "%s of %s", format_count(a, table->size), table->max_size ? format_count(b, table->max_size) : "any");
     line("bytes", "%s of %s", format_bytes(a, table->bytes),
@@ -188,7 +196,7 @@ int ctl_info(struct ctl *ctl)
         rc = ctl_print_json(&info->base);
     } else if (table) {
         for (size_t i = 0; i < info->n_tables; i++)
-            print_table(info->tables[i]);
+            print_table(info->tables[i], info->shards);
     } else {
         print_server(info);
         print_tables(info);

@@ -197,14 +197,6 @@ static void take_sessions(struct sample *self, double seconds)
     self->n_sessions = list ? (uint32_t)info->n_sessions : 0;
 }
 
-static uint32_t count_missing(const Replay__Shards *shards)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; shards && i < shards->n_shard; i++)
-        n += shards->shard[i]->problem[0] != '\0';
-    return n;
-}
-
 static bool sample_take(struct ctl *ctl, struct sample *self)
 {
     Replay__Reply *info = NULL, *why = NULL;
@@ -230,7 +222,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     ctl_explain(ctl, self->box, self->waits, &self->verdict);
     int64_t now = clock_now(&clock);
     uint64_t messages = self->info->server->messages_in;
-    uint32_t missing = count_missing(self->info->shards);
+    uint32_t missing = top_missing(self->info->shards);
     self->rate = first || messages < self->messages || missing != self->missing
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);

@@ -32,6 +32,10 @@ struct top_frame {
     bool by_shard; /* show the part of each shard, too */
 };
 
+/* Returns how many shards have not answered; shards may be NULL. */
+uint32_t top_missing(const Replay__Shards *shards);
+/* Writes whose totals a reply has: "4 shards", "3 of 4 shards"; "" for a broker that is alone. Returns out. */
+const char *top_totals(const Replay__Shards *shards, char *out, size_t size);
 /* Fills in what the broker says of a session; the rate is not known yet. (top_sessions.c) */
 void top_session_fill(struct top_session *out, const Replay__SessionInfo *info);
 /* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */

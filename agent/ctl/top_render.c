@@ -10,11 +10,31 @@
 #define WAITERS_LEAST 4u  /* lines, if so many wait */
 #define SESSIONS_LEAST 5u /* lines, if there are so many */
 
+uint32_t top_missing(const Replay__Shards *shards)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; shards && i < shards->n_shard; i++)
+        n += shards->shard[i]->problem[0] != '\0';
+    return n;
+}
+
+const char *top_totals(const Replay__Shards *shards, char *out, size_t size)
+{
+    uint32_t missing = top_missing(shards);
+    out[0] = '\0';
+    if (shards && missing)
+        snprintf(out, size, "%zu of %zu shards", shards->n_shard - missing, shards->n_shard);
+    else if (shards)
+        snprintf(out, size, "%zu shards", shards->n_shard);
+    return out;
+}
+
 static void add_head(struct sheet *self, const struct top_frame *frame, const struct look *look)
 {
     const Replay__ServerInfo *server = frame->info ? frame->info->server : NULL;
     struct line *line = sheet_line(self, TOP_HEAD);
     format_buffer up;
+    char totals[48];
     if (!line)
         return;
     line_put(line, TINT_BOLD, " replay-broker");
@@ -24,7 +44,8 @@ static void add_head(struct sheet *self, const struct top_frame *frame, const st
     if (server)
         line_try(line, TINT_NONE, "  up %s", format_time(up, server->uptime_ns));
     if (server && frame->info->shards)
-        line_try(line, TINT_NONE, "  %zu shards", frame->info->shards->n_shard);
+        line_try(line, top_missing(frame->info->shards) ? TINT_BAD : TINT_NONE, "  %s",
+                 top_totals(frame->info->shards, totals, sizeof totals));
     if (look->paused)
         line_try(line, TINT_WARN, "  [paused]");
     line_try(line, TINT_DIM, "  %s", frame->clock);
@@ -81,9 +102,10 @@ static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
     line_try(line, TINT_DIM, "   %s", limiter->kind);
 }
 
-static void add_table(struct sheet *self, const Replay__TableInfo *table)
+static void add_table(struct sheet *self, const Replay__TableInfo *table, const Replay__Shards *shards)
 {
     format_buffer a, b, c;
+    char totals[48];
     struct line *line = sheet_line(self, TOP_TABLES);
     if (!line)
         return;
@@ -101,6 +123,8 @@ static void add_table(struct sheet *self, const Replay__TableInfo *table)
     }
     line_put(line, TINT_NONE, "%s of %s items", format_count(a, table->size),
              table->max_size ? format_count(b, table->max_size) : "any");
+    if (top_missing(shards))
+        line_put(line, TINT_BAD, " in %s", top_totals(shards, totals, sizeof totals));
     line_try(line, TINT_NONE, "   %s", format_bytes(c, table->bytes));
     line_try(line, TINT_DIM, "   age %s", format_seconds(a, table->mean_age_s));
     if (table->limiter)
@@ -142,7 +166,7 @@ static void add_tables(struct sheet *self, const struct top_frame *frame, uint32
     uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
     for (uint32_t i = 0; i < shown; i++) {
         sheet_line(self, TOP_BLANK);
-        add_table(self, info->tables[i]);
+        add_table(self, info->tables[i], info->shards);
         if (shards)
             add_parts(self, shards, info->tables[i]->name);
     }

@@ -432,6 +432,11 @@ static void a_shard_without_an_answer_is_named(void **state)
         if (!killed)
             kill(f->shards.brokers[1].pid, SIGCONT);
     }
+    static char out[100000];
+    char totals[40];
+    snprintf(totals, sizeof totals, "%d of %d shards", SHARDS - 1, SHARDS);
+    assert_int_equal(ctl(f, out, sizeof out, "info"), 0);
+    assert_int_equal(count(out, totals), 2); /* beside the server's totals, and beside those of the tables */
     observer_destroy(&observer);
     rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
     assert_true(status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED);

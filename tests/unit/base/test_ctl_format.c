@@ -288,6 +288,36 @@ static void test_top_says(void **state)
     text_fini(&text);
 }
 
+/* Totals that leave out a shard say so beside them. */
+static void test_top_missing_shard(void **state)
+{
+    (void)state;
+    struct view v;
+    struct text text = {0};
+    Replay__ShardInfo rows[] = {REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT};
+    Replay__ShardInfo *list[] = {&rows[0], &rows[1], &rows[2]};
+    Replay__Shards shards = REPLAY__SHARDS__INIT;
+    char totals[40];
+    shards.n_shard = 3;
+    shards.shard = list;
+    assert_string_equal(top_totals(NULL, totals, sizeof totals), "");
+    assert_string_equal(top_totals(&shards, totals, sizeof totals), "3 shards");
+    rows[1].problem = (char *)(uintptr_t) "away";
+    assert_int_equal(top_missing(&shards), 1);
+    assert_string_equal(top_totals(&shards, totals, sizeof totals), "2 of 3 shards");
+    view_init(&v, 1, 0);
+    v.info.shards = &shards;
+    struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
+    const struct sheet_style any = {0}, small = {.columns = 40, .rows = 24};
+    struct look look = {0};
+    top_render(&text, &frame, &any, &look);
+    assert_non_null(strstr(text_get(&text), "items in 2 of 3 shards"));
+    text_fini(&text);
+    top_render(&text, &frame, &small, &look);
+    check_screen(text_get(&text), 40);
+    text_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_top_fits),
         cmocka_unit_test(test_top_says),
+        cmocka_unit_test(test_top_missing_shard),
         cmocka_unit_test(test_top_in_a_high_terminal),
         cmocka_unit_test(test_top_session),
     };
