@@ -59,7 +59,7 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     char drained[64];
     if (!self->pipe_ready && !atomic_load(&self->woken))
         return;
-    while (self->wake_read >= 0 && read(self->wake_read, drained, sizeof drained) > 0)
+    while (self->wake_read >= 0 && read(self->wake_read, drained, sizeof drained) == sizeof drained)
         ;
     atomic_store(&self->woken, false);
     self->pipe_ready = false;
@@ -161,7 +161,13 @@ static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
     uint64_t lost;
-    for (int i = 0; i < DRAIN_REPLIES && reply_receive(self, &reply, &lost); i++) {
+    if (self->dealer && !self->dealer_used)
+        return;
+    for (int i = 0; i < DRAIN_REPLIES; i++) {
+        if (!reply_receive(self, &reply, &lost)) {
+            self->dealer_used = false;
+            return;
+        }
         self->n_replies++;
         if (reply)
             take_reply(self, reply);
@@ -178,44 +184,6 @@ static int64_t tick_parts(struct conn *self, int64_t now_ns)
         next = at < next ? at : next;
     }
     return next;
-}
-
-static void wait_for_work(struct conn *self, zmq_pollitem_t **items, uint32_t *capacity, int64_t until_ns)
-{
-    uint32_t n = 3;
-    for (struct conn_part *part = self->parts; part; part = part->next)
-        n++;
-    if (n > *capacity) {
-        zmq_pollitem_t *grown = realloc(*items, n * sizeof *grown);
-        if (!grown) { /* polls everything after a short sleep instead of waiting for it */
-            zmq_poll(NULL, 0, 1);
-            self->pipe_ready = true;
-            return;
-        }
-        *items = grown;
-        *capacity = n;
-    }
-    zmq_pollitem_t *at = *items;
-    *at++ = (zmq_pollitem_t){NULL, self->wake_read, ZMQ_POLLIN, 0};
-    if (self->dealer)
-        *at++ = (zmq_pollitem_t){self->dealer, 0, ZMQ_POLLIN, 0};
-    if (self->monitor)
-        *at++ = (zmq_pollitem_t){self->monitor, 0, ZMQ_POLLIN, 0};
-    for (struct conn_part *part = self->parts; part; part = part->next) {
-        short events = 0;
-        void *socket = part->ops->poll ? part->ops->poll(part, &events) : NULL;
-        if (socket && events)
-            *at++ = (zmq_pollitem_t){socket, 0, events, 0};
-    }
-    int64_t now = conn_now();
-    long timeout_ms = -1;
-    if (until_ns <= now)
-        timeout_ms = 0;
-    else if (until_ns != INT64_MAX)
-        timeout_ms =
-            (until_ns - now) / NS_PER_MS > 60000 ? 60000 : (long)((until_ns - now + NS_PER_MS - 1) / NS_PER_MS);
-    zmq_poll(*items, (int)(at - *items), timeout_ms);
-    self->pipe_ready = (*items)[0].revents != 0;
 }
 
 int64_t conn_turn(struct conn *self)
@@ -256,16 +224,15 @@ void conn_finish(struct conn *self)
 void *conn_main(void *arg)
 {
     struct conn *self = arg;
-    zmq_pollitem_t *items = NULL;
-    uint32_t capacity = 0;
+    struct conn_poll poll = {0};
     for (;;) {
         int64_t next = conn_turn(self);
         if (atomic_load(&self->stopping))
             break;
-        wait_for_work(self, &items, &capacity, next);
+        conn_poll(&poll, self, next);
     }
     conn_finish(self);
-    free(items);
+    free(poll.fds);
     return NULL;
 }
 

@@ -138,6 +138,8 @@ struct conn {
     bool is_shard;      /* the broker is known to be one of several shards */
     uint32_t io_thread; /* number of the shard, as far as it is known: its I/O thread follows from it */
     bool pipe_ready;    /* the last poll found a wake-up in the pipe */
+    /* The socket may hold something: it is new, its descriptor was readable, or it was used since it was read until it was empty. */
+    bool dealer_used, monitor_used;
     uint64_t n_replies; /* taken so far */
     struct conn_request_list pending;
     uint64_t taken; /* id of the last request that another thread has submitted and this thread has taken */
@@ -153,6 +155,13 @@ void *conn_main(void *arg);
 int64_t conn_turn(struct conn *self);
 /* Ends all requests, when the thread stops. */
 void conn_finish(struct conn *self);
+
+/* conn_poll.c: waits until there is something to do, or until the time has come. */
+struct conn_poll {
+    struct pollfd *fds;
+    uint32_t capacity;
+};
+void conn_poll(struct conn_poll *self, struct conn *conn, int64_t until_ns);
 
 /* conn_wait.c: waits until the condition is signalled or the time has come, without the function of rp_wait_set. */
 bool conn_wait_once(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns);

@@ -70,6 +70,7 @@ static const char *link_connect(struct conn *self)
     option(self->dealer, ZMQ_HEARTBEAT_IVL, self->is_shard ? SHARD_PING_MS : PING_MS);
     option(self->dealer, ZMQ_HEARTBEAT_TIMEOUT, self->is_shard ? SHARD_PING_TIMEOUT_MS : PING_TIMEOUT_MS);
     link_monitor(self);
+    self->dealer_used = self->monitor_used = true;
     return conn_connect(self, self->dealer, self->endpoint) ? NULL : zmq_strerror(zmq_errno());
 }
 
@@ -289,6 +290,9 @@ void link_watch(struct conn *self, int64_t now_ns)
     uint16_t event, failed = 0;
     uint32_t value, failed_value = 0;
     const char *why = NULL;
+    if (!self->monitor_used)
+        return;
+    self->monitor_used = false;
     while (next_event(self, &event, &value)) {
         if (event == ZMQ_EVENT_CONNECT_RETRIED)
             why = why ? why : "connection refused"; /* what came before it says more */

@@ -326,6 +326,7 @@ void conn_request_transmit(struct conn *self, struct conn_request *request)
         header_put(request, SETTLED_AT, conn_request_settled(self));
     request->sent = true;
     request->traced_ns = trace_now(&self->trace);
+    self->dealer_used = true; /* sending processes the socket's commands, and a reply may be among them */
     /* A request that the socket does not take is sent again after the reconnect, which is due. */
     if (!transmit(to, request) && to.duct)
         conn_reset(self, "no memory");
