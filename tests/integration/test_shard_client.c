@@ -438,6 +438,67 @@ static void test_params_at_one(void **state)
     rp_params_release(&params);
 }
 
+/* Puts a version to one shard alone, as a publisher does that has reached no other yet. */
+static void put_at(struct fixture *f, uint32_t shard, uint64_t version, const char *text)
+{
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    zmq_msg_t payload;
+    rp_error err = {0};
+    zmq_msg_init_size(&payload, strlen(text));
+    memcpy(zmq_msg_data(&payload), text, strlen(text));
+    body.name = (char *)(uintptr_t) "policy";
+    body.version = version;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = WAIT};
+    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
+    zmq_msg_close(&payload);
+}
+
+struct polls {
+    rp_subscriber *subscriber;
+    uint64_t least;
+};
+
+static int has_polled(void *ctx)
+{
+    const struct polls *polls = ctx;
+    rp_subscriber_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(rp_subscriber_get_stats(polls->subscriber, &stats), RP_OK);
+    return stats.polls >= polls->least;
+}
+
+/* A subscriber never goes back to the older version of a slower shard, unless all shards count anew. */
+static void test_params_of_a_slow_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    uint32_t fast = client_nearest(f->client), slow = (fast + 1) % SHARDS;
+    put_at(f, fast, 7, "seven");
+    put_at(f, slow, 6, "six");
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_non_null(subscriber);
+    take(subscriber, 7, "seven");
+    assert_true(process_await(has_polled, &(struct polls){subscriber, 2}, WAIT)); /* the same shard, for another */
+    assert_int_equal(client_move_nearest(f->client, fast), slow);
+    conn_wake(client_shard(f->client, fast));
+    assert_true(process_await(has_polled, &(struct polls){subscriber, 4}, WAIT)); /* the slow one has answered with 6 */
+    put_at(f, slow, 7, "seven");
+    put_at(f, slow, 8, "eight");
+    take(subscriber, 8, "eight");
+    for (uint32_t i = 0; i < SHARDS; i++)
+        broker_process_stop(&f->bed.shards[i], SIGKILL);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        broker_process_again(&f->bed.shards[i], NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    for (uint32_t i = 0; i < SHARDS; i++)
+        put_at(f, i, 1, "one");
+    take(subscriber, 1, "one");
+    rp_subscriber_destroy(&subscriber);
+}
+
 /* ---- shard 0 ---- */
 
 static void test_counters(void **state)
@@ -567,6 +628,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_window, setup_none, teardown),
         CASE(test_params),
         CASE(test_params_at_one),
+        CASE(test_params_of_a_slow_shard),
         CASE(test_changes),
         CASE(test_lost_shard),
         cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),

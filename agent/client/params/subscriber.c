@@ -5,7 +5,9 @@
  * slow callers get fresh parameters and fast callers do not pay for copies they skip.
  *
  * With shards there is a lane to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
- * nothing while this client has nothing either. */
+ * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what the
+ * caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become other brokers
+ * may versions count from 1 again. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,26 +25,33 @@
 /* How often the lane of a lost shard looks for another. */
 #define LOOK_NS (100 * NS_PER_MS)
 
+struct subscribe_lane {
+    struct params_lane lane; /* first */
+    bool other;              /* lock: another broker than before, and versions have not begun anew */
+    uint64_t behind;         /* I/O thread: version that the shard had when others had a newer one; 0: none */
+};
+
 struct rp_subscriber {
     struct params_link link; /* first; its lock guards what follows */
     rp_params *ready;        /* NULL: nothing new */
     int64_t arrived_ns;      /* time at which it arrived */
     uint64_t have;           /* version of the newest copy; 0: none from this broker */
+    uint64_t newest;         /* version that has arrived; 0: none since versions began */
     rp_subscriber_stats stats;
     uint32_t active; /* number of the lane that asks */
     uint32_t n_lanes;
-    struct params_lane lanes[];
+    struct subscribe_lane lanes[];
 };
 
-static struct rp_subscriber *subscriber_of(const struct params_lane *lane)
+static struct rp_subscriber *subscriber_of(const struct subscribe_lane *lane)
 {
-    return (struct rp_subscriber *)lane->link;
+    return (struct rp_subscriber *)lane->lane.link;
 }
 
 /* ---- I/O threads ---- */
 
 /* Makes the lane of the nearest shard the one that asks, if this lane was. True: another lane asks now. */
-static bool pass_on(struct rp_subscriber *self, const struct params_lane *lane, uint32_t nearest)
+static bool pass_on(struct rp_subscriber *self, const struct subscribe_lane *lane, uint32_t nearest)
 {
     pthread_mutex_lock(&self->link.lock);
     bool passed = lane == &self->lanes[self->active] && nearest != self->active;
@@ -50,14 +59,26 @@ static bool pass_on(struct rp_subscriber *self, const struct params_lane *lane, 
         self->active = nearest;
     pthread_mutex_unlock(&self->link.lock);
     if (passed)
-        conn_wake(self->lanes[nearest].conn);
+        conn_wake(self->lanes[nearest].lane.conn);
     return passed;
 }
 
-/* Two lanes may have asked, and bring the same version: the second one is dropped. Lock held. */
-static void keep(struct rp_subscriber *self, rp_params *params)
+/* True if a version is to be dropped: two lanes may have asked, and bring the same, or the second one an older one. Lock held. */
+static bool is_known(struct rp_subscriber *self, struct subscribe_lane *lane, uint64_t version)
 {
-    if (rp_params_slot(params, 0)->version == self->have) {
+    bool older = self->n_lanes > 1 && version < self->newest;
+    lane->behind = older ? version : 0;
+    lane->other = lane->other && older;
+    if (self->n_lanes > 1 && version == self->newest)
+        self->have = version;
+    return older || version == self->have;
+}
+
+/* Lock held. */
+static void keep(struct rp_subscriber *self, struct subscribe_lane *lane, rp_params *params)
+{
+    uint64_t version = rp_params_slot(params, 0)->version;
+    if (is_known(self, lane, version)) {
         rp_params_release(&params);
         return;
     }
@@ -65,7 +86,7 @@ static void keep(struct rp_subscriber *self, rp_params *params)
     rp_params_release(&self->ready);
     self->ready = params;
     self->arrived_ns = conn_now();
-    self->have = rp_params_slot(params, 0)->version;
+    self->have = self->newest = version;
     self->stats.arrived++;
 }
 
@@ -79,7 +100,7 @@ static uint64_t version_here(struct rp_subscriber *self)
 
 static void on_params(void *ctx, struct conn_reply *reply)
 {
-    struct params_lane *lane = ctx;
+    struct subscribe_lane *lane = ctx;
     struct rp_subscriber *self = subscriber_of(lane);
     rp_params *params = NULL;
     rp_error error = {0};
@@ -90,32 +111,32 @@ static void on_params(void *ctx, struct conn_reply *reply)
         status = params_read(&name, &have, 1, reply, &params, &error);
     else
         conn_reply_destroy(&reply);
-    lane->in_flight = false;
+    lane->lane.in_flight = false;
     if (status != RP_OK)
-        lane->next_ns = conn_now() + PARAMS_RETRY_NS;
+        lane->lane.next_ns = conn_now() + PARAMS_RETRY_NS;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_OK)
-        keep(self, params);
+        keep(self, lane, params);
     else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED)
-        params_link_keep_error(&self->link, lane, &error);
+        params_link_keep_error(&self->link, &lane->lane, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
     if (status == RP_DEADLINE_EXCEEDED && have == 0)
-        pass_on(self, lane, client_move_nearest(self->link.client, conn_shard(lane->conn)));
+        pass_on(self, lane, client_move_nearest(self->link.client, conn_shard(lane->lane.conn)));
 }
 
-/* Returns the time at which a ready copy is to be replaced, and the version that is here. */
-static int64_t due_ns(struct rp_subscriber *self, uint64_t *have)
+/* Returns the time at which a ready copy is to be replaced, and the version that the lane need not bring. */
+static int64_t due_ns(struct rp_subscriber *self, const struct subscribe_lane *lane, uint64_t *have)
 {
     pthread_mutex_lock(&self->link.lock);
     int64_t due = self->ready ? self->arrived_ns + REFRESH_NS : 0;
-    *have = self->have;
+    *have = lane->behind ? lane->behind : self->have;
     pthread_mutex_unlock(&self->link.lock);
     return due;
 }
 
 /* True if this lane is to ask; otherwise *wake_ns is the time to look again. */
-static bool is_its_turn(struct rp_subscriber *self, const struct params_lane *lane, int64_t now_ns, int64_t *wake_ns)
+static bool is_its_turn(struct rp_subscriber *self, const struct subscribe_lane *lane, int64_t now_ns, int64_t *wake_ns)
 {
     if (self->n_lanes == 1)
         return true;
@@ -125,19 +146,19 @@ static bool is_its_turn(struct rp_subscriber *self, const struct params_lane *la
     *wake_ns = INT64_MAX;
     if (!active || pass_on(self, lane, client_nearest(self->link.client)))
         return false;
-    *wake_ns = lane->up ? INT64_MAX : now_ns + LOOK_NS;
-    return lane->up;
+    *wake_ns = lane->lane.up ? INT64_MAX : now_ns + LOOK_NS;
+    return lane->lane.up;
 }
 
 static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct params_lane *lane = (struct params_lane *)part;
+    struct subscribe_lane *lane = (struct subscribe_lane *)part;
     struct rp_subscriber *self = subscriber_of(lane);
     uint64_t have;
     int64_t wake_ns;
-    if (!is_its_turn(self, lane, now_ns, &wake_ns) || !params_lane_is_free(lane, now_ns, &wake_ns))
+    if (!is_its_turn(self, lane, now_ns, &wake_ns) || !params_lane_is_free(&lane->lane, now_ns, &wake_ns))
         return wake_ns;
-    wake_ns = due_ns(self, &have);
+    wake_ns = due_ns(self, lane, &have);
     if (now_ns < wake_ns)
         return wake_ns;
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
@@ -150,10 +171,10 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     body.n_have = 1;
     body.have = &have;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
-    lane->in_flight = conn_send_once(lane->conn, part, &message, on_params);
-    if (!lane->in_flight) {
-        lane->next_ns = now_ns + PARAMS_RETRY_NS;
-        return lane->next_ns;
+    lane->lane.in_flight = conn_send_once(lane->lane.conn, part, &message, on_params);
+    if (!lane->lane.in_flight) {
+        lane->lane.next_ns = now_ns + PARAMS_RETRY_NS;
+        return lane->lane.next_ns;
     }
     pthread_mutex_lock(&self->link.lock);
     self->stats.polls++;
@@ -161,16 +182,29 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     return INT64_MAX;
 }
 
+/* Other brokers may count from 1 again; if one of them knows the old versions, they go on. Lock held. */
+static void look_for_restart(struct rp_subscriber *self)
+{
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        if (self->lanes[i].lane.up && !self->lanes[i].other)
+            return;
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        self->lanes[i].other = false;
+    self->newest = 0;
+}
+
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct params_lane *lane = (struct params_lane *)part;
+    struct subscribe_lane *lane = (struct subscribe_lane *)part;
     struct rp_subscriber *self = subscriber_of(lane);
-    if (!params_lane_up(lane, hello))
+    if (!params_lane_up(&lane->lane, hello))
         return;
-    /* Another broker may count from 1 again: any version it has is new. */
+    lane->behind = 0;
     pthread_mutex_lock(&self->link.lock);
+    lane->other = true;
+    look_for_restart(self);
     if (lane == &self->lanes[self->active])
-        self->have = 0;
+        self->have = 0; /* any version it has may be new */
     pthread_mutex_unlock(&self->link.lock);
 }
 
@@ -215,7 +249,7 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     }
     pthread_mutex_unlock(&subscriber->link.lock);
     if (*out)
-        conn_wake(subscriber->lanes[active].conn);
+        conn_wake(subscriber->lanes[active].lane.conn);
     else if (status == RP_OK)
         status = nothing_new(subscriber, have, timeout_ms, err);
     return status;
@@ -253,7 +287,7 @@ rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t h
     self->active = client_nearest(client);
     self->n_lanes = n;
     for (uint32_t i = 0; i < n; i++)
-        params_lane_open(&self->lanes[i], &self->link, i, &subscriber_ops);
+        params_lane_open(&self->lanes[i].lane, &self->link, i, &subscriber_ops);
     return self;
 }
 
@@ -268,7 +302,7 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         return;
     }
     for (uint32_t i = 0; i < self->n_lanes; i++)
-        params_lane_close(&self->lanes[i]);
+        params_lane_close(&self->lanes[i].lane);
     params_link_fini(&self->link);
     rp_params_release(&self->ready);
     free(self);
