@@ -39,7 +39,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
     out->size = table->in.size;
-    out->min_size = (uint64_t)table->limiter.min_size_part;
+    out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
 }
 

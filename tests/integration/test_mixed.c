@@ -19,7 +19,9 @@
 
 #define WAIT 10000 /* ms: more than enough */
 
-static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: none}}\n"
+                             "  - {name: none, max_size: 1000, limiter: {kind: none}}\n"
+                             "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
                              "     limiter: {kind: min_size, min_size: 1}}\n"
                              "  - {name: a, max_size: 1000, sampler: {kind: uniform}}\n"
                              "  - {name: b, max_size: 1000, sampler: {kind: prioritized, options: {exponent: \"1\"}}}\n"
@@ -173,6 +175,25 @@ static void a_queue_beside_replay(void **state)
 }
 
 /* The stream of a queue ends when the queue has been empty for a while, and not before all items were given. */
+/* Sources by mass without a min_size of their own need one item, wherever it is. */
+static void one_item_is_enough(void **state)
+{
+    struct fixture *f = *state;
+    rp_sampler_options with = options(4, 1);
+    rp_sampler *samplers[] = {mix(f, "a", "b", -1, &with), mix(f, "free", "none", -1, &with)};
+    rp_error err = {0};
+    rp_batch *batch;
+    assert_int_equal(rp_sampler_next(samplers[0], &batch, 0, &err), RP_DEADLINE_EXCEEDED);
+    insert(f->client, "b", "x", 1, 1, 1);
+    insert(f->client, "none", "x", 1, 1, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        ok(rp_sampler_next(samplers[i], &batch, WAIT, &err), &err);
+        assert_int_equal(arrays_of(batch).n, 4);
+        rp_batch_release(&batch);
+        rp_sampler_destroy(&samplers[i]);
+    }
+}
+
 static void streams_end_after_their_time(void **state)
 {
     struct fixture *f = *state;
@@ -388,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_queue_beside_replay),
+        CASE(one_item_is_enough),
         CASE(streams_end_after_their_time),
         CASE(a_ratio_ends_a_stream),
         CASE(a_first_poll_gets_a_batch),

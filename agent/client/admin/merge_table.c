@@ -48,6 +48,7 @@ static bool end_wait(char **text, uint32_t first, uint32_t n)
 
 bool merge_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n)
 {
+    into->min_size = fmax(1.0, into->min_size); /* parts of a limiter without one are 0 */
     return end_wait(&into->inserts_wait, first, n) && end_wait(&into->samples_wait, first, n);
 }
 

@@ -283,6 +283,8 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state);
 double part_weight(const struct part *self);
 /* The plan does without some items; what was paid for them is there again. */
 void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count);
+/* Adds up the parts of a group that are there. False: some of them have not told their masses. */
+bool group_sum(const struct mixer *self, const struct group *group, struct group_sum *out);
 /* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for that. */
 uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
 /* Returns the rows that are there for a group. */

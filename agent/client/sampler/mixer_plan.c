@@ -40,20 +40,25 @@ bool group_comes(const struct mixer *self, const struct group *group)
 
 /* ---- paying ---- */
 
-/* Adds up the parts of a group that are there. False: some of them have not told their masses. */
-static bool group_sum(const struct mixer *self, const struct group *group, struct group_sum *out)
+bool group_sum(const struct mixer *self, const struct group *group, struct group_sum *out)
 {
+    uint64_t min_size = 0; /* of the source, whose parts stand together */
+    bool known = true;
     *out = (struct group_sum){0};
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
-        out->mass += part_weight(&self->parts[p]);
-        if (!self->parts[p].known && !self->parts[p].away)
-            return false;
-        if (!self->parts[p].away) {
-            out->size += self->parts[p].size;
-            out->min_size += self->parts[p].min_size;
+        const struct part *part = &self->parts[p];
+        out->mass += part_weight(part);
+        known = known && (part->known || part->away);
+        if (!part->away) {
+            out->size += part->size;
+            min_size += part->min_size;
         }
+        if (p + 1 < group->first + group->n && self->parts[p + 1].number == part->number)
+            continue;
+        out->min_size += min_size > 1 ? min_size : 0; /* one item of any source is enough for those that need no more */
+        min_size = 0;
     }
-    return true;
+    return known;
 }
 
 /* True if the group can give items, `want` different ones if they are to be distinct. */

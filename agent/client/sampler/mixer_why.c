@@ -49,24 +49,25 @@ static bool has_no_room(const struct part *part)
 
 static void explain_group(struct mixer *self, struct group *group, char *out, size_t size)
 {
-    uint64_t room = group->stock, n = 0, min_size = 0;
+    struct group_sum sum;
+    uint64_t room = group->stock, n;
     uint64_t want = self->build < self->tail ? plan_at(self, self->build)->of_group[group - self->groups]
                                              : self->options.batch_size;
     const char *why = "";
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
         const struct part *part = &self->parts[p];
         room += part->away ? 0 : part->room;
-        n += part->size;
-        min_size += part->min_size;
         why = !why[0] && !part->away ? part->why : why;
     }
+    group_sum(self, group, &sum);
+    n = sum.size;
     if (group->deal == DEAL_PERMITS && room < want) {
         if (name_parts(self, group, has_no_room, out, size))
             add(out, size, " %s room for %llu of %llu samples; ", group->n > 1 ? "have" : "has",
                 (unsigned long long)room, (unsigned long long)want);
-    } else if (group->deal == DEAL_MASS && n < min_size) {
+    } else if (group->deal == DEAL_MASS && n < sum.min_size) {
         add(out, size, "table '%s' has %llu items on all shards, min_size is %llu; ",
-            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)min_size);
+            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)sum.min_size);
     } else if (self->options.distinct && n < want && n > 0 && group->deal != DEAL_PLAIN) {
         add(out, size, "table '%s' has %llu items, and a batch of %llu is without replacement; ",
             self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)want);

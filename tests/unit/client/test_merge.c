@@ -51,6 +51,8 @@ static void bounds_are_sums_unless_there_are_none(void **state)
     more.cursor = -4;
     assert_true(merge_add_limiter(&sum, &more));
     assert_true(sum.min_diff == -10 && sum.max_diff == 1.7e308 && sum.cursor == -1);
+    assert_true(sum.min_size == 0); /* parts of a limiter without one */
+    assert_true(merge_end_limiter(&sum, 0, 2) && sum.min_size == 1);
     free(sum.inserts_wait);
     free(sum.samples_wait);
 }
