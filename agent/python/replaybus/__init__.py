@@ -17,8 +17,17 @@
 >>> client.close(); server.stop()
 """
 import atexit as _atexit
+import sys as _sys
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
+
+try:
+    import numpy as _numpy  # noqa: F401
+except ModuleNotFoundError as _error:
+    if _error.name != "numpy":
+        raise
+    raise ModuleNotFoundError(f"replaybus needs numpy, which {_sys.executable} does not have: apt install python3-numpy (for "
+                              "Debian's /usr/bin/python3), or pip install numpy", name="numpy") from None
 
 from . import _core, errors
 from .client import CheckpointInfo, Client

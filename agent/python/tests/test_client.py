@@ -159,6 +159,12 @@ def test_every_error(cls):
     assert isinstance(error, base)
 
 
+def test_without_numpy():
+    out = subprocess.run([sys.executable, "-c", "import sys; sys.modules['numpy'] = None; import replaybus"], capture_output=True,
+                         text=True, timeout=60)
+    assert out.returncode == 1 and "pip install numpy" in out.stderr and sys.executable in out.stderr
+
+
 def test_self_test():
     out = subprocess.run([sys.executable, "-m", "replaybus"], capture_output=True, text=True, timeout=60)
     assert out.returncode == 0, out.stderr
