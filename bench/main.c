@@ -71,7 +71,7 @@ static int help(FILE *out)
           "\n",
           out);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("  tree     time to change and to pick priorities, inside one process\n"
           "  env      steps/s of each built-in environment, inside one process\n"
           "  python   the Python package against the C library, in one run\n"

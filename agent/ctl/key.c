@@ -170,9 +170,16 @@ static int key_list(struct ctl *ctl)
     char roles[64];
     if (allow_read(ctl->argv[1], &list, &err) != RP_OK)
         return ctl_fail(ctl, &err);
+    bool empty = list.n == 0;
     for (uint32_t i = 0; i < list.n; i++)
         print_key(ctl, list.keys[i].name, list.keys[i].public_key, roles_text(list.keys[i].roles, roles, sizeof roles));
     allow_free(&list);
+    if (empty && access(ctl->argv[1], F_OK) != 0) {
+        err_set(&err, RP_NOT_FOUND, "there is no folder '%s'", ctl->argv[1]);
+        return ctl_fail(ctl, &err);
+    }
+    if (empty && !ctl->json)
+        printf("no keys are let in by %s\n", ctl->argv[1]);
     return CTL_OK;
 }
 

@@ -187,7 +187,7 @@ static int read_setting(const char *text, rp_limiter_change *change)
                                 name);
     }
     if (!sign || !schema_parse_real(sign + 1, places[k]))
-        return ctl_usage("'%s' needs a number: %s=1.5", name, name);
+        return ctl_usage("'%s' needs a number: %s=100", name, name);
     change->set |= 1u << k;
     return 0;
 }

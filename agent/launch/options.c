@@ -99,8 +99,8 @@ static void print_help(const void *target)
         print_program_help(self);
         return;
     }
-    printf("Usage: " LAUNCH_PROGRAM " %s%s%s [options]\n\n%s.\n\n", verb->name, verb->name[0] ? " " : "",
-           verb->argument ? verb->argument : "", verb->summary);
+    printf("Usage: " LAUNCH_PROGRAM " %s%s%s [options]\n\n%c%s.\n\n", verb->name, verb->name[0] ? " " : "",
+           verb->argument ? verb->argument : "", verb->summary[0] - ('a' - 'A'), verb->summary + 1);
     cli_print_options(&cli, verb->options);
 }
 
@@ -116,12 +116,13 @@ static int check_verb(const struct launch *self, bool more)
     if (self->verb->name[0] || !word || strchr(word, '.') || strchr(word, '/') || access(word, F_OK) == 0)
         return -1;
     for (uint32_t i = 0; i < self->n_verbs && n < 16; i++)
-        if (self->verbs[i].name[0])
+        if (self->verbs[i].name[0] && self->verbs[i].argument) /* not those that nobody starts by hand */
             names[n++] = self->verbs[i].name;
     const char *near = schema_nearest(word, names, n);
     if (near)
         return launch_usage("there is no verb '%s' (did you mean '%s'?)", word, near);
-    return more ? launch_usage("there is no verb '%s'", word) : -1;
+    return more ? launch_usage("there is no verb '%s'", word)
+                : launch_usage("'%s' is neither a verb nor a file: " LAUNCH_PROGRAM " CONFIG.yaml starts a run", word);
 }
 
 static int read_argument(struct launch *self, int argc, char **argv)

@@ -64,8 +64,11 @@ static int read_whole(const struct cli *cli, const struct cli_option *option, co
 
 static int read_time(const struct cli *cli, const struct cli_option *option, const char *text, int64_t *field)
 {
-    if (schema_parse_time(text, field) && (double)*field >= option->least)
+    bool time = schema_parse_time(text, field);
+    if (time && (double)*field >= option->least)
         return CLI_GO_ON;
+    if (time)
+        return cli_usage(cli->program, "--%s is '%s'; it must be more than that, like 500ms or 3s", option->name, text);
     return cli_usage(cli->program, "--%s is '%s'; it needs a number with a unit, like 500ms or 3s", option->name, text);
 }
 

@@ -156,6 +156,7 @@ def test_mistakes():
         contains(place.call("stat", status=2)[1], "did you mean 'status'")
         contains(place.call("chekc", str(place.config), status=2)[1], "'chekc'", "did you mean 'check'")
         contains(place.call("wonder", str(place.config), status=2)[1], "no verb 'wonder'")
+        contains(place.call("wonder", status=2)[1], "'wonder' is neither a verb nor a file")
         contains(place.call("check", str(place.config), "--force", status=2)[1], "check has no --force")
         contains(place.call(status=2)[0], "Usage:")
         contains(place.call("status", status=1)[1], "there is no run in 'runs'")

@@ -328,7 +328,11 @@ static void test_refusals(void **state)
     assert_int_equal(RUN(f, "items", "replai"), 1);
     has(f->err, "replai");
     assert_string_equal(f->out, "");
+    has(f->err, "'replay'"); /* the tables that there are */
     assert_int_equal(RUN(f, "reset", "nope"), 1);
+    has(f->err, "'replay'");
+    assert_int_equal(RUN(f, "key", "list", "/nowhere"), 1);
+    assert_int_equal(RUN(f, "--timeout", "0s", "info"), 2);
     assert_int_equal(RUN(f, "--json", "info", "nope"), 1);
     struct json_object *root = parse(f->out);
     assert_string_equal(json_object_get_string(get(get(root, "error"), "status")), "NOT_FOUND");

@@ -111,8 +111,10 @@ rp_status admin_info(rp_client *client, const char *table, bool sessions, int64_
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
     struct gather_answers *answers;
     *out = NULL;
-    RP_TRY(gather(client, &(struct gather_plan){.message = &message, .want = REPLAY__REPLY__BODY_INFO}, &answers, err));
-    rp_status status = RP_OK;
+    struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_INFO};
+    rp_status status = gather(client, &plan, &answers, err);
+    gather_explain(client, table, status, err);
+    RP_TRY(status);
     for (uint32_t i = 0; i < answers->n && status == RP_OK; i++)
         if (answers->of[i].wire)
             status = complete_info(client, answers, i, &body, deadline, err);
@@ -190,8 +192,8 @@ static rp_status list_shard(rp_client *client, uint32_t shard, Replay__List *bod
     return RP_OK;
 }
 
-rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
-                     rp_error *err)
+static rp_status list_page(rp_client *client, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+                           rp_error *err)
 {
     Replay__List body = REPLAY__LIST__INIT;
     uint32_t n = client_shards(client);
@@ -225,6 +227,14 @@ rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t t
     }
 }
 
+rp_status admin_list(rp_client *client, const struct admin_page *page, int64_t timeout_ms, Replay__Reply **out,
+                     rp_error *err)
+{
+    rp_status status = list_page(client, page, timeout_ms, out, err);
+    gather_explain(client, page->table, status, err);
+    return status;
+}
+
 /* ---- changes ---- */
 
 rp_status admin_reset(rp_client *client, const char *table, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
@@ -233,7 +243,9 @@ rp_status admin_reset(rp_client *client, const char *table, int64_t timeout_ms, 
     body.table = (char *)(uintptr_t)table;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_RESET, .body = &body.base, .timeout_ms = timeout_ms};
     struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_CHANGE, .patient = true};
-    return ask_all(client, &plan, "are reset", merge_change, out, err);
+    rp_status status = ask_all(client, &plan, "are reset", merge_change, out, err);
+    gather_explain(client, table, status, err);
+    return status;
 }
 
 rp_status admin_checkpoint(rp_client *client, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
@@ -280,6 +292,15 @@ static Replay__SetLimiter limiter_part(const char *table, const rp_limiter_chang
     return body;
 }
 
+/* The shards speak of the numbers that each of them got. */
+static rp_status refused_part(uint32_t n, rp_error *err)
+{
+    const rp_error part = err ? *err : (rp_error){0};
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "%.380s. These are the numbers of one of %u shards: set %u times as much for the table", part.text,
+                   n, n);
+}
+
 rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change, int64_t timeout_ms,
                             Replay__Reply **out, rp_error *err)
 {
@@ -300,7 +321,12 @@ rp_status admin_set_limiter(rp_client *client, const char *table, const rp_limit
         each[i] = &messages[i];
     }
     struct gather_plan plan = {.each = each, .want = REPLAY__REPLY__BODY_LIMITER, .patient = true};
-    return ask_all(client, &plan, "have the new limiter, so set it again when all answer", merge_limiter, out, err);
+    rp_status status =
+        ask_all(client, &plan, "have the new limiter, so set it again when all answer", merge_limiter, out, err);
+    if (status == RP_INVALID_ARGUMENT && n > 1)
+        return refused_part(n, err);
+    gather_explain(client, table, status, err);
+    return status;
 }
 
 /* ---- the public calls ---- */

@@ -145,6 +145,7 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     struct gather_plan plan = {.each = questions.each, .want = REPLAY__REPLY__BODY__NOT_SET, .patient = true};
     if (status == RP_OK)
         status = gather(client, &plan, &answers, err);
+    gather_explain(client, table, status, err);
     if (status == RP_OK)
         status = gather_all_good(answers, "have answered", err);
     if (status == RP_OK)

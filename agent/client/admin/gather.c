@@ -275,6 +275,16 @@ void gather_drop(struct gather_answers *self, uint32_t shard, const rp_error *wh
     self->good--;
 }
 
+void gather_explain(rp_client *client, const char *table, rp_status status, rp_error *err)
+{
+    if (status != RP_NOT_FOUND || !table)
+        return;
+    struct conn_hello *hello = conn_hello_ref(client_conn(client));
+    if (!conn_hello_table(hello, table))
+        conn_hello_no_table(hello, table, err);
+    conn_hello_unref(&hello);
+}
+
 rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err)
 {
     for (uint32_t i = 0; i < self->n; i++) {

@@ -39,6 +39,8 @@ Replay__Reply *gather_take(struct gather_answers *self, uint32_t shard);
 uint32_t gather_first(const struct gather_answers *self);
 /* Takes out the answer of a shard that has failed after it. */
 void gather_drop(struct gather_answers *self, uint32_t shard, const rp_error *why);
+/* Adds the tables that there are to the refusal of a question about one that the broker does not have; table may be NULL. */
+void gather_explain(rp_client *client, const char *table, rp_status status, rp_error *err);
 /* For changes, which all shards have to make: RP_OK, or the reason of the first that has not, with what became of the others. */
 rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err);
 

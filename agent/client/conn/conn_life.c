@@ -209,8 +209,10 @@ static rp_status conn_check(struct conn *self, rp_error *err)
     int reason = zmq_errno();
     zmq_close(probe);
     if (rc != 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is not an endpoint to connect to: %s", self->endpoint,
-                       zmq_strerror(reason));
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "'%.200s' is not an endpoint to connect to (%s): write tcp://HOST:PORT, such as "
+                       "tcp://127.0.0.1:7600",
+                       self->endpoint, zmq_strerror(reason));
     return RP_OK;
 }
 

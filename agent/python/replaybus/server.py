@@ -82,8 +82,8 @@ class Server:
         if mode not in ("process", "thread"):
             raise InvalidArgument(f"mode is 'process' or 'thread', not {mode!r}")
         self._pid, self._folder, self._stopped = os.getpid(), "", False
-        if shards < 1:
-            raise InvalidArgument(f"a broker has 1 shard or more, not {shards}")
+        if not isinstance(shards, int) or not 1 <= shards <= 255:
+            raise InvalidArgument(f"a broker has 1 to 255 shards, not {shards!r}")
         self.endpoint, self.shards = "", shards
         self.endpoints: list[str] = []
         self._cores: list[_core.Server] = []

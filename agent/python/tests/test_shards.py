@@ -155,3 +155,9 @@ def test_a_shard_is_killed(shards, client):
         while 1 not in sampler.next(20).shard:
             pass
     assert client.info("uniform")["tables"][0]["size"] == 120 - lost.sum()
+
+
+@pytest.mark.parametrize("shards", [0, 256, "auto", 2.0])
+def test_numbers_that_are_none(shards):
+    with pytest.raises(replaybus.InvalidArgument, match="1 to 255"):
+        replaybus.Server([replaybus.Table("t")], shards=shards)
