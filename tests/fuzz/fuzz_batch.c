@@ -52,6 +52,18 @@ static void touch(const rp_batch *batch)
     }
 }
 
+/* Reads the batch's items out of the reply, if they are still there. */
+static void join(struct batch_pool *pool, rp_batch **batch)
+{
+    struct batch_rows rows = {.from = *batch, .n = (*batch)->info.n, .share = 1};
+    rp_batch *joined = NULL;
+    if (!(*batch)->in_reply.step)
+        return;
+    batch_join(pool, &rows, 1, &(struct batch_join_options){.max_bytes = 1 << 22}, &joined, NULL);
+    rp_batch_release(batch);
+    *batch = joined;
+}
+
 static void decode(const uint8_t *header, size_t header_size, const struct batch_frame *frames, uint32_t n_frames)
 {
     struct wire_reply reply;
@@ -62,12 +74,16 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
         return;
     struct batch_pool *pool = batch_pool_new(1);
     struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;
-    /* The second time the layouts are known already. */
-    for (uint32_t i = 0; decoder && i < 2; i++) {
+    /* The second time the layouts are known already. The third time the items stay in the reply. */
+    for (uint32_t i = 0; decoder && i < 3; i++) {
         rp_batch *batch = NULL;
-        if (batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames}, &batch, NULL) == RP_OK)
-            for (const rp_batch *at = batch; at; at = at->next)
-                touch(at);
+        if (i == 2)
+            batch_decoder_leave_items(decoder);
+        batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames}, &batch, NULL);
+        if (batch)
+            join(pool, &batch);
+        for (const rp_batch *at = batch; at; at = at->next)
+            touch(at);
         batch_list_release(&batch);
     }
     batch_decoder_destroy(&decoder);

@@ -20,12 +20,23 @@
 struct batch_pool;
 struct batch_decoder;
 
+#define BATCH_WIDE 6u   /* arrays of 8 bytes per item: key, priority, probability, age, policy, step */
+#define BATCH_NARROW 2u /* arrays of 4 bytes per item: times sampled, session */
+
+/* Of a batch whose items are still in the reply (batch_decoder_leave_items): row i of a field is at data + step * index[i]. */
+struct batch_in_reply {
+    size_t step;          /* bytes from one chunk to the next; 0: the items are in the batch's memory */
+    const uint8_t *index; /* the chunk of each item, 4 bytes each; NULL: chunk i is that of item i */
+    struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW]; /* instead of `arrays` */
+};
+
 struct rp_batch {
     struct rp_batch *next; /* next batch of the same reply, or next in the pool's free list */
     struct batch_pool *pool;
     rp_batch_info info;
     rp_batch_arrays arrays;
     rp_field_view *fields;
+    struct batch_in_reply in_reply;
     uint32_t fields_capacity;
     uint8_t *memory; /* arrays, names, lengths, and the fields unless they are in posted memory; 64-byte aligned */
     size_t capacity;
@@ -73,6 +84,8 @@ struct batch_options {
 /* Takes a reference to the pool. */
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options);
 void batch_decoder_destroy(struct batch_decoder **self);
+/* From now on, items that need no decoding stay in the reply, which must outlive its batches: only batch_join can read them. */
+void batch_decoder_leave_items(struct batch_decoder *self);
 /* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
 struct batch_reply {
     const struct wire_sampled *view;
@@ -125,6 +138,8 @@ void batch_join_drop(struct batch_join **self);
 rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
                      const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
 
+/* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for all, an empty one has 0. */
+void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out);
 /* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */
 void batch_weights(const double *probability, uint32_t n, double beta, float *out);

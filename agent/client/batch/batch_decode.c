@@ -35,26 +35,21 @@ static rp_status plan_field(struct batch_decoder *self, const struct wire_sample
     return RP_OK;
 }
 
-static void expand_u64(const struct pb_array *from, void *out, uint32_t n)
+void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out)
 {
-    uint64_t *to = out, value = from->n == 1 ? pb_u64(from, 0) : 0;
     if (from->n > 1) {
-        memcpy(out, from->data, (size_t)n * 8);
-        return;
+        memcpy(out, from->data + first * width, n * width);
+    } else if (from->n == 0) {
+        memset(out, 0, n * width);
+    } else if (width == 8) {
+        uint64_t *to = out, value = pb_u64(from, 0);
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = value;
+    } else {
+        uint32_t *to = out, value = pb_u32(from, 0);
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = value;
     }
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = value;
-}
-
-static void expand_u32(const struct pb_array *from, uint32_t *to, uint32_t n)
-{
-    uint32_t value = from->n == 1 ? pb_u32(from, 0) : 0;
-    if (from->n > 1) {
-        memcpy(to, from->data, (size_t)n * 4);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = value;
 }
 
 void batch_weights(const double *probability, uint32_t n, double beta, float *out)
@@ -84,11 +79,22 @@ struct shape_of_batch {
     uint64_t names_bytes; /* all names, terminated */
     uint64_t fields;
     uint64_t total; /* including the fields */
+    bool in_reply;  /* arrays and fields take no memory */
 };
 
 static uint64_t align64(uint64_t value)
 {
     return (value + 63) & ~UINT64_C(63);
+}
+
+/* True if the items can be read where they are in the reply. */
+static bool items_can_stay(const struct batch_decoder *self)
+{
+    const struct batch_plan *plans = self->plans.data;
+    bool can = self->leave_items && self->regular.on;
+    for (uint32_t f = 0; f < self->n_fields && can; f++)
+        can = plans[f].field->stride == 1 || plans[f].rows == 1;
+    return can;
 }
 
 static rp_status plan_batch(struct batch_decoder *self, const struct wire_sampled *view, struct shape_of_batch *out,
@@ -113,11 +119,12 @@ static rp_status plan_batch(struct batch_decoder *self, const struct wire_sample
         names += strlen(plans[f].field->name) + 1;
     }
     out->arrays = 0;
-    out->lengths = align64(n * 60);
+    out->in_reply = items_can_stay(self);
+    out->lengths = out->in_reply ? 0 : align64(n * 60);
     out->names = out->lengths + variable * n * 4;
     out->names_bytes = names;
     out->fields = align64(out->names + names);
-    out->total = out->fields + bytes;
+    out->total = out->fields + (out->in_reply ? 0 : bytes);
     self->made_bytes += bytes;
     return RP_OK;
 }
@@ -152,21 +159,30 @@ static rp_buffer *take_posted(struct batch_decoder *self, uint32_t n_items, uint
     return posted;
 }
 
+/* Lists the arrays of a reply, in the order of those in a batch. */
+static void list_arrays(const struct wire_sampled *view, struct pb_array *wide, struct pb_array *narrow)
+{
+    const struct pb_array all_wide[BATCH_WIDE] = {view->key,    view->priority, view->probability,
+                                                  view->age_ns, view->policy,   view->step};
+    const struct pb_array all_narrow[BATCH_NARROW] = {view->times_sampled, view->session};
+    memcpy(wide, all_wide, sizeof all_wide);
+    memcpy(narrow, all_narrow, sizeof all_narrow);
+}
+
 static void fill_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
 {
     uint32_t n = view->n_items;
-    uint8_t *at = batch->memory;
-    const struct pb_array *wide[] = {&view->key,    &view->priority, &view->probability,
-                                     &view->age_ns, &view->policy,   &view->step};
-    void *columns[6];
-    for (uint32_t k = 0; k < 6; k++, at += (size_t)n * 8) {
-        columns[k] = at;
-        expand_u64(wide[k], at, n);
+    struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW];
+    void *columns[BATCH_WIDE];
+    list_arrays(view, wide, narrow);
+    for (uint32_t k = 0; k < BATCH_WIDE; k++) {
+        columns[k] = batch->memory + (size_t)k * n * 8;
+        batch_expand(&wide[k], 0, n, 8, columns[k]);
     }
-    uint32_t *times = (uint32_t *)(void *)at, *session = times + n;
+    uint32_t *times = (uint32_t *)(void *)(batch->memory + (size_t)BATCH_WIDE * n * 8), *session = times + n;
     float *weight = (float *)(void *)(session + n);
-    expand_u32(&view->times_sampled, times, n);
-    expand_u32(&view->session, session, n);
+    batch_expand(&narrow[0], 0, n, 4, times);
+    batch_expand(&narrow[1], 0, n, 4, session);
     if (self->options.beta == 0 || view->probability.n <= 1) {
         for (uint32_t i = 0; i < n; i++)
             weight[i] = 1;
@@ -186,6 +202,16 @@ static void fill_arrays(const struct batch_decoder *self, const struct wire_samp
                                       .weight = weight};
 }
 
+/* Leaves the items' arrays in the reply. */
+static void leave_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
+{
+    struct batch_in_reply *out = &batch->in_reply;
+    out->step = self->regular.chunk_bytes;
+    out->index = view->chunk.n ? view->chunk.data : NULL;
+    list_arrays(view, out->wide, out->narrow);
+    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays, .n = view->n_items};
+}
+
 static void fill_view(const struct batch_plan *plan, uint32_t n_items, rp_field_view *out)
 {
     const struct batch_field *field = plan->field;
@@ -197,6 +223,20 @@ static void fill_view(const struct batch_plan *plan, uint32_t n_items, rp_field_
     for (uint32_t k = 0; k < field->rank; k++)
         out->shape[out->rank++] = field->shape[k];
     out->bytes = plan->item_bytes * n_items;
+}
+
+/* Leaves the rows of a field in the reply. */
+static rp_status leave_field(const struct batch_decoder *self, const struct batch_plan *plan, rp_field_view *out,
+                             uint32_t *lengths, rp_error *err)
+{
+    uint32_t rows;
+    const uint8_t *from = batch_regular_rows(self, plan->field, &rows, err);
+    if (!from)
+        return RP_DATA_LOSS;
+    out->data = (void *)(uintptr_t)from;
+    for (uint32_t i = 0; plan->variable && i < self->view->n_items; i++)
+        lengths[i] = rows;
+    return RP_OK;
 }
 
 static rp_status fill_fields(struct batch_decoder *self, const struct shape_of_batch *shape, const rp_buffer *posted,
@@ -213,9 +253,13 @@ static rp_status fill_fields(struct batch_decoder *self, const struct shape_of_b
         memcpy(name, plans[f].field->name, size);
         out->name = name;
         name += size;
-        out->data = posted ? posted[f].data : batch->memory + shape->fields + plans[f].at;
         out->lengths = plans[f].variable ? lengths : NULL;
-        RP_TRY(batch_gather_field(self, f, &plans[f], out->data, lengths, err));
+        if (shape->in_reply) {
+            RP_TRY(leave_field(self, &plans[f], out, lengths, err));
+        } else {
+            out->data = posted ? posted[f].data : batch->memory + shape->fields + plans[f].at;
+            RP_TRY(batch_gather_field(self, f, &plans[f], out->data, lengths, err));
+        }
         if (plans[f].variable)
             lengths += n;
     }
@@ -258,7 +302,11 @@ rp_status batch_build(struct batch_decoder *self, struct wire_string text, struc
     if (size)
         memcpy(batch->text, memory == RP_BATCH_MISFIT ? misfit.text : text.data, size);
     batch->text[size] = '\0';
-    fill_arrays(self, view, batch);
+    batch->in_reply = (struct batch_in_reply){0};
+    if (shape.in_reply)
+        leave_arrays(self, view, batch);
+    else
+        fill_arrays(self, view, batch);
     rp_status status = fill_fields(self, &shape, posted, batch, err);
     free(posted);
     if (status != RP_OK)
@@ -297,6 +345,11 @@ struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct ba
     self->pool = batch_pool_ref(pool);
     self->options = *options;
     return self;
+}
+
+void batch_decoder_leave_items(struct batch_decoder *self)
+{
+    self->leave_items = true;
 }
 
 void batch_decoder_destroy(struct batch_decoder **self)

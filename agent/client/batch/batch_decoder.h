@@ -64,6 +64,7 @@ struct batch_regular {
 struct batch_decoder {
     struct batch_pool *pool;
     struct batch_options options;
+    bool leave_items;
     struct batch_layouts cache;
     struct codec_scratch scratch;
     struct batch_slab *slabs;
@@ -115,6 +116,9 @@ static inline const struct batch_field *batch_field_of(const struct batch_decode
     return &layouts[layout]->fields[maps[(size_t)layout * self->n_fields + f]];
 }
 
+/* Returns the rows of a field's first item in a regular reply, and sets their number; NULL: the reply is damaged. */
+const uint8_t *batch_regular_rows(const struct batch_decoder *self, const struct batch_field *field, uint32_t *rows,
+                                  rp_error *err);
 /* Writes field f of all items to out, and to lengths if the field is variable. */
 rp_status batch_gather_field(struct batch_decoder *self, uint32_t f, const struct batch_plan *plan, uint8_t *out,
                              uint32_t *lengths, rp_error *err);

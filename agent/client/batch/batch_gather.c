@@ -236,6 +236,22 @@ static inline void regular_copy(const struct wire_sampled *view, const uint8_t *
         copy_bytes(out, from + pb_u32(&view->chunk, i) * step, bytes);
 }
 
+const uint8_t *batch_regular_rows(const struct batch_decoder *self, const struct batch_field *field, uint32_t *rows,
+                                  rp_error *err)
+{
+    uint32_t first;
+    if (!batch_layout_rows(field, self->regular.length, &first, rows)) {
+        batch_too_short(self->view, 0, field, err);
+        return NULL;
+    }
+    const uint8_t *from = regular_find(self, field);
+    if (!from) {
+        batch_damaged(err, "a block is missing or has a size that cannot be right");
+        return NULL;
+    }
+    return from + (size_t)(self->regular.offset + first) * field->row_bytes;
+}
+
 static rp_status gather_regular(struct batch_decoder *self, const struct batch_plan *plan, uint8_t *out,
                                 uint32_t *lengths, rp_error *err)
 {
@@ -243,13 +259,10 @@ static rp_status gather_regular(struct batch_decoder *self, const struct batch_p
     const struct batch_field *field = plan->field;
     const struct batch_regular *regular = &self->regular;
     size_t row = field->row_bytes;
-    uint32_t first, rows;
-    if (!batch_layout_rows(field, regular->length, &first, &rows))
-        return batch_too_short(view, 0, field, err);
-    const uint8_t *from = regular_find(self, field);
+    uint32_t rows;
+    const uint8_t *from = batch_regular_rows(self, field, &rows, err);
     if (!from)
-        return batch_damaged(err, "a block is missing or has a size that cannot be right");
-    from += (size_t)(regular->offset + first) * row;
+        return RP_DATA_LOSS;
     if (field->stride == 1 || rows == 1) {
         regular_copy(view, from, regular->chunk_bytes, row * rows, out, (size_t)plan->item_bytes);
     } else {

@@ -7,8 +7,7 @@
 #include "agent/client/batch/batch.h"
 #include "proto/base/error.h"
 
-#define WIDE 6u   /* arrays of 8 bytes per item */
-#define NARROW 5u /* arrays of 4 bytes per item */
+#define NARROW 5u /* arrays of 4 bytes per item: BATCH_NARROW, source, shard, weight */
 
 /* A field of a new batch. */
 struct joined_field {
@@ -142,7 +141,7 @@ static rp_status plan(const struct batch_join *join, struct joined *self, rp_err
         names += strlen(field->like->name) + 1;
         variable += field->variable;
     }
-    self->lengths = align64((uint64_t)self->n * (WIDE * 8 + NARROW * 4));
+    self->lengths = align64((uint64_t)self->n * (BATCH_WIDE * 8 + NARROW * 4));
     self->names = self->lengths + variable * self->n * 4;
     self->data = align64(self->names + names);
     self->total = self->data + bytes;
@@ -184,7 +183,7 @@ static void *wide(const struct joined *self, uint32_t k)
 
 static uint32_t *narrow(const struct joined *self, uint32_t k)
 {
-    return (uint32_t *)(void *)(self->batch->memory + (size_t)self->n * (WIDE * 8 + k * 4));
+    return (uint32_t *)(void *)(self->batch->memory + (size_t)self->n * (BATCH_WIDE * 8 + k * 4));
 }
 
 enum { TIMES, SESSION, SOURCE, SHARD, WEIGHT };
@@ -249,6 +248,7 @@ static rp_status make_batch(const struct batch_join *join, struct joined *self, 
     size_t size = strnlen(misfit.text, sizeof self->batch->text - 1);
     memcpy(self->batch->text, misfit.text, size);
     self->batch->text[size] = '\0';
+    self->batch->in_reply = (struct batch_in_reply){0};
     set_arrays(self, &join->options);
     set_views(self, posted);
     free(posted);
@@ -357,16 +357,29 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
 
 /* ---- copying ---- */
 
+/* Finds the arrays of a batch, in its memory or in the reply. */
+static void list_arrays(const struct rp_batch *batch, struct batch_in_reply *out)
+{
+    const rp_batch_arrays *arrays = &batch->arrays;
+    const void *wide[] = {arrays->key,    arrays->priority, arrays->probability,
+                          arrays->age_ns, arrays->policy,   arrays->step};
+    const void *narrow[] = {arrays->times_sampled, arrays->session};
+    *out = batch->in_reply;
+    for (uint32_t k = 0; k < BATCH_WIDE && !out->step; k++)
+        out->wide[k] = (struct pb_array){wide[k], batch->info.n};
+    for (uint32_t k = 0; k < BATCH_NARROW && !out->step; k++)
+        out->narrow[k] = (struct pb_array){narrow[k], batch->info.n};
+}
+
 static void copy_arrays(const struct joined *self, const struct piece *piece)
 {
     const struct batch_rows *rows = &piece->rows;
-    const rp_batch_arrays *from = &rows->from->arrays;
-    const void *columns[WIDE] = {from->key, from->priority, from->probability, from->age_ns, from->policy, from->step};
-    for (uint32_t k = 0; k < WIDE; k++)
-        memcpy((uint8_t *)wide(self, k) + (size_t)piece->at * 8, (const uint8_t *)columns[k] + (size_t)rows->first * 8,
-               (size_t)rows->n * 8);
-    memcpy(narrow(self, TIMES) + piece->at, from->times_sampled + rows->first, rows->n * sizeof(uint32_t));
-    memcpy(narrow(self, SESSION) + piece->at, from->session + rows->first, rows->n * sizeof(uint32_t));
+    struct batch_in_reply from;
+    list_arrays(rows->from, &from);
+    for (uint32_t k = 0; k < BATCH_WIDE; k++)
+        batch_expand(&from.wide[k], rows->first, rows->n, 8, (uint8_t *)wide(self, k) + (size_t)piece->at * 8);
+    for (uint32_t k = 0; k < BATCH_NARROW; k++)
+        batch_expand(&from.narrow[k], rows->first, rows->n, 4, narrow(self, k) + piece->at);
     double *probability = wide(self, 2);
     for (uint32_t j = piece->at; j < piece->at + rows->n; j++) {
         probability[j] *= rows->share;
@@ -375,18 +388,39 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
     }
 }
 
+/* Returns a row of a field; `bytes` is the size of each, if they lie in the batch's memory. */
+static const uint8_t *row_of(const struct rp_batch *batch, const rp_field_view *field, uint32_t i, uint64_t bytes)
+{
+    const struct batch_in_reply *in_reply = &batch->in_reply;
+    uint32_t chunk = i;
+    if (in_reply->step && in_reply->index)
+        memcpy(&chunk, in_reply->index + (size_t)i * 4, 4);
+    return (const uint8_t *)field->data + chunk * (in_reply->step ? in_reply->step : bytes);
+}
+
 /* Copies rows of a field whose items have different numbers of steps, and pads them with 0. */
 static void copy_padded(const struct joined_field *field, const rp_field_view *from, const struct batch_rows *rows,
                         uint8_t *out)
 {
     uint64_t to_bytes = field->steps * field->step_bytes, from_bytes = from->shape[1] * field->step_bytes;
     for (uint32_t i = 0; i < rows->n; i++) {
-        const uint8_t *data = (const uint8_t *)from->data + (rows->first + i) * from_bytes;
+        const uint8_t *data = row_of(rows->from, from, rows->first + i, from_bytes);
         uint64_t bytes = from->lengths[rows->first + i] * field->step_bytes;
         if (bytes)
             memcpy(out + i * to_bytes, data, bytes);
         memset(out + i * to_bytes + bytes, 0, to_bytes - bytes);
     }
+}
+
+static void copy_even(const rp_field_view *from, const struct batch_rows *rows, uint64_t bytes, uint8_t *out)
+{
+    const struct batch_in_reply *in_reply = &rows->from->in_reply;
+    if (!in_reply->step || (in_reply->step == bytes && !in_reply->index)) {
+        memcpy(out, row_of(rows->from, from, rows->first, bytes), rows->n * bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < rows->n; i++)
+        memcpy(out + i * bytes, row_of(rows->from, from, rows->first + i, bytes), bytes);
 }
 
 void batch_join_copy(struct batch_join *self, uint32_t i)
@@ -404,7 +438,7 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
             copy_padded(field, from, rows, out);
             memcpy((uint32_t *)to->lengths + piece->at, from->lengths + rows->first, rows->n * sizeof(uint32_t));
         } else if (item_bytes) {
-            memcpy(out, (const uint8_t *)from->data + rows->first * item_bytes, rows->n * item_bytes);
+            copy_even(from, rows, item_bytes, out);
         }
     }
 }

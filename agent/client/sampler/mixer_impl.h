@@ -16,7 +16,7 @@
  * The items that a part owes and cannot give are drawn again over the other parts.
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
- * thread that decodes replies and copies rows into batches, while the rows are in its processor's cache, unless the caller does that,
+ * thread that reads replies and copies rows out of them into batches, unless the caller does that,
  * too. All fields are guarded by the mixer's lock, which is never held while a function of a connection is called that takes a lock. The mixer is counted by its owner, its threads and every request in flight. */
 #ifndef AGENT_CLIENT_MIXER_IMPL_H
 #define AGENT_CLIENT_MIXER_IMPL_H
@@ -54,9 +54,9 @@ struct pick {
     bool abandoned;           /* nobody waits for it any more */
     bool recalled;            /* cancelled, but items that it brings are welcome */
     bool forgotten;           /* its items are dropped when they come */
-    struct conn_reply *reply; /* arrived, and not decoded yet */
-    rp_batch *batches;        /* decoded */
-    uint32_t row;             /* rows of the first batch that were taken */
+    struct conn_reply *reply; /* not decoded yet, or the rows of `batches` are in it */
+    rp_batch *batches;
+    uint32_t row; /* rows of the first batch that were taken */
 };
 
 struct pick_list {

@@ -185,8 +185,9 @@ static void note_size(struct part *self, const struct pick *pick, const rp_batch
         self->size = deal != DEAL_QUEUE ? size : size > n ? size - n : 0; /* items of a queue have left it */
 }
 
-/* Takes what was decoded from the pick's reply, which stays the caller's. Lock held. */
-static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status, const rp_error *error)
+/* Takes what was decoded from the pick's reply. Returns the reply if nobody needs it any more. Lock held. */
+static struct conn_reply *finish(struct part *self, struct pick *pick, rp_batch *batches, rp_status status,
+                                 const rp_error *error)
 {
     struct mixer *mixer = self->mixer;
     int64_t now = conn_now();
@@ -200,7 +201,9 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
     uint64_t n = batch_list_items(batches);
     if (status != RP_OK)
         part_note_error(self, status, error, now);
-    pick->reply = NULL;
+    bool in_reply = batches && batches->in_reply.step;
+    struct conn_reply *over = in_reply ? NULL : pick->reply;
+    pick->reply = in_reply ? pick->reply : NULL;
     pick->batches = batches;
     self->rows += n;
     if (n)
@@ -216,6 +219,7 @@ static void finish(struct part *self, struct pick *pick, rp_batch *batches, rp_s
         pick_free(pick);
     if (!whole || mixer->inlined || mixer->build == mixer->tail || plans_wait_no_more(mixer))
         mixer_wake(mixer); /* otherwise there is nothing to do about it before other parts have answered */
+    return over;
 }
 
 bool part_decode(struct part *self)
@@ -242,8 +246,9 @@ bool part_decode(struct part *self)
         pthread_cond_signal(&mixer->ready);
         return false;
     }
-    struct conn_reply *reply = pick->reply;
-    finish(self, pick, batches, status, &error);
+    struct conn_reply *reply = finish(self, pick, batches, status, &error);
+    if (!reply)
+        return true;
     pthread_mutex_unlock(&mixer->lock); /* a large message is not freed at once */
     conn_reply_destroy(&reply);
     pthread_mutex_lock(&mixer->lock);
@@ -312,8 +317,8 @@ void part_deal(struct part *self, struct copy *copy)
     self->copies_end = &copy->next;
 }
 
-/* Drops n rows that were copied from the front. */
-static void consume(struct part *self, uint32_t n)
+/* Drops n rows that were copied from the front. Moves the picks that have none left to `empty`. */
+static void consume(struct part *self, uint32_t n, struct pick_list *empty)
 {
     self->dealt -= n;
     while (n) {
@@ -328,8 +333,16 @@ static void consume(struct part *self, uint32_t n)
         pick->row = 0;
         if (!pick->batches) {
             list_remove(&self->done, pick);
-            pick_free(pick);
+            list_add(empty, pick);
         }
+    }
+}
+
+static void list_free(struct pick_list *list)
+{
+    for (struct pick *pick = list->first, *next; pick; pick = next) {
+        next = pick->next;
+        pick_free(pick);
     }
 }
 
@@ -338,9 +351,11 @@ void part_drop_rows(struct part *self)
     part_forget(self);
     if (self->dealt)
         return;
+    struct pick_list empty = {0};
     self->dealt = self->rows;
     self->rows = 0;
-    consume(self, (uint32_t)self->dealt);
+    consume(self, (uint32_t)self->dealt, &empty);
+    list_free(&empty);
 }
 
 bool part_copy(struct part *self)
@@ -362,7 +377,13 @@ bool part_copy(struct part *self)
         if (__atomic_sub_fetch(&plan->left, 1, __ATOMIC_ACQ_REL) == 0) /* otherwise the plan belongs to others now */
             plan_finish(mixer, plan);
     }
+    struct pick_list empty = {0};
     pthread_mutex_lock(&mixer->lock);
-    consume(self, rows);
+    consume(self, rows, &empty);
+    if (!empty.first)
+        return true;
+    pthread_mutex_unlock(&mixer->lock); /* a large message is not freed at once */
+    list_free(&empty);
+    pthread_mutex_lock(&mixer->lock);
     return true;
 }

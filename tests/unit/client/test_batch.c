@@ -525,11 +525,34 @@ static struct batch_decoder *decoder_new(struct batch_pool **pool)
 
 /* ---- tests ---- */
 
-static void check_random_replies(void (*make)(struct model *m, uint64_t seed), uint64_t rounds)
+/* Puts a batch together again from its rows in two pieces, as a sampler over shards does while the reply is there. */
+static void rejoin(struct model *m, struct batch_pool *pool, struct rp_batch **batch)
 {
-    uint64_t seed = seed_of_run();
+    struct rp_batch *from = *batch, *joined;
+    uint32_t n = from->info.n, cut = below(m, n + 1), pieces = 0;
+    struct batch_rows rows[2];
+    if (cut)
+        rows[pieces++] = (struct batch_rows){.from = from, .first = 0, .n = cut, .share = 1};
+    if (cut < n)
+        rows[pieces++] = (struct batch_rows){.from = from, .first = cut, .n = n - cut, .share = 1};
+    struct batch_join_options options = {.beta = 0.4};
+    assert_int_equal(batch_join(pool, rows, pieces, &options, &joined, NULL), RP_OK);
+    assert_null(joined->next);
+    joined->info.table_size = from->info.table_size;
+    joined->info.partial = from->info.partial;
+    memcpy(joined->text, from->text, sizeof joined->text);
+    rp_batch_release(batch);
+    *batch = joined;
+}
+
+/* left: the items stay in the reply until a batch is put together. Returns how many replies could keep theirs. */
+static uint64_t check_random_replies(void (*make)(struct model *m, uint64_t seed), uint64_t rounds, bool left)
+{
+    uint64_t seed = seed_of_run(), stayed = 0;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
+    if (left)
+        batch_decoder_leave_items(decoder);
     struct model *m = malloc(sizeof *m);
     struct reply *r = malloc(sizeof *r);
     for (uint64_t round = 0; round < rounds; round++) {
@@ -539,6 +562,9 @@ static void check_random_replies(void (*make)(struct model *m, uint64_t seed), u
         encode_reply(m, r);
         if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK)
             fail_msg("round %llu: %s", (unsigned long long)round, err.text);
+        stayed += batch->in_reply.step > 0;
+        if (left)
+            rejoin(m, pool, &batch);
         check_batch(m, batch);
         if (m->regular)
             assert_true(decoder->regular.on);
@@ -551,18 +577,26 @@ static void check_random_replies(void (*make)(struct model *m, uint64_t seed), u
     free(r);
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);
+    return stayed;
 }
 
 static void test_random_replies(void **state)
 {
     (void)state;
-    check_random_replies(model_init, 80);
+    assert_int_equal(check_random_replies(model_init, 80, false), 0);
 }
 
 static void test_regular_replies(void **state)
 {
     (void)state;
-    check_random_replies(regular_model, 80);
+    assert_int_equal(check_random_replies(regular_model, 80, false), 0);
+}
+
+static void test_items_left_in_the_reply(void **state)
+{
+    (void)state;
+    check_random_replies(model_init, 40, true);
+    assert_in_range(check_random_replies(regular_model, 80, true), 1, 79); /* rows with a stride are gathered */
 }
 
 /* Whatever is changed in a reply, the decoder returns. */
@@ -576,6 +610,8 @@ static void test_damage(void **state)
     struct reply *r = malloc(sizeof *r);
     uint32_t refused = 0;
     for (uint64_t round = 0; round < 30; round++) {
+        if (round == 15)
+            batch_decoder_leave_items(decoder);
         (round % 2 ? model_init : regular_model)(m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
@@ -591,6 +627,8 @@ static void test_damage(void **state)
             if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK) {
                 refused++;
                 assert_null(batch);
+            } else if (batch && batch->in_reply.step) {
+                rejoin(m, pool, &batch);
             }
             batch_list_release(&batch); /* damaged layouts may differ */
             *byte = old;
@@ -999,6 +1037,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_replies),
         cmocka_unit_test(test_regular_replies),
+        cmocka_unit_test(test_items_left_in_the_reply),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_posted_memory),
         cmocka_unit_test(test_batch_outlives),
