@@ -17,7 +17,7 @@ static uint64_t name_of(uint64_t client, uint64_t id)
 static bool ring_reserve(struct kept_replies *self, enum kept_kind kind)
 {
     if (!self->rings[kind])
-        self->rings[kind] = calloc(KEPT_REPLIES, sizeof(struct kept_reply));
+        self->rings[kind] = calloc(KEPT_REPLIES, sizeof(struct kept_place));
     return self->rings[kind] != NULL;
 }
 
@@ -29,22 +29,79 @@ static enum kept_kind kind_of(const struct kept_reply *reply)
     return permit ? KEPT_PERMITS : KEPT_OTHERS;
 }
 
-static void drop(struct kept_replies *self, struct kept_reply *place)
+static void drop(struct kept_replies *self, struct kept_place *place)
 {
-    uint64_t name = name_of(place->client, place->id);
+    struct kept_reply *reply = &place->reply;
+    uint64_t name = name_of(reply->client, reply->id);
     if (idmap_get(&self->by_name, name) == place)
         idmap_remove(&self->by_name, name);
-    self->bytes -= place->size;
-    free(place->frame);
-    place->frame = NULL;
+    self->bytes -= reply->size;
+    free(reply->frame);
+    *place = (struct kept_place){0};
 }
+
+/* ---- the permits of a client ---- */
+
+/* Makes the next permit of its client the oldest one. */
+static void unlink_oldest(struct kept_replies *self, const struct kept_place *oldest)
+{
+    struct kept_place *next = oldest->newer;
+    idmap_remove(&self->clients, oldest->reply.client);
+    if (!next)
+        return;
+    next->newest = oldest->newest;
+    next->count = oldest->count - 1;
+    (void)idmap_put(&self->clients, next->reply.client, next); /* in the room of the old entry */
+}
+
+/* Appends a permit. False: no memory. */
+static bool link_newest(struct kept_replies *self, struct kept_place *place)
+{
+    struct kept_place *oldest = idmap_get(&self->clients, place->reply.client);
+    if (oldest) {
+        oldest->newest->newer = place;
+        oldest->newest = place;
+        oldest->count++;
+        return true;
+    }
+    place->newest = place;
+    place->count = 1;
+    return idmap_put(&self->clients, place->reply.client, place);
+}
+
+/* Returns a free place for a permit: that of the oldest one of its client, or of one that has others, unless there are free ones. */
+static struct kept_place *permit_place(struct kept_replies *self, struct loop *loop, uint64_t client)
+{
+    struct kept_place *oldest = idmap_get(&self->clients, client);
+    if (!oldest || oldest->count < KEPT_OF_CLIENT) {
+        struct kept_place *place = &self->rings[KEPT_PERMITS][self->next[KEPT_PERMITS]++ % KEPT_REPLIES];
+        if (!place->reply.frame)
+            return place;
+        oldest = idmap_get(&self->clients, place->reply.client);
+    }
+    EFFECT(loop, forget, oldest->reply.client, oldest->reply.id);
+    unlink_oldest(self, oldest);
+    drop(self, oldest);
+    return oldest;
+}
+
+static struct kept_place *other_place(struct kept_replies *self)
+{
+    struct kept_place *place = &self->rings[KEPT_OTHERS][self->next[KEPT_OTHERS]++ % KEPT_REPLIES];
+    if (place->reply.frame)
+        drop(self, place);
+    return place;
+}
+
+/* ---- all ---- */
 
 bool kept_replies_reserve(struct kept_replies *self, enum kept_kind kind)
 {
     for (uint32_t i = 0; i < 2; i++)
         if (!self->spare[i])
             self->spare[i] = malloc(KEPT_REPLY_BYTES);
-    return self->spare[0] && self->spare[1] && ring_reserve(self, kind) && idmap_reserve(&self->by_name);
+    return self->spare[0] && self->spare[1] && ring_reserve(self, kind) && idmap_reserve(&self->by_name) &&
+           idmap_reserve(&self->clients);
 }
 
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size)
@@ -71,42 +128,45 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     if (!copy)
         return;
     memcpy(copy, reply->frame, reply->size);
+    struct kept_place *place = kind == KEPT_PERMITS ? permit_place(self, loop, reply->client) : other_place(self);
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
-    struct kept_reply *place = &self->rings[kind][self->next[kind]++ % KEPT_REPLIES];
-    if (place->frame)
-        drop(self, place);
-    *place = (struct kept_reply){reply->client, reply->id, copy, reply->size};
-    self->bytes += place->size;
-    if (!idmap_put(&self->by_name, name_of(place->client, place->id), place))
+    *place = (struct kept_place){.reply = {reply->client, reply->id, copy, reply->size}};
+    self->bytes += reply->size;
+    if (!idmap_put(&self->by_name, name_of(reply->client, reply->id), place) ||
+        (kind == KEPT_PERMITS && !link_newest(self, place)))
         drop(self, place);
 }
 
 const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint64_t client, uint64_t id)
 {
-    const struct kept_reply *place = idmap_get(&self->by_name, name_of(client, id));
-    return place && place->id == id && place->client == client ? place : NULL;
+    const struct kept_place *place = idmap_get(&self->by_name, name_of(client, id));
+    return place && place->reply.id == id && place->reply.client == client ? &place->reply : NULL;
 }
 
 void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void *ctx)
 {
-    for (uint32_t i = 0; i < KEPT_KINDS * KEPT_REPLIES; i++) {
-        uint32_t kind = i / KEPT_REPLIES;
-        const struct kept_reply *ring = self->rings[kind];
-        const struct kept_reply *place = ring ? &ring[(self->next[kind] + i) % KEPT_REPLIES] : NULL;
-        if (place && place->frame)
-            fn(ctx, place);
+    const struct kept_place *others = self->rings[KEPT_OTHERS], *permits = self->rings[KEPT_PERMITS];
+    for (uint32_t i = 0; others && i < KEPT_REPLIES; i++) {
+        const struct kept_place *place = &others[(self->next[KEPT_OTHERS] + i) % KEPT_REPLIES];
+        if (place->reply.frame)
+            fn(ctx, &place->reply);
     }
+    for (uint32_t i = 0; permits && i < KEPT_REPLIES; i++)
+        if (permits[i].count) /* the oldest of a client */
+            for (const struct kept_place *place = &permits[i]; place; place = place->newer)
+                fn(ctx, &place->reply);
 }
 
 void kept_replies_fini(struct kept_replies *self)
 {
     for (uint32_t kind = 0; kind < KEPT_KINDS; kind++) {
         for (uint32_t i = 0; self->rings[kind] && i < KEPT_REPLIES; i++)
-            free(self->rings[kind][i].frame);
+            free(self->rings[kind][i].reply.frame);
         free(self->rings[kind]);
     }
     free(self->spare[0]);
     free(self->spare[1]);
     idmap_fini(&self->by_name);
+    idmap_fini(&self->clients);
     *self = (struct kept_replies){0};
 }

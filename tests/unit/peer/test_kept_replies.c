@@ -74,21 +74,86 @@ static void the_oldest_replies_go_first(void **state)
     kept_replies_fini(&kept);
 }
 
-/* However many permits there are, a counter's reply stays. */
-static void permits_push_out_permits_alone(void **state)
+static uint8_t permit[] = {0x08, 1, 0xA2, 0x02, 0x02, 0x08, 0x05}; /* Reply {version: 1, permit: {granted: 5}} */
+static uint32_t forgotten;
+
+static void note_forgotten(struct effects *self, uint64_t client, uint64_t id)
+{
+    (void)self, (void)client, (void)id;
+    forgotten++;
+}
+
+static void add_permit(struct kept_replies *kept, struct loop *loop, uint64_t client, uint64_t id)
+{
+    kept_replies_add(kept, loop, &(struct kept_reply){client, id, permit, sizeof permit});
+}
+
+/* However many permits a client gets, a counter's reply stays, and so do the permits of others. */
+static void permits_push_out_permits_of_their_client(void **state)
 {
     (void)state;
-    struct loop loop = {0};
+    struct effects effects = {.reply = report, .forget = note_forgotten};
+    struct loop loop = {.effects = &effects};
     struct kept_replies kept = {0};
-    uint8_t permit[] = {0x08, 1, 0xA2, 0x02, 0x02, 0x08, 0x05}; /* Reply {version: 1, permit: {granted: 5}} */
+    const uint64_t n = 3 * KEPT;
+    reported = forgotten = 0;
     add(&kept, &loop, 1, 7, 20);
-    for (uint64_t id = 1; id <= KEPT + 10; id++)
-        kept_replies_add(&kept, &loop, &(struct kept_reply){2, id, permit, sizeof permit});
+    add_permit(&kept, &loop, 1, 8);
+    for (uint64_t id = 1; id <= n; id++)
+        add_permit(&kept, &loop, 2, id);
     assert_non_null(kept_replies_find(&kept, 1, 7));
-    assert_null(kept_replies_find(&kept, 2, 10));
-    assert_int_equal(kept_replies_find(&kept, 2, 11)->size, sizeof permit);
-    assert_int_equal(kept.bytes, 20 + KEPT * sizeof permit);
+    assert_non_null(kept_replies_find(&kept, 1, 8));
+    assert_null(kept_replies_find(&kept, 2, n - KEPT_OF_CLIENT));
+    assert_int_equal(kept_replies_find(&kept, 2, n - KEPT_OF_CLIENT + 1)->size, sizeof permit);
+    assert_int_equal(kept.bytes, 20 + (KEPT_OF_CLIENT + 1) * sizeof permit);
+    assert_int_equal(reported, n + 2);
+    assert_int_equal(forgotten, n - KEPT_OF_CLIENT);
     kept_replies_fini(&kept);
+}
+
+struct model {
+    uint64_t last[64]; /* newest id of each client */
+    uint64_t seen[64]; /* by kept_replies_each */
+    uint64_t n;
+};
+
+static void check_order(void *ctx, const struct kept_reply *reply)
+{
+    struct model *model = ctx;
+    assert_true(reply->id > model->seen[reply->client]);
+    model->seen[reply->client] = reply->id;
+    model->n++;
+}
+
+/* Few clients: the last of each. Too many: the newest of each, and no more than there are places. */
+static void permits_of_many_clients(void **state)
+{
+    (void)state;
+    struct effects effects = {.reply = report, .forget = note_forgotten};
+    struct loop loop = {.effects = &effects};
+    for (uint32_t clients = 1; clients < 64; clients += 7) {
+        struct kept_replies kept = {0};
+        struct model model = {0};
+        uint64_t random = 1, total = 20000;
+        reported = forgotten = 0;
+        for (uint64_t i = 0; i < total; i++) {
+            random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            uint64_t client = 1 + (random >> 40) % clients;
+            add_permit(&kept, &loop, client, ++model.last[client]);
+        }
+        kept_replies_each(&kept, check_order, &model);
+        assert_int_equal(model.n, total - forgotten);
+        assert_true(model.n <= KEPT);
+        for (uint64_t client = 1; client <= clients; client++) {
+            assert_int_equal(model.seen[client], model.last[client]);
+            uint64_t sure = clients * KEPT_OF_CLIENT <= KEPT ? KEPT_OF_CLIENT : 1;
+            for (uint64_t back = 0; back < sure && back < model.last[client]; back++)
+                assert_non_null(kept_replies_find(&kept, client, model.last[client] - back));
+            assert_true(model.last[client] <= KEPT_OF_CLIENT ||
+                        !kept_replies_find(&kept, client, model.last[client] - KEPT_OF_CLIENT));
+        }
+        kept_replies_fini(&kept);
+    }
 }
 
 static void a_reservation_gives_two_blocks(void **state)
@@ -111,9 +176,8 @@ static void a_reservation_gives_two_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_retry_finds_its_reply_and_nobody_elses),
-        cmocka_unit_test(the_oldest_replies_go_first),
-        cmocka_unit_test(permits_push_out_permits_alone),
+        cmocka_unit_test(a_retry_finds_its_reply_and_nobody_elses), cmocka_unit_test(the_oldest_replies_go_first),
+        cmocka_unit_test(permits_push_out_permits_of_their_client), cmocka_unit_test(permits_of_many_clients),
         cmocka_unit_test(a_reservation_gives_two_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

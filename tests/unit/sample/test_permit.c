@@ -416,6 +416,49 @@ static void after_a_crash_the_cursor_is_what_clients_were_told(void **state)
     twin_folder_fini(&folder);
 }
 
+/* A client that gets thousands of permits makes the broker forget neither another's permit nor a counter, also across a crash. */
+static void a_flood_of_permits_is_its_own_affair(void **state)
+{
+    (void)state;
+    struct embed first, second;
+    struct twin_folder folder, copy;
+    twin_folder_init(&folder);
+    embed_start(&first, RATIO KINDS, twin_config(&folder, NULL));
+    void *now = &first;
+    begin(&now);
+    insert("t", 1, 15);
+    insert("none", 21, 1);
+    uint64_t permit = ask(0, 12, 0, 0), client = peer->client;
+    granted(permit, 12);
+    assert_int_equal(testpeer_counter(peer, "steps", 3), 3);
+    uint64_t counter = peer->next_id;
+    struct testpeer *flood = testpeer_new(embed);
+    for (uint32_t i = 0; i < 9000; i++) {
+        uint64_t id = testpeer_permit(flood, 0, "none", 1, 0, 0);
+        if (i % 100 == 99)
+            testpeer_await(flood, id);
+        if (i % 100 == 99)
+            testpeer_forget(flood);
+    }
+    testpeer_heartbeat(writer, 0, false);
+    twin_folder_copy(&copy, &folder);
+    embed_start(&second, RATIO KINDS, twin_config(&copy, NULL));
+    struct embed *both[] = {&first, &second};
+    for (uint32_t i = 0; i < 2; i++) {
+        embed = both[i];
+        peer = testpeer_new(embed);
+        peer->client = client;
+        granted(ask(permit, 12, 0, 0), 12);
+        assert_int_equal(limiter()->samples, 12);
+        peer->next_id = counter - 1;
+        assert_int_equal(testpeer_counter(peer, "steps", 3), 3);
+    }
+    embed_stop(&second);
+    twin_folder_fini(&copy);
+    twin_kill(&first);
+    twin_folder_fini(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +480,7 @@ int main(void)
         EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL),
         EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL),
         cmocka_unit_test(after_a_crash_the_cursor_is_what_clients_were_told),
+        cmocka_unit_test(a_flood_of_permits_is_its_own_affair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
