@@ -10,7 +10,8 @@
 #define ATTEMPT_NS (2 * NS_PER_S)
 /* A client with a key says HELLO again this often: the answer names the key that will replace the broker's. */
 #define KEY_NEWS_NS (5 * NS_PER_S)
-/* Lines about a broker that does not answer: the first comes after the longest back-off, and the pause doubles up to this. */
+/* Lines about a broker that does not answer: the first comes after five seconds, and then the pause doubles up to ten minutes. */
+#define WARN_FIRST_NS (5 * NS_PER_S)
 #define WARN_PAUSE_MOST_NS (600 * NS_PER_S)
 #define PING_MS 2000
 #define PING_TIMEOUT_MS 6000
@@ -104,7 +105,7 @@ void link_close(struct conn *self)
 
 void link_expect(struct conn *self, int64_t now_ns)
 {
-    self->warn_pause_ns = self->backoff_max_ns;
+    self->warn_pause_ns = WARN_FIRST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
 }
 
@@ -112,7 +113,7 @@ void link_expect(struct conn *self, int64_t now_ns)
 static void link_warn(struct conn *self, int64_t now_ns)
 {
     char quoted[160];
-    int64_t pause = 2 * self->warn_pause_ns; /* a back-off is a day at most: no overflow */
+    int64_t pause = 2 * self->warn_pause_ns;
     self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
     bool refused = self->refusal.status != RP_OK;
