@@ -11,9 +11,11 @@
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/error.h"
+#include "replay/client.h"
 
 #define RUNS "runs"
 #define WAIT_MS 1000
+#define PROBE_MS 2000
 
 /* Writes a page that leads on to the address: on a command line everybody would see the token. */
 static bool write_door(const char *url, char *path, size_t size)
@@ -42,6 +44,19 @@ static void show(const char *url)
         spawn_start(&spawn, &error);
 }
 
+/* Says so if the broker that was named does not answer: the page waits for it in silence. */
+static void probe(const struct run_page_options *options)
+{
+    rp_error err = {0};
+    const rp_client_options client = {
+        .struct_size = sizeof client, .name = "page", .key_file = options->key_file ? options->key_file : ""};
+    rp_client *probe = options->service[0] ? rp_client_connect(options->service, &client, PROBE_MS, &err) : NULL;
+    if (probe)
+        rp_client_destroy(&probe);
+    else if (options->service[0])
+        fprintf(stderr, LAUNCH_PROGRAM ": %s The page goes on trying.\n", err.text);
+}
+
 static int serve(const struct run_page_options *options)
 {
     rp_error err = {0};
@@ -55,6 +70,7 @@ static int serve(const struct run_page_options *options)
     }
     show(run_page_url(page));
     fputs("Ctrl-C ends the page\n", stderr);
+    probe(options);
     while (interrupts.asked == 0)
         interrupts_wait(&interrupts, WAIT_MS);
     run_page_stop(&page);

@@ -140,6 +140,7 @@ def test_without_evaluator():
 @test
 def test_mistakes():
     with Place() as place:
+        viewer = place.start("open", "tcp://127.0.0.1:1")
         wrong = place.base / "wrong.yaml"
         wrong.write_text(place.config.read_text().replace("batch: 16", "bach: 16").replace("count: 2", "count: few")
                          .replace("kind: sample_to", "kind: sampl_to") + "surprise: 1\n")
@@ -160,6 +161,9 @@ def test_mistakes():
         contains(place.call("check", str(place.config), "--force", status=2)[1], "check has no --force")
         contains(place.call(status=2)[0], "Usage:")
         contains(place.call("status", status=1)[1], "there is no run in 'runs'")
+        viewer.await_text("no broker answers")
+        viewer.signal()
+        viewer.ends()
         contains(place.call("resume", "nowhere", status=1)[1], "there is no run in 'nowhere'")
         check(not (place.base / "runs").exists(), "mistakes have made a folder")
 
