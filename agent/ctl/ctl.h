@@ -104,6 +104,8 @@ void ctl_warn_missing(const Replay__Shards *shards, const char *what);
 void ctl_print_differences(const Replay__Shards *shards);
 /* Prints a row for each shard and table; with servers also a row for each shard. */
 void ctl_print_shards(const Replay__Shards *shards, bool servers);
+/* True if a limiter has a ratio of samples to inserts, and so a cursor that means something. limiter may be NULL. */
+bool ctl_has_ratio(const Replay__LimiterInfo *limiter);
 /* Prints how many items each shard has removed; shards may be NULL. */
 void ctl_print_removed(const Replay__Shards *shards);
 

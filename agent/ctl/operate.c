@@ -200,11 +200,16 @@ static void print_limiter(const char *table, const Replay__LimiterInfo *limiter,
     if (top_missing(shards))
         printf(" in %s", top_totals(shards, totals, sizeof totals));
     printf(": %s\n", format_clean(clean, sizeof clean, limiter->kind));
-    printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
     printf("  min_size           %s\n", format_bound(a, limiter->min_size));
-    printf("  min_diff           %s\n", format_bound(a, limiter->min_diff));
-    printf("  max_diff           %s\n", format_bound(a, limiter->max_diff));
-    printf("  cursor             %.10g (%s inserts, %s samples)\n", limiter->cursor, format_count(a, limiter->inserts),
+    if (ctl_has_ratio(limiter)) {
+        printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
+        printf("  min_diff           %s\n", format_bound(a, limiter->min_diff));
+        printf("  max_diff           %s\n", format_bound(a, limiter->max_diff));
+        printf("  cursor             %.10g\n", limiter->cursor);
+    } else {
+        printf("  samples_per_insert no ratio\n");
+    }
+    printf("  so far             %s inserts, %s samples\n", format_count(a, limiter->inserts),
            format_count(b, limiter->samples));
     printf("  inserts            %s\n",
            limiter->inserts_wait[0] ? format_clean(clean, sizeof clean, limiter->inserts_wait) : "may go on");

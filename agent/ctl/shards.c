@@ -99,6 +99,11 @@ static void print_servers(const Replay__Shards *shards)
     grid_fini(&grid);
 }
 
+bool ctl_has_ratio(const Replay__LimiterInfo *limiter)
+{
+    return limiter && strcmp(limiter->kind, "none") != 0 && strcmp(limiter->kind, "min_size") != 0;
+}
+
 static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Replay__TableInfo *table)
 {
     const Replay__LimiterInfo *limiter = table->limiter;
@@ -113,10 +118,14 @@ static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Rep
     grid_addf(grid, "%llu+%llu", (unsigned long long)table->waiting_inserts,
               (unsigned long long)table->waiting_samplers);
     grid_add(grid, limiter ? format_bound(a, limiter->min_size) : "-");
-    grid_addf(grid, "%.6g", limiter ? limiter->samples_per_insert : 0.0);
-    grid_addf(grid, "%.6g", limiter ? limiter->cursor : 0.0);
-    grid_addf(grid, "%s to %s", limiter ? format_bound(a, limiter->min_diff) : "-",
-              limiter ? format_bound(b, limiter->max_diff) : "-");
+    if (!ctl_has_ratio(limiter)) {
+        for (uint32_t i = 0; i < 3; i++)
+            grid_add(grid, "-");
+        return;
+    }
+    grid_addf(grid, "%.6g", limiter->samples_per_insert);
+    grid_addf(grid, "%.6g", limiter->cursor);
+    grid_addf(grid, "%s to %s", format_bound(a, limiter->min_diff), format_bound(b, limiter->max_diff));
 }
 
 static void print_tables(const Replay__Shards *shards)

@@ -87,10 +87,15 @@ static void print_tables(const Replay__InfoReply *info)
 static void print_limiter(const Replay__LimiterInfo *limiter)
 {
     format_buffer a, b;
-    line("limiter", "%s: min_size %s, samples_per_insert %.10g", limiter->kind, format_bound(a, limiter->min_size),
-         limiter->samples_per_insert);
-    line("cursor", "%.10g between %s and %s", limiter->cursor, format_bound(a, limiter->min_diff),
-         format_bound(b, limiter->max_diff));
+    if (ctl_has_ratio(limiter)) {
+        line("limiter", "%s: min_size %s, samples_per_insert %.10g", limiter->kind, format_bound(a, limiter->min_size),
+             limiter->samples_per_insert);
+        line("cursor", "%.10g between %s and %s", limiter->cursor, format_bound(a, limiter->min_diff),
+             format_bound(b, limiter->max_diff));
+    } else {
+        line("limiter", "%s: min_size %s, no ratio of samples to inserts", limiter->kind,
+             format_bound(a, limiter->min_size));
+    }
     line("so far", "%llu inserts, %llu samples, %llu deletes", (unsigned long long)limiter->inserts,
          (unsigned long long)limiter->samples, (unsigned long long)limiter->deletes);
     line("inserts", "%s", limiter->inserts_wait[0] ? limiter->inserts_wait : "may go on");

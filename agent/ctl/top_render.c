@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/ctl/ctl.h"
 #include "agent/ctl/top_impl.h"
 
 #define ANY_ROWS 120u     /* where there is no limit */
@@ -88,7 +89,7 @@ static void add_messages(struct sheet *self, const struct top_frame *frame)
 
 /* ---- tables ---- */
 
-static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
+static struct line *add_cursor(struct sheet *self, const Replay__LimiterInfo *limiter)
 {
     struct line *line =
         sheet_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
@@ -96,10 +97,25 @@ static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
     if (!line && (line = sheet_row(self, TOP_TABLES, "  cursor")))
         line_put(line, TINT_NONE, "%s   min size %s", format_short(at, limiter->cursor),
                  format_bound(size, limiter->min_size));
-    if (!line)
-        return;
-    line_try(line, TINT_NONE, "   SPI %s", format_bound(ratio, limiter->samples_per_insert));
-    line_try(line, TINT_DIM, "   %s", limiter->kind);
+    if (line)
+        line_try(line, TINT_NONE, "   SPI %s", format_bound(ratio, limiter->samples_per_insert));
+    return line;
+}
+
+static struct line *add_min_size(struct sheet *self, const Replay__LimiterInfo *limiter)
+{
+    struct line *line = sheet_row(self, TOP_TABLES, "  ratio");
+    format_buffer size;
+    if (line)
+        line_put(line, TINT_NONE, "none   min size %s", format_bound(size, limiter->min_size));
+    return line;
+}
+
+static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
+{
+    struct line *line = ctl_has_ratio(limiter) ? add_cursor(self, limiter) : add_min_size(self, limiter);
+    if (line)
+        line_try(line, TINT_DIM, "   %s", limiter->kind);
 }
 
 static void add_table(struct sheet *self, const Replay__TableInfo *table, const Replay__Shards *shards)

@@ -314,7 +314,8 @@ static bool side_limits(const struct why_facts *facts, struct why *out, bool act
     say(out, "%s for %s: %s.", facts_how_much(facts, actors, wait->table, how, sizeof how),
         actors ? "samples" : "inserts", wait->text);
     bool busy = facts->run && facts->run->cores > 0 && facts->run->cpu >= BUSY_SHARE * facts->run->cores;
-    double spi = table ? table->limiter.samples_per_insert : 0;
+    bool ratio = table && strcmp(table->limiter.kind, "sample_to_insert_ratio") == 0;
+    double spi = ratio ? table->limiter.samples_per_insert : 0; /* the others tell 1 */
     const char *more = actors ? "learner" : "actor";
     if (busy && spi > 0)
         advise(out, "All processors are busy: more of them, or %s samples per insert than %.4g, would change that.",

@@ -298,6 +298,14 @@ static void test_delete(void **state)
 static void test_limiter_and_reset(void **state)
 {
     struct fixture *f = *state;
+    assert_int_equal(RUN(f, "limiter", "replay"), 0);
+    assert_non_null(strstr(f->out, "no ratio"));
+    assert_null(strstr(f->out, "cursor"));
+    assert_int_equal(RUN(f, "info", "replay"), 0);
+    assert_non_null(strstr(f->out, "no ratio"));
+    assert_int_equal(RUN(f, "top", "--count", "1"), 0);
+    assert_non_null(strstr(f->out, "SPI 2"));
+    assert_null(strstr(f->out, "SPI 1"));
     assert_int_equal(RUN(f, "limiter", "spi"), 0);
     has(f->out, "min_size           4");
     assert_int_equal(RUN(f, "limiter", "spi", "min_size=6", "error_buffer=30"), 0);

@@ -355,6 +355,9 @@ static void replay_ctl_shows_each_shard(void **state)
     char size[40];
     assert_int_equal(ctl(f, out, sizeof out, "info uniform --shards"), 0);
     assert_int_equal(count(out, "\nuniform "), SHARDS);
+    assert_int_equal(count(out, "none to none"), 0); /* it has no ratio */
+    assert_int_equal(count(out, "no ratio"), 1);
+    assert_int_equal(count(out, "samples_per_insert"), 0);
     assert_int_equal(ctl(f, out, sizeof out, "info --shards"), 0);
     assert_int_equal(count(out, "\nuniform "), SHARDS + 1); /* with the sum */
     assert_int_equal(ctl(f, out, sizeof out, "limiter ratio --shards"), 0);

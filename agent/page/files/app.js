@@ -134,7 +134,7 @@ async function limiter(name) {
   const field = (key, label, value) => h("p", {}, h("label", {}, `${label} `, h("input", {name: key, type: "number", step: "any", value: String(value), required: true})));
   const answer = await question(`Change the limiter of ${name}? Processes that wait may go on, and others may wait.`,
     field("min_size", "at least this many items", old.min_size),
-    old.samples_per_insert > 0 ? [field("samples_per_insert", "samples per insert", old.samples_per_insert),
+    views.hasRatio(old) ? [field("samples_per_insert", "samples per insert", old.samples_per_insert),
       field("error_buffer", "room around the ratio, in samples", (old.max_diff - old.min_diff) / 2)] : []);
   if (answer) await send({action: "limiter", table: name, ...Object.fromEntries([...answer].map(([key, value]) => [key, Number(value)]))});
 }

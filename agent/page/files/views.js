@@ -56,6 +56,9 @@ function ratio(store, name) {
     return one && one.inserts > 0 ? one.samples / one.inserts : NaN;
   });
 }
+/** Limiters of other kinds tell one sample per insert, and hold nobody to it. */
+export const hasRatio = (limiter) => limiter.kind === "sample_to_insert_ratio";
+
 function cursorMeter(table) {
   const limiter = table.limiter;
   if (!known(limiter.min_diff) || !known(limiter.max_diff) || limiter.kind === "min_size" || limiter.max_diff - limiter.min_diff > 1e15)
@@ -73,9 +76,9 @@ export function now(store) {
       {title: "Throughput", xTime: true, over: store.over, zero: true})),
     state.broker ? card("Latency", latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")) : null,
     table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
-      table.limiter.samples_per_insert > 0 ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
+      hasRatio(table.limiter) ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
       cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
-        {title: "Samples per insert", xTime: true, lines: [{name: "target", y: table.limiter.samples_per_insert || NaN}]})) : null,
+        {title: "Samples per insert", xTime: true, lines: hasRatio(table.limiter) ? [{name: "target", y: table.limiter.samples_per_insert}] : []})) : null,
     run ? card("Who waits", lines([{name: "actors", points: over(store, (p) => p.actorIdle)}, {name: "learners", points: over(store, (p) => p.learnerIdle)}],
       {title: "Share of the time for which processes wait", xTime: true, over: store.over, zero: true, format: percent}),
       store.over ? null : facts([["actors wait", causes(run, "actor")], ["learners wait", causes(run, "learner")], ["now", run.waits || "nobody waits"]])) : null,

@@ -141,6 +141,10 @@ static void test_shards(void **state)
     expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
     why_explain(&world.facts, &why);
     assert_non_null(strstr(why.text, "1 sampler waits")); /* at two shards */
+    assert_non_null(strstr(why.advice, "ratio"));
+    world.table.limiter.kind = "min_size";
+    why_explain(&world.facts, &why);
+    assert_null(strstr(why.advice, "ratio"));
     shards[2].problem = "shard 2 at tcp://b:7600 does not answer for 3 s";
     expect(&world, WHY_SHARD, WHY_NOBODY, true);
     shards[0].problem = "shard 0 at tcp://a:7600 does not answer for 2 s";
