@@ -72,9 +72,9 @@ static int help(FILE *out)
           out);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("  tree     time to change and to pick priorities, inside one process\n"
-          "  env      steps/s of each built-in environment, inside one process\n"
-          "  python   the Python package against the C library, in one run\n"
+    fputs("  tree       time to change and to pick priorities, inside one process\n"
+          "  env        steps/s of each built-in environment, inside one process\n"
+          "  python     the Python package against the C library, in one run\n"
           "\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
           "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
@@ -85,11 +85,12 @@ static int help(FILE *out)
 static int run(const struct command *command, int argc, char **argv)
 {
     struct options options;
-    if (!options_read(&options, argc, argv))
+    uint32_t who = command->run == command_shards ? OPTIONS_ALL | OPTIONS_SHARDS : OPTIONS_ALL;
+    if (!options_read(&options, who, argc, argv))
         return 2;
     if (options.help) {
         printf("usage: replay-bench %s [options]\n%s\n%s\n", command->name, command->summary, command->text);
-        options_help();
+        options_help(who);
         return 0;
     }
     int status = children_init() ? command->run(&options) : 1;

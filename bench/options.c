@@ -84,8 +84,8 @@ static const struct cli_option rows[] = {
     {"clients", 0, "N", "connections (default 1)", 1, WHOLE(clients, 1, 4000)},
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
-    {"shards", 0, "N", "of shards: brokers that are one (default 4)", 1, WHOLE(shards, 2, 32)},
-    {"only", 0, "TEXT", "of shards: rows whose name contains TEXT", 1, CLI_TEXT, AT(only)},
+    {"shards", 0, "N", "brokers that are one (default 4)", OPTIONS_SHARDS, WHOLE(shards, 2, 32)},
+    {"only", 0, "TEXT", "rows whose name contains TEXT", OPTIONS_SHARDS, CLI_TEXT, AT(only)},
     {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
     {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
     {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
@@ -102,10 +102,10 @@ static const struct cli_option rows[] = {
     {"help", 'h', NULL, NULL, 1, CLI_SWITCH, AT(help)},
 };
 
-void options_help(void)
+void options_help(uint32_t who)
 {
     const struct cli cli = {.options = rows, .n = sizeof rows / sizeof rows[0], .width = 18};
-    cli_print_options(&cli, ~0u);
+    cli_print_options(&cli, who);
     puts("Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.");
 }
 
@@ -118,11 +118,11 @@ int options_line(const struct cli *cli, void *target, int argc, char **argv)
     return status;
 }
 
-bool options_read(struct options *self, int argc, char **argv)
+bool options_read(struct options *self, uint32_t who, int argc, char **argv)
 {
     static char program[64];
     snprintf(program, sizeof program, "replay-bench %s", argv[0]);
-    const struct cli cli = {.program = program, .options = rows, .n = sizeof rows / sizeof rows[0], .who = ~0u};
+    const struct cli cli = {.program = program, .options = rows, .n = sizeof rows / sizeof rows[0], .who = who};
     *self = (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .io_threads = 1};
     if (options_line(&cli, self, argc, argv) != CLI_GO_ON)
         return false;

@@ -40,10 +40,13 @@ struct options {
     const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
 };
 
+/* Who has an option: every command, or only some. */
+enum options_who { OPTIONS_ALL = 1, OPTIONS_SHARDS = 2 };
+
 /* False: an error was printed. argv[0] is the command. */
-bool options_read(struct options *self, int argc, char **argv);
+bool options_read(struct options *self, uint32_t who, int argc, char **argv);
 /* Prints the options' part of a command's help. */
-void options_help(void);
+void options_help(uint32_t who);
 /* Reads a line that has options alone. CLI_GO_ON, or the exit status. */
 int options_line(const struct cli *cli, void *target, int argc, char **argv);
 /* Take a number between the row's bounds, which may end in k or M, into a double or into a uint32_t or uint64_t. */

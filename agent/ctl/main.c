@@ -16,11 +16,13 @@
 static const struct ctl_command commands[] = {
     {"info", "[TABLE] [--shards]", "server, tables, slots and counters",
      "With a table's name, only that table, in full: limiter, rates, ages, and what inserts and samples would wait "
-     "for. The numbers of a broker of several shards are those of all; --shards adds rows for each.",
+     "for.\n"
+     "The numbers of a broker of several shards are those of all; --shards adds rows for each.",
      CTL_SHARDS, 0, 1, ctl_info},
     {"why", "[--shards]", "who waits, for what, and how much is missing",
      "One line for each writer, sampler or learner that waits inside the broker. Prints 'nothing waits' if there is "
-     "none. --shards adds a column with the shard.",
+     "none.\n"
+     "--shards adds a column with the shard.",
      CTL_SHARDS, 0, 0, ctl_why},
     {"top", "[--interval 1s] [--count N] [--shards]", "a view that refreshes itself",
      "Shows what limits, memory, tables, those who wait, and sessions. Keys: s sorts the sessions, arrows and PgUp,\n"

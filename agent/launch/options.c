@@ -106,6 +106,21 @@ static void print_help(const void *target)
 
 /* ---- reading ---- */
 
+/* Refuses the folder of a run where a file is needed. */
+static int check_file(const struct launch *self)
+{
+    char path[4096];
+    const char *word = self->argument;
+    bool file = word && self->verb->argument && strncmp(self->verb->argument, "CONFIG.yaml", 11) == 0;
+    snprintf(path, sizeof path, "%s/launch.json", word ? word : "");
+    if (!file || access(path, F_OK) != 0)
+        return -1;
+    return launch_usage("'%s' is the folder of a run: '" LAUNCH_PROGRAM
+                        " resume %s' goes on with it, status and open show "
+                        "it, and %s/config.yaml is its file",
+                        word, word, word);
+}
+
 /* Refuses a word that looks like a misspelled verb and names no file. `more`: further arguments follow, as they do
  * after a verb. */
 static int check_verb(const struct launch *self, bool more)
@@ -136,6 +151,8 @@ static int read_argument(struct launch *self, int argc, char **argv)
         optind = argc;
     }
     int status = check_verb(self, optind < argc);
+    if (status < 0)
+        status = check_file(self);
     if (status >= 0)
         return status;
     if (optind < argc)

@@ -79,6 +79,8 @@ done
 [ $? -eq 2 ] || { echo "FAILED: a wrong command must give 2"; fails=$((fails + 1)); }
 "$bench" insert --items many >/dev/null 2>&1
 [ $? -eq 2 ] || { echo "FAILED: a wrong number must give 2"; fails=$((fails + 1)); }
+"$bench" insert --shards 4 >/dev/null 2>&1
+[ $? -eq 2 ] || { echo "FAILED: an option of another command must give 2"; fails=$((fails + 1)); }
 if compgen -G "$folder/replay-bench-*" >/dev/null; then
     echo "FAILED: files were left behind: $(ls "$folder")"
     fails=$((fails + 1))
