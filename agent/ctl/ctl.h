@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
@@ -105,7 +106,10 @@ void ctl_print_differences(const Replay__Shards *shards);
 /* Prints a row for each shard and table; with servers also a row for each shard. */
 void ctl_print_shards(const Replay__Shards *shards, bool servers);
 /* True if a limiter has a ratio of samples to inserts, and so a cursor that means something. limiter may be NULL. */
-bool ctl_has_ratio(const Replay__LimiterInfo *limiter);
+static inline bool ctl_has_ratio(const Replay__LimiterInfo *limiter)
+{
+    return limiter && strcmp(limiter->kind, "none") != 0 && strcmp(limiter->kind, "min_size") != 0;
+}
 /* Prints how many items each shard has removed; shards may be NULL. */
 void ctl_print_removed(const Replay__Shards *shards);
 

@@ -99,11 +99,6 @@ static void print_servers(const Replay__Shards *shards)
     grid_fini(&grid);
 }
 
-bool ctl_has_ratio(const Replay__LimiterInfo *limiter)
-{
-    return limiter && strcmp(limiter->kind, "none") != 0 && strcmp(limiter->kind, "min_size") != 0;
-}
-
 static void add_table(struct grid *grid, const Replay__ShardInfo *row, const Replay__TableInfo *table)
 {
     const Replay__LimiterInfo *limiter = table->limiter;
