@@ -1,5 +1,6 @@
 #include "proto/base/endpoint.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +86,7 @@ rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
     char text[8192];
     FILE *file = fopen(path, "r");
     if (!file)
-        return err_set(err, RP_IO, "the file '%s' cannot be read", path);
+        return err_set(err, RP_IO, "the file '%s' cannot be read: %s", path, strerror(errno));
     size_t size = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[size] = '\0';

@@ -161,15 +161,15 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
 
 /* ---- the lock ---- */
 
-static int open_lock(const char *folder)
+static int open_lock(const char *folder, int flags)
 {
     char path[FOLDER_SIZE + 16];
-    return open(run_folder_path(path, sizeof path, folder, FOLDER_LOCK), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    return open(run_folder_path(path, sizeof path, folder, FOLDER_LOCK), flags | O_CLOEXEC, 0666);
 }
 
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
 {
-    *lock = open_lock(folder);
+    *lock = open_lock(folder, O_RDWR | O_CREAT);
     if (*lock < 0)
         return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' cannot be written: %s", folder, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
@@ -188,10 +188,14 @@ rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
 
 bool run_folder_locked(const char *folder)
 {
-    int lock = open_lock(folder);
+    int lock = open_lock(folder, O_RDWR | O_CREAT), kind = LOCK_EX;
+    if (lock < 0) { /* the run of another user: it can be looked at */
+        lock = open_lock(folder, O_RDONLY);
+        kind = LOCK_SH;
+    }
     if (lock < 0)
         return false;
-    bool locked = flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool locked = flock(lock, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(lock);
     return locked;
 }

@@ -116,7 +116,18 @@ static void test_lock(void **state)
         _exit(run_folder_lock(".", &other, &err) == RP_FAILED_PRECONDITION && other == -1 ? 0 : 1);
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
-    close(lock);
+    /* Another user, who may only read, sees the same. */
+    assert_int_equal(chmod(".", 0755), 0);
+    assert_int_equal(chmod("launch.lock", 0444), 0);
+    for (int held = 1; held >= 0; held--) {
+        child = fork();
+        if (child == 0)
+            _exit((geteuid() == 0 && seteuid(65534) != 0) || run_folder_locked(".") != held);
+        waitpid(child, &status, 0);
+        assert_int_equal(status, 0);
+        if (held)
+            close(lock);
+    }
     assert_false(run_folder_locked("."));
 }
 
