@@ -145,11 +145,14 @@ def picks_follow_the_mass_and_updates_go_to_the_owner(world):
     actor = ShardedActor(shards, COLUMNS)
     learner = ShardedLearner(shards, "replay")
     equal(learner.deal, MASS)
-    equal(learner.sample(4, timeout=0.05), [], "fewer than min_size items")
-    for service in shards.services:   # it waits at none of them, and each tells of it
+
+    def told_by(service):   # it waits at none of the shards, and each tells of it for a second
+        equal(learner.sample(4, timeout=0.05), [], "fewer than min_size items")
         waits = [w for w in service.ask("why", pb.Why())[0].why.waits if w.all_shards]
-        equal([(w.kind, w.table, w.count) for w in waits], [("sample", "replay", 4)])
-        check("min_size is 6" in waits[0].text, "the sum of all shards, not", waits[0].text)
+        return [(w.kind, w.table, w.count, "min_size is 6" in w.text) for w in waits] == [("sample", "replay", 4, True)]
+
+    for service in shards.services:
+        eventually(lambda: told_by(service), what="a sampler that waits for all shards")
     layout = actor.layout("replay", FIELDS)
     keys = write(actor, layout, 21)
     for lane in actor.lanes:

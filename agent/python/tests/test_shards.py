@@ -2,6 +2,7 @@
 import collections
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_any_endpoint_and_a_list(shards, client):
             assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
             batch = other.sampler("uniform", 100).next(20)
             assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
+
+
+def test_samples_are_counted_and_who_waits_is_named(client):
+    with client.sampler("uniform", 4, max_samples=20) as sampler:  # a table without a ratio needs no permits
+        waits, deadline = [], time.monotonic() + 20
+        while not waits and time.monotonic() < deadline:
+            waits = [wait for wait in client.why()["waits"] if wait["table"] == "uniform"]
+        assert [(wait["kind"], wait["count"], wait["all_shards"]) for wait in waits] == [("sample", 4, True)]
+        fill(client, "uniform", 10)
+        assert len(list(sampler)) == 5
+    limiter = client.info("uniform")["tables"][0]["limiter"]
+    assert (limiter["inserts"], limiter["samples"]) == (10, 20)
 
 
 def test_parameters_are_at_all_shards(client, shards):
