@@ -346,8 +346,8 @@ def latency(browser, learner):
     shown = "return [...document.querySelectorAll('.latency h3')].map((one) => one.textContent)"
     browser.wait("latencies", shown + ".filter((one) => ['insert', 'insert wait', 'sample', 'update'].includes(one)).length === 4")
     check(browser.run("return document.querySelectorAll('.latency circle, .latency path.curve').length") >= 8, "nothing is drawn")
-    equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), number(1234567)])"),
-          ["100%", "123%", "1.23M"], "numbers for people")
+    equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), percent(0.00008), number(1234567)])"),
+          ["100%", "123%", "0%", "1.23M"], "numbers for people")
     browser.run("%s.click()" % PRESS, "Histogram of sample")
     browser.wait("a histogram", "return document.querySelectorAll('.latency rect.f0').length >= 1")
     measured = browser.run("return fetch('api/latency').then((r) => r.json())")["requests"]["sample"]["duration"]

@@ -1,5 +1,5 @@
 // The run as a picture: actors -> table -> learners, rates on the arrows, and a mark on the arrow that waits.
-import {s, number, known, plural} from "./util.js";
+import {s, number, known, percent, plural} from "./util.js";
 
 function box(x, y, w, hgt, title, lines) {
   return s("g", {},
@@ -27,7 +27,7 @@ function down(x, y1, y2, text, blocked) {
 }
 
 function idle(share) {
-  return known(share) ? `wait ${number(100 * share, 2)}% of the time` : "";
+  return known(share) ? `wait ${percent(share)} of the time` : "";
 }
 
 function slotOf(state) {

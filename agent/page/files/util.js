@@ -62,8 +62,9 @@ export function duration(seconds) {
   return hours ? `${hours} h ${minutes} min` : `${minutes} min ${whole % 60} s`;
 }
 
+// Less than a tenth of a percent is nothing.
 export function percent(share) {
-  return known(share) ? `${number(100 * share, 2)}%` : "–";
+  return known(share) ? `${Math.abs(share) < 0.001 ? 0 : number(100 * share, 2)}%` : "–";
 }
 
 export class Refused extends Error {
