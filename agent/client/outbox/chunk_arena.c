@@ -1,6 +1,7 @@
 #include "agent/client/outbox/chunk_arena.h"
 
 #define KEEP_BYTES ((size_t)16 << 20)
+#define PREFETCH_BYTES 512u
 
 void chunk_arena_front_init(struct chunk_arena_front *self)
 {
@@ -38,6 +39,8 @@ uint8_t *chunk_arena_take(struct chunk_arena_front *self, size_t bytes, struct c
     self->used += bytes;
     self->taken++;
     *arena = self->arena;
+    for (size_t at = 0; at < bytes && at < PREFETCH_BYTES; at += POOL_ALIGNMENT)
+        __builtin_prefetch(part + bytes + at, 1); /* for the next one: another thread has read it */
     return part;
 }
 

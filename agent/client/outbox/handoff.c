@@ -11,7 +11,7 @@ bool handoff_init(struct handoff *self, uint32_t batch_items, uint32_t n_tables)
     *self = (struct handoff){.batch_items = batch_items, .n_tables = n_tables};
     pthread_mutex_init(&self->mutex, NULL);
     conn_cond_init(&self->moved);
-    self->slots = malloc(HANDOFF_SLOTS * sizeof *self->slots);
+    self->slots = aligned_alloc(CACHE_LINE, HANDOFF_SLOTS * sizeof *self->slots);
     self->tables = calloc(n_tables ? n_tables : 1, sizeof *self->tables);
     return self->slots && self->tables;
 }
@@ -36,6 +36,7 @@ bool handoff_push(struct handoff *self, const struct queued_item *item, struct s
     struct handoff_slot *slot = &self->slots[tail % HANDOFF_SLOTS];
     slot->item = *item;
     slot->evicted = evicted;
+    __builtin_prefetch(&self->slots[(tail + HANDOFF_PREFETCH) % HANDOFF_SLOTS], 1); /* the consumer has it */
     atomic_store(&self->tail, tail + 1);
     return true;
 }
@@ -58,30 +59,6 @@ bool handoff_should_wake(struct handoff *self)
         return false;
     atomic_store_explicit(&self->mode, HANDOFF_AWAKE, memory_order_relaxed);
     return true;
-}
-
-struct handoff_slot *handoff_peek(struct handoff *self)
-{
-    uint64_t head = atomic_load_explicit(&self->head, memory_order_relaxed);
-    if (head == self->seen_tail) {
-        self->seen_tail = atomic_load(&self->tail);
-        if (head == self->seen_tail)
-            return NULL;
-    }
-    return &self->slots[head % HANDOFF_SLOTS];
-}
-
-void handoff_prefetch(struct handoff *self)
-{
-    uint64_t ahead = atomic_load_explicit(&self->head, memory_order_relaxed) + 4;
-    if (ahead < self->seen_tail)
-        __builtin_prefetch(self->slots[ahead % HANDOFF_SLOTS].item.chunk, 1);
-}
-
-void handoff_popped(struct handoff *self)
-{
-    uint64_t head = atomic_load_explicit(&self->head, memory_order_relaxed);
-    atomic_store_explicit(&self->head, head + 1, memory_order_release);
 }
 
 void handoff_signal(struct handoff *self)

@@ -16,6 +16,8 @@
 #define HANDOFF_SLOTS 2048u
 #define HANDOFF_REJECTIONS 1024u
 #define HANDOFF_WAKE_BATCHES 4u
+/* How many slots ahead they, and what they point to, are fetched. */
+#define HANDOFF_PREFETCH 6u
 #define CACHE_LINE 64
 
 struct queued_item {
@@ -35,6 +37,7 @@ struct handoff_slot {
     struct queued_item item;    /* item.chunk NULL: none */
     struct step_chunk *evicted; /* chunks that have left the window; no later item refers to them */
 };
+_Static_assert(sizeof(struct handoff_slot) == CACHE_LINE, "a slot is a line of the cache");
 
 /* What the writing thread wakes the I/O thread for. */
 enum handoff_mode {
@@ -58,15 +61,17 @@ struct handoff {
     uint64_t seen_head;
     _Alignas(CACHE_LINE) atomic_uint_fast64_t head; /* written by the consumer */
     uint64_t seen_tail;
+    /* Read by the producer for every item, and seldom written. */
     _Alignas(CACHE_LINE) atomic_int mode;
-    atomic_uint_fast64_t resolved;            /* items: accepted, rejected or in doubt */
-    atomic_uint_fast64_t done_bytes;          /* bytes of chunks whose message is resolved */
+    uint32_t batch_items;
+    struct handoff_slot *slots;
     atomic_uint_fast64_t key_base, key_count; /* the session's keys are key_base + 0 ... key_count - 1 */
+    /* Written by the consumer for every message. */
+    _Alignas(CACHE_LINE) atomic_uint_fast64_t resolved; /* items: accepted, rejected or in doubt */
+    atomic_uint_fast64_t done_bytes;                    /* bytes of chunks whose message is resolved */
     atomic_uint_fast32_t waiters;
     atomic_bool urgent; /* send small batches without delay */
     atomic_bool renew;  /* the session's keys are used up: open a new session when all items are confirmed */
-    struct handoff_slot *slots;
-    uint32_t batch_items;
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t moved;
@@ -95,10 +100,23 @@ bool handoff_push(struct handoff *self, const struct queued_item *item, struct s
 /* Producer: returns true if the I/O thread must be woken. */
 bool handoff_should_wake(struct handoff *self);
 /* Consumer: returns the next slot, or NULL. Valid until handoff_popped. */
-struct handoff_slot *handoff_peek(struct handoff *self);
-/* Consumer: prefetches what the next slots point to, if they are filled. */
-void handoff_prefetch(struct handoff *self);
-void handoff_popped(struct handoff *self);
+static inline struct handoff_slot *handoff_peek(struct handoff *self)
+{
+    uint64_t head = atomic_load_explicit(&self->head, memory_order_relaxed);
+    if (head == self->seen_tail) {
+        self->seen_tail = atomic_load(&self->tail);
+        if (head == self->seen_tail)
+            return NULL;
+    }
+    if (self->seen_tail - head > HANDOFF_PREFETCH)
+        step_chunk_prefetch(self->slots[(head + HANDOFF_PREFETCH) % HANDOFF_SLOTS].item.chunk);
+    return &self->slots[head % HANDOFF_SLOTS];
+}
+static inline void handoff_popped(struct handoff *self)
+{
+    uint64_t head = atomic_load_explicit(&self->head, memory_order_relaxed);
+    atomic_store_explicit(&self->head, head + 1, memory_order_release);
+}
 
 /* I/O thread: wakes writers that wait, because a total has changed. */
 void handoff_signal(struct handoff *self);

@@ -18,7 +18,8 @@ bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
     *self = (struct item_layouts){.n_buckets = 64, .n_tables = n_tables};
     self->buckets = calloc(self->n_buckets, sizeof(*self->buckets));
     self->last = calloc(n_tables ? n_tables : 1, sizeof(*self->last));
-    return self->buckets && self->last;
+    self->newest = calloc(n_tables ? n_tables : 1, sizeof *self->newest);
+    return self->buckets && self->last && self->newest;
 }
 
 static void item_layout_free(struct item_layout *self)
@@ -38,7 +39,9 @@ void item_layouts_fini(struct item_layouts *self)
         }
     free(self->buckets);
     free(self->last);
+    free(self->newest);
     free(self->scratch);
+    free(self->ranges);
     *self = (struct item_layouts){0};
 }
 
@@ -128,9 +131,13 @@ static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error
     if (n <= self->scratch_size)
         return RP_OK;
     struct item_layout_field *grown = realloc(self->scratch, n * sizeof *grown);
-    if (!grown)
+    if (grown)
+        self->scratch = grown;
+    struct slice_range *ranges = realloc(self->ranges, n * sizeof *ranges);
+    if (ranges)
+        self->ranges = ranges;
+    if (!grown || !ranges)
         return err_set(err, RP_NO_MEMORY, "no memory for an item");
-    self->scratch = grown;
     self->scratch_size = n;
     return RP_OK;
 }
@@ -141,23 +148,21 @@ static rp_status scratch_fill(struct item_layouts *self, const struct item_slice
     const struct step_stream *stream = item->stream;
     const rp_slice *slices = item->slices;
     RP_TRY(scratch_reserve(self, item->n, err));
-    struct slice_range range;
     uint64_t first = UINT64_MAX, end = 0;
     for (uint32_t i = 0; i < item->n; i++) {
-        RP_TRY(slice_range(stream, &slices[i], &range, err));
-        RP_TRY(check_present(stream, slices[i].column, &range, err));
-        uint64_t last = slices[i].count == 0 && !slices[i].squeeze ? stream->steps : range.last + 1;
-        first = range.first < first ? range.first : first;
+        struct slice_range *range = &self->ranges[i];
+        RP_TRY(slice_range(stream, &slices[i], range, err));
+        RP_TRY(check_present(stream, slices[i].column, range, err));
+        uint64_t last = slices[i].count == 0 && !slices[i].squeeze ? stream->steps : range->last + 1;
+        first = range->first < first ? range->first : first;
         end = last > end ? last : end;
     }
     if (end - first > UINT32_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "an item of %" PRIu64 " steps is too long", end - first);
     span->first = first;
     span->length = (uint32_t)(end - first);
-    for (uint32_t i = 0; i < item->n; i++) {
-        RP_TRY(slice_range(stream, &slices[i], &range, err));
-        RP_TRY(normalise(&self->scratch[i], item, i, &range, span, err));
-    }
+    for (uint32_t i = 0; i < item->n; i++)
+        RP_TRY(normalise(&self->scratch[i], item, i, &self->ranges[i], span, err));
     return RP_OK;
 }
 

@@ -37,12 +37,20 @@ struct item_layout {
     struct item_layout_field fields[];
 };
 
+/* The layout of items that hold the newest `steps` steps of all columns. */
+struct item_newest {
+    struct item_layout *layout; /* NULL: none was made */
+    uint32_t steps;
+};
+
 struct item_layouts {
     struct item_layout **buckets;
     uint32_t n_buckets, count;
-    struct item_layout **last; /* [table] the layout used last */
+    struct item_layout **last;  /* [table] the layout used last */
+    struct item_newest *newest; /* [table] of the last item of this kind */
     uint32_t n_tables;
     struct item_layout_field *scratch; /* fields of the item being made */
+    struct slice_range *ranges;        /* its slices in steps of the stream */
     uint32_t scratch_size;
 };
 
@@ -73,5 +81,19 @@ rp_status item_layouts_check(struct item_layouts *self, const struct item_slices
  * `table` is the index of the table in the HELLO. The layout is borrowed. */
 rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *item, uint32_t table,
                            struct item_layout **layout, struct item_steps *span, rp_error *err);
+
+/* The same for an item of the newest `steps` steps of all columns, if the table's last item of this kind had as many and the window
+ * has them. NULL: item_layouts_get has to look; what it gives is remembered in newest. */
+static inline struct item_layout *item_layouts_newest(const struct item_layouts *self, const struct step_stream *stream,
+                                                      uint32_t table, uint32_t steps, struct item_steps *span)
+{
+    const struct item_newest *newest = &self->newest[table];
+    uint64_t first = stream->steps - steps;
+    if (newest->steps != steps || steps > step_stream_length(stream) || first < step_stream_reach(stream) ||
+        first < stream->absent_step)
+        return NULL;
+    *span = (struct item_steps){first, steps};
+    return newest->layout;
+}
 
 #endif

@@ -31,7 +31,7 @@ bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn
                             .mark = 1,
                             .max_message_bytes = hello->max_message_bytes};
     self->tables = calloc(self->n_tables ? self->n_tables : 1, sizeof *self->tables);
-    self->scratch = outbox_scratch_new(self->batch_items);
+    self->scratch = outbox_scratch_new(self->batch_items, n_columns);
     for (uint32_t i = 0; self->tables && i < self->n_tables; i++)
         self->tables[i] = (struct outbox_table){.id = hello->tables[i].id, .known = true};
     return self->tables && self->scratch;
@@ -139,7 +139,6 @@ bool outbox_take(struct outbox *self)
 {
     struct handoff_slot *slot;
     while ((slot = handoff_peek(self->handoff)) != NULL) {
-        handoff_prefetch(self->handoff);
         if (slot->item.chunk) {
             struct outbox_table *table = &self->tables[slot->item.layout->table];
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
@@ -156,9 +155,13 @@ bool outbox_take(struct outbox *self)
     return true;
 }
 
+/* How far ahead the chunks of items that are resolved are fetched. */
+#define PREFETCH_ITEMS 8u
+
 /* Resolves the oldest unresolved item. */
 static void resolve_one(struct outbox *self, struct outbox_table *table)
 {
+    step_chunk_prefetch(outbox_item(table, table->resolved + PREFETCH_ITEMS)->chunk);
     struct queued_item *item = outbox_item(table, table->resolved++);
     struct message *message = item->message;
     if (--message->items == 0)

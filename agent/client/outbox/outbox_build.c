@@ -10,6 +10,9 @@
 #define HEADER_RUN 24u
 #define HEADER_CHUNK 24u
 #define HEADER_BLOCK 5u
+/* Largest block for the headers of full messages, and how much of unused blocks is kept; other headers are allocated one by one. */
+#define HEADER_MOST ((size_t)64 << 10)
+#define HEADER_KEEP_BYTES ((size_t)1 << 20)
 
 /* Half of the span of chunk numbers that the broker keeps; a larger jump is announced. */
 #define CHUNK_SPAN (UINT64_C(1) << 20)
@@ -18,6 +21,9 @@
 struct outbox_scratch {
     uint32_t batch_items;
     uint32_t n_items, n_runs, n_chunks;
+    uint64_t lowest; /* number of the oldest chunk that an item refers to */
+    struct pool *headers;
+    size_t header_bytes;                                 /* of a block of that pool */
     uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
     double *priority;
     uint32_t *offset, *length, *run_layout, *run_items;
@@ -33,12 +39,23 @@ struct outbox_scratch {
     struct pb_writer layouts; /* the same, encoded */
 };
 
-struct outbox_scratch *outbox_scratch_new(uint32_t n)
+/* Returns the most bytes that a header takes. */
+static size_t header_bound(uint64_t items, uint64_t runs, uint64_t chunks, uint32_t n_columns)
+{
+    return HEADER_BASE + items * HEADER_ITEM + runs * HEADER_RUN +
+           chunks * (HEADER_CHUNK + (size_t)HEADER_BLOCK * n_columns);
+}
+
+struct outbox_scratch *outbox_scratch_new(uint32_t n, uint32_t n_columns)
 {
     struct outbox_scratch *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
     self->batch_items = n;
+    self->header_bytes = header_bound(n, 1, n, n_columns);
+    if (self->header_bytes > HEADER_MOST)
+        self->header_bytes = HEADER_MOST;
+    self->headers = pool_new(self->header_bytes, HEADER_KEEP_BYTES);
     self->key = malloc(n * sizeof *self->key);
     self->item_chunk = malloc(n * sizeof *self->item_chunk);
     self->run_first = malloc(n * sizeof *self->run_first);
@@ -49,8 +66,8 @@ struct outbox_scratch *outbox_scratch_new(uint32_t n)
     self->run_layout = malloc(n * sizeof *self->run_layout);
     self->run_items = malloc(n * sizeof *self->run_items);
     self->new_layouts = malloc(n * sizeof(*self->new_layouts));
-    if (!self->key || !self->item_chunk || !self->run_first || !self->run_policy || !self->priority || !self->offset ||
-        !self->length || !self->run_layout || !self->run_items || !self->new_layouts)
+    if (!self->headers || !self->key || !self->item_chunk || !self->run_first || !self->run_policy || !self->priority ||
+        !self->offset || !self->length || !self->run_layout || !self->run_items || !self->new_layouts)
         outbox_scratch_destroy(&self);
     return self;
 }
@@ -60,6 +77,7 @@ void outbox_scratch_destroy(struct outbox_scratch **self_p)
     struct outbox_scratch *self = *self_p;
     if (!self)
         return;
+    pool_destroy(&self->headers);
     free(self->key);
     free(self->item_chunk);
     free(self->run_first);
@@ -170,6 +188,7 @@ static void pick_item(struct outbox *self, const struct queued_item *item, uint6
     s->key[i] = item->key;
     s->priority[i] = item->priority;
     s->item_chunk[i] = item->chunk->number;
+    s->lowest = s->item_chunk[i] < s->lowest ? s->item_chunk[i] : s->lowest;
     s->offset[i] = item->offset;
     s->length[i] = item->length;
     if (run > 0 && s->run_layout[run - 1] == item->layout->id && s->run_policy[run - 1] == item->policy) {
@@ -226,6 +245,12 @@ static void free_header(void *data, void *hint)
     free(data);
 }
 
+static void return_header(void *data, void *hint)
+{
+    (void)hint;
+    pool_put(data);
+}
+
 /* Set while frames that were never sent are freed: their blocks stay with their chunks. */
 static _Thread_local bool undoing;
 
@@ -238,13 +263,13 @@ static void give_back(void *block, void *hint)
 
 static bool gives_block(const struct step_chunk *chunk)
 {
-    return chunk->raw && !chunk->arena;
+    return chunk->owns && !chunk->arena;
 }
 
 static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
 {
     if (gives_block(chunk))
-        return zmq_msg_init_data(frame, chunk->raw, chunk->size, give_back, NULL) == 0;
+        return zmq_msg_init_data(frame, chunk->data, chunk->size, give_back, NULL) == 0;
     if (chunk->frame > 0) {
         zmq_msg_init(frame);
         return zmq_msg_copy(frame, &chunk->message->frames[chunk->frame]) == 0;
@@ -257,20 +282,20 @@ static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
 
 /* Records that the message holds the chunk's bytes from now on. */
 static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct message *message, uint32_t frame,
-                       const uint8_t *data)
+                       uint8_t *data)
 {
     struct message *before = chunk->message;
     message->live++;
     if (!before)
         message->chunk_bytes += chunk->size; /* each chunk counts once as in flight */
+    if (chunk->owns && chunk->arena)
+        chunk_arena_put(chunk->arena, 1);
+    else if (chunk->owns)
+        pool_chain_add(&self->done.raws, chunk->data);
     chunk->message = message;
     chunk->frame = frame;
     chunk->data = data;
-    if (chunk->raw && chunk->arena)
-        chunk_arena_put(chunk->arena, 1);
-    else if (chunk->raw)
-        pool_chain_add(&self->done.raws, chunk->raw);
-    chunk->raw = NULL;
+    chunk->owns = false;
     if (before)
         outbox_unlive(self, before);
 }
@@ -293,9 +318,33 @@ static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
         s->chunk_step[i] = chunk->step;
         s->chunk_length[i] = chunk->length;
         s->chunk_episode[i] = chunk->episode;
-        memcpy(s->block_size + (size_t)i * n_columns, chunk->block_size, n_columns * sizeof(uint32_t));
-        memcpy(s->block_codec + (size_t)i * n_columns, step_chunk_codecs(chunk, n_columns), n_columns);
+        const uint8_t *codecs = step_chunk_codecs(chunk, n_columns);
+        for (uint32_t c = 0; c < n_columns; c++) { /* most often one or a few: no calls for those */
+            s->block_size[(size_t)i * n_columns + c] = chunk->block_size[c];
+            s->block_codec[(size_t)i * n_columns + c] = codecs[c];
+        }
     }
+}
+
+static bool encode_header(struct outbox_scratch *s, zmq_msg_t *frame, const struct wire_ingest_out *in)
+{
+    size_t bound = header_bound(s->n_items, s->n_runs, s->n_chunks, in->n_columns) + s->layouts.size;
+    bool pooled = bound <= s->header_bytes && bound > s->header_bytes / 2; /* a small one would waste a block */
+    struct pb_writer out = {0};
+    if (pooled) {
+        out.data = pool_get(s->headers);
+        out.capacity = s->header_bytes;
+        if (!out.data)
+            return false;
+    }
+    wire_write_ingest(&out, in);
+    if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, pooled ? return_header : free_header, NULL) == 0)
+        return true;
+    if (pooled)
+        pool_reuse(s->headers, out.data);
+    else
+        pb_writer_fini(&out);
+    return false;
 }
 
 static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
@@ -337,22 +386,16 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
         .item_offset = s->offset,
         .item_length = s->length,
     };
-    struct pb_writer out = {0};
-    wire_write_ingest(&out, &in);
-    if (out.failed || zmq_msg_init_data(frame, out.data, out.size, free_header, NULL) != 0) {
-        pb_writer_fini(&out);
-        return false;
-    }
-    return true;
+    return encode_header(s, frame, &in);
 }
 
 /* Returns the arena in which the packed chunks are adjacent; NULL: they are not. */
 static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t packed)
 {
-    struct chunk_arena *arena = s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    struct chunk_arena *arena = s->chunks[0]->owns ? s->chunks[0]->arena : NULL;
     for (uint32_t i = 1; arena && i < packed; i++) {
         const struct step_chunk *before = s->chunks[i - 1], *chunk = s->chunks[i];
-        if (chunk->raw != before->raw + before->size || chunk->arena != arena)
+        if (!chunk->owns || chunk->data != before->data + before->size || chunk->arena != arena)
             return NULL;
     }
     return arena;
@@ -363,7 +406,7 @@ static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint3
     struct chunk_arena *arena = find_run(s, packed);
     if (!arena)
         return zmq_msg_init_size(frame, bytes) == 0;
-    return zmq_msg_init_data(frame, s->chunks[0]->raw, bytes, chunk_arena_put_hint, arena) == 0;
+    return zmq_msg_init_data(frame, s->chunks[0]->data, bytes, chunk_arena_put_hint, arena) == 0;
 }
 
 static void undo_frames(zmq_msg_t *frames, uint32_t n)
@@ -416,13 +459,14 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
     struct outbox_scratch *s = self->scratch;
     uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
     /* In place: the frame takes over the reference of one chunk, and those of the others are returned. */
-    struct chunk_arena *arena = packed > 0 && at == s->chunks[0]->raw ? s->chunks[0]->arena : NULL;
+    struct chunk_arena *arena =
+        packed > 0 && s->chunks[0]->owns && at == s->chunks[0]->data ? s->chunks[0]->arena : NULL;
     if (arena && packed > 1)
         chunk_arena_put(arena, packed - 1);
     for (uint32_t i = 0; i < packed; i++) {
         struct step_chunk *chunk = s->chunks[i];
         if (arena)
-            chunk->raw = NULL;
+            chunk->owns = false;
         else
             memcpy(at, chunk->data, chunk->size);
         move_chunk(self, chunk, message, 0, at);
@@ -432,7 +476,7 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
         struct step_chunk *chunk = s->chunks[i];
         zmq_msg_t *frame = &message->frames[message->n_frames];
         if (gives_block(chunk))
-            chunk->raw = NULL; /* the frame returns it */
+            chunk->owns = false; /* the frame returns it */
         move_chunk(self, chunk, message, message->n_frames++, zmq_msg_data(frame));
     }
 }
@@ -480,6 +524,7 @@ uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
 {
     struct outbox_scratch *s = self->scratch;
     s->n_items = s->n_runs = s->n_chunks = s->n_new_layouts = 0;
+    s->lowest = UINT64_MAX;
     self->builds++;
     pick(self, table);
     if (s->n_items == 0)
@@ -500,12 +545,9 @@ uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     fill(self, message, packed);
     message->items = s->n_items;
     message->live += s->n_items;
-    message->lowest = s->n_chunks > 0 ? s->chunks[0]->number : UINT64_MAX;
-    for (uint32_t i = 0; i < s->n_items; i++) {
+    message->lowest = s->lowest;
+    for (uint32_t i = 0; i < s->n_items; i++)
         outbox_item(table, table->sent + i)->message = message;
-        if (s->item_chunk[i] < message->lowest)
-            message->lowest = s->item_chunk[i];
-    }
     table->sent += s->n_items;
     for (uint32_t i = 0; i < message->n_frames; i++) {
         self->sent_bytes += zmq_msg_size(&message->frames[i]);

@@ -17,7 +17,7 @@ void outbox_keep(struct outbox *self, struct message *message);
 void outbox_unlive(struct outbox *self, struct message *message);
 
 /* outbox_build.c */
-struct outbox_scratch *outbox_scratch_new(uint32_t batch_items);
+struct outbox_scratch *outbox_scratch_new(uint32_t batch_items, uint32_t n_columns);
 void outbox_scratch_destroy(struct outbox_scratch **self);
 /* Makes the next message of a table, as far as credit allows, and numbers it. Returns its number of items; 0: credit is used
  * up, or there is no memory. */

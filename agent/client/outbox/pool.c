@@ -9,10 +9,10 @@ struct pool_block {
     struct pool_block *next;
     struct pool *pool;
 };
-_Static_assert(sizeof(struct pool_block) % 16 == 0, "blocks are aligned behind their head");
+_Static_assert(sizeof(struct pool_block) == POOL_HEAD_BYTES && POOL_HEAD_BYTES % 16 == 0, "aligned for any type");
 
 struct pool {
-    size_t block_bytes;
+    size_t block_bytes; /* with the head */
     uint32_t keep;
     /* Owner's thread. */
     struct pool_block *local;
@@ -30,8 +30,9 @@ struct pool *pool_new(size_t block_bytes, size_t keep_bytes)
     struct pool *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
-    self->block_bytes = block_bytes;
-    size_t keep = keep_bytes / (block_bytes + sizeof(struct pool_block));
+    self->block_bytes =
+        (sizeof(struct pool_block) + block_bytes + POOL_ALIGNMENT - 1) / POOL_ALIGNMENT * POOL_ALIGNMENT;
+    size_t keep = keep_bytes / self->block_bytes;
     self->keep = keep < 4 ? 4 : keep > UINT32_MAX ? UINT32_MAX : (uint32_t)keep;
     return self;
 }
@@ -45,8 +46,12 @@ void *pool_get(struct pool *self)
     struct pool_block *block = self->local;
     if (block) {
         self->local = block->next;
+        if (self->local) { /* another thread has written to it */
+            __builtin_prefetch(self->local, 1);
+            __builtin_prefetch((const char *)self->local + POOL_ALIGNMENT, 1);
+        }
     } else {
-        block = malloc(sizeof *block + self->block_bytes);
+        block = aligned_alloc(POOL_ALIGNMENT, self->block_bytes);
         if (!block)
             return NULL;
         block->pool = self;

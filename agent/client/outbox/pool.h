@@ -6,6 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Blocks begin with a head and are aligned to lines of the cache, so that a block that one thread writes shares none with another. */
+#define POOL_ALIGNMENT 64u
+#define POOL_HEAD_BYTES 16u
+
 struct pool;
 struct pool_block;
 

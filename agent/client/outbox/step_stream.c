@@ -125,10 +125,10 @@ void step_stream_row(const struct step_stream *self, uint32_t column, uint64_t s
 
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk)
 {
-    if (chunk->raw && chunk->arena)
+    if (chunk->owns && chunk->arena)
         chunk_arena_put(chunk->arena, 1);
-    else if (chunk->raw)
-        pool_chain_add(&chain->raws, chunk->raw);
+    else if (chunk->owns)
+        pool_chain_add(&chain->raws, chunk->data);
     free(chunk->absent);
     pool_chain_add(&chain->chunks, chunk);
 }
@@ -142,11 +142,11 @@ void step_chunk_chain_put(struct step_chunk_chain *chain)
 /* Frees a chunk that no item needs. Writing thread. */
 static void chunk_free(struct step_stream *self, struct step_chunk *chunk)
 {
-    if (chunk->raw && chunk->arena) {
-        chunk_arena_shrink(&self->arena, chunk->raw, chunk->encoded ? chunk->size : self->raw_bytes, 0);
+    if (chunk->owns && chunk->arena) {
+        chunk_arena_shrink(&self->arena, chunk->data, chunk->encoded ? chunk->size : self->raw_bytes, 0);
         chunk_arena_untake(&self->arena, chunk->arena);
-    } else if (chunk->raw) {
-        pool_reuse(self->raws, chunk->raw);
+    } else if (chunk->owns) {
+        pool_reuse(self->raws, chunk->data);
     }
     free(chunk->absent);
     pool_reuse(self->chunks, chunk);
@@ -206,15 +206,13 @@ static rp_status chunk_open(struct step_stream *self, rp_error *err)
             pool_reuse(self->chunks, chunk);
         return err_set(err, RP_NO_MEMORY, "no memory for a chunk of %zu bytes", self->raw_bytes);
     }
-    memset(chunk, 0, sizeof *chunk);
-    chunk->raw = raw;
-    chunk->arena = arena;
-    chunk->number = self->next;
-    chunk->step = self->steps;
-    chunk->episode = self->episode;
-    chunk->in_window = true;
-    if (self->next > self->oldest)
-        self->ring[(self->next - 1) & self->ring_mask]->next = chunk;
+    *chunk = (struct step_chunk){.number = self->next,
+                                 .step = self->steps,
+                                 .episode = self->episode,
+                                 .arena = arena,
+                                 .data = raw,
+                                 .in_window = true,
+                                 .owns = true};
     self->ring[self->next++ & self->ring_mask] = chunk;
     self->open = chunk;
     return RP_OK;
@@ -230,7 +228,8 @@ static void evict_oldest(struct step_stream *self)
         chunk_free(self, chunk);
         return;
     }
-    chunk->evicted = self->evicted;
+    if (self->evicted) /* seldom: the I/O thread has the chunk already */
+        chunk->evicted = self->evicted;
     self->evicted = chunk;
 }
 
@@ -293,7 +292,7 @@ static rp_status block_encode(struct step_stream *self, struct step_chunk *chunk
     int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
     struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length, column->rank};
     size_t size = 0;
-    RP_TRY(codec_encode(&column->scratch, wanted, &shape, chunk->raw + column->offset, out, &size, codec, err));
+    RP_TRY(codec_encode(&column->scratch, wanted, &shape, chunk->data + column->offset, out, &size, codec, err));
     chunk->block_size[i] = (uint32_t)size;
     return RP_OK;
 }
@@ -315,7 +314,7 @@ static bool encode_in_place(struct step_stream *self, struct step_chunk *chunk)
         if (column->codec == RP_CODEC_AUTO)
             column->scratch.skip--; /* as the codec does */
     }
-    chunk->size = self->raw_bytes;
+    chunk->size = (uint32_t)self->raw_bytes;
     return true;
 }
 
@@ -338,14 +337,13 @@ rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk,
             chunk->size += chunk->block_size[i];
         }
         if (chunk->arena) {
-            memcpy(chunk->raw, out, chunk->size);
-            chunk_arena_shrink(&self->arena, chunk->raw, self->raw_bytes, chunk->size);
+            memcpy(chunk->data, out, chunk->size);
+            chunk_arena_shrink(&self->arena, chunk->data, self->raw_bytes, chunk->size);
         } else {
-            pool_reuse(self->raws, chunk->raw);
-            chunk->raw = out;
+            pool_reuse(self->raws, chunk->data);
+            chunk->data = out;
         }
     }
-    chunk->data = chunk->raw;
     chunk->encoded = true;
     return RP_OK;
 }
@@ -377,7 +375,7 @@ rp_status step_stream_set(struct step_stream *self, uint32_t column, const void 
         return err_set(err, RP_FAILED_PRECONDITION, "column '%s' is set already in this step", c->name);
     if (!self->open)
         RP_TRY(chunk_open(self, err));
-    memcpy(self->open->raw + c->offset + self->open->length * c->row_bytes, value, (size_t)c->row_bytes);
+    memcpy(self->open->data + c->offset + self->open->length * c->row_bytes, value, (size_t)c->row_bytes);
     self->set[column] = 1;
     self->n_set++;
     return RP_OK;
@@ -409,9 +407,31 @@ static rp_status note_absent(struct step_stream *self, rp_error *err)
         const struct step_column *column = &self->columns[i];
         chunk->absent[(size_t)chunk->length * self->n_columns + i] = !self->set[i];
         if (!self->set[i])
-            memset(chunk->raw + column->offset + chunk->length * column->row_bytes, 0, (size_t)column->row_bytes);
+            memset(chunk->data + column->offset + chunk->length * column->row_bytes, 0, (size_t)column->row_bytes);
     }
     self->absent_step = self->steps + 1;
+    return RP_OK;
+}
+
+/* Counts the step that the open chunk holds now. */
+static inline void take_step(struct step_stream *self)
+{
+    self->steps++;
+    if (++self->open->length == self->chunk_length)
+        self->open = NULL;
+    evict(self);
+}
+
+rp_status step_stream_append(struct step_stream *self, const void *const *values, rp_error *err)
+{
+    if (!self->open)
+        RP_TRY(chunk_open(self, err));
+    const struct step_chunk *chunk = self->open;
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        const struct step_column *column = &self->columns[i];
+        memcpy(chunk->data + column->offset + chunk->length * column->row_bytes, values[i], (size_t)column->row_bytes);
+    }
+    take_step(self);
     return RP_OK;
 }
 
@@ -425,10 +445,7 @@ rp_status step_stream_end_step(struct step_stream *self, rp_error *err)
         note_history(self);
     memset(self->set, 0, self->n_columns);
     self->n_set = 0;
-    self->steps++;
-    if (++self->open->length == self->chunk_length)
-        self->open = NULL;
-    evict(self);
+    take_step(self);
     return RP_OK;
 }
 
@@ -449,7 +466,7 @@ rp_status step_stream_cut(struct step_stream *self, rp_error *err)
     for (uint32_t i = 0; i < self->n_columns; i++) {
         const struct step_column *column = &self->columns[i];
         if (self->set[i])
-            memcpy(self->open->raw + column->offset, cut->raw + column->offset + cut->length * column->row_bytes,
+            memcpy(self->open->data + column->offset, cut->data + column->offset + cut->length * column->row_bytes,
                    (size_t)column->row_bytes);
     }
     return RP_OK;

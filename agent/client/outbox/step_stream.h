@@ -14,28 +14,32 @@
 
 struct message;
 
+/* Lies behind the head of its pool's block, so that the first line of the cache is the writing thread's, and the I/O thread writes
+ * only to the second. */
 struct step_chunk {
     /* Set by the writing thread before an item refers to the chunk; constant from then on. */
     uint64_t number, step; /* in the stream */
     uint32_t length, episode;
-    struct step_chunk *next;   /* the chunk with number + 1; valid while an item spans both */
-    uint8_t *raw;              /* blocks of chunk_length rows; NULL once a message holds them */
-    struct chunk_arena *arena; /* the arena that raw is in; NULL: raw is a block of its own */
-    const uint8_t *data;       /* encoded blocks, one after another: in raw, or in the message that carries them */
-    size_t size;
-    uint8_t *absent; /* [row * columns + column]; NULL: no value is absent */
+    uint32_t size; /* of the encoded blocks */
     bool encoded;
     bool needed;                /* an item refers to it: the I/O thread frees it */
+    struct step_chunk *next;    /* the chunk with number + 1; set when an item spans both */
     struct step_chunk *evicted; /* next in a list of chunks that have left the window */
+    uint8_t *absent;            /* [row * columns + column]; NULL: no value is absent */
+    struct chunk_arena *arena;  /* the arena that the data is in; NULL: it is a block of its own */
+    /* Blocks of chunk_length rows; once they are encoded, one after another: its own, or in the message that carries them. */
+    uint8_t *data;
     /* I/O thread. */
-    bool in_window;
-    uint32_t refs;           /* unresolved items */
     struct message *message; /* the message that carries it */
-    uint32_t frame;          /* index of its own frame in that message; 0: packed with others */
     uint64_t picked;         /* number of the build that has picked it */
+    uint32_t refs;           /* unresolved items */
+    uint32_t frame;          /* index of its own frame in that message; 0: packed with others */
+    bool in_window;
+    bool owns; /* the data is its own: no message holds it */
     /* [columns] sizes, then [columns] codecs */
     uint32_t block_size[];
 };
+_Static_assert(offsetof(struct step_chunk, absent) + POOL_HEAD_BYTES == POOL_ALIGNMENT, "a second line begins here");
 
 struct step_column {
     char *name;
@@ -74,6 +78,13 @@ struct step_stream {
     size_t history_bytes; /* of a step */
 };
 
+/* Fetches a chunk that another thread has written; NULL is allowed. */
+static inline void step_chunk_prefetch(const struct step_chunk *self)
+{
+    __builtin_prefetch(self, 0);
+    __builtin_prefetch((const void *)((uintptr_t)self + offsetof(struct step_chunk, absent)), 1);
+}
+
 static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
 {
     return (uint8_t *)(self->block_size + n_columns);
@@ -92,6 +103,8 @@ void step_stream_fini(struct step_stream *self);
 rp_status step_stream_set(struct step_stream *self, uint32_t column, const void *value, uint64_t bytes, rp_error *err);
 /* Checks that these columns can be set: none is set already, and the step has at least one. */
 rp_status step_stream_check_step(const struct step_stream *self, const void *const *values, rp_error *err);
+/* Appends a whole step: as setting all columns and ending the step. No column may be set, and no history kept. */
+rp_status step_stream_append(struct step_stream *self, const void *const *values, rp_error *err);
 rp_status step_stream_end_step(struct step_stream *self, rp_error *err);
 /* Completes the chunk being filled, if it holds a step. */
 rp_status step_stream_cut(struct step_stream *self, rp_error *err);
@@ -105,7 +118,18 @@ void step_stream_abandon(struct step_stream *self);
 static inline const void *step_stream_current(const struct step_stream *self, uint32_t column)
 {
     const struct step_column *c = &self->columns[column];
-    return self->set[column] ? self->open->raw + c->offset + self->open->length * c->row_bytes : NULL;
+    return self->set[column] ? self->open->data + c->offset + self->open->length * c->row_bytes : NULL;
+}
+
+/* Returns true if step_stream_append can take these values. */
+static inline bool step_stream_is_whole(const struct step_stream *self, const void *const *values)
+{
+    if (self->n_set > 0 || self->history)
+        return false;
+    for (uint32_t i = 0; i < self->n_columns; i++)
+        if (!values[i])
+            return false;
+    return true;
 }
 
 /* Returns the number of complete steps in this episode. */
@@ -123,6 +147,13 @@ static inline uint64_t step_stream_reach(const struct step_stream *self)
 static inline uint64_t step_stream_mark(const struct step_stream *self)
 {
     return self->oldest;
+}
+/* Returns the chunk after this one, which must be in the window, for an item that spans both. */
+static inline struct step_chunk *step_stream_next(const struct step_stream *self, struct step_chunk *chunk)
+{
+    if (!chunk->next)
+        chunk->next = self->ring[(chunk->number + 1) & self->ring_mask];
+    return chunk->next;
 }
 /* Returns the chunk that holds this step, which must be in the window. */
 struct step_chunk *step_stream_find(const struct step_stream *self, uint64_t step);

@@ -42,6 +42,10 @@ static inline __attribute__((always_inline)) rp_status append(struct lane *write
                                                               int64_t timeout_ms, rp_error *err)
 {
     struct step_stream *stream = &writer->stream;
+    if (writer->structured.count == 0 && step_stream_is_whole(stream, values)) {
+        RP_TRY(step_stream_append(stream, values, err));
+        return writer->n_waiting > 0 ? lane_release(writer, err) : RP_OK;
+    }
     RP_TRY(step_stream_check_step(stream, values, err));
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
     for (uint32_t i = 0; i < stream->n_columns; i++)

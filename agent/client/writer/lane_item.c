@@ -48,7 +48,8 @@ static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_erro
         RP_TRY(step_stream_encode(&self->stream, chunk, err));
         self->handed_bytes += chunk->size;
     }
-    chunk->needed = true;
+    if (!chunk->needed)
+        chunk->needed = true;
     return RP_OK;
 }
 
@@ -104,11 +105,11 @@ rp_status lane_check_priority(double priority, rp_error *err)
     return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
 }
 
-/* Encodes the complete chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
+/* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
 static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
     uint64_t bytes = MESSAGE_SLACK;
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = first;; chunk = step_stream_next(&self->stream, chunk)) {
         bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
         if (steps <= chunk->length)
             break;
@@ -122,6 +123,7 @@ static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64
     return RP_OK;
 }
 
+/* Encodes those of the chunks that are complete. */
 static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
                                rp_error *err)
 {
@@ -139,19 +141,21 @@ struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp
     return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
 }
 
-rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
-                         rp_error *err)
+/* Makes an item of this layout that covers these steps. */
+static rp_status make_item(struct lane *self, struct item_layout *layout, const struct item_steps *span,
+                           double priority, uint64_t *key, rp_error *err)
 {
-    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
-    struct item_steps span;
-    struct queued_item item = {.priority = priority, .policy = self->policy, .mark = step_stream_mark(&self->stream)};
-    RP_TRY(item_layouts_get(&self->layouts, slices, table, &item.layout, &span, err));
-    item.chunk = step_stream_find(&self->stream, span.first);
-    item.offset = (uint32_t)(span.first - item.chunk->step);
-    item.length = span.length;
+    struct step_chunk *chunk = step_stream_find(&self->stream, span->first);
+    struct queued_item item = {.chunk = chunk,
+                               .layout = layout,
+                               .priority = priority,
+                               .policy = self->policy,
+                               .mark = step_stream_mark(&self->stream),
+                               .offset = (uint32_t)(span->first - chunk->step),
+                               .length = span->length};
     bool complete = true;
-    RP_TRY(need_chunks(self, item.chunk, (uint64_t)item.offset + item.length, err));
-    RP_TRY(encode_chunks(self, item.chunk, (uint64_t)item.offset + item.length, &complete, err));
+    RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
+    RP_TRY(encode_chunks(self, chunk, (uint64_t)item.offset + item.length, &complete, err));
     if (lane_keys_left(self) == 0)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
@@ -163,21 +167,37 @@ rp_status lane_make_item(struct lane *self, const struct item_slices *slices, do
         push(self, &item, take_evicted(self));
     self->created++;
     self->keys_used++;
-    self->table_created[table]++;
+    self->table_created[layout->table]++;
     if (key)
         *key = item.key;
     return RP_OK;
+}
+
+rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
+                         rp_error *err)
+{
+    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
+    struct item_layout *layout;
+    struct item_steps span;
+    RP_TRY(item_layouts_get(&self->layouts, slices, table, &layout, &span, err));
+    return make_item(self, layout, &span, priority, key, err);
+}
+
+/* Checks what an item is made with, and waits for room. Gives the index of the table. */
+static rp_status begin_item(struct lane *self, const char *table, double priority, int64_t timeout_ms, uint32_t *index,
+                            rp_error *err)
+{
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, table, index, err));
+    RP_TRY(lane_check_priority(priority, err));
+    return lane_has_room(self, 1) ? RP_OK : lane_await_room(self, 1, timeout_ms, err);
 }
 
 rp_status lane_item(struct lane *writer, const char *table, double priority, const rp_slice *slices, uint32_t n_slices,
                     int64_t timeout_ms, uint64_t *key, rp_error *err)
 {
     uint32_t index;
-    RP_TRY(lane_check_process(writer, err));
-    RP_TRY(lane_table(writer, table, &index, err));
-    RP_TRY(lane_check_priority(priority, err));
-    if (!lane_has_room(writer, 1))
-        RP_TRY(lane_await_room(writer, 1, timeout_ms, err));
+    RP_TRY(begin_item(writer, table, priority, timeout_ms, &index, err));
     struct item_slices item = lane_slices(writer, index, slices, n_slices);
     return lane_make_item(writer, &item, priority, key, err);
 }
@@ -192,14 +212,30 @@ rp_status lane_check_item(struct lane *writer, const char *table, const rp_slice
     return item_layouts_check(&writer->layouts, &item, err);
 }
 
+/* Gives the layout of the newest steps of all columns, and remembers it for the next item. */
+static rp_status find_newest(struct lane *self, uint32_t table, uint32_t steps, struct item_layout **layout,
+                             struct item_steps *span, rp_error *err)
+{
+    for (uint32_t i = 0; i < self->stream.n_columns; i++)
+        self->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+    struct item_slices item = lane_slices(self, table, self->all, self->stream.n_columns);
+    RP_TRY(item_layouts_get(&self->layouts, &item, table, layout, span, err));
+    self->layouts.newest[table] = (struct item_newest){*layout, steps};
+    return RP_OK;
+}
+
 rp_status lane_item_last(struct lane *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
                          uint64_t *key, rp_error *err)
 {
+    uint32_t index;
+    struct item_steps span;
     if (steps == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
-    for (uint32_t i = 0; i < writer->stream.n_columns; i++)
-        writer->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
-    return lane_item(writer, table, priority, writer->all, writer->stream.n_columns, timeout_ms, key, err);
+    RP_TRY(begin_item(writer, table, priority, timeout_ms, &index, err));
+    struct item_layout *layout = item_layouts_newest(&writer->layouts, &writer->stream, index, steps, &span);
+    if (!layout)
+        RP_TRY(find_newest(writer, index, steps, &layout, &span, err));
+    return make_item(writer, layout, &span, priority, key, err);
 }
 
 void lane_set_policy(struct lane *writer, uint64_t version)

@@ -352,7 +352,7 @@ static int64_t tick_send(struct writer_session *self, int64_t now_ns)
 {
     struct handoff *handoff = self->handoff;
     atomic_store_explicit(&handoff->mode, HANDOFF_AWAKE, memory_order_relaxed);
-    bool urgent = atomic_exchange(&handoff->urgent, false);
+    bool urgent = atomic_load(&handoff->urgent) && atomic_exchange(&handoff->urgent, false);
     outbox_take(&self->outbox);
     enum outbox_more more = OUTBOX_BLOCKED;
     struct way push = {self->push, conn_data_duct(self->conn)};

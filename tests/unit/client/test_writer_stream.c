@@ -44,8 +44,17 @@ static void row(uint32_t column, uint64_t step, void *out)
         memcpy(out, &z, sizeof z);
 }
 
+/* Appends every second step as a whole, as far as that is possible. */
 static void add_step(struct step_stream *stream, uint32_t skip)
 {
+    uint8_t rows[3][64];
+    const void *const values[3] = {rows[0], skip == 1 ? NULL : rows[1], rows[2]};
+    for (uint32_t c = 0; c < 3; c++)
+        row(c, stream->steps, rows[c]);
+    if (stream->steps % 2 && step_stream_is_whole(stream, values)) {
+        assert_int_equal(step_stream_append(stream, values, NULL), RP_OK);
+        return;
+    }
     static const uint64_t bytes[] = {12, 64, 8};
     uint8_t value[64];
     for (uint32_t c = 0; c < 3; c++) {
@@ -119,7 +128,7 @@ static void a_cut_inside_a_step_moves_it_on(void **state)
     assert_int_equal(step_stream_end_step(&stream, NULL), RP_OK);
     assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
     assert_int_equal(step_stream_find(&stream, 0)->length, 1);
-    assert_ptr_equal(step_stream_find(&stream, 0)->next, step_stream_find(&stream, 1));
+    assert_ptr_equal(step_stream_next(&stream, step_stream_find(&stream, 0)), step_stream_find(&stream, 1));
     check_chunk(&stream, step_stream_find(&stream, 1), 3);
     step_stream_fini(&stream);
 }
@@ -197,6 +206,46 @@ static void item_layouts_are_relative_and_found_again(void **state)
     assert_int_equal(first->fields[1].start, 0);
     assert_int_equal(first->fields[2].start, -1);
     assert_int_equal(layouts.count, 1);
+    item_layouts_fini(&layouts);
+    step_stream_fini(&stream);
+}
+
+/* What is found without a look at the slices is what the slices give, and nothing is found that they do not give. */
+static void the_newest_steps_are_found_again(void **state)
+{
+    (void)state;
+    struct step_stream stream;
+    struct item_layouts layouts;
+    struct rng rng;
+    uint32_t found = 0, refused = 0;
+    rng_seed(&rng, 21);
+    start(&stream, 3, 7);
+    assert_true(item_layouts_init(&layouts, 1));
+    for (uint32_t round = 0; round < 5000; round++) {
+        struct item_layout *layout = NULL;
+        struct item_steps span = {0}, newest = {0};
+        if (rng_below(&rng, 3) > 0)
+            add_step(&stream, rng_below(&rng, 30) == 0 ? 1 : 3);
+        if (rng_below(&rng, 60) == 0)
+            assert_int_equal(step_stream_end_episode(&stream, NULL), RP_OK);
+        uint32_t steps = 1 + (uint32_t)rng_below(&rng, 2 + 7 * (round / 1000 % 2));
+        rp_slice all[3] = {{.start = -(int64_t)steps}, {.column = 1, .start = -(int64_t)steps}};
+        all[2] = (rp_slice){.column = 2, .start = -(int64_t)steps};
+        struct item_layout *got = item_layouts_newest(&layouts, &stream, 0, steps, &newest);
+        rp_status status =
+            item_layouts_get(&layouts, &(struct item_slices){&stream, &table, all, 3}, 0, &layout, &span, NULL);
+        if (got) {
+            assert_int_equal(status, RP_OK);
+            assert_ptr_equal(got, layout);
+            assert_int_equal(newest.first, span.first);
+            assert_int_equal(newest.length, span.length);
+        }
+        if (status == RP_OK)
+            layouts.newest[0] = (struct item_newest){layout, steps};
+        found += got != NULL;
+        refused += status != RP_OK;
+    }
+    assert_true(found > 500 && refused > 200);
     item_layouts_fini(&layouts);
     step_stream_fini(&stream);
 }
@@ -324,6 +373,7 @@ int main(void)
         cmocka_unit_test(the_window_moves),
         cmocka_unit_test(absent_values_are_known),
         cmocka_unit_test(item_layouts_are_relative_and_found_again),
+        cmocka_unit_test(the_newest_steps_are_found_again),
         cmocka_unit_test(strided_slices_reach_as_far_as_they_say),
         cmocka_unit_test(item_layouts_name_the_rows_that_were_asked_for),
         cmocka_unit_test(bad_columns_are_refused),
