@@ -117,10 +117,14 @@ static void link_warn(struct conn *self, int64_t now_ns)
     self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
     bool refused = self->refusal.status != RP_OK;
+    pthread_mutex_lock(&self->mutex);
+    bool known = self->hello && !self->hello->basis;
+    pthread_mutex_unlock(&self->mutex);
     log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
-             "endpoint=%s waited_s=%.0f reason=%s hint=\"is replay-broker running, and is this its service endpoint?\"",
-             self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
-             log_quote(quoted, sizeof quoted, self->reason[0] ? self->reason : "no answer"));
+             "endpoint=%s waited_s=%.0f reason=%s hint=\"%s\"", self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
+             log_quote(quoted, sizeof quoted, self->reason[0] ? self->reason : "no answer"),
+             known ? "has it stopped? Its log says why"
+                   : "is replay-broker running, and is this its service endpoint?");
 }
 
 static void link_publish(struct conn *self, enum link_state state, int64_t now_ns)

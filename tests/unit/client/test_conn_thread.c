@@ -155,6 +155,7 @@ static void test_says_that_nobody_answers(void **state)
     struct conn conn = {.link = LINK_DOWN, .link_time = INT64_MAX, .endpoint = "tcp://127.0.0.1:1"};
     atomic_int lines = 0;
     rp_log_set(count_warnings, &lines, RP_LOG_WARN);
+    pthread_mutex_init(&conn.mutex, NULL);
     link_expect(&conn, 0);
     for (int i = 0; i < (int)(sizeof seconds / sizeof seconds[0]); i++) {
         link_step(&conn, seconds[i] * NS_PER_S - 1);
@@ -166,6 +167,7 @@ static void test_says_that_nobody_answers(void **state)
     link_step(&conn, 10000 * NS_PER_S);
     assert_int_equal(atomic_load(&lines), sizeof seconds / sizeof seconds[0]);
     rp_log_set(NULL, NULL, RP_LOG_OFF);
+    pthread_mutex_destroy(&conn.mutex);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
