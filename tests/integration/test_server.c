@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <zmq.h>
 
 #include "replay/replay.h"
 #include "replay/server.h"
@@ -97,6 +98,62 @@ static void test_two_at_once(void **state)
     assert_int_equal(table_size(to_b), 5);
     rp_client_destroy(&to_b);
     rp_server_stop(&b);
+}
+
+/* Inserts items that no codec makes smaller. */
+static void write_noise(rp_client *client, const char *table, uint32_t n)
+{
+    rp_error err = {0};
+    static uint32_t noise[16384];
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {16384}};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    assert_non_null(writer);
+    for (uint32_t i = 0; i < n; i++) {
+        const void *values[] = {noise};
+        for (uint32_t k = 0; k < 16384; k++)
+            noise[k] = (i * 16384 + k + 1) * UINT32_C(2654435761);
+        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
+        assert_int_equal(rp_writer_item_last(writer, table, 1, 1, WAIT, NULL, &err), RP_OK);
+    }
+    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
+}
+
+/* Inside one process, a reply is unread until the client has let go of it. A sampler of two sources that keeps the replies of one until the
+ * other answers would wait for ever. */
+static void test_large_replies_of_two_sources(void **state)
+{
+    (void)state;
+    rp_error err = {0};
+    void *context = zmq_ctx_new();
+    rp_server *server = rp_server_start("service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n"
+                                        "peer_backlog_bytes: 1MiB\n"
+                                        "tables:\n  - {name: a, max_size: 100}\n  - {name: b, max_size: 100}\n",
+                                        context, &err);
+    assert_non_null(server);
+    rp_client_options with = {.struct_size = sizeof with, .zmq_context = context};
+    rp_client *client = rp_client_connect(rp_server_endpoint(server), &with, WAIT, &err);
+    assert_non_null(client);
+    write_noise(client, "a", 40);
+    write_noise(client, "b", 40);
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_sampler_defaults(&options);
+    options.batch_size = 64;
+    rp_source sources[] = {{client, "a", 0.5}, {client, "b", 0.5}};
+    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);
+    assert_non_null(sampler);
+    uint32_t taken = 0;
+    for (uint32_t tries = 0; tries < 40 && taken < 3; tries++) {
+        rp_batch *batch = NULL;
+        rp_status status = rp_sampler_next(sampler, &batch, WAIT, &err);
+        assert_true(status == RP_OK || status == RP_RESOURCE_EXHAUSTED); /* the broker may be asked too early */
+        taken += status == RP_OK;
+        rp_batch_release(&batch);
+    }
+    assert_int_equal(taken, 3);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+    zmq_ctx_term(context);
 }
 
 static rp_info *info_of(rp_client *client)
@@ -343,10 +400,15 @@ int main(void)
 {
     rp_log_set(NULL, NULL, RP_LOG_OFF);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default),      cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_mistakes),     cmocka_unit_test(test_every_interface),
-        cmocka_unit_test(test_signals_stay), cmocka_unit_test(test_stop_ends_waits),
-        cmocka_unit_test(test_log),          cmocka_unit_test(test_signature_and_metadata),
+        cmocka_unit_test(test_default),
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_every_interface),
+        cmocka_unit_test(test_signals_stay),
+        cmocka_unit_test(test_stop_ends_waits),
+        cmocka_unit_test(test_large_replies_of_two_sources),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_signature_and_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

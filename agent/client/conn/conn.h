@@ -188,6 +188,8 @@ bool conn_secure(const struct conn *self, void *socket);
 bool conn_connect(const struct conn *self, void *socket, const char *endpoint);
 /* True if the connection has a host instead of a thread. */
 bool conn_is_hosted(const struct conn *self);
+/* True if the broker is in this process. Its replies are its own memory, and it takes them for unread until they are destroyed. */
+bool conn_is_inside(const struct conn *self);
 /* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */
 struct duct *conn_data_duct(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);

@@ -17,7 +17,7 @@ rp_status conn_key_load(struct conn *self, const rp_client_options *options, con
     const char *path = options ? options->key_file : NULL;
     if (!path)
         path = getenv(KEY_FILE_VARIABLE);
-    if (!path || !path[0] || conn_is_hosted(self) || strncmp(self->endpoint, "inproc://", 9) == 0)
+    if (!path || !path[0] || conn_is_inside(self))
         return RP_OK;
     RP_TRY(key_read(path, &self->key, err));
     if (self->key.n_brokers == 0)

@@ -43,6 +43,11 @@ bool conn_is_hosted(const struct conn *self)
     return self->broker.turn != NULL;
 }
 
+bool conn_is_inside(const struct conn *self)
+{
+    return conn_is_hosted(self) || strncmp(conn_endpoint(self), "inproc://", 9) == 0;
+}
+
 struct duct *conn_data_duct(struct conn *self)
 {
     return conn_is_hosted(self) ? &self->broker.ducts->data : NULL;

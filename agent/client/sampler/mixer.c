@@ -147,7 +147,8 @@ static bool add_part(struct mixer *self, const rp_source *source, uint32_t numbe
         sample_source_fini(&part->source);
         return false;
     }
-    batch_decoder_leave_items(part->source.decoder); /* they are copied once, into their batch */
+    if (!conn_is_inside(conn))
+        batch_decoder_leave_items(part->source.decoder); /* they are copied once, into their batch */
     part->mixer = self;
     part->group = group;
     part->number = number;
