@@ -3,9 +3,11 @@
 #define KEEP_BYTES ((size_t)16 << 20)
 #define PREFETCH_BYTES 512u
 
-void chunk_arena_front_init(struct chunk_arena_front *self)
+_Static_assert((POOL_HEAD_BYTES + offsetof(struct chunk_arena, data)) % POOL_ALIGNMENT == 0, "parts begin at a line");
+
+void chunk_arena_front_init(struct chunk_arena_front *self, size_t size)
 {
-    *self = (struct chunk_arena_front){.pool = pool_new(sizeof(struct chunk_arena) + CHUNK_ARENA_BYTES, KEEP_BYTES)};
+    *self = (struct chunk_arena_front){.pool = pool_new(sizeof(struct chunk_arena) + size, KEEP_BYTES), .size = size};
 }
 
 static void retire(struct chunk_arena_front *self)
@@ -27,7 +29,7 @@ void chunk_arena_front_fini(struct chunk_arena_front *self)
 
 uint8_t *chunk_arena_take(struct chunk_arena_front *self, size_t bytes, struct chunk_arena **arena)
 {
-    if (!self->arena || self->used + bytes > CHUNK_ARENA_BYTES) {
+    if (!self->arena || self->used + bytes > self->size) {
         retire(self);
         self->arena = pool_get(self->pool);
         if (!self->arena)

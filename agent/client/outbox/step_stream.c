@@ -11,6 +11,7 @@
 
 #define POOL_KEEP_BYTES ((size_t)256 << 20)
 #define MAX_CHUNK_BYTES ((uint64_t)UINT32_MAX)
+#define CHUNKS_PER_ARENA 256u
 
 /* ---- life */
 
@@ -75,11 +76,12 @@ rp_status step_stream_init(struct step_stream *self, const rp_column *columns, u
     if (self->columns && self->set && self->ring)
         status = columns_init(self, columns, n_columns, err);
     if (status == RP_OK) {
-        self->chunks = pool_new(sizeof(struct step_chunk) + n_columns * 5, (size_t)4 << 20);
+        self->chunk_bytes = (sizeof(struct step_chunk) + n_columns * 5 + POOL_ALIGNMENT - 1) & -(size_t)POOL_ALIGNMENT;
+        chunk_arena_front_init(&self->chunks, CHUNKS_PER_ARENA * self->chunk_bytes);
         self->raws = pool_new(self->raw_bytes, POOL_KEEP_BYTES);
-        chunk_arena_front_init(&self->arena);
+        chunk_arena_front_init(&self->arena, CHUNK_ARENA_BYTES);
         self->encoded = malloc(self->raw_bytes < CHUNK_ARENA_MAX_PART ? self->raw_bytes + 1 : CHUNK_ARENA_MAX_PART);
-        if (!self->chunks || !self->raws || !self->arena.pool || !self->encoded)
+        if (!self->chunks.pool || !self->raws || !self->arena.pool || !self->encoded)
             status = RP_NO_MEMORY;
     }
     if (status == RP_NO_MEMORY)
@@ -123,6 +125,13 @@ void step_stream_row(const struct step_stream *self, uint32_t column, uint64_t s
     *row = kept[column] ? kept + self->columns[column].history_offset : NULL;
 }
 
+static void put_chunks(struct step_chunk_chain *chain)
+{
+    if (chain->n_chunks > 0)
+        chunk_arena_put(chain->home, chain->n_chunks);
+    chain->n_chunks = 0;
+}
+
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk)
 {
     if (chunk->owns && chunk->arena)
@@ -130,13 +139,24 @@ void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chu
     else if (chunk->owns)
         pool_chain_add(&chain->raws, chunk->data);
     free(chunk->absent);
-    pool_chain_add(&chain->chunks, chunk);
+    if (chunk->home != chain->home)
+        put_chunks(chain);
+    chain->home = chunk->home;
+    chain->n_chunks++;
 }
 
 void step_chunk_chain_put(struct step_chunk_chain *chain)
 {
     pool_chain_put(&chain->raws);
-    pool_chain_put(&chain->chunks);
+    put_chunks(chain);
+    chain->home = NULL;
+}
+
+/* Returns the memory of a chunk. Writing thread. */
+static void drop_chunk(struct step_stream *self, struct step_chunk *chunk)
+{
+    chunk_arena_shrink(&self->chunks, (const uint8_t *)chunk, self->chunk_bytes, 0);
+    chunk_arena_untake(&self->chunks, chunk->home);
 }
 
 /* Frees a chunk that no item needs. Writing thread. */
@@ -149,7 +169,7 @@ static void chunk_free(struct step_stream *self, struct step_chunk *chunk)
         pool_reuse(self->raws, chunk->data);
     }
     free(chunk->absent);
-    pool_reuse(self->chunks, chunk);
+    drop_chunk(self, chunk);
 }
 
 void step_stream_fini(struct step_stream *self)
@@ -163,7 +183,7 @@ void step_stream_fini(struct step_stream *self)
         free(self->columns[i].name);
         codec_scratch_fini(&self->columns[i].scratch);
     }
-    pool_destroy(&self->chunks);
+    chunk_arena_front_fini(&self->chunks);
     pool_destroy(&self->raws);
     chunk_arena_front_fini(&self->arena);
     free(self->history);
@@ -194,21 +214,24 @@ static rp_status chunk_open(struct step_stream *self, rp_error *err)
 {
     if (self->next - self->oldest > self->ring_mask && !ring_grow(self))
         return err_set(err, RP_NO_MEMORY, "no memory for the window");
-    struct step_chunk *chunk = pool_get(self->chunks);
-    struct chunk_arena *arena = NULL;
+    struct chunk_arena *arena = NULL, *home = NULL;
+    struct step_chunk *chunk = (void *)chunk_arena_take(&self->chunks, self->chunk_bytes, &home);
     uint8_t *raw = NULL;
     if (chunk && self->raw_bytes <= CHUNK_ARENA_MAX_PART)
         raw = chunk_arena_take(&self->arena, self->raw_bytes, &arena);
     else if (chunk)
         raw = pool_get(self->raws);
     if (!raw) {
-        if (chunk)
-            pool_reuse(self->chunks, chunk);
+        if (chunk) {
+            chunk->home = home;
+            drop_chunk(self, chunk);
+        }
         return err_set(err, RP_NO_MEMORY, "no memory for a chunk of %zu bytes", self->raw_bytes);
     }
     *chunk = (struct step_chunk){.number = self->next,
                                  .step = self->steps,
                                  .episode = self->episode,
+                                 .home = home,
                                  .arena = arena,
                                  .data = raw,
                                  .in_window = true,

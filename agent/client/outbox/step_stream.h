@@ -14,8 +14,7 @@
 
 struct message;
 
-/* Lies behind the head of its pool's block, so that the first line of the cache is the writing thread's, and the I/O thread writes
- * only to the second. */
+/* The first line of the cache is the writing thread's; the I/O thread writes only to the second. */
 struct step_chunk {
     /* Set by the writing thread before an item refers to the chunk; constant from then on. */
     uint64_t number, step; /* in the stream */
@@ -26,6 +25,7 @@ struct step_chunk {
     struct step_chunk *next;    /* the chunk with number + 1; set when an item spans both */
     struct step_chunk *evicted; /* next in a list of chunks that have left the window */
     uint8_t *absent;            /* [row * columns + column]; NULL: no value is absent */
+    struct chunk_arena *home;   /* the arena that the chunk itself is in */
     struct chunk_arena *arena;  /* the arena that the data is in; NULL: it is a block of its own */
     /* Blocks of chunk_length rows; once they are encoded, one after another: its own, or in the message that carries them. */
     uint8_t *data;
@@ -39,7 +39,7 @@ struct step_chunk {
     /* [columns] sizes, then [columns] codecs */
     uint32_t block_size[];
 };
-_Static_assert(offsetof(struct step_chunk, absent) + POOL_HEAD_BYTES == POOL_ALIGNMENT, "a second line begins here");
+_Static_assert(offsetof(struct step_chunk, arena) == POOL_ALIGNMENT, "the second line begins here");
 
 struct step_column {
     char *name;
@@ -58,9 +58,11 @@ struct step_stream {
     uint32_t n_columns;
     uint32_t chunk_length;
     uint64_t keep_alive;
-    size_t raw_bytes; /* of a full chunk */
-    struct pool *chunks, *raws;
-    struct chunk_arena_front arena; /* for small chunks */
+    size_t raw_bytes;   /* of a full chunk */
+    size_t chunk_bytes; /* whole lines of the cache */
+    struct chunk_arena_front chunks;
+    struct pool *raws;
+    struct chunk_arena_front arena; /* for the data of small chunks */
     uint8_t *encoded;               /* buffer for encoding a small chunk */
     struct step_chunk **ring;       /* chunks oldest .. next - 1, by number */
     uint64_t ring_mask;
@@ -82,7 +84,7 @@ struct step_stream {
 static inline void step_chunk_prefetch(const struct step_chunk *self)
 {
     __builtin_prefetch(self, 0);
-    __builtin_prefetch((const void *)((uintptr_t)self + offsetof(struct step_chunk, absent)), 1);
+    __builtin_prefetch((const void *)((uintptr_t)self + offsetof(struct step_chunk, arena)), 1);
 }
 
 static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
@@ -162,7 +164,9 @@ bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint
 rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk, rp_error *err);
 /* Chunks and their blocks that are to be returned to the stream together. */
 struct step_chunk_chain {
-    struct pool_chain chunks, raws;
+    struct pool_chain raws;
+    struct chunk_arena *home; /* of the chunks */
+    uint32_t n_chunks;
 };
 /* Collects a chunk that has left the window and has no items; step_chunk_chain_put returns it. Any thread. */
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk);
