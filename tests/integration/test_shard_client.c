@@ -496,6 +496,18 @@ static void test_params_of_a_slow_shard(void **state)
     for (uint32_t i = 0; i < SHARDS; i++)
         put_at(f, i, 1, "one");
     take(subscriber, 1, "one");
+
+    /* One shard counts anew, and then all that know the old versions are lost. */
+    put_at(f, client_nearest(f->client), 5, "five");
+    take(subscriber, 5, "five");
+    broker_process_stop(&f->bed.shards[0], SIGKILL);
+    assert_true(process_await(is_degraded, f, WAIT));
+    broker_process_again(&f->bed.shards[0], NULL);
+    assert_true(process_await(is_complete, f, WAIT));
+    for (uint32_t i = 1; i < SHARDS; i++)
+        broker_process_stop(&f->bed.shards[i], SIGKILL);
+    put_at(f, 0, 2, "two");
+    take(subscriber, 2, "two");
     rp_subscriber_destroy(&subscriber);
 }
 

@@ -28,7 +28,7 @@
 struct subscribe_lane {
     struct params_lane lane; /* first */
     bool other;              /* lock: another broker than before, and versions have not begun anew */
-    uint64_t behind;         /* I/O thread: version that the shard had when others had a newer one; 0: none */
+    uint64_t behind;         /* lock: version that the shard had when others had a newer one; 0: none */
 };
 
 struct rp_subscriber {
@@ -182,15 +182,22 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     return INT64_MAX;
 }
 
-/* Other brokers may count from 1 again; if one of them knows the old versions, they go on. Lock held. */
+/* Other brokers may count from 1 again; if a shard that is there knows the old versions, they go on. Lock held. */
 static void look_for_restart(struct rp_subscriber *self)
 {
-    for (uint32_t i = 0; i < self->n_lanes; i++)
+    uint32_t others = 0;
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
         if (self->lanes[i].lane.up && !self->lanes[i].other)
             return;
-    for (uint32_t i = 0; i < self->n_lanes; i++)
+        others += self->lanes[i].lane.up;
+    }
+    if (others == 0)
+        return; /* those that come back tell */
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
         self->lanes[i].other = false;
-    self->newest = 0;
+        self->lanes[i].behind = 0;
+    }
+    self->newest = self->have = 0;
 }
 
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
@@ -199,8 +206,8 @@ static void on_up(struct conn_part *part, const struct conn_hello *hello)
     struct rp_subscriber *self = subscriber_of(lane);
     if (!params_lane_up(&lane->lane, hello))
         return;
-    lane->behind = 0;
     pthread_mutex_lock(&self->link.lock);
+    lane->behind = 0;
     lane->other = true;
     look_for_restart(self);
     if (lane == &self->lanes[self->active])
@@ -208,7 +215,17 @@ static void on_up(struct conn_part *part, const struct conn_hello *hello)
     pthread_mutex_unlock(&self->link.lock);
 }
 
-static const struct conn_part_ops subscriber_ops = {.up = on_up, .down = params_lane_down, .tick = on_tick};
+/* The shard that is lost may have been the last that knew the old versions. */
+static void on_down(struct conn_part *part)
+{
+    struct rp_subscriber *self = subscriber_of((const struct subscribe_lane *)part);
+    params_lane_down(part);
+    pthread_mutex_lock(&self->link.lock);
+    look_for_restart(self);
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+static const struct conn_part_ops subscriber_ops = {.up = on_up, .down = on_down, .tick = on_tick};
 
 /* ---- calls ---- */
 
