@@ -12,8 +12,9 @@
 #include "broker/sample/samples.h"
 #include "proto/wire/wire.h"
 
-/* How many chunks ahead of the copy data is prefetched. */
+/* How many chunks ahead of the copy data is prefetched, and headers, which say how much data there is. */
 #define PREFETCH_AHEAD 6u
+#define HEADERS_AHEAD 16u
 
 /* Copies the needed blocks of a chunk. Returns the end of the copy. */
 static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk, uint8_t *out)
@@ -51,6 +52,7 @@ static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *c
 static void copy_small(const struct reply_build *self, uint8_t *out)
 {
     for (uint32_t i = 0; i < self->n_small; i++) {
+        reply_build_prefetch(self, i + HEADERS_AHEAD);
         if (i + PREFETCH_AHEAD < self->n_small)
             prefetch_chunk(self->chunk[i + PREFETCH_AHEAD]);
         out = copy_needed(self, self->chunk[i], out);

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How many chunks ahead of their use headers are fetched. */
+#define HEADERS_AHEAD 16u
+
 static bool grow(void **array, uint32_t capacity, size_t width)
 {
     void *larger = realloc(*array, (size_t)capacity * width);
@@ -120,12 +123,7 @@ static bool is_large(const struct reply_build *self, struct chunk *chunk)
 /* Moves large chunks behind the small ones, each group in its order. */
 static bool partition_large(struct reply_build *self, uint32_t n_refs)
 {
-    uint32_t n = self->n_chunks, small = 0, n_large = 0;
-    for (uint32_t i = 0; i < n; i++)
-        n_large += is_large(self, self->chunk[i]);
-    self->n_small = n - n_large;
-    if (n_large == 0 || n_large == n)
-        return true;
+    uint32_t n = self->n_chunks, small = 0;
     struct chunk **sorted = malloc(n * sizeof(*sorted));
     uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
     bool ok = sorted && moved;
@@ -142,7 +140,7 @@ static bool partition_large(struct reply_build *self, uint32_t n_refs)
     return ok;
 }
 
-/* Collects the distinct chunks, small ones first. */
+/* Collects the distinct chunks. */
 static bool collect_chunks(struct reply_build *self, const struct picks *picks)
 {
     if (!places_reset(self, picks->n_refs))
@@ -157,7 +155,7 @@ static bool collect_chunks(struct reply_build *self, const struct picks *picks)
         self->chunk_index[i] = *place - 1;
     }
     self->n_chunks = n;
-    return partition_large(self, picks->n_refs);
+    return true;
 }
 
 /* Adds all blocks of a chunk, or the blocks that the layouts need, to the reply. Returns their bytes. */
@@ -192,13 +190,16 @@ static uint32_t add_needed_blocks(struct reply_build *self, struct chunk *chunk)
     return bytes;
 }
 
+/* Collects the blocks of all chunks, and counts the small ones. */
 static bool collect_blocks(struct reply_build *self)
 {
     self->n_blocks = 0;
+    self->n_small = 0;
     self->small_bytes = 0;
     self->alike = true;
     for (uint32_t i = 0; i < self->n_chunks; i++) {
         struct chunk *chunk = self->chunk[i];
+        reply_build_prefetch(self, i + HEADERS_AHEAD);
         if (!blocks_reserve(self, chunk->columns))
             return false;
         uint32_t first = self->n_blocks;
@@ -207,8 +208,9 @@ static bool collect_blocks(struct reply_build *self)
         self->alike = self->alike && full && chunk->columns == self->chunk[0]->columns;
         self->chunk_length[i] = chunk->length;
         self->chunk_blocks[i] = self->n_blocks - first;
-        if (i < self->n_small)
-            self->small_bytes += bytes;
+        bool small = bytes <= OWN_FRAME_BYTES;
+        self->n_small += small;
+        self->small_bytes += small ? bytes : 0;
     }
     return true;
 }
@@ -217,8 +219,12 @@ bool reply_build_collect(struct reply_build *self, const struct layouts *layouts
 {
     if (++self->stamp == 0)
         self->stamp = 1;
-    return reserve(self, picks->n_refs, picks->n) && collect_layouts(self, layouts, picks) &&
-           collect_chunks(self, picks) && collect_blocks(self);
+    if (!reserve(self, picks->n_refs, picks->n) || !collect_layouts(self, layouts, picks) ||
+        !collect_chunks(self, picks) || !collect_blocks(self))
+        return false;
+    if (self->n_small == 0 || self->n_small == self->n_chunks)
+        return true;
+    return partition_large(self, picks->n_refs) && collect_blocks(self);
 }
 
 bool reply_build_same_columns(const struct reply_build *self)

@@ -9,6 +9,8 @@
 /* A chunk with more needed bytes is sent as a frame of its own: a copy would cost more than the frame. */
 #define OWN_FRAME_BYTES (128u << 10)
 
+#define HOT_HEADERS 256u
+
 /* The place of a chunk in the reply. */
 struct reply_place {
     struct chunk *chunk;
@@ -43,6 +45,16 @@ bool reply_build_collect(struct reply_build *self, const struct layouts *layouts
 bool reply_build_same_columns(const struct reply_build *self);
 /* Returns the bytes of a chunk's blocks that the reply needs. */
 uint32_t reply_build_needed_bytes(const struct reply_build *self, struct chunk *chunk);
+/* Prefetches the header of chunk i, if there is one. Picking has fetched it, but in a reply with more than HOT_HEADERS chunks it is
+ * cold again. Inlined always: gcc drops calls of functions that only prefetch. */
+static inline __attribute__((always_inline)) void reply_build_prefetch(const struct reply_build *self, uint32_t i)
+{
+    if (self->n_chunks > HOT_HEADERS && i < self->n_chunks) {
+        const char *at = (const char *)self->chunk[i];
+        __builtin_prefetch(at);
+        __builtin_prefetch(at + 64);
+    }
+}
 static inline bool reply_build_needs(const struct reply_build *self, uint32_t column)
 {
     return self->need[column / 8] >> (column % 8) & 1;
