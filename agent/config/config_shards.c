@@ -6,8 +6,8 @@
 
 #include "agent/config/config.h"
 
-/* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with less,
- * and for the samples of one insert, which the broker itself demands. */
+/* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with
+ * less, and for the samples of one insert, which the broker itself demands. */
 struct room {
     int64_t batch;
     uint32_t shards;

@@ -2,8 +2,8 @@
  *
  * The room agent/ctl owns its commands: show.c (info, why, counters), lists.c (items, sessions), operate.c (item, delete, reset,
  * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint*.c, export.c and key.c (files without a broker), and
- * main.c (the command line), place.c (where the broker is). It uses agent/client/admin for what a broker says, and broker/disk for files. One struct holds the
- * command line; one row in main.c describes each command. */
+ * main.c (the command line), place.c (where the broker is). It uses agent/client/admin for what a broker says, and broker/disk
+ * for files. One struct holds the command line; one row in main.c describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H
 

@@ -66,8 +66,8 @@ void why_explain(const struct why_facts *facts, struct why *out);
 /* True if the cause holds somebody back: the last causes of the list say that nobody is. */
 bool why_limits(enum why_cause cause);
 
-/* Reads the verdict of a run from the text of its status.json, so that nobody who looks at a run judges it again. False: there is none,
- * or it is older than a few seconds: its launcher does not work. */
+/* Reads the verdict of a run from the text of its status.json, so that nobody who looks at a run judges it again. False: there is
+ * none, or it is older than a few seconds: its launcher does not work. */
 bool why_read_status(const char *text, struct why *out);
 
 /* Where a run stands, by its status.json. */

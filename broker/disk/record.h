@@ -181,8 +181,8 @@ struct entry_pick {
     uint64_t table_size;
     uint32_t flags, pad; /* PICK_DISTINCT ... */
 };
-/* PICK_PAID: the limiter was charged before, and has not counted the picks, unless there is PICK_COUNTED, too: its table has no permits.
- * PICK_COUNTED is about the picks of one entry; the others are what the client asked for. */
+/* PICK_PAID: the limiter was charged before, and has not counted the picks, unless there is PICK_COUNTED, too: its table has no
+ * permits. PICK_COUNTED is about the picks of one entry; the others are what the client asked for. */
 enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4, PICK_PAID = 8, PICK_COUNTED = 16 };
 static inline uint32_t pick_flags(bool distinct, bool flexible, bool whole)
 {

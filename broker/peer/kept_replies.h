@@ -1,8 +1,9 @@
-/* Kept replies: the last replies to requests that must not be done twice. A retry gets the kept reply instead of a second execution.
+/* Kept replies: the last replies to requests that must not be done twice. A retry gets the kept reply instead of a second
+ * execution.
  *
- * Permits come far more often than all other requests, and from few clients: they have places of their own, of which a client takes
- * KEPT_OF_CLIENT at most. Of a client with more, the oldest goes; so no client pushes out the permits of another, as long as there are
- * places. The journal is told of each permit that goes, since it counts all replies together. */
+ * Permits come far more often than all other requests, and from few clients: they have places of their own, of which a client
+ * takes KEPT_OF_CLIENT at most. Of a client with more, the oldest goes; so no client pushes out the permits of another, as long
+ * as there are places. The journal is told of each permit that goes, since it counts all replies together. */
 #ifndef BROKER_KEPT_REPLIES_H
 #define BROKER_KEPT_REPLIES_H
 
@@ -49,8 +50,8 @@ struct kept_replies {
 bool kept_replies_reserve(struct kept_replies *self, enum kept_kind kind);
 /* Takes a reserved block of KEPT_REPLY_BYTES. NULL: there is none, or size is too large for it. */
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size);
-/* Keeps a copy of the frame in place of the oldest reply of its kind (a permit: see above), and tells loop's effects. Client 0 is anonymous and cannot retry:
- * its replies are not kept. */
+/* Keeps a copy of the frame in place of the oldest reply of its kind (a permit: see above), and tells loop's effects. Client 0 is
+ * anonymous and cannot retry: its replies are not kept. */
 void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct kept_reply *reply);
 /* NULL: no reply to this request is kept. */
 const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint64_t client, uint64_t id);

@@ -57,7 +57,8 @@ static void refuse(struct waiter *self, rp_status status, const char *text)
     permit_end(self);
 }
 
-/* Charges the limiter, in one record of the journal with the answer. A table without a ratio counts its picks, and not its permits. */
+/* Charges the limiter, in one record of the journal with the answer. A table without a ratio counts its picks, and not its
+ * permits. */
 static void charge(struct table *table, uint32_t n)
 {
     if (!limiter_takes_permits(&table->limiter))

@@ -1,8 +1,9 @@
 /* Samples: from picked items to replies.
  *
- * The room owns the samples that wait for items (waiter.h), their picks (picks.h), the samples that were answered and
- * may be asked for again (kept_samples.h), and what it knows of samplers that wait for all shards (watchers.h). It offers answering (answer.h, reply.h). It uses the loop, parameters,
- * the configuration, tables, peers, and the flags of a pick from the disk format. */
+ * The room owns the samples that wait for items (waiter.h), their picks (picks.h), the samples that were answered and may be
+ * asked for again (kept_samples.h), and what it knows of samplers that wait for all shards (watchers.h). It offers answering
+ * (answer.h, reply.h). It uses the loop, parameters, the configuration, tables, peers, and the flags of a pick from the disk
+ * format. */
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 

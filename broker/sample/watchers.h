@@ -1,6 +1,7 @@
-/* Samplers that wait at no shard: what they wait for is the sum of all shards, such as min_size of a table without a ratio. Each of them
- * asks for the state of its tables again and again, and says then how many items it wants and how many there are in all. They are shown
- * with those who wait here, until they have been silent for WATCHER_NS. The list is bounded: of too many, the newest are known. */
+/* Samplers that wait at no shard: what they wait for is the sum of all shards, such as min_size of a table without a ratio. Each
+ * of them asks for the state of its tables again and again, and says then how many items it wants and how many there are in all.
+ * They are shown with those who wait here, until they have been silent for WATCHER_NS. The list is bounded: of too many, the
+ * newest are known. */
 #ifndef BROKER_WATCHERS_H
 #define BROKER_WATCHERS_H
 

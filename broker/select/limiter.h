@@ -72,15 +72,16 @@ void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
 
-/* True if samples are paid for: over shards a sampler takes permits, which are charged, and its picks are not. Otherwise nobody pays, and
- * every pick counts, wherever it is made. */
+/* True if samples are paid for: over shards a sampler takes permits, which are charged, and its picks are not. Otherwise nobody
+ * pays, and every pick counts, wherever it is made. */
 bool limiter_takes_permits(const struct limiter *self);
 /* True if inserts wait for samples: then an item that leaves before it was sampled reduces the inserts that are possible. */
 bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);
 /* Returns the width between the bounds of the cursor. 0: it has not both. */
 double limiter_span(const struct limiter *self);
-/* Returns the most samples, at most `most`, that are sure to be allowed at once some day, if inserts go on and nobody else samples. */
+/* Returns the most samples, at most `most`, that are sure to be allowed at once some day, if inserts go on and nobody else
+ * samples. */
 uint64_t limiter_most_at_once(const struct limiter *self, uint64_t most);
 uint64_t limiter_size(const struct limiter *self);
 

@@ -1,10 +1,9 @@
-/* Inspects and operates a broker. Each question can also be answered as JSON text, with the names of replay.proto:
- * 64-bit numbers as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings
- * "NaN", "Infinity" and "-Infinity".
+/* Inspects and operates a broker. Each question can also be answered as JSON text, with the names of replay.proto: 64-bit numbers
+ * as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and "-Infinity".
  *
- * A broker of several shards is one broker here: all shards are asked at once, and their answers become one. Counts, sizes, rates,
- * bytes, bounds and cursors are sums; ages and staleness are means over the samples of late. A shard that does not answer holds up the
- * others by a second at most: what only reads leaves it out and names it, what changes something fails and names it. */
+ * A broker of several shards is one broker here: all shards are asked at once, and their answers become one. Counts, sizes,
+ * rates, bytes, bounds and cursors are sums; ages and staleness are means over the samples of late. A shard that does not answer
+ * holds up the others by a second at most: what only reads leaves it out and names it, what changes something fails and names it. */
 #ifndef REPLAY_ADMIN_H
 #define REPLAY_ADMIN_H
 
@@ -142,12 +141,12 @@ RP_API void rp_info_free(rp_info **info);
 /* Gives everything that waits inside the broker, with reasons; free it with rp_waits_free. */
 RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
 RP_API void rp_waits_free(rp_waits **waits);
-/* A cursor of rp_admin_list is a place in the table of a shard, and above these bits the number of the shard. Any place below the size
- * of that table may be given, to look at a part of it. */
+/* A cursor of rp_admin_list is a place in the table of a shard, and above these bits the number of the shard. Any place below the
+ * size of that table may be given, to look at a part of it. */
 #define RP_CURSOR_BITS 40
-/* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to
- * the start of the next page, or to 0 after the last page. The items of shards come one shard after another.
- * RP_UNAVAILABLE from a broker of several shards: the next one does not answer; *cursor is then the start of the one after it, or 0. */
+/* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to the
+ * start of the next page, or to 0 after the last page. The items of shards come one shard after another. RP_UNAVAILABLE from a
+ * broker of several shards: the next one does not answer; *cursor is then the start of the one after it, or 0. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
                                int64_t timeout_ms, rp_error *err);
 /* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys.

@@ -118,8 +118,8 @@ static void write_noise(rp_client *client, const char *table, uint32_t n)
     assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
 }
 
-/* Inside one process, a reply is unread until the client has let go of it. A sampler of two sources that keeps the replies of one until the
- * other answers would wait for ever. */
+/* Inside one process, a reply is unread until the client has let go of it. A sampler of two sources that keeps the replies of one
+ * until the other answers would wait for ever. */
 static void test_large_replies_of_two_sources(void **state)
 {
     (void)state;

@@ -27,9 +27,9 @@ struct gather_answers {
     struct gather_answer of[];
 };
 
-/* Asks and waits: for every shard, but at most a second longer than for the first, and not at all for shards that have been away for a
- * second already. Returns RP_OK if at least one shard has; otherwise the refusal of one, or the reason of the first. Free *out
- * with gather_free; it is NULL after a failure. A broker without shards is asked as ever. */
+/* Asks and waits: for every shard, but at most a second longer than for the first, and not at all for shards that have been away
+ * for a second already. Returns RP_OK if at least one shard has; otherwise the refusal of one, or the reason of the first. Free
+ * *out with gather_free; it is NULL after a failure. A broker without shards is asked as ever. */
 rp_status gather(rp_client *client, const struct gather_plan *plan, struct gather_answers **out, rp_error *err);
 void gather_free(struct gather_answers **self);
 

@@ -128,8 +128,8 @@ static void add_slot(Replay__SlotInfo *into, const Replay__SlotInfo *from)
     into->age_ns = from->age_ns;
 }
 
-/* A publisher puts parameters to all shards: readers of the slowest one get its version. A shard that came back empty may have no slot
- * yet. False: no memory. */
+/* A publisher puts parameters to all shards: readers of the slowest one get its version. A shard that came back empty may have no
+ * slot yet. False: no memory. */
 static bool add_slots(Replay__InfoReply *into, const Replay__InfoReply *from)
 {
     bool ok = true;

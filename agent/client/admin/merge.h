@@ -1,17 +1,17 @@
 /* Puts the answers of all shards together into that of one logical broker.
  *
- * Counts, sizes, rates, bytes, bounds and cursors are sums; ages and staleness are means weighted by the rates of samples; what all shards have in
- * common is there once. Each merge takes the messages out of the answers, and gives one that the caller owns; what every shard
- * has said by itself is in its `shards`, where shards without an answer are named, too. A broker without shards: its message,
- * unchanged. NULL: no memory. */
+ * Counts, sizes, rates, bytes, bounds and cursors are sums; ages and staleness are means weighted by the rates of samples; what
+ * all shards have in common is there once. Each merge takes the messages out of the answers, and gives one that the caller owns;
+ * what every shard has said by itself is in its `shards`, where shards without an answer are named, too. A broker without shards:
+ * its message, unchanged. NULL: no memory. */
 #ifndef AGENT_CLIENT_ADMIN_MERGE_H
 #define AGENT_CLIENT_ADMIN_MERGE_H
 
 #include "agent/client/admin/gather.h"
 
 Replay__Reply *merge_info(struct gather_answers *answers);
-/* Texts get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind "shard". A sampler that waits for all
- * shards is there once, without a shard. */
+/* Texts get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind "shard". A sampler that
+ * waits for all shards is there once, without a shard. */
 Replay__Reply *merge_why(struct gather_answers *answers);
 /* The sum of a reset. */
 Replay__Reply *merge_change(struct gather_answers *answers);

@@ -74,7 +74,8 @@ static bool take_signature(Replay__TableInfo *into, const Replay__TableInfo *fro
     return ok;
 }
 
-/* Ages and staleness are of the samples of late. The limiter does not count them: over shards they are charged where there is room. So the rates are the weights or, when nothing is sampled any more, the items that were. */
+/* Ages and staleness are of the samples of late. The limiter does not count them: over shards they are charged where there is
+ * room. So the rates are the weights or, when nothing is sampled any more, the items that were. */
 static void add_means(Replay__TableInfo *into, const Replay__TableInfo *from)
 {
     bool lately = into->sample_rate + from->sample_rate > 0;

@@ -1,11 +1,11 @@
 /* Batches: their memory, and the decoder that fills them from a reply.
  *
  * The room agent/client/batch turns a reply to sample or fetch into rp_batch objects: batch.c (the object and its pool),
- * batch_layout.c (layouts of a reply), the decoder (batch_decoder.h), and batch_join.c (rows of several batches in one). It uses proto/base and proto/wire, and conn only in
- * batch_reply.c.
+ * batch_layout.c (layouts of a reply), the decoder (batch_decoder.h), and batch_join.c (rows of several batches in one). It uses
+ * proto/base and proto/wire, and conn only in batch_reply.c.
  *
- * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released
- * batches for the next ones, and the buffers that the caller has posted. */
+ * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released batches
+ * for the next ones, and the buffers that the caller has posted. */
 #ifndef AGENT_CLIENT_BATCH_H
 #define AGENT_CLIENT_BATCH_H
 
@@ -138,7 +138,8 @@ void batch_join_drop(struct batch_join **self);
 rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
                      const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
 
-/* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for all, an empty one has 0. */
+/* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for
+ * all, an empty one has 0. */
 void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out);
 /* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
  * that is not positive and finite get 1. */

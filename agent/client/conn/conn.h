@@ -202,8 +202,8 @@ int64_t conn_away_ns(struct conn *self);
 uint32_t conn_shard(const struct conn *self);
 /* Writes "the broker at tcp://..." or "shard 2 at tcp://...". Returns out. */
 const char *conn_title(const struct conn *self, char *out, size_t size);
-/* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... has not answered for 3.2 s" ("does not answer", if it never
- * has), or why the broker is refused, or "" while it is connected. */
+/* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... has not answered for 3.2 s" ("does not answer", if
+ * it never has), or why the broker is refused, or "" while it is connected. */
 void conn_describe(struct conn *self, char *out, size_t size);
 
 /* ---- parts: objects that live on the I/O thread ---- */

@@ -1,6 +1,6 @@
-/* What the I/O thread waits for. zmq_poll asks each socket for its events, up to twice in a wait, and each question is two system calls.
- * This waits for the sockets' descriptors instead. A descriptor is readable while its socket has commands that no call has processed;
- * so a socket that was read until it was empty, and was not used since then, need not be asked. */
+/* What the I/O thread waits for. zmq_poll asks each socket for its events, up to twice in a wait, and each question is two system
+ * calls. This waits for the sockets' descriptors instead. A descriptor is readable while its socket has commands that no call has
+ * processed; so a socket that was read until it was empty, and was not used since then, need not be asked. */
 #include <poll.h>
 #include <stdlib.h>
 

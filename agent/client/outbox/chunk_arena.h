@@ -1,6 +1,6 @@
-/* Memory for chunks and for small chunks' data, allocated one after another: the data of a message is adjacent and can be sent without
- * a copy, and the processor fetches ahead what comes next. The writing thread takes parts and any thread may return them; an arena
- * returns to its pool when it is retired and all its parts are back. */
+/* Memory for chunks and for small chunks' data, allocated one after another: the data of a message is adjacent and can be sent
+ * without a copy, and the processor fetches ahead what comes next. The writing thread takes parts and any thread may return them;
+ * an arena returns to its pool when it is retired and all its parts are back. */
 #ifndef AGENT_CLIENT_CHUNK_ARENA_H
 #define AGENT_CLIENT_CHUNK_ARENA_H
 

@@ -1,13 +1,13 @@
 /* A subscriber: a ParamsGet that waits at the broker, and the newest copy that it has brought.
  *
  * There is at most one request. It is sent when the caller has taken the last copy; the next copy lies ready until the caller
- * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that
- * slow callers get fresh parameters and fast callers do not pay for copies they skip.
+ * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
+ * callers get fresh parameters and fast callers do not pay for copies they skip.
  *
  * With shards there is a lane to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
- * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what the
- * caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become other brokers
- * may versions count from 1 again. */
+ * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what
+ * the caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become
+ * other brokers may versions count from 1 again. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -16,8 +16,9 @@
  * The items that a part owes and cannot give are drawn again over the other parts.
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
- * thread that reads replies and copies rows out of them into batches, unless the caller does that,
- * too. All fields are guarded by the mixer's lock, which is never held while a function of a connection is called that takes a lock. The mixer is counted by its owner, its threads and every request in flight. */
+ * thread that reads replies and copies rows out of them into batches, unless the caller does that, too. All fields are guarded by
+ * the mixer's lock, which is never held while a function of a connection is called that takes a lock. The mixer is counted by its
+ * owner, its threads and every request in flight. */
 #ifndef AGENT_CLIENT_MIXER_IMPL_H
 #define AGENT_CLIENT_MIXER_IMPL_H
 
@@ -247,8 +248,8 @@ bool part_peek(struct part *self, uint32_t n, double share, uint32_t *pieces);
 void part_deal(struct part *self, struct copy *copy);
 /* Copies what was dealt to it; false: there is nothing. Released meanwhile. */
 bool part_copy(struct part *self);
-/* Drops the rows that no batch takes, unless earlier ones are being copied, and those that are on their way: items of one distinct batch
- * could be in another one, too. */
+/* Drops the rows that no batch takes, unless earlier ones are being copied, and those that are on their way: items of one
+ * distinct batch could be in another one, too. */
 void part_drop_rows(struct part *self);
 void part_fini(struct part *self);
 void *part_main(void *arg);
@@ -270,8 +271,8 @@ void plans_pay(struct mixer *self);
 bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
 /* Takes items out of the plans that a part gives, the newest first: they do without them. */
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
-/* The time is over and nothing is under way: the next plan, which there must be, does with what there is. False: a group gives nothing,
- * or a whole batch is not whole. */
+/* The time is over and nothing is under way: the next plan, which there must be, does with what there is. False: a group gives
+ * nothing, or a whole batch is not whole. */
 bool plans_hurry(struct mixer *self);
 /* The same for a call without prefetch. False: there is nothing, and the plan was dropped. */
 bool plans_hurry_call(struct mixer *self);
@@ -285,7 +286,8 @@ double part_weight(const struct part *self);
 void plan_shrink(struct mixer *self, struct plan *plan, uint32_t group, uint32_t count);
 /* Adds up the parts of a group that are there. False: some of them have not told their masses. */
 bool group_sum(const struct mixer *self, const struct group *group, struct group_sum *out);
-/* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for that. */
+/* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for
+ * that. */
 uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
 /* Returns the rows that are there for a group. */
 uint64_t group_rows(const struct mixer *self, const struct group *group);

@@ -14,7 +14,8 @@ static bool is_dealt(enum deal deal)
     return deal == DEAL_PERMITS || deal == DEAL_MASS;
 }
 
-/* True if each distinct batch needs items that were asked for it alone: those of another could come twice. A queue gives each once. */
+/* True if each distinct batch needs items that were asked for it alone: those of another could come twice. A queue gives each
+ * once. */
 static bool is_fresh(const struct part *self)
 {
     return self->mixer->options.distinct && self->known && self->deal != DEAL_QUEUE;
