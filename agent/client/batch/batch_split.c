@@ -6,8 +6,7 @@
 #include "agent/client/batch/batch_decoder.h"
 #include "proto/base/error.h"
 
-#define WIDE 6u   /* arrays of 8 bytes per item */
-#define NARROW 3u /* arrays of 4 bytes per item */
+#define NARROW 3u /* arrays of 4 bytes per item: BATCH_NARROW, length */
 
 static void subset(struct pb_array *array, size_t width, const uint32_t *index, uint32_t n, uint8_t **room)
 {
@@ -22,10 +21,10 @@ static void subset(struct pb_array *array, size_t width, const uint32_t *index, 
 /* Copies the reply's arrays for the items at these indices. The chunks are those of the whole reply. */
 static void part_arrays(struct wire_sampled *part, const uint32_t *index, uint32_t n, uint8_t *room)
 {
-    struct pb_array *const wide[WIDE] = {&part->key,    &part->priority, &part->probability,
-                                         &part->age_ns, &part->policy,   &part->step};
+    struct pb_array *const wide[BATCH_WIDE] = {&part->key,    &part->priority, &part->probability,
+                                               &part->age_ns, &part->policy,   &part->step};
     struct pb_array *const narrow[NARROW] = {&part->times_sampled, &part->session, &part->length};
-    for (uint32_t k = 0; k < WIDE; k++)
+    for (uint32_t k = 0; k < BATCH_WIDE; k++)
         subset(wide[k], 8, index, n, &room);
     for (uint32_t k = 0; k < NARROW; k++)
         subset(narrow[k], 4, index, n, &room);
@@ -91,7 +90,7 @@ rp_status batch_split(struct batch_decoder *self, const struct wire_sampled *vie
     struct batch_vec items = self->items;
     self->items = self->all_items;
     self->all_items = items;
-    size_t bytes = 8 + (size_t)view->n_items * (4 + WIDE * 8 + NARROW * 4);
+    size_t bytes = 8 + (size_t)view->n_items * (4 + BATCH_WIDE * 8 + NARROW * 4);
     if (!batch_vec_reserve(&self->items, view->n_items, sizeof(struct batch_item)) ||
         !batch_vec_reserve(&self->arrays, bytes, 1))
         return batch_no_memory(err);

@@ -58,9 +58,9 @@ static uint32_t add_parts(struct conn_poll *self, const struct conn *conn, bool 
 
 static int wait_ms(int64_t until_ns)
 {
-    int64_t left = until_ns == INT64_MAX ? -1 : until_ns - conn_now();
     if (until_ns == INT64_MAX)
         return -1;
+    int64_t left = until_ns - conn_now();
     if (left <= 0)
         return 0;
     return left / NS_PER_MS >= MOST_MS ? MOST_MS : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
