@@ -97,7 +97,7 @@ class Sampler(_core.Sampler):
     ...             key = writer.item(table)
     ...     with replaybus.Sampler([(client, "replay"), (client, "demonstrations", 0.25)], 400) as sampler:
     ...         batch = sampler.next(10)
-    ...     50 < batch.source.sum() < 150
+    ...     50 < int(batch.source.sum()) < 150
     True
     """
 
