@@ -26,7 +26,7 @@
 
 static struct broker_config config;
 
-static void read_config(const char *yaml)
+static void load(const char *yaml)
 {
     char problems[2000];
     if (!embed_read_config(yaml, &config, problems, sizeof problems))
@@ -39,7 +39,7 @@ static void become(const char *keys, int shard)
     char yaml[2000];
     rp_error err = {0};
     snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
-    read_config(yaml);
+    load(yaml);
     config.shard = shard; /* as the parent of several processes says, or the file */
     if (config_become_shard(&config, &err) != RP_OK)
         fail_msg("%s", err.text);
@@ -165,7 +165,7 @@ static void the_hash_covers_tables_and_count_alone(void **state)
     for (uint32_t i = 0; i < 5; i++) {
         rp_error err = {0};
         snprintf(yaml, sizeof yaml, "shards: 2\ntables: [{name: a, %s}]\n", tables[i]);
-        read_config(yaml);
+        load(yaml);
         config.shard = 0;
         assert_int_equal(config_become_shard(&config, &err), RP_OK);
         hashes[i] = config.settings;
@@ -214,9 +214,9 @@ static void what_shards_cannot_do_is_refused(void **state)
         if (!strstr(problems, rows[i].place))
             fail_msg("%s\nsays\n%s", rows[i].yaml, problems);
     }
-    read_config("shards: 3\nhttp: 127.0.0.1:7597\ningest: ipc:///tmp/i:7600\nevents: tcp://*:7609\ntables: [{name: a}]\n");
+    load("shards: 3\nhttp: 127.0.0.1:7597\ningest: ipc:///tmp/i:7600\nevents: tcp://*:7609\ntables: [{name: a}]\n");
     end();
-    read_config("shards: 4\ntables: [{name: a, remover: min_heap, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
+    load("shards: 4\ntables: [{name: a, remover: min_heap, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
          "8, "
          "min_size: 100, error_buffer: 32}}]\n");
     end();
@@ -244,14 +244,14 @@ static void a_count_and_a_list_read_back(void **state)
         char yaml[200], *text = NULL, want[100];
         size_t size;
         snprintf(yaml, sizeof yaml, "shards: %s\ntables: [{name: a}]\n", values[i]);
-        read_config(yaml);
+        load(yaml);
         FILE *file = open_memstream(&text, &size);
         schema_print(&broker_schema, &config, file);
         fclose(file);
         snprintf(want, sizeof want, "\nshards: %s\n", values[i]);
         assert_non_null(strstr(text, want));
         end();
-        read_config(text);
+        load(text);
         assert_int_equal(config_shards(&config), i ? 2 : 7);
         assert_true((config_shard_endpoint(&config, 1) != NULL) == (i == 1));
         end();
@@ -329,7 +329,7 @@ static rp_status folder_at(const char *keys, const char *folder)
 {
     char yaml[2000];
     snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
-    read_config(yaml);
+    load(yaml);
     rp_status status = config_check_folder(&config, tempdir_at(folder), NULL);
     end();
     return status;
@@ -366,7 +366,7 @@ static void tables_of_other_shards_are_refused(void **state)
     assert_int_equal(folder_of("shards: 3\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\ncheckpoint: {load: none}\n"), RP_OK);
     /* A start that fails before all shards have written is one of all shards. */
-    read_config("shards: 3\n" TABLES);
+    load("shards: 3\n" TABLES);
     config_make_parts(&config, tempdir_at("new/tables"));
     end();
     write_file("new/tables/shard-0/segment-00000001.replay");
