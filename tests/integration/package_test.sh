@@ -3,8 +3,8 @@
 # leaves nothing behind.
 set -euo pipefail
 : "${RP_BUILD_DIR:?}" "${RP_VERSION:?}"
-if [ -n "${RP_SANITIZE:-}" ] || ! command -v dpkg-shlibdeps help2man >/dev/null || [ "$(id -u)" != 0 ]; then
-    echo "skipped: packages are made of plain builds, by root, with dpkg-dev and help2man"
+if [ -n "${RP_SANITIZE:-}" ] || ! type dpkg-shlibdeps help2man file >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then
+    echo "skipped: packages are made of plain builds, by root, with dpkg-dev, help2man and file"
     exit 77
 fi
 
