@@ -1,7 +1,9 @@
 /* A client of several shards against real brokers: finding them, losing them, and calls that go to one of them or to all. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -511,6 +513,103 @@ static void test_params_of_a_slow_shard(void **state)
     rp_subscriber_destroy(&subscriber);
 }
 
+/* A get does not go back either. Shard 0 knows whether versions count anew. */
+static void test_get_of_a_slow_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    put_at(f, 0, 7, "seven");
+    for (uint32_t i = 1; i < SHARDS; i++)
+        put_at(f, i, 6, "six");
+    while (client_nearest(f->client) != 2)
+        (void)client_move_nearest(f->client, client_nearest(f->client));
+    assert_int_equal(rp_params_get(f->client, "policy", 7, 0, &params, &err), RP_DEADLINE_EXCEEDED);
+    ok(rp_params_get(f->client, "policy", 5, 0, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->version, 6);
+    rp_params_release(&params);
+    ok(rp_params_get(f->client, "policy", 9, 0, &params, &err), &err); /* nobody has more than 7 */
+    assert_int_equal(rp_params_slot(params, 0)->version, 7);
+    rp_params_release(&params);
+}
+
+#define PUBLISHERS 4u
+#define PUTS 50u
+
+struct rivals {
+    atomic_uint next, running;
+    struct rival {
+        struct rivals *all;
+        rp_client *client;
+    } rivals[PUBLISHERS];
+};
+
+/* Publishes blocks that nobody else publishes, half of them through a publisher. */
+static void *rival_run(void *ctx)
+{
+    struct rival *self = ctx;
+    rp_error err = {0};
+    rp_publisher *publisher = rp_publisher_new(self->client, "policy", &err);
+    bool good = publisher != NULL;
+    for (uint32_t i = 0; i < PUTS && good; i++) {
+        uint32_t block = atomic_fetch_add(&self->all->next, 1);
+        good = i % 2 ? rp_params_put(self->client, "policy", &block, sizeof block, WAIT, NULL, &err) == RP_OK
+                     : rp_publisher_put(publisher, &block, sizeof block, &err) == RP_OK &&
+                           rp_publisher_flush(publisher, WAIT, NULL, &err) == RP_OK;
+    }
+    good = rp_publisher_destroy(&publisher, WAIT, &err) == RP_OK && good;
+    atomic_fetch_sub(&self->all->running, 1);
+    return good ? NULL : ctx;
+}
+
+/* Takes what was read and releases it. Returns 1 if its version is not newer, or its block was seen before. */
+static uint32_t see(rp_params **params, uint64_t *last, bool seen[])
+{
+    const rp_param *slot = rp_params_slot(*params, 0);
+    uint32_t block;
+    memcpy(&block, slot->data, sizeof block);
+    uint32_t wrong = slot->version <= *last || seen[block];
+    *last = slot->version;
+    seen[block] = true;
+    rp_params_release(params);
+    return wrong;
+}
+
+/* Every put makes one version, and no block comes back after another one, whoever reads it and where. */
+static void test_rival_publishers(void **state)
+{
+    struct fixture *f = *state;
+    struct rivals all = {.running = PUBLISHERS};
+    static bool seen[2][PUBLISHERS * PUTS];
+    uint64_t last[2] = {0};
+    uint32_t wrong = 0;
+    rp_error err = {0};
+    pthread_t threads[PUBLISHERS];
+    rp_params *params = NULL;
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_non_null(subscriber);
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        all.rivals[i] = (struct rival){&all, connect_to(f->bed.services[i % SHARDS])};
+        assert_int_equal(pthread_create(&threads[i], NULL, rival_run, &all.rivals[i]), 0);
+    }
+    while (atomic_load(&all.running)) {
+        if (rp_subscriber_take(subscriber, 5, &params, &err) == RP_OK)
+            wrong += see(&params, &last[0], seen[0]);
+        if (rp_params_get(f->client, "policy", last[1], 0, &params, &err) == RP_OK)
+            wrong += see(&params, &last[1], seen[1]);
+        (void)client_move_nearest(f->client, client_nearest(f->client));
+    }
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+        rp_client_destroy(&all.rivals[i].client);
+    }
+    rp_subscriber_destroy(&subscriber);
+    expect_version(f, (uint64_t)PUBLISHERS * PUTS);
+    assert_int_equal(wrong, 0);
+}
+
 /* ---- shard 0 ---- */
 
 static void test_counters(void **state)
@@ -641,6 +740,8 @@ int main(void)
         CASE(test_params),
         CASE(test_params_at_one),
         CASE(test_params_of_a_slow_shard),
+        CASE(test_get_of_a_slow_shard),
+        CASE(test_rival_publishers),
         CASE(test_changes),
         CASE(test_lost_shard),
         cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
