@@ -100,7 +100,7 @@ static int is_alone(void *ctx)
 }
 
 /* Inserts items, an episode for each, and gives their keys. Every shard gets some. */
-static void insert(rp_client *client, uint64_t keys[ITEMS])
+static void insert(rp_client *client, const char *table, uint64_t keys[ITEMS])
 {
     rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
     rp_error err = {0};
@@ -111,7 +111,7 @@ static void insert(rp_client *client, uint64_t keys[ITEMS])
     for (uint32_t i = 0; i < ITEMS; i++) {
         const void *value = &i;
         ok(rp_writer_append(writer, &value, WAIT, &err), &err);
-        ok(rp_writer_item_last(writer, "replay", 1, 1, WAIT, &keys[i], &err), &err);
+        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, &keys[i], &err), &err);
         ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
         counts[client_shard_of(client, keys[i])]++;
     }
@@ -259,7 +259,7 @@ static void test_changes(void **state)
     rp_change change;
     uint64_t keys[ITEMS];
     double priorities[ITEMS];
-    insert(f->client, keys);
+    insert(f->client, "replay", keys);
     for (uint32_t i = 0; i < ITEMS; i++)
         priorities[i] = 1 + i;
     ok(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err), &err);
@@ -295,7 +295,7 @@ static void test_lost_shard(void **state)
     rp_change change;
     uint64_t keys[ITEMS], of_lost = 0;
     double priorities[ITEMS];
-    insert(f->client, keys);
+    insert(f->client, "replay", keys);
     for (uint32_t i = 0; i < ITEMS; i++) {
         priorities[i] = 2;
         of_lost += client_shard_of(f->client, keys[i]) == 2;
@@ -610,6 +610,43 @@ static void test_rival_publishers(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* ---- time-outs ---- */
+
+/* A sampler that waits for a silent shard names that shard, and nothing that other shards wait for. */
+static void test_silent_shard_is_named(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    static const char both[] =
+        "  - {name: ratio, max_size: 3000, limiter: {kind: sample_to_insert_ratio, "
+        "samples_per_insert: 4, min_size: 30, error_buffer: 3000}}\n"
+        "  - {name: queue, max_size: 3000, max_times_sampled: 1, sampler: fifo, limiter: queue}\n";
+    static const char *const sources[] = {"ratio", "queue"};
+    uint64_t keys[ITEMS];
+    shardbed_start(&f->bed, SHARDS, both, NULL);
+    f->client = connect_to(f->bed.services[0]);
+    for (uint32_t t = 0; t < 2; t++) {
+        insert(f->client, sources[t], keys);
+        rp_sampler_defaults(&options);
+        options.batch_size = 50;
+        rp_sampler *sampler = rp_sampler_new(f->client, sources[t], &options, &err);
+        assert_non_null(sampler);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_release(&batch);
+        kill(f->bed.shards[2].pid, SIGSTOP);
+        while (rp_sampler_next(sampler, &batch, 300, &err) == RP_OK)
+            rp_batch_release(&batch);
+        kill(f->bed.shards[2].pid, SIGCONT);
+        assert_int_equal(err.status, RP_DEADLINE_EXCEEDED);
+        if (!strstr(err.text, "shard 2 does not answer") || strstr(err.text, "on all shards") ||
+            strstr(err.text, "more insert"))
+            fail_msg("%s", err.text);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
 /* ---- shard 0 ---- */
 
 static void test_counters(void **state)
@@ -744,6 +781,7 @@ int main(void)
         CASE(test_rival_publishers),
         CASE(test_changes),
         CASE(test_lost_shard),
+        cmocka_unit_test_setup_teardown(test_silent_shard_is_named, setup_none, teardown),
         cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
         CASE(test_counters),
         CASE(test_fork),
