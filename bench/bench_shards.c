@@ -355,6 +355,11 @@ int command_shards(struct options *options)
     if (!options->processes)
         options->processes = 1;
     uint32_t processes = options->processes;
+    if (options->shards * (processes + 1) > MOST_MEMBERS) {
+        fprintf(stderr, "replay-bench: %u shards with %u clients each are more than %u processes\n", options->shards,
+                processes, MOST_MEMBERS);
+        return 2;
+    }
     options_settle(options);
     options->processes = processes;
     report_begin(options, "shards");

@@ -1,6 +1,7 @@
 /* The thin writers of a process: one session and one PUSH socket each. They keep nothing to be sent again: a lost
  * message ends the run. Their notices come through one DEALER with as many connections, which HELLOs go out on in
  * turn. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -327,9 +328,9 @@ static bool pace_allows(struct pace *self, uint32_t n)
         return true;
     struct clock clock = clock_system();
     int64_t now_ns = clock_now(&clock);
-    double most = self->rate * 0.02; /* a burst of 20 ms */
+    double most = fmax(self->rate * 0.02, n); /* a burst of 20 ms, and at least a message */
     self->owed += self->rate * (double)(now_ns - self->last_ns) * 1e-9;
-    self->owed = self->owed > most ? most : self->owed;
+    self->owed = fmin(self->owed, most);
     self->last_ns = now_ns;
     self->held = self->owed < n;
     if (!self->held)

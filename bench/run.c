@@ -116,6 +116,10 @@ static bool add_member(const struct options *options, struct party *party, enum 
     if (!load)
         return false;
     load->connections = connections;
+    if (party->n_members == MOST_MEMBERS) {
+        fprintf(stderr, "replay-bench: more than %u processes at one broker\n", MOST_MEMBERS);
+        return false;
+    }
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
     member->groups = work == WORK_IDLE                             ? GROUP_WATCH

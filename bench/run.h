@@ -7,7 +7,8 @@
 #include "bench/load.h"
 #include "bench/options.h"
 
-#define MOST_MEMBERS 64u
+/* Enough for 32 shards, with two actors each and one learner. */
+#define MOST_MEMBERS 128u
 
 /* Load generators of a party: writers, samplers and updaters ("askers"), and those who only look. A bit each. */
 enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_WATCH = 4 };

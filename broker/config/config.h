@@ -9,6 +9,7 @@
 #include "broker/select/limiter.h"
 #include "proto/config/schema.h"
 #include "proto/keys/allow.h"
+#include "replay/plugin.h"
 
 enum security_mode { SECURITY_AUTO, SECURITY_NONE, SECURITY_CURVE };
 
@@ -146,10 +147,12 @@ rp_status config_check_folder(const struct broker_config *config, const char *fo
 void config_make_parts(const struct broker_config *config, const char *folder);
 /* Reports what shards cannot do. */
 void config_check_shards(const struct broker_config *config, struct schema_report *report);
+/* True if shards can divide the table's sampler: it has a mass, or the table is a queue, of which each shard has a part. */
+bool config_sampler_divides(const struct table_config *table, const rp_selector_ops *sampler);
 /* The sentence about a sampler, whose name it takes, that shards cannot use. */
 #define CONFIG_NO_MASS                                                                                                 \
     "the sampler '%s' cannot be used over shards: it has no mass by which a batch could be divided among them. Use "   \
-    "uniform, prioritized or fifo"
+    "uniform or prioritized, or fifo with the limiter queue"
 
 /* Reports an endpoint that cannot be bound. */
 void config_check_endpoint(const char *key, const char *endpoint, struct schema_report *report);

@@ -29,9 +29,11 @@ const char *config_shard_endpoint(const struct broker_config *config, uint32_t s
 
 /* ---- parts of the settings ---- */
 
-static int64_t part_of(int64_t whole, uint32_t shards)
+/* The parts of all shards add up to the whole, unless that is smaller than the number of shards: 0 often means "no bound". */
+static int64_t part_of(int64_t whole, uint32_t shards, uint32_t shard)
 {
-    return whole / shards + (whole % shards != 0);
+    int64_t part = whole / shards + (shard < whole % shards);
+    return part == 0 && whole > 0 ? 1 : part;
 }
 
 static double bound_of(double whole, uint32_t shards)
@@ -39,8 +41,8 @@ static double bound_of(double whole, uint32_t shards)
     return fabs(whole) >= NO_BOUND ? whole : whole / shards;
 }
 
-/* The parts of all shards add up to the whole, so some may be 0: a table over shards needs no more items than one broker's. */
-static double min_size_of(double whole, uint32_t shards, uint32_t shard)
+/* The parts add up to the whole, so some may be 0: a table over shards needs no more items than one broker's. */
+static double items_of(double whole, uint32_t shards, uint32_t shard)
 {
     return floor(whole / shards) + (shard < fmod(whole, shards) ? 1 : 0);
 }
@@ -48,10 +50,10 @@ static double min_size_of(double whole, uint32_t shards, uint32_t shard)
 static void divide_table(struct table_config *table, uint32_t shards, uint32_t shard)
 {
     struct limiter_section *limiter = &table->limiter;
-    table->max_size = part_of(table->max_size, shards);
-    table->max_bytes = part_of(table->max_bytes, shards);
-    limiter->min_size = min_size_of(limiter->min_size, shards, shard);
-    limiter->size = ceil(limiter->size / shards);
+    table->max_size = part_of(table->max_size, shards, shard);
+    table->max_bytes = part_of(table->max_bytes, shards, shard);
+    limiter->min_size = items_of(limiter->min_size, shards, shard);
+    limiter->size = items_of(limiter->size, shards, shard);
     limiter->min_diff = bound_of(limiter->min_diff, shards);
     limiter->max_diff = bound_of(limiter->max_diff, shards);
     if (limiter->error_buffer >= 0)
@@ -60,6 +62,7 @@ static void divide_table(struct table_config *table, uint32_t shards, uint32_t s
 
 static void divide(struct broker_config *config, uint32_t shards)
 {
+    uint32_t shard = (uint32_t)config->shard;
     int64_t *const parts[] = {
         &config->memory_limit,       &config->ingest_budget,
         &config->journal_max,        &config->storage_memory,
@@ -68,9 +71,9 @@ static void divide(struct broker_config *config, uint32_t shards)
     };
     struct table_config *tables = config->tables.data;
     for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        *parts[i] = part_of(*parts[i], shards);
+        *parts[i] = part_of(*parts[i], shards, shard);
     for (uint32_t i = 0; i < config->tables.count; i++)
-        divide_table(&tables[i], shards, (uint32_t)config->shard);
+        divide_table(&tables[i], shards, shard);
 }
 
 /* ---- endpoints and folders ---- */
@@ -338,6 +341,10 @@ static void check_limiter(const struct table_config *table, uint32_t shards, con
     double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
     if (table->limiter.kind == LIMITER_QUEUE && size < shards)
         schema_problem(report, at, "a queue of %.0f items cannot be divided among %u shards", size, shards);
+    else if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
+        schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
+                       table->max_size < shards ? "max_size" : "max_bytes",
+                       (long long)(table->max_size < shards ? table->max_size : table->max_bytes), shards);
     if (!check_room(&table->limiter, shards, at, report))
         return;
     divide_table(&part, shards, shards - 1); /* the smallest part */
@@ -347,6 +354,11 @@ static void check_limiter(const struct table_config *table, uint32_t shards, con
         config.size = (double)part.max_size;
     if (limiter_init(&limiter, &config, &err) != RP_OK)
         schema_problem(report, at, "each of %u shards has its part of the limiter, and there: %s", shards, err.text);
+}
+
+bool config_sampler_divides(const struct table_config *table, const rp_selector_ops *sampler)
+{
+    return sampler->mass || (sampler == &selector_fifo && table->limiter.kind == LIMITER_QUEUE);
 }
 
 void config_check_shards(const struct broker_config *config, struct schema_report *report)
@@ -372,7 +384,7 @@ void config_check_shards(const struct broker_config *config, struct schema_repor
         snprintf(path, sizeof path, "tables[%u]", i);
         snprintf(at, sizeof at, "%s.sampler", path);
         const rp_selector_ops *ops = tables[i].sampler.kind ? selector_builtin(tables[i].sampler.kind) : NULL;
-        if (ops && !ops->mass)
+        if (ops && !config_sampler_divides(&tables[i], ops))
             schema_problem(report, at, CONFIG_NO_MASS, tables[i].sampler.kind);
         check_limiter(&tables[i], shards, path, report);
     }

@@ -125,13 +125,6 @@ static uint32_t list_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
     return got;
 }
 
-/* The oldest items of all shards leave in about the order in which they came. */
-static double fifo_mass(void *state, uint32_t n)
-{
-    (void)state;
-    return n;
-}
-
 const rp_selector_ops selector_fifo = {
     .name = "fifo",
     .create = fifo_create,
@@ -141,7 +134,6 @@ const rp_selector_ops selector_fifo = {
     .remove = list_remove,
     .pick = list_pick,
     .pick_distinct = list_pick_distinct,
-    .mass = fifo_mass,
 };
 
 const rp_selector_ops selector_lifo = {

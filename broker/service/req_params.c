@@ -195,10 +195,21 @@ static rp_status put_check(const struct request *request, const Replay__ParamsPu
     return RP_OK;
 }
 
+/* With both numbers a put gives its own block, which may have been replaced since, a higher version. */
+static rp_status put_check_own(const struct params *params, const Replay__ParamsPut *ask, rp_error *err)
+{
+    uint64_t version = params_version(params, ask->name);
+    if (!ask->version || !ask->above || version == ask->version)
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "slot '%.64s' has version %" PRIu64 ": that of version %" PRIu64 " was replaced", ask->name, version,
+                   ask->version);
+}
+
 /* Returns the version that a put makes; the slot's present one if the put is not newer. */
 static uint64_t put_version(const struct param_slot *slot, const Replay__ParamsPut *ask)
 {
-    if (ask->version)
+    if (ask->version && !ask->above)
         return ask->version > slot->version ? ask->version : slot->version;
     return (ask->above > slot->version ? ask->above : slot->version) + 1;
 }
@@ -207,6 +218,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
 {
     const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
     RP_TRY(put_check(request, ask, err));
+    RP_TRY(put_check_own(service->params, ask, err));
     struct param_slot *slot = params_make_slot(service->params, ask->name);
     if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
         return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");

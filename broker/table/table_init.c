@@ -89,7 +89,7 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
         limiter.size = (double)config->max_size;
     RP_TRY(limiter_init(&self->limiter, &limiter, err));
     RP_TRY(selector_find(self, config->sampler.kind, &self->sampler_ops, err));
-    if (config_shards(self->tables->config) > 1 && !self->sampler_ops->mass)
+    if (config_shards(self->tables->config) > 1 && !config_sampler_divides(config, self->sampler_ops))
         return err_set(err, RP_UNSUPPORTED, CONFIG_NO_MASS, config->sampler.kind);
     RP_TRY(selector_find(self, config->remover.kind, &self->remover_ops, err));
     RP_TRY(signature_init(self, err));

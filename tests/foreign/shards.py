@@ -13,7 +13,7 @@ from generated import pb
 from service import NoAnswer, ReplayError, Service
 
 PERMITS, MASS, QUEUE = range(3)  # PermitReply.deal
-DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE = 4, 11, 12
+DEADLINE_EXCEEDED, FAILED_PRECONDITION, CANCELLED, UNAVAILABLE = 4, 6, 11, 12
 SILENT = 1.0    # seconds without an answer after which a shard is away
 CHOOSE_MS = 50  # milliseconds that a permit waits at a shard before the choice is made again
 
@@ -73,12 +73,20 @@ class Shards:
         """Counters live at shard 0, and so does reduce."""
         return self.services[0].counter(name, add)
 
-    def put(self, name, data, above=0, away=()):
+    def put(self, name, data, away=()):
         """Shard 0 gives the version, all others get the block with it, but for those that are away: the next block is for them."""
-        version = self._put(0, data, pb.ParamsPut(name=name, above=above))
+        version = self._put(0, data, pb.ParamsPut(name=name))
         others = [s for s in range(1, len(self.services)) if s not in away]
-        newest = max([self._put(s, data, pb.ParamsPut(name=name, version=version)) for s in others], default=version)
-        return version if newest == version else self.put(name, data, newest, away)  # shard 0 had lost its count
+        while True:
+            newest = max([self._put(s, data, pb.ParamsPut(name=name, version=version)) for s in others], default=version)
+            if newest == version:
+                return version
+            try:  # has shard 0 lost its count?
+                version = self._put(0, data, pb.ParamsPut(name=name, version=version, above=newest))
+            except ReplayError as error:
+                if error.status != FAILED_PRECONDITION:
+                    raise
+                return version  # no: a later put was faster
 
     def _put(self, shard, data, body):
         return self.services[shard].ask("params_put", body, [data])[0].params.slots[0].version

@@ -23,9 +23,9 @@ with open(path) as file:
 assert found["command"] == name, found["command"]
 assert found["quick"] is True and found["repeats"] >= 1
 assert found["rows"], "no rows"
-if name in ("mixed", "agent", "checkpoint"):
+if name in ("mixed", "agent", "checkpoint", "shards"):
     ratios = [row for row in found["rows"] if "ratio" in row]
-    assert len(ratios) == {"mixed": 3, "agent": 4, "checkpoint": 3}[name], "a ratio is missing"
+    assert len(ratios) == {"mixed": 3, "agent": 4, "checkpoint": 3, "shards": 1}[name], "a ratio is missing"
     assert all(row["value"] >= 0 for row in found["rows"] if "value" in row)
 else:
     ratios = found["rows"]
@@ -66,6 +66,7 @@ if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentatio
     check sample sample --size 400000
     check update update --client library
     check clients clients --clients 12
+    check shards shards --shards 6 --only half # so many shards that an actor's share of the rate is small
 fi
 
 for command in "" insert sample update mixed clients idle agent tree env; do

@@ -260,6 +260,8 @@ def parameters_are_everywhere_and_counters_at_shard_0(world):
         (slot, data), = service.get(["policy"])
         equal((slot.version, data), (versions[-1], b"2"))
     equal(shards.get(["policy"])[0][1], b"2")
+    shards.services[1].ask("params_put", pb.ParamsPut(name="policy", version=versions[-1] + 9), [b"of a shard 0 that was"])
+    equal(shards.put("policy", b"3"), versions[-1] + 10)
     value = shards.counter("steps", 5)
     equal((Shards(world.endpoints[2]).counter("steps"), shards.services[1].counter("steps")), (value, 0))
 

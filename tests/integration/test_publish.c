@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "agent/client/conn/client.h"
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/params.h"
@@ -199,6 +200,54 @@ static void test_stop_under_way(void **state)
     kill(f->broker.pid, SIGCONT);
 }
 
+struct cutter {
+    struct conn_part part; /* first */
+    struct conn *conn;
+    bool done;
+};
+
+static void cutter_ignore(struct conn_part *part)
+{
+    (void)part;
+}
+
+static void cutter_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    (void)part;
+    (void)hello;
+}
+
+/* Breaks the connection off once. */
+static int64_t cutter_tick(struct conn_part *part, int64_t now_ns)
+{
+    struct cutter *self = (struct cutter *)part;
+    (void)now_ns;
+    if (!self->done)
+        conn_reset(self->conn, "the test breaks it off");
+    self->done = true;
+    return INT64_MAX;
+}
+
+static const struct conn_part_ops cutter_ops = {.up = cutter_up, .down = cutter_ignore, .tick = cutter_tick};
+
+/* A put whose answer is lost is repeated, and makes one version. */
+static void test_put_once(void **state)
+{
+    struct fixture *f = *state;
+    struct cutter cutter = {.part.ops = &cutter_ops, .conn = client_conn(f->client)};
+    uint64_t version = 0;
+    kill(f->broker.pid, SIGSTOP);
+    put(f, 1);
+    await((struct await){.f = f, .puts = 1, .waits = -1});
+    conn_attach(cutter.conn, &cutter.part);
+    kill(f->broker.pid, SIGCONT);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    conn_detach(cutter.conn, &cutter.part);
+    assert_true(cutter.done);
+    assert_int_equal(published(f).puts, 2);
+    assert_int_equal(version, 1);
+}
+
 /* What was given while there is no broker reaches the next one. */
 static void test_put_without_broker(void **state)
 {
@@ -337,7 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_newest_wins),        CASE(test_error_at_next_call), CASE(test_stop_under_way),
         CASE(test_put_without_broker), CASE(test_looks_cost_nothing), CASE(test_versions),
-        CASE(test_restart_under_poll), CASE(test_additions),
+        CASE(test_restart_under_poll), CASE(test_put_once),           CASE(test_additions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
 /* A client of several shards against real brokers: finding them, losing them, and calls that go to one of them or to all. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -98,7 +100,7 @@ static int is_alone(void *ctx)
 }
 
 /* Inserts items, an episode for each, and gives their keys. Every shard gets some. */
-static void insert(rp_client *client, uint64_t keys[ITEMS])
+static void insert(rp_client *client, const char *table, uint64_t keys[ITEMS])
 {
     rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
     rp_error err = {0};
@@ -109,7 +111,7 @@ static void insert(rp_client *client, uint64_t keys[ITEMS])
     for (uint32_t i = 0; i < ITEMS; i++) {
         const void *value = &i;
         ok(rp_writer_append(writer, &value, WAIT, &err), &err);
-        ok(rp_writer_item_last(writer, "replay", 1, 1, WAIT, &keys[i], &err), &err);
+        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, &keys[i], &err), &err);
         ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
         counts[client_shard_of(client, keys[i])]++;
     }
@@ -257,7 +259,7 @@ static void test_changes(void **state)
     rp_change change;
     uint64_t keys[ITEMS];
     double priorities[ITEMS];
-    insert(f->client, keys);
+    insert(f->client, "replay", keys);
     for (uint32_t i = 0; i < ITEMS; i++)
         priorities[i] = 1 + i;
     ok(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err), &err);
@@ -293,7 +295,7 @@ static void test_lost_shard(void **state)
     rp_change change;
     uint64_t keys[ITEMS], of_lost = 0;
     double priorities[ITEMS];
-    insert(f->client, keys);
+    insert(f->client, "replay", keys);
     for (uint32_t i = 0; i < ITEMS; i++) {
         priorities[i] = 2;
         of_lost += client_shard_of(f->client, keys[i]) == 2;
@@ -511,6 +513,140 @@ static void test_params_of_a_slow_shard(void **state)
     rp_subscriber_destroy(&subscriber);
 }
 
+/* A get does not go back either. Shard 0 knows whether versions count anew. */
+static void test_get_of_a_slow_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_params *params = NULL;
+    put_at(f, 0, 7, "seven");
+    for (uint32_t i = 1; i < SHARDS; i++)
+        put_at(f, i, 6, "six");
+    while (client_nearest(f->client) != 2)
+        (void)client_move_nearest(f->client, client_nearest(f->client));
+    assert_int_equal(rp_params_get(f->client, "policy", 7, 0, &params, &err), RP_DEADLINE_EXCEEDED);
+    ok(rp_params_get(f->client, "policy", 5, 0, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params, 0)->version, 6);
+    rp_params_release(&params);
+    ok(rp_params_get(f->client, "policy", 9, 0, &params, &err), &err); /* nobody has more than 7 */
+    assert_int_equal(rp_params_slot(params, 0)->version, 7);
+    rp_params_release(&params);
+}
+
+#define PUBLISHERS 4u
+#define PUTS 50u
+
+struct rivals {
+    atomic_uint next, running;
+    struct rival {
+        struct rivals *all;
+        rp_client *client;
+    } rivals[PUBLISHERS];
+};
+
+/* Publishes blocks that nobody else publishes, half of them through a publisher. */
+static void *rival_run(void *ctx)
+{
+    struct rival *self = ctx;
+    rp_error err = {0};
+    rp_publisher *publisher = rp_publisher_new(self->client, "policy", &err);
+    bool good = publisher != NULL;
+    for (uint32_t i = 0; i < PUTS && good; i++) {
+        uint32_t block = atomic_fetch_add(&self->all->next, 1);
+        good = i % 2 ? rp_params_put(self->client, "policy", &block, sizeof block, WAIT, NULL, &err) == RP_OK
+                     : rp_publisher_put(publisher, &block, sizeof block, &err) == RP_OK &&
+                           rp_publisher_flush(publisher, WAIT, NULL, &err) == RP_OK;
+    }
+    good = rp_publisher_destroy(&publisher, WAIT, &err) == RP_OK && good;
+    atomic_fetch_sub(&self->all->running, 1);
+    return good ? NULL : ctx;
+}
+
+/* Takes what was read and releases it. Returns 1 if its version is not newer, or its block was seen before. */
+static uint32_t see(rp_params **params, uint64_t *last, bool seen[])
+{
+    const rp_param *slot = rp_params_slot(*params, 0);
+    uint32_t block;
+    memcpy(&block, slot->data, sizeof block);
+    uint32_t wrong = slot->version <= *last || seen[block];
+    *last = slot->version;
+    seen[block] = true;
+    rp_params_release(params);
+    return wrong;
+}
+
+/* Every put makes one version, and no block comes back after another one, whoever reads it and where. */
+static void test_rival_publishers(void **state)
+{
+    struct fixture *f = *state;
+    struct rivals all = {.running = PUBLISHERS};
+    static bool seen[2][PUBLISHERS * PUTS];
+    uint64_t last[2] = {0};
+    uint32_t wrong = 0;
+    rp_error err = {0};
+    pthread_t threads[PUBLISHERS];
+    rp_params *params = NULL;
+    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
+    assert_non_null(subscriber);
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        all.rivals[i] = (struct rival){&all, connect_to(f->bed.services[i % SHARDS])};
+        assert_int_equal(pthread_create(&threads[i], NULL, rival_run, &all.rivals[i]), 0);
+    }
+    while (atomic_load(&all.running)) {
+        if (rp_subscriber_take(subscriber, 5, &params, &err) == RP_OK)
+            wrong += see(&params, &last[0], seen[0]);
+        if (rp_params_get(f->client, "policy", last[1], 0, &params, &err) == RP_OK)
+            wrong += see(&params, &last[1], seen[1]);
+        (void)client_move_nearest(f->client, client_nearest(f->client));
+    }
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+        rp_client_destroy(&all.rivals[i].client);
+    }
+    rp_subscriber_destroy(&subscriber);
+    expect_version(f, (uint64_t)PUBLISHERS * PUTS);
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- time-outs ---- */
+
+/* A sampler that waits for a silent shard names that shard, and nothing that other shards wait for. */
+static void test_silent_shard_is_named(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    rp_sampler_options options = {.struct_size = sizeof options};
+    static const char both[] =
+        "  - {name: ratio, max_size: 3000, limiter: {kind: sample_to_insert_ratio, "
+        "samples_per_insert: 4, min_size: 30, error_buffer: 3000}}\n"
+        "  - {name: queue, max_size: 3000, max_times_sampled: 1, sampler: fifo, limiter: queue}\n";
+    static const char *const sources[] = {"ratio", "queue"};
+    uint64_t keys[ITEMS];
+    shardbed_start(&f->bed, SHARDS, both, NULL);
+    f->client = connect_to(f->bed.services[0]);
+    for (uint32_t t = 0; t < 2; t++) {
+        insert(f->client, sources[t], keys);
+        rp_sampler_defaults(&options);
+        options.batch_size = 50;
+        rp_sampler *sampler = rp_sampler_new(f->client, sources[t], &options, &err);
+        assert_non_null(sampler);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_batch_release(&batch);
+        kill(f->bed.shards[2].pid, SIGSTOP);
+        while (rp_sampler_next(sampler, &batch, 300, &err) == RP_OK)
+            rp_batch_release(&batch);
+        kill(f->bed.shards[2].pid, SIGCONT);
+        assert_int_equal(err.status, RP_DEADLINE_EXCEEDED);
+        if (!strstr(err.text, "shard 2 does not answer") || strstr(err.text, "on all shards") ||
+            strstr(err.text, "more insert"))
+            fail_msg("%s", err.text);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
 /* ---- shard 0 ---- */
 
 static void test_counters(void **state)
@@ -641,8 +777,11 @@ int main(void)
         CASE(test_params),
         CASE(test_params_at_one),
         CASE(test_params_of_a_slow_shard),
+        CASE(test_get_of_a_slow_shard),
+        CASE(test_rival_publishers),
         CASE(test_changes),
         CASE(test_lost_shard),
+        cmocka_unit_test_setup_teardown(test_silent_shard_is_named, setup_none, teardown),
         cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
         CASE(test_counters),
         CASE(test_fork),

@@ -268,17 +268,19 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     return id;
 }
 
-bool conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message, conn_reply_fn *fn)
+uint64_t conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message,
+                        conn_reply_fn *fn)
 {
     struct conn_request *request = self->link == LINK_UP ? conn_request_new(self, message) : NULL;
     if (!request)
-        return false;
-    conn_request_name(request, atomic_fetch_add(&self->next_id, 1));
+        return 0;
+    uint64_t id = message->again ? message->again : atomic_fetch_add(&self->next_id, 1);
+    conn_request_name(request, id);
     request->fn = fn;
     request->ctx = request->part = part;
     conn_request_track(self, request);
     conn_request_transmit(self, request);
-    return true;
+    return id;
 }
 
 void conn_cancel(struct conn *self, uint64_t id)

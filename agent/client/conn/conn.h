@@ -70,6 +70,7 @@ struct conn_message {
     uint32_t n_payload;
     int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
                          * its own time-out. */
+    uint64_t again; /* conn_send_once: id of an earlier send of the same request, which the broker does once; 0: none */
 };
 
 /* Sends a request and returns its id, never 0. Out of memory: calls fn with RP_NO_MEMORY on the caller's thread before it
@@ -237,8 +238,10 @@ void conn_detach(struct conn *self, struct conn_part *part);
 /* Makes the I/O thread call tick soon. Any thread. */
 void conn_wake(struct conn *self);
 /* For parts: sends at once, from the I/O thread, and does not retry: when the connection is lost, fn is called with
- * RP_UNAVAILABLE. After conn_detach of the part fn is no longer called. fn gets the part as ctx. False: not sent. */
-bool conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message, conn_reply_fn *fn);
+ * RP_UNAVAILABLE. After conn_detach of the part fn is no longer called. fn gets the part as ctx. Returns the id; 0: not
+ * sent. */
+uint64_t conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message,
+                        conn_reply_fn *fn);
 /* For parts: closes a connection that has stopped working, and opens a new one. */
 void conn_reset(struct conn *self, const char *why);
 

@@ -221,17 +221,33 @@ static bool has_nothing(const struct ask *ask)
     return true;
 }
 
+/* True if a slot's version is lower than the one that the caller has. */
+static bool is_older(const rp_params *params, const struct ask *ask)
+{
+    for (uint32_t i = 0; ask->have && i < ask->n; i++)
+        if (params->slots[i].data && params->slots[i].version < ask->have[i])
+            return true;
+    return false;
+}
+
 /* Asks the nearest shard, again and again until the time is over, and another one if that is silent. A client that has nothing
- * asks all in turn, because a shard that was restarted may have nothing either. */
+ * asks all in turn, because a shard that was restarted may have nothing either. A shard that has an older version than the client
+ * may be slow: then shard 0, which gives the versions, knows whether they count anew. */
 static rp_status get_from_shards(rp_client *client, const struct ask *ask, int64_t timeout_ms, rp_params **out,
                                  rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
+    bool older = false;
     for (uint32_t tries = 1;; tries++) {
-        uint32_t shard = client_nearest(client);
+        uint32_t shard = older ? 0 : client_nearest(client);
         int64_t left = conn_left_ms(deadline);
         rp_status status = get_from(client_shard(client, shard), ask, left < 0 || left > TURN_MS ? TURN_MS : left,
                                     SILENCE_MS, out, err);
+        older = status == RP_OK && shard != 0 && is_older(*out, ask);
+        if (older) {
+            rp_params_release(out);
+            continue;
+        }
         if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
             return status;
         bool others = has_nothing(ask) && tries < client_shards(client);

@@ -5,9 +5,9 @@
  * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
  *
  * With shards, that is the way to shard 0, which gives the block its version. Then the lanes of the other shards put `current` with
- * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. Shard 0 itself may have lost
- * its count in a restart: then another shard names a newer version than that of `current`, and shard 0 stores `current` once more,
- * above it. */
+ * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
+ * version than that of `current`, a later put of somebody else was faster there, or shard 0 has lost its count in a restart. Shard 0
+ * knows: it gives `current` a version above the newer one if `current` is still what it has, and refuses it otherwise. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 enum put_kind {
     PUT_NOTHING,
     PUT_NEWEST,  /* shard 0: a new block */
-    PUT_AGAIN,   /* shard 0: `current`, with a version above that of another shard */
+    PUT_AGAIN,   /* shard 0: `current`, if it is still there, with a version above that of another shard */
     PUT_CURRENT, /* `current` with its version */
 };
 
@@ -35,7 +35,7 @@ struct publish_lane {
     uint64_t done;           /* lock: version of `current` that this shard has stored or refused */
     /* I/O thread: of the put in flight */
     enum put_kind kind;
-    uint64_t version;
+    uint64_t version, id;
 };
 
 struct rp_publisher {
@@ -46,6 +46,7 @@ struct rp_publisher {
     zmq_msg_t current;
     uint64_t above; /* version that another shard has, where that of `current` should be newer */
     bool unsure;    /* shard 0 may have lost its count, and no put has shown that it has not */
+    uint64_t retry; /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
     rp_publisher_stats stats;
 
     /* I/O thread of shard 0 */
@@ -78,13 +79,16 @@ static void wake_lanes(struct rp_publisher *self, uint32_t first, uint32_t n)
     }
 }
 
-/* The connection is lost, or the broker shuts down: sends the block again, unless there is a newer one. Lock held. */
-static void take_back(struct rp_publisher *self)
+/* The connection is lost, or the broker shuts down: repeats the put, unless there is a newer block. Lock held. */
+static void put_broken_off(struct rp_publisher *self, const struct publish_lane *lane)
 {
-    if (self->waiting)
+    if (self->waiting || lane->kind == PUT_CURRENT)
         return;
-    zmq_msg_move(&self->newest, &self->sent);
-    self->waiting = true;
+    if (lane->kind == PUT_NEWEST) {
+        zmq_msg_move(&self->newest, &self->sent);
+        self->waiting = true;
+    }
+    self->retry = lane->id;
 }
 
 /* A put has ended; version 0: it was refused. Lock held. */
@@ -105,7 +109,7 @@ static void put_ended(struct rp_publisher *self, struct publish_lane *lane, uint
         return;
     }
     self->unsure = self->unsure && lane->kind != PUT_AGAIN;
-    self->above = lane->kind == PUT_AGAIN ? 0 : self->above;
+    self->above = lane->kind == PUT_AGAIN || version > self->above ? 0 : self->above;
     if (version) {
         self->stats.version = lane->done = version;
         wake_lanes(self, 1, self->n_lanes - 1);
@@ -127,12 +131,12 @@ static void on_put(void *ctx, struct conn_reply *reply)
     lane->lane.in_flight = false;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_UNAVAILABLE || status == RP_CANCELLED) {
-        if (lane->kind == PUT_NEWEST)
-            take_back(self);
+        put_broken_off(self, lane);
         lane->lane.next_ns = conn_now() + PARAMS_RETRY_NS;
     } else {
         put_ended(self, lane, version);
-        if (status != RP_OK)
+        bool replaced = lane->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
+        if (status != RP_OK && !replaced)
             params_link_keep_error(&self->link, &lane->lane, &error);
     }
     pthread_cond_broadcast(&self->link.changed);
@@ -147,10 +151,10 @@ static enum put_kind take_block(struct rp_publisher *self, struct publish_lane *
     uint64_t version = self->stats.version;
     if (is_first(lane) && self->waiting)
         lane->kind = PUT_NEWEST;
-    else if (is_first(lane) && self->above)
-        lane->kind = PUT_AGAIN;
+    else if (self->n_lanes > 1 && version && lane->done != version)
+        lane->kind = PUT_CURRENT;
     else
-        lane->kind = self->n_lanes > 1 && version && lane->done != version ? PUT_CURRENT : PUT_NOTHING;
+        lane->kind = is_first(lane) && self->above ? PUT_AGAIN : PUT_NOTHING;
     lane->asleep = lane->kind == PUT_NOTHING;
     if (lane->kind == PUT_NEWEST) {
         zmq_msg_move(&self->sent, &self->newest);
@@ -162,8 +166,11 @@ static enum put_kind take_block(struct rp_publisher *self, struct publish_lane *
         self->stats.puts++;
     }
     lane->version = version;
-    body->version = lane->kind == PUT_CURRENT ? version : 0;
-    body->above = lane->kind == PUT_AGAIN ? self->above : self->n_lanes > 1 && lane->kind == PUT_NEWEST ? version : 0;
+    body->version = lane->kind == PUT_NEWEST ? 0 : version;
+    if (lane->kind != PUT_CURRENT && self->n_lanes > 1)
+        body->above = self->above > version ? self->above : version;
+    lane->id = lane->kind == PUT_NEWEST || lane->kind == PUT_AGAIN ? self->retry : 0;
+    self->retry = lane->id ? 0 : self->retry;
     pthread_mutex_unlock(&self->link.lock);
     return lane->kind;
 }
@@ -188,14 +195,17 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
                                    .body = &body.base,
                                    .payload = &block,
                                    .n_payload = 1,
-                                   .timeout_ms = -1};
-    lane->lane.in_flight = conn_send_once(lane->lane.conn, part, &message, on_put);
+                                   .timeout_ms = -1,
+                                   .again = lane->id};
+    uint64_t id = conn_send_once(lane->lane.conn, part, &message, on_put);
     zmq_msg_close(&block);
-    if (lane->lane.in_flight)
+    lane->lane.in_flight = id != 0;
+    if (id) {
+        lane->id = id;
         return INT64_MAX;
+    }
     pthread_mutex_lock(&self->link.lock);
-    if (lane->kind == PUT_NEWEST)
-        take_back(self);
+    put_broken_off(self, lane);
     pthread_mutex_unlock(&self->link.lock);
     lane->lane.next_ns = now_ns + PARAMS_RETRY_NS;
     return lane->lane.next_ns;
@@ -230,6 +240,7 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
     publisher->stats.replaced += publisher->waiting;
     zmq_msg_move(&publisher->newest, &block);
     publisher->waiting = true;
+    publisher->retry = 0;
     publisher->stats.given++;
     wake_lanes(publisher, 0, 1);
     pthread_mutex_unlock(&publisher->link.lock);

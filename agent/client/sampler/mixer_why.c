@@ -5,6 +5,9 @@
 
 #include "agent/client/sampler/mixer_impl.h"
 
+/* How much longer than it should an answer may take before a time-out names the broker. */
+#define LATE_NS (100 * NS_PER_MS)
+
 static void add(char *out, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *out, size_t size, const char *format, ...)
 {
@@ -37,48 +40,83 @@ static uint32_t name_parts(const struct mixer *self, const struct group *group, 
     return n;
 }
 
-static bool is_away(const struct part *part)
+/* True if the part has not answered a request for longer than the request may wait inside the broker. */
+static bool is_late(const struct part *part)
 {
-    return part->away || !part->known;
+    const struct pick *pick = part->asked.first;
+    int64_t inside = CHOOSE_MS * NS_PER_MS, limit = conn_now() - LATE_NS;
+    while (pick && pick->arrived)
+        pick = pick->next;
+    bool items = pick && pick->asked_ns + (part->source.paid ? 0 : inside) < limit;
+    bool permits = part->permit && part->permit->asked_ns + (part->permit->sure ? 0 : inside) < limit;
+    return !conn_is_hosted(part->source.conn) && (items || permits);
 }
 
-static bool has_no_room(const struct part *part)
+static bool is_missing(const struct part *part)
 {
-    return !is_away(part);
+    return part->away || !part->known || is_late(part);
 }
 
-static void explain_group(struct mixer *self, struct group *group, char *out, size_t size)
+static bool is_there(const struct part *part)
 {
-    struct group_sum sum;
-    uint64_t room = group->stock, n;
-    uint64_t want = self->build < self->tail ? plan_at(self, self->build)->of_group[group - self->groups]
-                                             : self->options.batch_size;
-    const char *why = "";
+    return !is_missing(part);
+}
+
+/* Adds what the limiter of the first broker that is there lacks: what it says is about its own part of the table. */
+static void explain_limiter(const struct mixer *self, const struct group *group, char *out, size_t size)
+{
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
         const struct part *part = &self->parts[p];
-        room += part->away ? 0 : part->room;
-        why = !why[0] && !part->away ? part->why : why;
+        if (part->why[0] == '\0' || (group->deal != DEAL_PLAIN && is_missing(part)))
+            continue;
+        if (self->n_shards > 1)
+            add(out, size, "shard %u: ", part->shard);
+        add(out, size, "%s; ", part->why);
+        return;
     }
+}
+
+/* Adds what keeps brokers that answer from giving a group's items. */
+static void explain_group(struct mixer *self, struct group *group, char *out, size_t size)
+{
+    const struct plan *plan = self->build < self->tail ? plan_at(self, self->build) : NULL;
+    uint64_t room = group->stock, want = plan ? plan->of_group[group - self->groups] : self->options.batch_size;
+    const char *table = self->parts[group->first].source.table, *where = "";
+    struct group_sum sum;
     group_sum(self, group, &sum);
-    n = sum.size;
-    if (group->deal == DEAL_PERMITS && room < want) {
-        if (name_parts(self, group, has_no_room, out, size))
-            add(out, size, " %s room for %llu of %llu samples; ", group->n > 1 ? "have" : "has",
-                (unsigned long long)room, (unsigned long long)want);
-    } else if (group->deal == DEAL_MASS && n < sum.min_size) {
-        add(out, size, "table '%s' has %llu items on all shards, min_size is %llu; ",
-            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)sum.min_size);
-    } else if (self->options.distinct && n < want && n > 0 && group->deal != DEAL_PLAIN) {
-        add(out, size, "table '%s' has %llu items, and a batch of %llu is without replacement; ",
-            self->parts[group->first].source.table, (unsigned long long)n, (unsigned long long)want);
-    } else if (n == 0 && group->deal != DEAL_PLAIN) {
-        add(out, size, "table '%s' is empty; ", self->parts[group->first].source.table);
-    }
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        room += self->parts[p].away ? 0 : self->parts[p].room;
     /* A plain group's broker is not asked for its state. */
-    if (group->deal != DEAL_PLAIN && name_parts(self, group, is_away, out, size))
-        add(out, size, " cannot be reached; ");
-    if (why[0])
-        add(out, size, "%s; ", why);
+    uint32_t missing = group->deal != DEAL_PLAIN ? name_parts(self, group, is_missing, out, size) : 0;
+    if (missing) {
+        add(out, size, " %s not answer; ", missing > 1 ? "do" : "does");
+        where = " on the shards that answer";
+    } else if (self->n_shards > 1) {
+        where = " on all shards";
+    }
+    if (plan && plan->state != PLAN_DRAWN && group->deal == DEAL_PERMITS)
+        return; /* it has its permits, and waits for the items */
+    if (group->deal == DEAL_PERMITS && room < want) {
+        uint32_t there = name_parts(self, group, is_there, out, size);
+        if (there)
+            add(out, size, " %s room for %llu of %llu samples; ", there > 1 ? "have" : "has", (unsigned long long)room,
+                (unsigned long long)want);
+    } else if (group->deal == DEAL_MASS && sum.size < sum.min_size) {
+        add(out, size, "table '%s' has %llu items%s, min_size is %llu; ", table, (unsigned long long)sum.size, where,
+            (unsigned long long)sum.min_size);
+        return;
+    } else if (sum.size == 0 && group->deal != DEAL_PLAIN) {
+        add(out, size, "table '%s' is empty%s", table, where);
+        if (group_rows(self, group))
+            add(out, size, ", and %llu of %llu items are here", (unsigned long long)group_rows(self, group),
+                (unsigned long long)want);
+        add(out, size, "; ");
+        return;
+    } else if (self->options.distinct && sum.size < want && group->deal != DEAL_PLAIN) {
+        add(out, size, "table '%s' has %llu items%s, and a batch of %llu is without replacement; ", table,
+            (unsigned long long)sum.size, where, (unsigned long long)want);
+    }
+    explain_limiter(self, group, out, size);
 }
 
 void mixer_explain(struct mixer *self, char *out, size_t size)
@@ -100,12 +138,17 @@ static void on_why(void *ctx, struct conn_reply *reply)
     struct part *self = ctx;
     struct mixer *mixer = self->mixer;
     Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    char us[64];
+    snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->source.conn));
     pthread_mutex_lock(&mixer->lock);
     self->why_asked = false;
+    if (wire)
+        self->why[0] = '\0'; /* it may wait no more */
     for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
         const Replay__Wait *wait = wire->why->waits[i];
         bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
-        bool ours = !all && (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
+        bool ours = !all && strcmp(wait->who, us) == 0 &&
+                    (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
         if (ours && strcmp(wait->table, self->source.table) == 0)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }

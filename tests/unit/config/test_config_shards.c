@@ -18,7 +18,7 @@
 
 #define TABLES                                                                                                         \
     "tables:\n"                                                                                                        \
-    "  - {name: r, max_size: 1001, max_bytes: 10MiB, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, "  \
+    "  - {name: r, max_size: 1001, max_bytes: 10485761, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, "  \
     "min_size: 10, error_buffer: 100}}\n"                                                                              \
     "  - {name: d, max_size: 8, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, "          \
     "min_diff: -40}}\n"                                                                                                \
@@ -63,27 +63,33 @@ static void a_shard_takes_its_part(void **state)
     assert_string_equal(config.storage_dir, "/tmp/j/shard-0");
     assert_string_equal(config.checkpoint_dir, "");
     assert_int_equal(tables[0].max_size, 251);
-    assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4);
+    assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4 + 1);
     assert_true(tables[0].limiter.min_size == 3 && tables[0].limiter.error_buffer == 25);
     assert_true(tables[1].limiter.min_diff == -10 && tables[1].limiter.max_diff == 1e18);
     assert_true(tables[2].limiter.size == 3 && tables[2].max_size == 3);
     end();
 }
 
-/* Otherwise a table over many shards would need more items than the file says. */
-static void the_parts_of_min_size_add_up(void **state)
+/* Otherwise a table over many shards would need more items than the file says, or hold more. */
+static void the_parts_of_a_table_add_up(void **state)
 {
     (void)state;
-    double sums[2] = {0};
+    double sums[2] = {0}, queue = 0;
+    int64_t sizes[3] = {0}, bytes = 0;
     for (int shard = 0; shard < 4; shard++) {
         become("shards: 4\n", shard);
         const struct table_config *tables = config.tables.data;
         assert_in_range((uint64_t)tables[0].limiter.min_size, 2, 3);
         sums[0] += tables[0].limiter.min_size;
         sums[1] += tables[1].limiter.min_size;
+        queue += tables[2].limiter.size;
+        bytes += tables[0].max_bytes;
+        for (int i = 0; i < 3; i++)
+            sizes[i] += tables[i].max_size;
         end();
     }
-    assert_true(sums[0] == 10 && sums[1] == 1);
+    assert_true(sums[0] == 10 && sums[1] == 1 && queue == 9);
+    assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 10 && bytes == (10 << 20) + 1);
 }
 
 static void a_broker_alone_stays_as_it_is(void **state)
@@ -201,6 +207,10 @@ static void what_shards_cannot_do_is_refused(void **state)
         {"shards: 8\nmemory_limit: 4MiB\ntables: [{name: a}]\n", ":2:15: memory_limit: "},
         {"shards: 2\ntables: [{name: a, sampler: lifo}]\n", "tables[0].sampler: "},
         {"shards: 2\ntables: [{name: a, sampler: max_heap}]\n", "tables[0].sampler: "},
+        {"shards: 2\ntables: [{name: a, sampler: fifo}]\n", "tables[0].sampler: "},
+        {"shards: 2\ntables: [{name: a, sampler: fifo, max_times_sampled: 1}]\n", "tables[0].sampler: "},
+        {"shards: 4\ntables: [{name: a, max_size: 3}]\n", "tables[0]: "},
+        {"shards: 4\ntables: [{name: a, max_bytes: 3}]\n", "tables[0]: "},
         {"shards: 2\ntables: [{name: a, sampler: min_heap}]\n", "tables[0].sampler: "},
         {"shards: 4\ntables: [{name: a, max_size: 3, limiter: {kind: queue, size: 3}}]\n", "tables[0].limiter: "},
         {"shards: 2\ntables: [{name: a, limiter: {kind: stack, size: 30}}]\n", "tables[0].limiter: "},
@@ -380,7 +390,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shard_takes_its_part),
-        cmocka_unit_test(the_parts_of_min_size_add_up),
+        cmocka_unit_test(the_parts_of_a_table_add_up),
         cmocka_unit_test(a_broker_alone_stays_as_it_is),
         cmocka_unit_test(each_shard_listens_somewhere_else),
         cmocka_unit_test(the_hash_covers_tables_and_count_alone),
