@@ -13,7 +13,9 @@
  * probability inside its part times the share that was used for the draw: it is exact, however old the masses are.
  *
  * Permits (limiter charges) are got from parts with room, ahead of the plans that need them; picks are then made where the mass is.
- * The items that a part owes and cannot give are drawn again over the other parts.
+ * The items that a part owes and cannot give are drawn again over the other parts. If sampling takes items out of the table, they
+ * exist nowhere else: the request to a part that is away stays in flight, and its items come in addition, whenever they come. A plan
+ * takes such spare rows before it draws others, and each row needs a permit like any other.
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
  * thread that reads replies and copies rows out of them into batches, unless the caller does that, too. All fields are guarded by
@@ -87,6 +89,7 @@ struct part {
     uint64_t size, room, min_size;
     double buffer;
     uint32_t deal;
+    bool removes;     /* a sample may take items out of the table */
     int64_t state_ns; /* when it said so */
     char why[256];    /* what a request waits for */
     /* Its answers. */
@@ -192,6 +195,12 @@ static inline struct plan *plan_at(struct mixer *self, uint64_t position)
     return &self->plans[position % self->capacity];
 }
 
+/* True if the items of picks may exist nowhere else. Such picks are never given up. */
+static inline bool part_is_last(const struct part *self)
+{
+    return !self->source.paid || self->removes;
+}
+
 /* True if requests may be made that wait inside a broker. */
 static inline bool mixer_is_open(const struct mixer *self)
 {
@@ -233,10 +242,12 @@ void part_ask(struct part *self, uint32_t count);
 bool part_decode(struct part *self);
 /* Returns the items that are still expected from picks: a part that is away promises nothing. */
 uint64_t part_expected(const struct part *self);
-/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks of a queue stay, because their items may be
- * on their way and exist nowhere else. Released while it cancels. */
+/* Returns the rows of the first pick that has some for batches: the items of one pick are distinct, if they are to be. */
+uint32_t part_first_rows(const struct part *self);
+/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks whose items may exist nowhere else stay.
+ * Released while it cancels. */
 void part_abandon(struct part *self);
-/* Cancels the picks that may bring items which exist nowhere else. They stay until they are answered. Released while it cancels. */
+/* Cancels picks that wait inside a broker without prefetch. They stay until they are answered. Released while it cancels. */
 void part_recall(struct part *self);
 /* The sampler ends: gives up everything. Released while it cancels. */
 void part_cancel(struct part *self);
@@ -271,8 +282,8 @@ void plans_pay(struct mixer *self);
 bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
 /* Takes items out of the plans that a part gives, the newest first: they do without them. */
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
-/* The time is over and nothing is under way: the next plan, which there must be, does with what there is. False: a group gives
- * nothing, or a whole batch is not whole. */
+/* The next plan, which there must be, waits no longer and does with what there is. False: a group gives nothing, or a whole batch
+ * is not whole. */
 bool plans_hurry(struct mixer *self);
 /* The same for a call without prefetch. False: there is nothing, and the plan was dropped. */
 bool plans_hurry_call(struct mixer *self);
@@ -291,8 +302,14 @@ bool group_sum(const struct mixer *self, const struct group *group, struct group
 uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
 /* Returns the rows that are there for a group. */
 uint64_t group_rows(const struct mixer *self, const struct group *group);
-/* True if a part that has items was asked for them and has not answered. */
+/* True if the part had items when it was asked for some, and has not answered. */
+bool part_comes(const struct part *self);
+/* The same for any part of a group. */
 bool group_comes(const struct mixer *self, const struct group *group);
+/* Returns how many items a plan gets from a group if it waits no longer. */
+uint32_t plan_offer(const struct mixer *self, const struct plan *plan, uint32_t group);
+/* True if the plan gets items from all groups that it wants some from. */
+bool plan_has_some(const struct mixer *self, const struct plan *plan);
 
 /* mixer_build.c: batches whose items are there. */
 /* Deals batches out while their items are there. Released meanwhile. */

@@ -33,7 +33,8 @@ static bool is_silent(const struct part *self, int64_t now_ns)
         pick = pick->next;
     if (conn_is_hosted(self->source.conn))
         return false; /* it answers when it is asked to run */
-    if (self->source.paid && pick && now_ns - pick->asked_ns > SILENT_NS)
+    int64_t wait = self->source.paid ? 0 : CHOOSE_MS * NS_PER_MS; /* inside the broker */
+    if (pick && now_ns - pick->asked_ns > SILENT_NS + wait)
         return true;
     return self->permit && now_ns - self->permit->asked_ns > SILENT_NS + CHOOSE_MS * NS_PER_MS;
 }
@@ -160,7 +161,7 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
         plans_excuse(self, part, part->excused);
         part->excused = 0;
     }
-    uint64_t have = part->rows + part->outstanding;
+    uint64_t have = part->rows + part_expected(part);
     uint64_t owed = part->needed > have ? part->needed - have : 0;
     if (owed == 0)
         return;
@@ -239,20 +240,30 @@ static void end(struct mixer *self)
     if (self->options.whole)
         plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++)
-        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
-            part_abandon(&self->parts[p]);
+        part_abandon(&self->parts[p]);
     pthread_cond_signal(&self->ready);
 }
 
+/* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
+static bool is_owed(const struct mixer *self, bool away)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        if (part->outstanding && part_is_last(part) && part->away == away)
+            return true;
+    }
+    return false;
+}
+
 /* When the time of the stream is over, what was asked for in time still comes; then the next batch does with what there is. A stream
- * that ends gives the items that it has got. */
+ * that ends gives the items that it has got, and does not end while a part owes items that exist nowhere else: as with one broker. */
 static void look_at_end(struct mixer *self, int64_t now_ns)
 {
     int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
     if (limit < 0 || self->build == self->tail || self->stalled || (over < 0 && !self->ending))
         return;
-    self->late = true;
-    if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
+    self->late = !is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
+    if (!self->late || self->news || (!mixer_is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
         return;
     if (!plans_hurry(self) && !self->ending)
         end(self);

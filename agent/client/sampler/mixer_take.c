@@ -88,7 +88,7 @@ static void settle(struct mixer *self)
         part_abandon(&self->parts[p]);
 }
 
-/* on_demand: the caller has ended the wait. Items of queues that are on their way are kept for the next call. */
+/* on_demand: the caller has ended the wait. Items that are on their way and exist nowhere else are kept for the next call. */
 static void settle_now(struct mixer *self)
 {
     int64_t end = conn_now() + STOP_NS;
@@ -96,7 +96,8 @@ static void settle_now(struct mixer *self)
     plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
-        part_recall(&self->parts[p]);
+        if (self->groups[self->parts[p].group].deal == DEAL_PLAIN) /* others answer soon, or keep the items for later */
+            part_recall(&self->parts[p]);
     }
     do
         mixer_step(self);
