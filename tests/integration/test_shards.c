@@ -37,7 +37,8 @@ static const char tables[] =
     "  - {name: late, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 100}}\n"
     "  - {name: once, max_size: 100000, max_times_sampled: 1, sampler: {kind: uniform},\n"
     "     limiter: {kind: min_size, min_size: 1}}\n"
-    "  - {name: twice, max_size: 100000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
+    "  - {name: twice, max_size: 100000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
+    "\"1\"}},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 8000}}\n";
 
 struct fixture {

@@ -32,7 +32,7 @@ static bool is_silent(const struct part *self, int64_t now_ns)
     while (pick && pick->arrived)
         pick = pick->next;
     if (conn_is_hosted(self->source.conn))
-        return false; /* it answers when it is asked to run */
+        return false;                                             /* it answers when it is asked to run */
     int64_t wait = self->source.paid ? 0 : CHOOSE_MS * NS_PER_MS; /* inside the broker */
     if (pick && now_ns - pick->asked_ns > SILENT_NS + wait)
         return true;
