@@ -150,7 +150,7 @@ static void inject(struct chaos *self, struct fault_counts *counts)
         if (i == 1 && victims[1].shard == victims[0].shard)
             victims[1].shard = (victims[0].shard + 1) % self->n;
         if (victims[i].kind < 2)
-            longest = rng_below(&self->rng, 15) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
+            longest = rng_below(&self->rng, 8) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
         strike(self, &victims[i], counts);
     }
     chaos_sleep(longest * rng_unit(&self->rng));

@@ -296,6 +296,9 @@ static void *consumer_main(void *arg)
                 atomic_fetch_add(&books[i]->taken[table], 1);
             atomic_fetch_add(&chaos->taken, arrays.n);
             rp_batch_release(&batch);
+            if (table != QUEUE && atomic_load(&chaos->phase) == RUN)
+                chaos_sleep(0.2 *
+                            rng_unit(&self->rng)); /* slower than the writers: every shard has items, and is asked */
         } else if (status != RP_DEADLINE_EXCEEDED) {
             chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[table], err.text);
         }

@@ -136,7 +136,8 @@ static rp_status prepare(struct mixer *self, struct plan *plan, rp_error *err)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct copy *copy = &plan->copies[p];
         *copy = (struct copy){.plan = plan, .first = pieces, .rows = plan->need[p]};
-        if (copy->rows && !part_peek(&self->parts[p], copy->rows, plan->share[p], &pieces))
+        double share = plan->share[p] < 1 ? plan->share[p] : 1; /* a sum may be rounded up */
+        if (copy->rows && !part_peek(&self->parts[p], copy->rows, share, &pieces))
             return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
         copy->n = pieces - copy->first;
     }
