@@ -41,10 +41,12 @@ static void exchange(struct mixer *self, struct plan *plan, uint32_t p, uint32_t
 static void gather(struct mixer *self, struct plan *plan)
 {
     for (uint32_t p = 0; p < self->n_parts && !self->options.distinct; p++) {
-        const struct group *group = &self->groups[self->parts[p].group];
-        if (plan->need[p] <= self->parts[p].rows || part_comes(&self->parts[p]))
+        const struct part *part = &self->parts[p];
+        const struct group *group = &self->groups[part->group];
+        bool owes = self->options.max_samples && part->outstanding; /* with others there would be too many */
+        if (plan->need[p] <= part->rows || part_comes(part) || owes)
             continue;
-        for (uint32_t q = group->first; q < group->first + group->n && plan->need[p] > self->parts[p].rows; q++)
+        for (uint32_t q = group->first; q < group->first + group->n && plan->need[p] > part->rows; q++)
             exchange(self, plan, p, q);
     }
 }

@@ -178,7 +178,7 @@ struct mixer {
     int64_t deadline_ns; /* on_demand: of the call */
     bool stalled;        /* no memory: the caller gets `error`, then it is tried again */
     rp_error error;      /* for the caller, once */
-    char end_text[256];
+    char end_text[512];
     int64_t last_ns;            /* of the last batch, or of the start */
     uint64_t asked;             /* items of plans that are not dealt */
     uint64_t got;               /* items of batches that are */
@@ -218,6 +218,10 @@ void mixer_wake(struct mixer *self);
 /* mixer_step.c: what the thread that plans does. */
 /* Makes one step; returns the time of the next. Released meanwhile. */
 int64_t mixer_step(struct mixer *self);
+/* Ends the stream, whose plans do with what there is. The format tells why. Released meanwhile. */
+void mixer_end(struct mixer *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
+bool mixer_is_owed(const struct mixer *self, bool away);
 /* True if no pick, no permit and no first question is in flight, at parts that are there. */
 bool mixer_is_quiet(const struct mixer *self);
 
@@ -300,6 +304,8 @@ bool group_sum(const struct mixer *self, const struct group *group, struct group
 /* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for
  * that. */
 uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
+/* Returns the rows that no plan needs and that may exist nowhere else. */
+uint64_t group_left(const struct mixer *self, const struct group *group);
 /* Returns the rows that are there for a group. */
 uint64_t group_rows(const struct mixer *self, const struct group *group);
 /* True if the part had items when it was asked for some, and has not answered. */

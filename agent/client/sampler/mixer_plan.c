@@ -46,6 +46,16 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
     return sum;
 }
 
+uint64_t group_left(const struct mixer *self, const struct group *group)
+{
+    uint64_t sum = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        const struct part *part = &self->parts[p];
+        sum += part_is_last(part) && part->rows > part->needed ? part->rows - part->needed : 0;
+    }
+    return sum;
+}
+
 bool part_comes(const struct part *self)
 {
     for (const struct pick *pick = self->asked.first; pick && !self->away; pick = pick->next)
@@ -95,7 +105,7 @@ static bool has_enough(const struct mixer *self, const struct group *group, cons
 static bool group_has_items(const struct mixer *self, const struct group *group, uint32_t want)
 {
     struct group_sum sum;
-    return group_sum(self, group, &sum) && has_enough(self, group, &sum, want);
+    return !self->ending && group_sum(self, group, &sum) && has_enough(self, group, &sum, want);
 }
 
 uint32_t group_lacks(struct mixer *self, uint32_t g, struct group_sum *out)

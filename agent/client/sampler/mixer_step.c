@@ -1,4 +1,7 @@
 /* What the thread that plans does: who is there, permits, picks. */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "agent/client/sampler/mixer_impl.h"
 #include "proto/base/error.h"
 
@@ -148,6 +151,8 @@ static void ask(struct part *self, uint64_t count)
  * could give the same again. */
 static void give_up(struct mixer *self, struct part *part, uint64_t count)
 {
+    if (part_is_last(part) && self->options.max_samples)
+        return; /* its items come in addition: there would be too many */
     if (!self->options.distinct)
         plans_redraw(self, part, count);
     else if (has_other(self, part))
@@ -169,7 +174,7 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
         give_up(self, part, owed);
         return;
     }
-    if (now_ns >= part->retry_ns && (deal != DEAL_PLAIN || mixer_is_open(self)))
+    if (now_ns >= part->retry_ns && !self->ending && (deal != DEAL_PLAIN || mixer_is_open(self)))
         ask(part, owed);
 }
 
@@ -232,20 +237,34 @@ bool mixer_is_quiet(const struct mixer *self)
     return true;
 }
 
-/* A source has given nothing for the time that the options allow: the stream ends. */
-static void end(struct mixer *self)
+void mixer_end(struct mixer *self, const char *format, ...)
 {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(self->end_text, sizeof self->end_text, format, args);
+    va_end(args);
     self->ending = true;
-    mixer_explain(self, self->end_text, sizeof self->end_text);
     if (self->options.whole)
         plans_drop(self);
-    for (uint32_t p = 0; p < self->n_parts; p++)
+    for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
+        if (self->groups[self->parts[p].group].deal == DEAL_PLAIN)
+            part_recall(&self->parts[p]);
+    }
+    mixer_wake(self);
     pthread_cond_signal(&self->ready);
 }
 
-/* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
-static bool is_owed(const struct mixer *self, bool away)
+/* A source has given nothing for the time that the options allow. */
+static void time_out(struct mixer *self)
+{
+    char why[256];
+    mixer_explain(self, why, sizeof why);
+    mixer_end(self, "nothing could be sampled from table '%s' for %lld ms: %s", self->parts[0].source.table,
+              (long long)self->options.timeout_ms, why);
+}
+
+bool mixer_is_owed(const struct mixer *self, bool away)
 {
     for (uint32_t p = 0; p < self->n_parts; p++) {
         const struct part *part = &self->parts[p];
@@ -260,13 +279,13 @@ static bool is_owed(const struct mixer *self, bool away)
 static void look_at_end(struct mixer *self, int64_t now_ns)
 {
     int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
-    if (limit < 0 || self->build == self->tail || self->stalled || (over < 0 && !self->ending))
+    if (self->build == self->tail || self->stalled || (!self->ending && (limit < 0 || over < 0)))
         return;
-    self->late = !is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
-    if (!self->late || self->news || (!mixer_is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
+    self->late = !mixer_is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
+    if (!self->late || self->news || (!mixer_is_quiet(self) && (over < SILENT_NS || mixer_is_owed(self, false))))
         return;
     if (!plans_hurry(self) && !self->ending)
-        end(self);
+        time_out(self);
     self->news = true;
 }
 
