@@ -34,7 +34,7 @@ static const char tables[] =
     "     limiter: {kind: min_size, min_size: 1}}\n"
     "  - {name: twice, max_size: 16000000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
     "\"1\"}},\n"
-    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 16000}}\n";
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 4000000}}\n";
 
 struct fault_counts {
     uint32_t kills, stops, cuts;

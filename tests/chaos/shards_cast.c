@@ -290,12 +290,17 @@ static void *consumer_main(void *arg)
         rp_batch_arrays arrays;
         struct book *books[16];
         rp_status status = rp_sampler_next(sampler, &batch, on_demand ? 30 : 200, &err);
-        if (status == RP_OK) {
+        if (status == RP_END_OF_STREAM) { /* it was stopped, and has given everything */
+            rp_sampler_destroy(&sampler);
+            sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
+        } else if (status == RP_OK) {
             check_batch(chaos, batch, table, books, &arrays);
             for (uint32_t i = 0; i < arrays.n; i++)
                 atomic_fetch_add(&books[i]->taken[table], 1);
             atomic_fetch_add(&chaos->taken, arrays.n);
             rp_batch_release(&batch);
+            if (rng_below(&self->rng, 50) == 0)
+                rp_sampler_stop(sampler, &err);
             if (table != QUEUE && atomic_load(&chaos->phase) == RUN)
                 chaos_sleep(0.2 *
                             rng_unit(&self->rng)); /* slower than the writers: every shard has items, and is asked */
