@@ -41,6 +41,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->size = table->in.size;
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
+    out->removes = table->one_by_one;
 }
 
 static void permit_end(struct waiter *self)

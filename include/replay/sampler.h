@@ -94,10 +94,12 @@ typedef struct rp_sampler_options {
      * when half of them were taken. Over shards they are sent sooner, and there are at least 2 batches for each shard, and up to 32
      * if the caller would have to wait otherwise, while all together take less than 64 MiB and the limiter could pay for them. */
     uint32_t in_flight;
-    uint32_t distinct;    /* 1: no item appears twice in a batch */
-    uint32_t flexible;    /* 1: return a smaller batch instead of waiting for the limiter */
-    uint32_t on_demand;   /* 1: request nothing ahead, see rp_sampler_next; default 0 */
-    int64_t timeout_ms;   /* the stream ends after this time without a sample; 0 polls; negative (default): never */
+    uint32_t distinct;  /* 1: no item appears twice in a batch */
+    uint32_t flexible;  /* 1: return what was picked at once, instead of waiting for the limiter or for more items */
+    uint32_t on_demand; /* 1: request nothing ahead, see rp_sampler_next; default 0 */
+    /* The stream ends when nothing came for this time: what was picked until then comes first, and items that exist nowhere else are
+     * waited for. 0 polls; negative (default): never. */
+    int64_t timeout_ms;
     uint64_t max_samples; /* the stream ends after exactly this many items; 0 (default): no end */
     double beta;          /* exponent of the importance weights; default 0: all weights are 1 */
     uint64_t max_bytes;   /* largest memory of one batch; default 4 GiB */
@@ -127,7 +129,12 @@ typedef struct rp_source {
  * A new sampler over several brokers asks them about their tables: for at most 2 s, or 0.2 s after one has answered for each share. */
 RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
                                         rp_error *err);
-/* Cancels requests in flight. Batches that were taken stay valid. Nulls *sampler. */
+/* Requests nothing more. rp_sampler_next then gives what was picked already, and RP_END_OF_STREAM after it. So a sampler of a table
+ * that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item. */
+RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);
+/* Cancels requests in flight, and drops batches that were got ahead and not taken: up to in_flight, also over shards (see there). A
+ * table that removes what is sampled has none of their items any more: take batches until RP_END_OF_STREAM before, or use on_demand,
+ * which gets nothing ahead. Batches that were taken stay valid. Nulls *sampler. */
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 
 /* Gives the next batch; the caller releases it. RP_DEADLINE_EXCEEDED: no batch came in time; the text says what the table
@@ -145,8 +152,8 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * inside the broker. When the call returns, no request is in flight, so the samples depend only on the order of the calls.
  * in_flight is not used, and the option timeout_ms must be negative. If the broker cannot be reached, the call returns after
  * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. Over shards and sources, a call makes a request to
- * each broker that it needs; what silent ones still owe is given up 2 s later (items of a queue are kept for the next call), and
- * samples depend on the masses that brokers have told last. */
+ * each broker that it needs; what silent ones still owe is given up 2 s later (items that leave their table when they are sampled are
+ * kept for the next call), and samples depend on the masses that brokers have told last. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
 /* Memory of the caller, for one field. */

@@ -21,14 +21,20 @@
 
 #define PAUSE_NS (2 * NS_PER_S)
 
-const char *const table_names[TABLES] = {"replay", "queue", "plain"};
+const char *const table_names[TABLES] = {"replay", "queue", "plain", "once", "twice"};
+const uint32_t table_times[TABLES] = {[QUEUE] = 1, [ONCE] = 1, [TWICE] = 2};
 
 static const char tables[] =
     "  - {name: replay, max_size: 16000000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 16000}}\n"
     "  - {name: queue, max_size: 16000000, max_times_sampled: 1, sampler: {kind: fifo},\n"
     "     limiter: {kind: queue, size: 100000}}\n"
-    "  - {name: plain, max_size: 16000000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n";
+    "  - {name: plain, max_size: 16000000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: once, max_size: 16000000, max_times_sampled: 1, sampler: {kind: uniform},\n"
+    "     limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: twice, max_size: 16000000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
+    "\"1\"}},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 4000000}}\n";
 
 struct fault_counts {
     uint32_t kills, stops, cuts;
@@ -144,7 +150,7 @@ static void inject(struct chaos *self, struct fault_counts *counts)
         if (i == 1 && victims[1].shard == victims[0].shard)
             victims[1].shard = (victims[0].shard + 1) % self->n;
         if (victims[i].kind < 2)
-            longest = rng_below(&self->rng, 15) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
+            longest = rng_below(&self->rng, 8) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
         strike(self, &victims[i], counts);
     }
     chaos_sleep(longest * rng_unit(&self->rng));
@@ -167,7 +173,7 @@ static void drain(struct chaos *self)
         waiting = audit_waiting(self);
     }
     if (waiting)
-        chaos_complain(self, "%u items of the queue were never given", waiting);
+        chaos_complain(self, "%u items were not given as often as they should be", waiting);
 }
 
 static void check_waits(struct chaos *self)
@@ -215,7 +221,7 @@ static void perform(struct chaos *self, uint32_t faults, double seconds, struct 
 static void report(const struct chaos *self, const struct fault_counts *counts, double seconds)
 {
     printf("  %u faults in %.1f s: %u kills, %u stops, %u cuts; %u steps, %" PRIu64 " batches, %" PRIu64
-           " items out of the queue\n",
+           " items taken for good\n",
            counts->kills + counts->stops + counts->cuts, seconds, counts->kills, counts->stops, counts->cuts,
            atomic_load(&self->count), atomic_load(&self->batches), atomic_load(&self->taken));
     printf(

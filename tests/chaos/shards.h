@@ -15,21 +15,23 @@
 #define MOST_ITEMS 4000000u
 #define WRITERS 3u
 #define LEARNERS 2u
-#define CONSUMERS 2u
+#define CONSUMERS 6u /* two of each table that gives an item a number of times */
 
-enum { REPLAY, QUEUE, PLAIN, TABLES };
+enum { REPLAY, QUEUE, PLAIN, ONCE, TWICE, TABLES };
 extern const char *const table_names[TABLES];
+/* How often a table gives each item, and then removes it; 0: any number of times. */
+extern const uint32_t table_times[TABLES];
 
 enum phase { RUN, DRAIN, STOP };
 
 /* What is known about the items of one step: it has an item in each table. */
 struct book {
-    _Atomic uint64_t key[TABLES]; /* 0: not created yet */
-    uint32_t kills[TABLES];       /* of the item's shard, when the item was created */
-    bool doubt[TABLES];           /* the writer does not know whether it was inserted */
-    _Atomic uint32_t taken;       /* times that it came out of the queue */
-    double priority;              /* given last; 0: never changed */
-    uint32_t found[TABLES];       /* times that it was found in its table */
+    _Atomic uint64_t key[TABLES];   /* 0: not created yet */
+    uint32_t kills[TABLES];         /* of the item's shard, when the item was created */
+    bool doubt[TABLES];             /* the writer does not know whether it was inserted */
+    _Atomic uint32_t taken[TABLES]; /* times that it came out of tables that remove it then */
+    double priority;                /* given last; 0: never changed */
+    uint32_t found[TABLES];         /* times that it was found in its table */
 };
 
 struct chaos {
@@ -68,7 +70,7 @@ void cast_join(void);
 /* shards_audit.c */
 /* The thread that watches the cursors. */
 void *audit_watch(void *arg);
-/* Returns how many items of the queue nobody has taken, though they cannot be lost. */
+/* Returns how many items were not taken as often as they are given, though they cannot be lost. */
 uint32_t audit_waiting(struct chaos *self);
 /* Compares the books with the tables. */
 void audit(struct chaos *self, rp_client *client);

@@ -118,8 +118,8 @@ uint32_t audit_waiting(struct chaos *self)
             uint64_t key = atomic_load(&book->key[t]);
             book->doubt[t] =
                 self->n_doubts && bsearch(&key, self->doubts, self->n_doubts, sizeof key, compare_keys) != NULL;
+            waiting += is_safe(self, book, t) && atomic_load(&book->taken[t]) < table_times[t];
         }
-        waiting += is_safe(self, book, QUEUE) && atomic_load(&book->taken) == 0;
     }
     pthread_mutex_unlock(&self->lock);
     return waiting;
@@ -185,7 +185,7 @@ static void check_table(struct chaos *self, rp_client *client, uint32_t table)
         read_table(self, client, table, keys);
     for (uint32_t i = 0; i < count; i++) {
         const struct book *book = &self->books[i];
-        bool gone = table == QUEUE && atomic_load(&book->taken);
+        bool gone = table_times[table] && atomic_load(&book->taken[table]) >= table_times[table];
         missing += is_safe(self, book, table) && !gone && book->found[table] == 0;
         twice += book->found[table] > 1 || (self->journal && gone && book->found[table]);
     }
@@ -199,13 +199,13 @@ static void check_table(struct chaos *self, rp_client *client, uint32_t table)
                        twice);
 }
 
-static void check_queue(struct chaos *self)
+static void check_taken(struct chaos *self, uint32_t table)
 {
-    uint32_t twice = 0;
-    for (uint32_t i = 0; i < count_of(self); i++)
-        twice += is_safe(self, &self->books[i], QUEUE) && atomic_load(&self->books[i].taken) > 1;
-    if (twice)
-        chaos_complain(self, "%u items came out of the queue twice", twice);
+    uint32_t more = 0;
+    for (uint32_t i = 0; table_times[table] && i < count_of(self); i++)
+        more += is_safe(self, &self->books[i], table) && atomic_load(&self->books[i].taken[table]) > table_times[table];
+    if (more)
+        chaos_complain(self, "%u items came out of '%s' too often", more, table_names[table]);
 }
 
 /* With a journal, the limiters know every insert, and no sample came without a permit. */
@@ -233,9 +233,10 @@ static void check_limiters(struct chaos *self, rp_client *client)
 
 void audit(struct chaos *self, rp_client *client)
 {
-    for (uint32_t t = 0; t < TABLES; t++)
+    for (uint32_t t = 0; t < TABLES; t++) {
         check_table(self, client, t);
-    check_queue(self);
+        check_taken(self, t);
+    }
     if (self->journal)
         check_limiters(self, client);
 }

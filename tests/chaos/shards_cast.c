@@ -1,4 +1,4 @@
-/* Writers, learners and consumers of a queue, each a thread with a client of its own. */
+/* Writers, learners and consumers, each a thread with a client of its own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,28 +274,38 @@ static void *browser_main(void *arg)
     return NULL;
 }
 
-/* Takes items out of the queue until the end. */
+/* Takes items out of a table that removes them, until the end. */
 static void *consumer_main(void *arg)
 {
     struct role *self = arg;
     struct chaos *chaos = self->chaos;
-    bool on_demand = self->number == 1;
+    static const uint32_t tables[CONSUMERS / 2] = {QUEUE, ONCE, TWICE};
+    uint32_t table = tables[self->number / 2];
+    bool on_demand = self->number % 2;
     rp_client *client = chaos_connect(chaos, self->number + 2, "consumer");
-    rp_sampler *sampler = new_sampler(chaos, client, QUEUE, 16, on_demand, !on_demand);
+    rp_sampler *sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
     rp_error err = {0};
     while (sampler && atomic_load(&chaos->phase) != STOP) {
         rp_batch *batch;
         rp_batch_arrays arrays;
         struct book *books[16];
         rp_status status = rp_sampler_next(sampler, &batch, on_demand ? 30 : 200, &err);
-        if (status == RP_OK) {
-            check_batch(chaos, batch, QUEUE, books, &arrays);
+        if (status == RP_END_OF_STREAM) { /* it was stopped, and has given everything */
+            rp_sampler_destroy(&sampler);
+            sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
+        } else if (status == RP_OK) {
+            check_batch(chaos, batch, table, books, &arrays);
             for (uint32_t i = 0; i < arrays.n; i++)
-                if (atomic_fetch_add(&books[i]->taken, 1) == 0)
-                    atomic_fetch_add(&chaos->taken, 1);
+                atomic_fetch_add(&books[i]->taken[table], 1);
+            atomic_fetch_add(&chaos->taken, arrays.n);
             rp_batch_release(&batch);
+            if (rng_below(&self->rng, 50) == 0)
+                rp_sampler_stop(sampler, &err);
+            if (table != QUEUE && atomic_load(&chaos->phase) == RUN)
+                chaos_sleep(0.2 *
+                            rng_unit(&self->rng)); /* slower than the writers: every shard has items, and is asked */
         } else if (status != RP_DEADLINE_EXCEEDED) {
-            chaos_complain(chaos, "a sample of the queue failed: %s", err.text);
+            chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[table], err.text);
         }
     }
     rp_sampler_destroy(&sampler);

@@ -34,7 +34,12 @@ static const char tables[] =
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 800}}\n"
     "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
     "     limiter: {kind: queue, size: 4000}}\n"
-    "  - {name: late, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 100}}\n";
+    "  - {name: late, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 100}}\n"
+    "  - {name: once, max_size: 100000, max_times_sampled: 1, sampler: {kind: uniform},\n"
+    "     limiter: {kind: min_size, min_size: 1}}\n"
+    "  - {name: twice, max_size: 100000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
+    "\"1\"}},\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 80000}}\n";
 
 struct fixture {
     struct shardset shards;
@@ -450,7 +455,7 @@ static double longest_wait(rp_sampler *sampler, uint32_t batches)
     return (double)longest * 1e-9;
 }
 
-/* Takes items of the queue and counts how often each came, until there is none for a while or `most` have come. */
+/* Takes items and counts how often each came, until there is none for a while or `most` have come. */
 static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uint32_t *seen)
 {
     uint32_t got = 0;
@@ -462,18 +467,22 @@ static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uin
     return got;
 }
 
-/* Items of a queue that a silent shard was asked for come when it is there again. */
-static void check_queue_of_a_silent_shard(struct fixture *f)
+static double seconds_now(void)
+{
+    struct clock clock = clock_system();
+    return (double)clock_now(&clock) * 1e-9;
+}
+
+/* Items that leave their table when they are sampled, and that a silent shard was asked for, come when it is there again: each as
+ * often as its table says. */
+static void check_items_of_a_silent_shard(struct fixture *f, const char *table, uint32_t times,
+                                          rp_sampler_options options)
 {
     enum { ITEMS = 600 };
     uint32_t seen[ITEMS] = {0};
-    rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
-    options.batch_size = 16;
-    options.flexible = 1;
-    insert(f->client, "queue", 0, ITEMS, NULL);
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
+    insert(f->client, table, 0, ITEMS, NULL);
+    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
     assert_non_null(sampler);
     uint32_t got = take(sampler, 16, WAIT, seen);
     kill(f->shards.brokers[3].pid, SIGSTOP);
@@ -482,10 +491,69 @@ static void check_queue_of_a_silent_shard(struct fixture *f)
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     kill(f->shards.brokers[3].pid, SIGCONT);
-    got += take(sampler, ITEMS - got, WAIT, seen);
+    for (double end = seconds_now() + WAIT / 1000.0; got < times * ITEMS && seconds_now() < end;)
+        got += take(sampler, times * ITEMS - got, 200, seen);
     for (uint32_t i = 0; i < ITEMS; i++)
-        assert_int_equal(seen[i], 1);
+        if (seen[i] != times)
+            fail_msg("table '%s': %u of %u samples came; item %u came %u times", table, got, times * ITEMS, i, seen[i]);
     rp_sampler_destroy(&sampler);
+}
+
+static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
+{
+    static const struct {
+        const char *table;
+        uint32_t times, on_demand, flexible, distinct;
+    } cases[] = {{"queue", 1, 0, 1, 0}, {"once", 1, 0, 1, 0},  {"once", 1, 1, 0, 0},
+                 {"twice", 2, 0, 1, 0}, {"twice", 2, 0, 1, 1}, {"twice", 2, 1, 1, 1}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rp_sampler_options options = {.struct_size = sizeof options};
+        rp_sampler_defaults(&options);
+        options.batch_size = 16;
+        options.on_demand = cases[i].on_demand;
+        options.flexible = cases[i].flexible;
+        options.distinct = cases[i].distinct;
+        print_message("case %u\n", i);
+        check_items_of_a_silent_shard(*state, cases[i].table, cases[i].times, options);
+    }
+}
+
+/* What was picked comes at once if the sampler is flexible, and otherwise when its time is over. The stream ends `timeout_ms` after
+ * the last row. */
+static void a_stream_ends_after_its_last_row(void **state)
+{
+    struct fixture *f = *state;
+    enum { ITEMS = 300, TIMEOUT_MS = 2000 };
+    static const char *const names[] = {"once", "twice"};
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t flexible = i % 2, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
+        rp_sampler_options options = {.struct_size = sizeof options};
+        rp_error err = {0};
+        rp_sampler_defaults(&options);
+        options.batch_size = 40;
+        options.flexible = flexible;
+        options.timeout_ms = TIMEOUT_MS;
+        insert(f->client, names[i / 2], 0, ITEMS, NULL);
+        rp_sampler *sampler = rp_sampler_new(f->client, names[i / 2], &options, &err);
+        assert_non_null(sampler);
+        double last = seconds_now(), longest = 0;
+        for (rp_batch *batch; rp_sampler_next(sampler, &batch, -1, &err) == RP_OK; rp_batch_release(&batch)) {
+            longest = seconds_now() - last > longest ? seconds_now() - last : longest;
+            last = seconds_now();
+            for (uint32_t k = 0; k < arrays_of(batch).n; k++, got++)
+                seen[numbers(batch)[k]]++;
+        }
+        double end = (seconds_now() - last) * 1000;
+        print_message("case %u: longest wait %.2f s, end after %.0f ms\n", i, longest, end);
+        assert_int_equal(err.status, RP_END_OF_STREAM);
+        assert_int_equal(got, times * ITEMS);
+        for (uint32_t k = 0; k < ITEMS; k++)
+            assert_int_equal(seen[k], times);
+        assert_true(end > 0.9 * TIMEOUT_MS && end < 1.8 * TIMEOUT_MS);
+        if (flexible)
+            assert_true(longest < 0.9e-3 * TIMEOUT_MS);
+        rp_sampler_destroy(&sampler);
+    }
 }
 
 /* A shard that is stopped and not dead: connected, and silent. */
@@ -517,7 +585,105 @@ static void a_shard_that_is_silent(void **state)
     assert_true(longest < 2 * NS_PER_S);
     rp_sampler_destroy(&sampler);
     rp_sampler_destroy(&other);
-    check_queue_of_a_silent_shard(f);
+}
+
+/* Takes items until the stream ends, and counts how often each came. */
+static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
+{
+    rp_error err = {0};
+    uint32_t got = 0;
+    rp_status status;
+    for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch))
+        for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
+            seen[numbers(batch)[i]]++;
+    if (status != RP_END_OF_STREAM)
+        fail_msg("%u items, then %s", got, err.text);
+    return got;
+}
+
+/* Takes what is left of a table, and checks that each item came as often as its table says. */
+static void check_all_came(struct fixture *f, const char *table, uint32_t times, uint32_t *seen, uint32_t n)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    rp_error err = {0};
+    rp_sampler_defaults(&options);
+    options.batch_size = 16;
+    options.flexible = 1;
+    options.timeout_ms = 300;
+    rp_sampler *rest = rp_sampler_new(f->client, table, &options, &err);
+    assert_non_null(rest);
+    take_all(rest, seen);
+    rp_sampler_destroy(&rest);
+    for (uint32_t i = 0; i < n; i++)
+        if (seen[i] != times)
+            fail_msg("table '%s': item %u came %u times", table, i, seen[i]);
+}
+
+/* A sampler that is stopped gives everything that it has got ahead: what it does not give is in the table. */
+static void a_sampler_that_is_stopped_loses_nothing(void **state)
+{
+    enum { ITEMS = 300 };
+    static const char *const names[] = {"queue", "once", "twice"};
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < 24; i++) {
+        uint32_t seen[ITEMS] = {0};
+        rp_sampler_options options = {.struct_size = sizeof options};
+        rp_error err = {0};
+        const char *table = names[i % 3];
+        rp_sampler_defaults(&options);
+        options.batch_size = 16;
+        options.flexible = i / 3 % 2;
+        options.on_demand = i / 6 % 2;
+        options.distinct = i / 12 % 2;
+        insert(f->client, table, 0, ITEMS, NULL);
+        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
+        assert_non_null(sampler);
+        uint32_t got = take(sampler, 32, WAIT, seen);
+        ok(rp_sampler_stop(sampler, &err), &err);
+        got += take_all(sampler, seen);
+        assert_true(got < ITEMS || i % 3); /* it has not emptied the table */
+        rp_sampler_destroy(&sampler);
+        check_all_came(f, table, i % 3 == 2 ? 2 : 1, seen, ITEMS);
+    }
+}
+
+/* A stream does not end before a silent shard has given what it owes; and max_samples is exact, so nothing is picked in vain. */
+static void a_stream_waits_for_a_silent_shard(void **state)
+{
+    enum { ITEMS = 600, MOST = 200 };
+    struct fixture *f = *state;
+    for (uint32_t i = 0; i < 3; i++) {
+        const char *table = i == 1 ? "queue" : "once";
+        uint32_t seen[ITEMS] = {0};
+        rp_sampler_options options = {.struct_size = sizeof options};
+        rp_error err = {0};
+        rp_batch *batch;
+        rp_sampler_defaults(&options);
+        options.batch_size = 16;
+        options.flexible = 1;
+        options.timeout_ms = 500;
+        options.max_samples = i == 2 ? MOST : 0;
+        insert(f->client, table, 0, ITEMS, NULL);
+        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
+        assert_non_null(sampler);
+        uint32_t got = take(sampler, 16, WAIT, seen);
+        kill(f->shards.brokers[3].pid, SIGSTOP);
+        rp_status status = RP_OK;
+        for (double end = seconds_now() + 2.5; seconds_now() < end && status != RP_END_OF_STREAM;) {
+            status = rp_sampler_next(sampler, &batch, 100, &err);
+            for (uint32_t k = 0; status == RP_OK && k < arrays_of(batch).n; k++, got++)
+                seen[numbers(batch)[k]]++;
+            rp_batch_release(&batch);
+        }
+        kill(f->shards.brokers[3].pid, SIGCONT);
+        if (status != RP_DEADLINE_EXCEEDED)
+            fail_msg("case %u: %u items, then %s", i, got, status == RP_OK ? "more" : err.text);
+        got += take_all(sampler, seen);
+        if (options.max_samples)
+            assert_int_equal(got, MOST);
+        rp_sampler_destroy(&sampler);
+        check_all_came(f, table, 1, seen, ITEMS);
+    }
 }
 
 /* `distinct` holds within each batch, also if there are hardly more items; `flexible` batches are full while there is room. */
@@ -764,6 +930,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(few_items_and_no_priorities, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stream_ends_after_its_last_row, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_sampler_that_is_stopped_loses_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stream_waits_for_a_silent_shard, setup, teardown),
         cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
         cmocka_unit_test_setup_teardown(samplers_end_at_any_time, setup, teardown),
         cmocka_unit_test_setup_teardown(a_caller_that_waits_gets_more_batches_ahead, setup, teardown),

@@ -124,7 +124,7 @@ rp_status demand_next(struct demand *self, rp_batch **batch, int64_t timeout_ms,
         return RP_OK;
     }
     uint32_t count = sample_source_count(&self->source, self->source.stats.items);
-    if (count == 0)
+    if (count == 0 && !self->kept)
         return sample_source_ended(&self->source, err);
     int64_t deadline = conn_deadline(timeout_ms);
     struct conn_reply *reply = self->kept;

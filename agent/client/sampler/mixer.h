@@ -13,6 +13,8 @@ struct mixer *mixer_new(const rp_source *sources, uint32_t n, const rp_sampler_o
 void mixer_destroy(struct mixer **self);
 /* See rp_sampler_next. */
 rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, rp_error *err);
+/* See rp_sampler_stop. */
+void mixer_stop(struct mixer *self);
 void mixer_get_stats(struct mixer *self, rp_sampler_stats *out);
 /* Returns the connection of the first part: all parts belong to one process. */
 struct conn *mixer_conn(struct mixer *self);

@@ -22,25 +22,43 @@ static bool is_complete(const struct mixer *self, const struct plan *plan)
     return true;
 }
 
-/* Returns the items that a plan lacks of a queue. */
-static uint32_t lacking(const struct mixer *self, const struct plan *plan, uint32_t g)
+/* Lets a plan take rows of part q, which are there for later plans, instead of those that part p cannot give. */
+static void exchange(struct mixer *self, struct plan *plan, uint32_t p, uint32_t q)
 {
-    uint64_t rows = self->groups[g].deal == DEAL_QUEUE ? group_rows(self, &self->groups[g]) : plan->of_group[g];
-    return rows < plan->of_group[g] ? plan->of_group[g] - (uint32_t)rows : 0;
+    uint64_t lack = plan->need[p] - self->parts[p].rows;
+    uint64_t more = self->parts[q].rows > plan->need[q] ? self->parts[q].rows - plan->need[q] : 0;
+    uint32_t n = (uint32_t)(lack < more ? lack : more);
+    double share = plan->share[p] * n / plan->need[p];
+    plan->share[p] -= share;
+    plan->share[q] += share;
+    plan->need[p] -= n;
+    plan->need[q] += n;
+    self->parts[p].needed -= n;
+    self->parts[q].needed += n;
 }
 
-/* With `flexible`, a plan takes the items that are in the queues now, when nothing else is missing. */
-static void take_what_is_there(struct mixer *self, struct plan *plan)
+/* Items that nobody gives now are replaced by rows of the same group that are there: no row waits for a later plan. */
+static void gather(struct mixer *self, struct plan *plan)
 {
-    if (!self->options.flexible || !parts_have(self, plan))
-        return;
+    for (uint32_t p = 0; p < self->n_parts && !self->options.distinct; p++) {
+        const struct part *part = &self->parts[p];
+        const struct group *group = &self->groups[part->group];
+        bool owes = self->options.max_samples && part->outstanding; /* with others there would be too many */
+        if (plan->need[p] <= part->rows || part_comes(part) || owes)
+            continue;
+        for (uint32_t q = group->first; q < group->first + group->n && plan->need[p] > part->rows; q++)
+            exchange(self, plan, p, q);
+    }
+}
+
+/* With `flexible`, the next plan takes what is there, if nothing more is about to come. */
+static void take_what_is_there(struct mixer *self, const struct plan *plan)
+{
     for (uint32_t g = 0; g < self->n_groups; g++)
-        if (lacking(self, plan, g) &&
-            (lacking(self, plan, g) == plan->of_group[g] || group_comes(self, &self->groups[g])))
+        if (plan_offer(self, plan, g) < plan->of_group[g] && group_comes(self, &self->groups[g]))
             return;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        if (lacking(self, plan, g))
-            plan_shrink(self, plan, g, lacking(self, plan, g));
+    if (plan_has_some(self, plan))
+        plans_hurry(self);
 }
 
 bool plans_wait_no_more(struct mixer *self)
@@ -120,7 +138,8 @@ static rp_status prepare(struct mixer *self, struct plan *plan, rp_error *err)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct copy *copy = &plan->copies[p];
         *copy = (struct copy){.plan = plan, .first = pieces, .rows = plan->need[p]};
-        if (copy->rows && !part_peek(&self->parts[p], copy->rows, plan->share[p], &pieces))
+        double share = plan->share[p] < 1 ? plan->share[p] : 1; /* a sum may be rounded up */
+        if (copy->rows && !part_peek(&self->parts[p], copy->rows, share, &pieces))
             return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
         copy->n = pieces - copy->first;
     }
@@ -159,20 +178,21 @@ static bool deal(struct mixer *self, struct plan *plan)
 
 void plans_build(struct mixer *self)
 {
+    bool dealt = false;
     while (self->build < self->tail && !self->stalled) {
         struct plan *plan = plan_at(self, self->build);
-        if (plan->state == PLAN_PAID)
-            take_what_is_there(self, plan);
+        if (plan->state == PLAN_PAID && !is_complete(self, plan)) {
+            gather(self, plan);
+            if (self->options.flexible)
+                take_what_is_there(self, plan);
+        }
         if (plan->state != PLAN_PAID || !is_complete(self, plan))
             break;
         bool empty = plan->count == plan->missing;
         if (!empty && !deal(self, plan))
             break;
         plan->state = empty ? PLAN_READY : PLAN_DEALT;
-        if (!empty) {
-            self->last_ns = conn_now();
-            self->late = false;
-        }
+        dealt = dealt || !empty;
         self->asked -= plan->count - plan->missing;
         self->got += plan->join ? plan->count - plan->missing : 0;
         self->build++;
@@ -180,6 +200,12 @@ void plans_build(struct mixer *self)
         for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
             while (part_copy(&self->parts[p]))
                 ;
+    }
+    const struct plan *front = plan_at(self, self->build);
+    bool more = self->build < self->tail && front->state == PLAN_PAID && plan_has_some(self, front);
+    if (dealt && !(self->late && more)) { /* when the time is over, all plans get what is there */
+        self->last_ns = conn_now();
+        self->late = false;
     }
     for (uint32_t p = 0; p < self->n_parts; p++) /* once for all batches: waking a thread costs more than a copy */
         if (self->parts[p].copies)

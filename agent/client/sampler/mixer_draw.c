@@ -4,33 +4,64 @@
 #include "agent/client/sampler/mixer_impl.h"
 #include "agent/client/sampler/shares.h"
 
+/* Returns the items that come late, in addition to those that plans want: they count for max_samples, which is exact. */
+static uint64_t late_items(const struct mixer *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        uint64_t wanted = part->needed > part->rows ? part->needed - part->rows : 0;
+        if (part->removes && part->deal != DEAL_QUEUE && part->outstanding > wanted)
+            sum += part->outstanding - wanted;
+    }
+    return sum;
+}
+
 /* Returns how many items the next batch has; 0: no batch now. */
 static uint32_t next_count(const struct mixer *self)
 {
-    uint64_t max = self->options.max_samples, planned = self->got + self->asked;
-    if (self->stopping || self->ending || self->tail - self->head >= self->window)
+    uint64_t max = self->options.max_samples, planned = self->got + self->asked + (max ? late_items(self) : 0);
+    if (self->stopping || self->tail - self->head >= self->window)
         return 0;
-    if (self->options.on_demand && (!self->wanted || self->build < self->tail))
+    bool one = self->options.on_demand || self->ending; /* plan at a time */
+    if ((self->options.on_demand && !self->wanted) || (one && self->build < self->tail))
         return 0;
+    if (self->ending) { /* what is left */
+        uint64_t left = 0;
+        for (uint32_t g = 0; g < self->n_groups; g++)
+            left += group_left(self, &self->groups[g]);
+        return left < self->options.batch_size ? (uint32_t)left : self->options.batch_size;
+    }
     if (max && planned >= max)
         return 0;
     return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
+}
+
+/* Draws how many items of a plan each group gives; if the stream ends, those that are left. */
+static void draw_groups(struct mixer *self, struct plan *plan, uint32_t count)
+{
+    double *shares = self->room + self->n_parts;
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        uint64_t left = self->ending ? group_left(self, &self->groups[g]) : 0;
+        shares[g] = self->groups[g].share;
+        plan->of_group[g] = left < count ? (uint32_t)left : count;
+        count -= plan->of_group[g];
+    }
+    if (!self->ending)
+        shares_draw(&self->rng, shares, self->n_groups, count, plan->of_group, self->room);
 }
 
 static void draw(struct mixer *self, uint32_t count, int64_t now_ns)
 {
     struct plan *plan = plan_at(self, self->tail++);
     plan->state = PLAN_DRAWN;
-    plan->count = count;
-    plan->missing = 0;
+    plan->count = self->ending ? self->options.batch_size : count;
+    plan->missing = plan->count - count;
     plan->drawn_ns = now_ns;
     plan->waited_ns = 0;
-    memset(plan->of_group, 0, self->n_groups * sizeof *plan->of_group);
     memset(plan->need, 0, self->n_parts * sizeof *plan->need);
     memset(plan->share, 0, self->n_parts * sizeof *plan->share);
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        self->room[self->n_parts + g] = self->groups[g].share;
-    shares_draw(&self->rng, self->room + self->n_parts, self->n_groups, count, plan->of_group, self->room);
+    draw_groups(self, plan, count);
     self->asked += count;
 }
 

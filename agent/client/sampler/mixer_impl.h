@@ -13,7 +13,9 @@
  * probability inside its part times the share that was used for the draw: it is exact, however old the masses are.
  *
  * Permits (limiter charges) are got from parts with room, ahead of the plans that need them; picks are then made where the mass is.
- * The items that a part owes and cannot give are drawn again over the other parts.
+ * The items that a part owes and cannot give are drawn again over the other parts. If sampling takes items out of the table, they
+ * exist nowhere else: the request to a part that is away stays in flight, and its items come in addition, whenever they come. A plan
+ * takes such spare rows before it draws others, and each row needs a permit like any other.
  *
  * One thread plans: the mixer's own, or the caller while it waits (on_demand, or a connection without a thread). Each part has a
  * thread that reads replies and copies rows out of them into batches, unless the caller does that, too. All fields are guarded by
@@ -87,6 +89,7 @@ struct part {
     uint64_t size, room, min_size;
     double buffer;
     uint32_t deal;
+    bool removes;     /* a sample may take items out of the table */
     int64_t state_ns; /* when it said so */
     char why[256];    /* what a request waits for */
     /* Its answers. */
@@ -175,7 +178,7 @@ struct mixer {
     int64_t deadline_ns; /* on_demand: of the call */
     bool stalled;        /* no memory: the caller gets `error`, then it is tried again */
     rp_error error;      /* for the caller, once */
-    char end_text[256];
+    char end_text[512];
     int64_t last_ns;            /* of the last batch, or of the start */
     uint64_t asked;             /* items of plans that are not dealt */
     uint64_t got;               /* items of batches that are */
@@ -190,6 +193,12 @@ struct mixer {
 static inline struct plan *plan_at(struct mixer *self, uint64_t position)
 {
     return &self->plans[position % self->capacity];
+}
+
+/* True if the items of picks may exist nowhere else. Such picks are never given up. */
+static inline bool part_is_last(const struct part *self)
+{
+    return !self->source.paid || self->removes;
 }
 
 /* True if requests may be made that wait inside a broker. */
@@ -209,6 +218,10 @@ void mixer_wake(struct mixer *self);
 /* mixer_step.c: what the thread that plans does. */
 /* Makes one step; returns the time of the next. Released meanwhile. */
 int64_t mixer_step(struct mixer *self);
+/* Ends the stream, whose plans do with what there is. The format tells why. Released meanwhile. */
+void mixer_end(struct mixer *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
+bool mixer_is_owed(const struct mixer *self, bool away);
 /* True if no pick, no permit and no first question is in flight, at parts that are there. */
 bool mixer_is_quiet(const struct mixer *self);
 
@@ -233,10 +246,12 @@ void part_ask(struct part *self, uint32_t count);
 bool part_decode(struct part *self);
 /* Returns the items that are still expected from picks: a part that is away promises nothing. */
 uint64_t part_expected(const struct part *self);
-/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks of a queue stay, because their items may be
- * on their way and exist nowhere else. Released while it cancels. */
+/* Returns the rows of the first pick that has some for batches: the items of one pick are distinct, if they are to be. */
+uint32_t part_first_rows(const struct part *self);
+/* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks whose items may exist nowhere else stay.
+ * Released while it cancels. */
 void part_abandon(struct part *self);
-/* Cancels the picks that may bring items which exist nowhere else. They stay until they are answered. Released while it cancels. */
+/* Cancels picks that wait inside a broker without prefetch. They stay until they are answered. Released while it cancels. */
 void part_recall(struct part *self);
 /* The sampler ends: gives up everything. Released while it cancels. */
 void part_cancel(struct part *self);
@@ -271,8 +286,8 @@ void plans_pay(struct mixer *self);
 bool plans_redraw(struct mixer *self, struct part *part, uint64_t count);
 /* Takes items out of the plans that a part gives, the newest first: they do without them. */
 void plans_excuse(struct mixer *self, struct part *part, uint64_t count);
-/* The time is over and nothing is under way: the next plan, which there must be, does with what there is. False: a group gives
- * nothing, or a whole batch is not whole. */
+/* The next plan, which there must be, waits no longer and does with what there is. False: a group gives nothing, or a whole batch
+ * is not whole. */
 bool plans_hurry(struct mixer *self);
 /* The same for a call without prefetch. False: there is nothing, and the plan was dropped. */
 bool plans_hurry_call(struct mixer *self);
@@ -289,10 +304,18 @@ bool group_sum(const struct mixer *self, const struct group *group, struct group
 /* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for
  * that. */
 uint32_t group_lacks(struct mixer *self, uint32_t group, struct group_sum *out);
+/* Returns the rows that no plan needs and that may exist nowhere else. */
+uint64_t group_left(const struct mixer *self, const struct group *group);
 /* Returns the rows that are there for a group. */
 uint64_t group_rows(const struct mixer *self, const struct group *group);
-/* True if a part that has items was asked for them and has not answered. */
+/* True if the part had items when it was asked for some, and has not answered. */
+bool part_comes(const struct part *self);
+/* The same for any part of a group. */
 bool group_comes(const struct mixer *self, const struct group *group);
+/* Returns how many items a plan gets from a group if it waits no longer. */
+uint32_t plan_offer(const struct mixer *self, const struct plan *plan, uint32_t group);
+/* True if the plan gets items from all groups that it wants some from. */
+bool plan_has_some(const struct mixer *self, const struct plan *plan);
 
 /* mixer_build.c: batches whose items are there. */
 /* Deals batches out while their items are there. Released meanwhile. */

@@ -94,6 +94,18 @@ void part_ask(struct part *self, uint32_t count)
             pick->id = id;
 }
 
+uint32_t part_first_rows(const struct part *self)
+{
+    uint64_t skip = self->dealt;
+    for (const struct pick *pick = self->done.first; pick; pick = pick->next) {
+        uint64_t n = batch_list_items(pick->batches) - pick->row;
+        if (n > skip)
+            return (uint32_t)(n - skip);
+        skip -= n;
+    }
+    return 0;
+}
+
 uint64_t part_expected(const struct part *self)
 {
     return self->away ? 0 : self->outstanding;
@@ -138,7 +150,7 @@ void part_abandon(struct part *self)
         self->permit->count = 0; /* what it still grants is welcome */
         self->permit = NULL;
     }
-    if (self->source.paid)
+    if (!part_is_last(self))
         cancel_picks(self);
 }
 

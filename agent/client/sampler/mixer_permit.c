@@ -122,19 +122,20 @@ static bool learn_deal(struct part *self)
 
 bool part_read_permit(struct part *self, const struct conn_reply *reply, uint32_t most, uint32_t *granted)
 {
-    uint64_t values[8] = {0}; /* by field */
+    uint64_t values[9] = {0}; /* by field */
     *granted = 0;
     if (!reply->answered || reply->view.body != REPLAY__REPLY__BODY_PERMIT)
         return false;
     struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
     struct pb_field field;
     while (pb_next(&reader, &field) == 1)
-        if (field.number < 8 && field.wire != PB_BYTES)
+        if (field.number < 9 && field.wire != PB_BYTES)
             values[field.number] = field.value;
     set_state(self, as_double(values[4]), values[3], values[5]);
     self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
     self->min_size = at_most(values[6], MOST_COUNT);
     self->buffer = as_double(values[7]) > 0 ? as_double(values[7]) : 0;
+    self->removes = values[8] != 0;
     self->known = learn_deal(self);
     *granted = (uint32_t)at_most(values[1], most);
     return true;

@@ -21,6 +21,22 @@ static bool is_fresh(const struct part *self)
     return self->mixer->options.distinct && self->known && self->deal != DEAL_QUEUE;
 }
 
+/* Returns the rows that no plan needs and that exist nowhere else; for distinct batches, those of one pick. */
+static uint64_t part_spare(const struct part *self)
+{
+    uint64_t spare = self->removes && self->rows > self->needed ? self->rows - self->needed : 0;
+    uint32_t first = spare && self->mixer->options.distinct ? part_first_rows(self) : UINT32_MAX;
+    return spare < first ? spare : first;
+}
+
+static uint64_t group_spare(const struct mixer *self, const struct group *group)
+{
+    uint64_t sum = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        sum += part_spare(&self->parts[p]);
+    return sum;
+}
+
 uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
 {
     uint64_t sum = 0;
@@ -30,12 +46,29 @@ uint64_t plans_want(struct mixer *self, uint32_t group, enum plan_state state)
     return sum;
 }
 
+uint64_t group_left(const struct mixer *self, const struct group *group)
+{
+    uint64_t sum = 0;
+    for (uint32_t p = group->first; p < group->first + group->n; p++) {
+        const struct part *part = &self->parts[p];
+        sum += part_is_last(part) && part->rows > part->needed ? part->rows - part->needed : 0;
+    }
+    return sum;
+}
+
+bool part_comes(const struct part *self)
+{
+    for (const struct pick *pick = self->asked.first; pick && !self->away; pick = pick->next)
+        if (pick->sure || pick->arrived)
+            return true;
+    return false;
+}
+
 bool group_comes(const struct mixer *self, const struct group *group)
 {
     for (uint32_t p = group->first; p < group->first + group->n; p++)
-        for (const struct pick *pick = self->parts[p].asked.first; pick && !self->parts[p].away; pick = pick->next)
-            if (pick->sure || pick->arrived)
-                return true;
+        if (part_comes(&self->parts[p]))
+            return true;
     return false;
 }
 
@@ -72,7 +105,7 @@ static bool has_enough(const struct mixer *self, const struct group *group, cons
 static bool group_has_items(const struct mixer *self, const struct group *group, uint32_t want)
 {
     struct group_sum sum;
-    return group_sum(self, group, &sum) && has_enough(self, group, &sum, want);
+    return !self->ending && group_sum(self, group, &sum) && has_enough(self, group, &sum, want);
 }
 
 uint32_t group_lacks(struct mixer *self, uint32_t g, struct group_sum *out)
@@ -119,7 +152,9 @@ static bool group_pays(struct mixer *self, const struct plan *plan, uint32_t g, 
         return false;
     if (!is_dealt(group->deal) || want == 0)
         return true;
-    if (!group_has_items(self, group, want))
+    uint64_t spare = group_spare(self, group);
+    bool enough = spare >= want || (spare && (self->options.flexible || self->options.distinct));
+    if (!enough && !group_has_items(self, group, want))
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
@@ -169,6 +204,41 @@ static uint32_t draw_parts(struct mixer *self, struct plan *plan, const struct g
     return drawn;
 }
 
+/* Gives a plan the spare rows of a group. Each stands for a share of all items. */
+static void take_spare(struct mixer *self, struct plan *plan, const struct group *group, uint32_t count, double share)
+{
+    for (uint32_t p = group->first; p < group->first + group->n && count; p++) {
+        uint64_t spare = part_spare(&self->parts[p]);
+        uint32_t n = spare < count ? (uint32_t)spare : count;
+        plan->need[p] += n;
+        plan->share[p] += share * n;
+        self->parts[p].needed += n;
+        count -= n;
+    }
+}
+
+/* Draws who gives a group's items of a plan: first the rows that are spare, then the parts. */
+static void pay_group(struct mixer *self, struct plan *plan, uint32_t g)
+{
+    const struct group *group = &self->groups[g];
+    uint32_t want = plan->of_group[g], count = want;
+    uint64_t all = group_spare(self, group);
+    uint32_t spare = all < want ? (uint32_t)all : want;
+    if (spare && (self->options.distinct || !group_has_items(self, group, want)))
+        count = spare; /* alone: items of another distinct batch could be in both */
+    take_spare(self, plan, group, spare, group->share / count);
+    uint32_t rest = count - spare, drawn = rest;
+    if (group->deal == DEAL_PLAIN) {
+        plan->need[group->first] += rest;
+        plan->share[group->first] = group->share;
+        self->parts[group->first].needed += rest;
+    } else if (rest) {
+        drawn = draw_parts(self, plan, group, rest, group->share * rest / count);
+    }
+    if (spare + drawn < want)
+        plan_shrink(self, plan, g, want - spare - drawn);
+}
+
 static void pay(struct mixer *self, struct plan *plan)
 {
     int64_t now = conn_now();
@@ -176,17 +246,12 @@ static void pay(struct mixer *self, struct plan *plan)
     for (uint32_t g = 0; g < self->n_groups; g++) {
         struct group *group = &self->groups[g];
         uint32_t want = plan->of_group[g];
-        if (group->deal == DEAL_PLAIN) {
-            plan->need[group->first] = want;
-            plan->share[group->first] = group->share;
-            self->parts[group->first].needed += want;
-        } else if (is_dealt(group->deal) && want) {
-            group->stock -= group->deal == DEAL_PERMITS ? want : 0;
-            plan->waited_ns = group->deal == DEAL_PERMITS ? now - plan->drawn_ns : plan->waited_ns;
-            uint32_t drawn = draw_parts(self, plan, group, want, group->share);
-            if (drawn < want)
-                plan_shrink(self, plan, g, want - drawn);
+        if (group->deal == DEAL_PERMITS && want) {
+            group->stock -= group->stock < want ? group->stock : want;
+            plan->waited_ns = now - plan->drawn_ns;
         }
+        if (want && (is_dealt(group->deal) || group->deal == DEAL_PLAIN))
+            pay_group(self, plan, g);
     }
 }
 
@@ -195,10 +260,19 @@ static bool more_comes(struct mixer *self)
 {
     bool idle = true, comes = false;
     for (uint32_t p = 0; p < self->n_parts; p++)
-        idle = idle && !self->parts[p].outstanding && !(self->parts[p].needed && self->parts[p].rows);
+        idle = idle && !part_expected(&self->parts[p]) && !(self->parts[p].needed && self->parts[p].rows);
     for (uint32_t g = 0; g < self->n_groups; g++)
         comes = comes || (self->groups[g].out && plans_want(self, g, PLAN_DRAWN) > self->groups[g].stock);
     return comes && !idle;
+}
+
+/* True if items come that an earlier distinct batch did without: they are kept apart from those of the next. */
+static bool earlier_come(const struct mixer *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (is_fresh(&self->parts[p]) && part_expected(&self->parts[p]))
+            return true;
+    return false;
 }
 
 void plans_pay(struct mixer *self)
@@ -211,6 +285,8 @@ void plans_pay(struct mixer *self)
             return; /* the items of one request are distinct, and no others: a batch at a time */
         if (plan->state != PLAN_DRAWN)
             continue;
+        if (earlier_come(self))
+            return;
         for (uint32_t g = 0; g < self->n_groups; g++)
             if (!group_pays(self, plan, g, at == self->build))
                 return;
@@ -275,18 +351,47 @@ uint64_t group_rows(const struct mixer *self, const struct group *group)
     return rows;
 }
 
-/* The plan waits for the limiter: it gets the permits that there are. */
+/* Returns how many items a group gives to a plan that is not paid: for the permits that there are, or the rows that are spare. */
+static uint64_t offer_drawn(const struct mixer *self, const struct group *group, uint32_t want)
+{
+    uint64_t spare = group_spare(self, group), paid = group->stock > spare ? group->stock : spare;
+    uint64_t have = group_has_items(self, group, self->options.whole ? want : 0) ? want : spare;
+    if (group->deal == DEAL_PERMITS && have > paid)
+        have = paid;
+    return self->options.whole && have < want ? 0 : have;
+}
+
+uint32_t plan_offer(const struct mixer *self, const struct plan *plan, uint32_t g)
+{
+    const struct group *group = &self->groups[g];
+    uint32_t want = plan->of_group[g];
+    uint64_t have = 0;
+    if (is_dealt(group->deal) && plan->state == PLAN_DRAWN)
+        have = offer_drawn(self, group, want);
+    else if (is_dealt(group->deal))
+        for (uint32_t p = group->first; p < group->first + group->n; p++)
+            have += plan->need[p] < self->parts[p].rows ? plan->need[p] : self->parts[p].rows;
+    else if (group->deal != DEAL_UNKNOWN)
+        have = group_rows(self, group);
+    return have < want ? (uint32_t)have : want;
+}
+
+bool plan_has_some(const struct mixer *self, const struct plan *plan)
+{
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (plan->of_group[g] && !plan_offer(self, plan, g))
+            return false;
+    return true;
+}
+
+/* The plan waits for the limiter, or for items: it gets what there is. */
 static void hurry_drawn(struct mixer *self, struct plan *plan)
 {
     for (uint32_t g = 0; g < self->n_groups; g++) {
-        struct group *group = &self->groups[g];
-        uint64_t have = group->deal == DEAL_PERMITS ? group->stock : plan->of_group[g];
-        if (is_dealt(group->deal) && !group_has_items(self, group, self->options.whole ? plan->of_group[g] : 0))
-            have = 0;
-        if (group->deal == DEAL_UNKNOWN || self->options.whole)
-            have = have < plan->of_group[g] || group->deal == DEAL_UNKNOWN ? 0 : have;
+        bool asked = self->groups[g].deal == DEAL_QUEUE || self->groups[g].deal == DEAL_PLAIN;
+        uint32_t have = asked ? plan->of_group[g] : plan_offer(self, plan, g);
         if (plan->of_group[g] > have)
-            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)have);
+            plan_shrink(self, plan, g, plan->of_group[g] - have);
     }
     pay(self, plan);
 }
@@ -299,7 +404,7 @@ static void hurry_paid(struct mixer *self, struct plan *plan, bool asked)
         bool waits = self->groups[part->group].deal == DEAL_PLAIN || asked; /* others were not asked yet */
         if (waits && plan->need[p] > part->rows) {
             excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
-            if (is_fresh(part))
+            if (is_fresh(part) && !part->removes)
                 part_forget(part);
         }
     }
@@ -353,7 +458,7 @@ void plans_drop(struct mixer *self)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         part->needed = part->excused = 0;
-        if (is_fresh(part))
+        if (is_fresh(part) && !part->removes)
             part_drop_rows(part);
     }
 }

@@ -1,4 +1,7 @@
 /* What the thread that plans does: who is there, permits, picks. */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "agent/client/sampler/mixer_impl.h"
 #include "proto/base/error.h"
 
@@ -32,8 +35,9 @@ static bool is_silent(const struct part *self, int64_t now_ns)
     while (pick && pick->arrived)
         pick = pick->next;
     if (conn_is_hosted(self->source.conn))
-        return false; /* it answers when it is asked to run */
-    if (self->source.paid && pick && now_ns - pick->asked_ns > SILENT_NS)
+        return false;                                             /* it answers when it is asked to run */
+    int64_t wait = self->source.paid ? 0 : CHOOSE_MS * NS_PER_MS; /* inside the broker */
+    if (pick && now_ns - pick->asked_ns > SILENT_NS + wait)
         return true;
     return self->permit && now_ns - self->permit->asked_ns > SILENT_NS + CHOOSE_MS * NS_PER_MS;
 }
@@ -147,6 +151,8 @@ static void ask(struct part *self, uint64_t count)
  * could give the same again. */
 static void give_up(struct mixer *self, struct part *part, uint64_t count)
 {
+    if (part_is_last(part) && self->options.max_samples)
+        return; /* its items come in addition: there would be too many */
     if (!self->options.distinct)
         plans_redraw(self, part, count);
     else if (has_other(self, part))
@@ -160,7 +166,7 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
         plans_excuse(self, part, part->excused);
         part->excused = 0;
     }
-    uint64_t have = part->rows + part->outstanding;
+    uint64_t have = part->rows + part_expected(part);
     uint64_t owed = part->needed > have ? part->needed - have : 0;
     if (owed == 0)
         return;
@@ -168,7 +174,7 @@ static void ask_part(struct mixer *self, struct part *part, int64_t now_ns)
         give_up(self, part, owed);
         return;
     }
-    if (now_ns >= part->retry_ns && (deal != DEAL_PLAIN || mixer_is_open(self)))
+    if (now_ns >= part->retry_ns && !self->ending && (deal != DEAL_PLAIN || mixer_is_open(self)))
         ask(part, owed);
 }
 
@@ -231,31 +237,55 @@ bool mixer_is_quiet(const struct mixer *self)
     return true;
 }
 
-/* A source has given nothing for the time that the options allow: the stream ends. */
-static void end(struct mixer *self)
+void mixer_end(struct mixer *self, const char *format, ...)
 {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(self->end_text, sizeof self->end_text, format, args);
+    va_end(args);
     self->ending = true;
-    mixer_explain(self, self->end_text, sizeof self->end_text);
     if (self->options.whole)
         plans_drop(self);
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (self->groups[self->parts[p].group].deal != DEAL_QUEUE)
-            part_abandon(&self->parts[p]);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        part_abandon(&self->parts[p]);
+        if (self->groups[self->parts[p].group].deal == DEAL_PLAIN)
+            part_recall(&self->parts[p]);
+    }
+    mixer_wake(self);
     pthread_cond_signal(&self->ready);
 }
 
+/* A source has given nothing for the time that the options allow. */
+static void time_out(struct mixer *self)
+{
+    char why[256];
+    mixer_explain(self, why, sizeof why);
+    mixer_end(self, "nothing could be sampled from table '%s' for %lld ms: %s", self->parts[0].source.table,
+              (long long)self->options.timeout_ms, why);
+}
+
+bool mixer_is_owed(const struct mixer *self, bool away)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        if (part->outstanding && part_is_last(part) && part->away == away)
+            return true;
+    }
+    return false;
+}
+
 /* When the time of the stream is over, what was asked for in time still comes; then the next batch does with what there is. A stream
- * that ends gives the items that it has got. */
+ * that ends gives the items that it has got, and does not end while a part owes items that exist nowhere else: as with one broker. */
 static void look_at_end(struct mixer *self, int64_t now_ns)
 {
     int64_t limit = self->options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
-    if (limit < 0 || self->build == self->tail || self->stalled || (over < 0 && !self->ending))
+    if (self->build == self->tail || self->stalled || (!self->ending && (limit < 0 || over < 0)))
         return;
-    self->late = true;
-    if (self->news || (!mixer_is_quiet(self) && over < SILENT_NS))
+    self->late = !mixer_is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
+    if (!self->late || self->news || (!mixer_is_quiet(self) && (over < SILENT_NS || mixer_is_owed(self, false))))
         return;
     if (!plans_hurry(self) && !self->ending)
-        end(self);
+        time_out(self);
     self->news = true;
 }
 

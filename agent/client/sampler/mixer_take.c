@@ -11,8 +11,11 @@
 
 static bool has_ended(const struct mixer *self)
 {
-    return self->head == self->tail &&
-           (self->ending || (self->options.max_samples && self->got >= self->options.max_samples));
+    uint64_t left = 0;
+    for (uint32_t g = 0; g < self->n_groups && self->ending; g++)
+        left += group_left(self, &self->groups[g]);
+    bool over = self->ending && !left && !mixer_is_owed(self, false) && !mixer_is_owed(self, true);
+    return self->head == self->tail && (over || (self->options.max_samples && self->got >= self->options.max_samples));
 }
 
 /* Skips batches without items. */
@@ -88,7 +91,7 @@ static void settle(struct mixer *self)
         part_abandon(&self->parts[p]);
 }
 
-/* on_demand: the caller has ended the wait. Items of queues that are on their way are kept for the next call. */
+/* on_demand: the caller has ended the wait. Items that are on their way and exist nowhere else are kept for the next call. */
 static void settle_now(struct mixer *self)
 {
     int64_t end = conn_now() + STOP_NS;
@@ -96,7 +99,8 @@ static void settle_now(struct mixer *self)
     plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
-        part_recall(&self->parts[p]);
+        if (self->groups[self->parts[p].group].deal == DEAL_PLAIN) /* others answer soon, or keep the items for later */
+            part_recall(&self->parts[p]);
     }
     do
         mixer_step(self);
@@ -141,8 +145,7 @@ static rp_status timed_out(struct mixer *self, int64_t timeout_ms, rp_error *err
 static rp_status ended(const struct mixer *self, rp_error *err)
 {
     if (self->ending)
-        return err_set(err, RP_END_OF_STREAM, "nothing could be sampled from table '%s' for %lld ms: %s",
-                       self->parts[0].source.table, (long long)self->options.timeout_ms, self->end_text);
+        return err_set(err, RP_END_OF_STREAM, "%s", self->end_text);
     return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
                    (unsigned long long)self->options.max_samples);
 }
@@ -173,6 +176,14 @@ rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, r
         status = ended(self, err);
     pthread_mutex_unlock(&self->lock);
     return status;
+}
+
+void mixer_stop(struct mixer *self)
+{
+    pthread_mutex_lock(&self->lock);
+    if (!self->ending)
+        mixer_end(self, "%s", SAMPLE_STOPPED);
+    pthread_mutex_unlock(&self->lock);
 }
 
 void mixer_get_stats(struct mixer *self, rp_sampler_stats *out)

@@ -52,7 +52,7 @@ struct prefetch {
     pthread_cond_t work;  /* for the decode thread */
     pthread_cond_t ready; /* for the caller */
     bool stopping;
-    bool ending;  /* the stream's time-out has passed without a sample: no more requests */
+    bool ending;  /* the stream's time-out has passed without a sample, or it was stopped: no more requests */
     bool stalled; /* no memory to decode the next reply: the caller gets `stall`, then decoding is retried */
     rp_error stall;
     char end_text[256];
@@ -403,7 +403,7 @@ static rp_status timed_out(struct prefetch *self, int64_t timeout_ms, rp_error *
 /* Lock held. */
 static rp_status ended(const struct prefetch *self, rp_error *err)
 {
-    if (!self->ending)
+    if (!self->ending || self->source.stopped)
         return sample_source_ended(&self->source, err);
     return err_set(err, RP_END_OF_STREAM, "nothing could be sampled from table '%s' for %lld ms: %s",
                    self->source.table, (long long)self->source.options.timeout_ms, self->end_text);
@@ -459,6 +459,14 @@ void prefetch_get_stats(struct prefetch *self, rp_sampler_stats *out)
 }
 
 /* ---- starting and stopping ---- */
+
+void prefetch_stop(struct prefetch *self)
+{
+    pthread_mutex_lock(&self->lock);
+    self->source.stopped = self->ending = true;
+    pthread_mutex_unlock(&self->lock);
+    cancel_all(self); /* items that a request has picked still come, if they exist nowhere else */
+}
 
 struct sample_source *prefetch_source(struct prefetch *self)
 {

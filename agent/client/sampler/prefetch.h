@@ -14,6 +14,8 @@ struct prefetch *prefetch_new(struct conn *conn, const char *table, const rp_sam
 void prefetch_destroy(struct prefetch **self);
 /* See rp_sampler_next. */
 rp_status prefetch_next(struct prefetch *self, rp_batch **batch, int64_t timeout_ms, rp_error *err);
+/* See rp_sampler_stop. */
+void prefetch_stop(struct prefetch *self);
 struct sample_source *prefetch_source(struct prefetch *self);
 void prefetch_get_stats(struct prefetch *self, rp_sampler_stats *out);
 

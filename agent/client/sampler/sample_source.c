@@ -26,6 +26,8 @@ void sample_source_fini(struct sample_source *self)
 uint32_t sample_source_count(const struct sample_source *self, uint64_t asked)
 {
     uint64_t max = self->options.max_samples;
+    if (self->stopped)
+        return 0;
     if (max == 0)
         return self->options.batch_size;
     uint64_t left = asked < max ? max - asked : 0;
@@ -79,6 +81,8 @@ rp_status sample_source_timed_out(const struct sample_source *self, int64_t time
 
 rp_status sample_source_ended(const struct sample_source *self, rp_error *err)
 {
+    if (self->stopped)
+        return err_set(err, RP_END_OF_STREAM, SAMPLE_STOPPED);
     return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
                    (unsigned long long)self->options.max_samples);
 }

@@ -11,10 +11,14 @@
 #include "agent/client/conn/conn.h"
 #include "replay/sampler.h"
 
+/* Why a stream has ended that its caller has stopped. */
+#define SAMPLE_STOPPED "the sampler was stopped"
+
 struct sample_source {
     struct conn *conn; /* borrowed */
     char *table;
-    bool paid; /* permits were got for the samples */
+    bool paid;    /* permits were got for the samples */
+    bool stopped; /* no more requests */
     rp_sampler_options options;
     struct batch_pool *pool;
     struct batch_decoder *decoder;
@@ -26,7 +30,7 @@ bool sample_source_init(struct sample_source *self, struct conn *conn, const cha
                         const rp_sampler_options *options, uint32_t batches);
 void sample_source_fini(struct sample_source *self);
 
-/* Returns how many items to ask for next, when `asked` items were asked for so far; 0: max_samples is reached. */
+/* Returns how many items to ask for next, when `asked` items were asked for so far; 0: max_samples is reached, or it was stopped. */
 uint32_t sample_source_count(const struct sample_source *self, uint64_t asked);
 /* Sends a request for `count` items and returns its id. timeout_ms bounds the wait inside the broker; negative: no bound. */
 uint64_t sample_source_request(const struct sample_source *self, uint32_t count, int64_t timeout_ms, conn_reply_fn *fn,
@@ -39,7 +43,7 @@ rp_batch *sample_source_take(struct sample_source *self, rp_batch **batches);
 
 /* RP_DEADLINE_EXCEEDED: no batch within timeout_ms, because of the connection, or else because of `why`. */
 rp_status sample_source_timed_out(const struct sample_source *self, int64_t timeout_ms, const char *why, rp_error *err);
-/* RP_END_OF_STREAM: max_samples is reached. */
+/* RP_END_OF_STREAM: max_samples is reached, or it was stopped. */
 rp_status sample_source_ended(const struct sample_source *self, rp_error *err);
 
 #endif

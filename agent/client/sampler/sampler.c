@@ -178,6 +178,18 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     return status;
 }
 
+rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err)
+{
+    RP_TRY(conn_check_process(conn_of(sampler), err));
+    if (sampler->prefetch)
+        prefetch_stop(sampler->prefetch);
+    else if (sampler->demand)
+        demand_source(sampler->demand)->stopped = true;
+    else
+        mixer_stop(sampler->mixer);
+    return RP_OK;
+}
+
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
 {
     RP_TRY(conn_check_process(conn_of(sampler), err));
