@@ -92,6 +92,40 @@ def a_stolen_session_id(world):
 
 
 @test
+def keys_of_another_session(world):
+    """Nobody takes the keys of items that another writer will insert, not even with items that wait since before."""
+    thief = world.broker.new("squatter", "actor")
+    squatter = world.broker.actor(thief, "squatter")
+    layouts = {table: squatter.layout(table, FIELDS) for table in ("t", "full")}
+
+    def squat(table, keys):
+        chunk = squatter.chunk([ROW * len(keys)], len(keys))
+        for i, key in enumerate(keys):
+            squatter.item(layouts[table], chunk, i, 1, key=key)
+        check(squatter.send(10.0))
+
+    victim = world.broker.actor(world.broker.new("squatted", "actor"), "squatted")
+    squat("t", [victim.next_key + i for i in range(20)])
+    check(squatter.flush(10.0))
+    equal([r.status for r in squatter.rejections], [PERMISSION_DENIED] * 20)
+    check(write(victim, count=20))
+    equal(victim.rejections, [])
+    # Keys that nobody has yet: the items wait, and the next writer gets the keys.
+    check(write(squatter, "full", 2))
+    following = [((victim.key_base >> 36) + 1 << 36) + n for n in range(4)]
+    squat("full", following)
+    later = world.broker.actor(world.broker.new("squatted2", "actor"), "squatted2")
+    check(later.next_key in following, "the keys that were guessed")
+    world.watch.ask("reset", pb.Reset(table="full"))   # makes room for two
+    check(write(later, "full", 2))
+    equal(later.rejections, [])
+    check(squatter.flush(10.0))
+    equal([r.key for r in squatter.rejections[20:]], following)
+    for actor in (squatter, victim, later):
+        actor.close()
+
+
+@test
 def ids_of_another_keys_requests(world):
     """Who knows the client's number, the request's id and all public keys can neither cancel a request nor get its reply."""
     victim, thief = world.broker.new("victim2", "learner"), world.broker.new("thief2", "learner+actor")
