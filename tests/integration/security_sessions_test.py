@@ -231,6 +231,23 @@ def limit_of_unread_bytes(world):
 
 
 @test
+def limit_of_what_an_actor_counts(world):
+    """No actor ends a run with one number; a learner restores counts of any size."""
+    actor, learner = (world.broker.service(world.broker.new(role + "-count", role)) for role in ("actor", "learner"))
+
+    def add(service, number):
+        return status(service, "counter", pb.Counter(name="steps", add=number))
+
+    equal([add(actor, n) for n in (1000, 10**9, -10**9, -2**63, 2**63 - 1, -1000)],
+          [0] + [RESOURCE_EXHAUSTED] * 4 + [0])
+    check(any(add(actor, 2**22) == RESOURCE_EXHAUSTED for _ in range(1000)), "2^24 a second")
+    eventually(lambda: add(actor, 2**20) == 0, 5, "the next second")
+    equal(add(learner, 10**12), 0)
+    for service in (actor, learner):
+        service.close()
+
+
+@test
 def limit_of_the_insert_rate(world):
     """2 writers of one key and 500 items/s: the measured rate is within 20%, and a heartbeat says why it waits. On a busy machine the
     writers may be held up, so that only the best half second must come near the limit."""
