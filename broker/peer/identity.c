@@ -268,7 +268,8 @@ static rp_status read_list(struct identities *self, const struct broker_config *
         allow_free(&list);
         return RP_OK;
     }
-    rp_status taken = set_list(self, &list, &config->quota, err);
+    struct quota common = config_quota(config);
+    rp_status taken = set_list(self, &list, &common, err);
     status = status == RP_OK ? taken : status;
     if (status == RP_OK)
         log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);

@@ -41,7 +41,7 @@ struct identity {
     /* in use */
     uint32_t sessions;
     uint64_t granted_bytes;
-    uint32_t waiting;
+    uint32_t waiting; /* places of requests that wait */
     struct unread *unread;
     double insert_debt; /* items inserted beyond inserts_per_second; negative: may be inserted at once */
     int64_t paid_ns;    /* time up to which the debt was paid */

@@ -213,6 +213,31 @@ def limit_of_waiting_requests(world):
 
 
 @test
+def limits_without_a_word(world):
+    """A key that nobody gave limits leaves room for the others."""
+    broker = KeyBroker("memory_limit: 64MiB\n")   # 8 MiB in flight
+    try:
+        hog, other = broker.new("hog", "actor"), broker.new("other", "actor")
+        observer = broker.service(broker.new("observer", "observer"))
+        service, second = broker.service(hog), broker.service(other)
+        for i in range(1000):
+            service.send("hello", pb.Hello(name="s%d" % i, columns=COLUMNS))
+        equal(open_session(service, "one more"), RESOURCE_EXHAUSTED)
+        check(broker.service(broker.new("watch", "admin")).info().server.granted_bytes <= 2 << 20, "a quarter")
+        equal(open_session(second, "other"), 0)
+        # Waits of an observer: large requests take as many places as memory.
+        large = pb.ParamsGet(name=["n" * 250] * 250, timeout_ms=60000)
+        most = 25000 // (1 + large.ByteSize() // 1024)
+        for i in range(most):
+            observer.send("params_get", large)
+        equal(status(observer, "params_get", large), RESOURCE_EXHAUSTED)
+        small = pb.ParamsGet(name=["n"], timeout_ms=1)
+        equal(status(second, "params_get", small), 4)   # DEADLINE_EXCEEDED: it has waited
+    finally:
+        broker.remove()
+
+
+@test
 def limit_of_unread_bytes(world):
     """Two clients of one key that do not read; a third, with another key, is not concerned."""
     key = world.broker.new("unread", "learner")
