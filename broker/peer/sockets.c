@@ -27,13 +27,16 @@
 /* Makes a socket the server's side of CURVE: only keys that the ZAP handler accepts come in. */
 static bool socket_secure(const struct peers *peers, void *socket)
 {
-    int one = 1, patience = HANDSHAKE_MS;
+    int one = 1, patience = HANDSHAKE_MS, type = 0;
+    size_t size = sizeof type;
+    zmq_getsockopt(socket, ZMQ_TYPE, &type, &size);
+    const char *domain = type == ZMQ_PULL ? ZAP_DOMAIN_INGEST : ZAP_DOMAIN;
     const struct identities *identities = &peers->identities;
     return !identities->on ||
            (zmq_setsockopt(socket, ZMQ_HANDSHAKE_IVL, &patience, sizeof patience) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, identities->key.secret_key, KEY_BYTES) == 0 &&
-            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, sizeof ZAP_DOMAIN - 1) == 0 &&
+            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0 &&
             zmq_setsockopt(socket, ZMQ_ZAP_ENFORCE_DOMAIN, &one, sizeof one) == 0);
 }
 
