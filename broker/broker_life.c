@@ -44,6 +44,7 @@ static void look_at_keys(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
     identities_look(&self->peers);
+    peers_bound(&self->peers);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + LOOK_AT_KEYS_NS);
 }
 

@@ -472,10 +472,11 @@ rp_status identity_adds(struct identity *self, int64_t add, int64_t now_ns, rp_e
     }
     uint64_t size = add < 0 ? -(uint64_t)add : (uint64_t)add;
     if (size > ADDS_PER_SECOND - self->added)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "the key '%s' has the role actor, and adds at most %llu a second to counters: a learner's key may "
-                       "add more",
-                       self->name, (unsigned long long)ADDS_PER_SECOND);
+        return err_set(
+            err, RP_RESOURCE_EXHAUSTED,
+            "the key '%s' has the role actor, and adds at most %llu a second to counters: a learner's key may "
+            "add more",
+            self->name, (unsigned long long)ADDS_PER_SECOND);
     self->added += size;
     return RP_OK;
 }
