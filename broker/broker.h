@@ -12,6 +12,7 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
+#include "broker/loop/resident.h"
 #include "broker/params/params.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
@@ -47,8 +48,9 @@ struct broker {
     struct service service;
     struct snapshot_maker snapshots; /* for other threads */
     /* the loop */
-    struct timer second;  /* once a second: rates, and what is kept too long */
-    struct timer keys;    /* looks at the files of keys */
+    struct timer second; /* once a second: rates, and what is kept too long */
+    struct timer keys;   /* looks at the files of keys */
+    struct resident resident;
     int64_t cpu_ns;       /* processor time at the end of the last turn */
     int64_t held_ns;      /* since when sessions.ingest_held is set */
     bool held_logged;     /* the log says that ingest is held */

@@ -29,12 +29,19 @@ void broker_memory_settings(void)
 
 /* ---- creation ---- */
 
+/* Returns the memory that the broker knows of. */
+static uint64_t counted_bytes(const struct broker *self)
+{
+    return store_reserved(&self->store) + self->params.bytes;
+}
+
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
     tables_tick(&self->tables);
     peers_sweep(&self->peers);
     kept_samples_sweep(&self->samples);
+    resident_check(&self->resident, counted_bytes(self), self->peers.unfinished_bytes);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 
@@ -44,6 +51,7 @@ static void look_at_keys(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
     identities_look(&self->peers);
+    peers_bound(&self->peers);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + LOOK_AT_KEYS_NS);
 }
 

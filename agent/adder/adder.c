@@ -18,6 +18,8 @@
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
 /* How often, in steps, an adder looks for items that the broker refused within an episode. */
 #define REJECTIONS_EVERY 256
+/* So many refused items without one that was accepted mean that the broker takes none: its table is another than it was. */
+#define REFUSED_IN_A_ROW 256u
 
 /* ---- time ---- */
 
@@ -79,17 +81,35 @@ static rp_status make_item(struct adder *self, const struct op *op, int64_t time
     return RP_OK;
 }
 
-/* Reports items that the broker has refused since the last time, with the reason of the first. */
-static rp_status check_rejections(struct adder *self, rp_error *err)
+/* Counts the items that the broker has refused since the last time, and logs the reason of the first. status: of the writer's
+ * call before; RP_OK comes of it if it only told of these items. A refused item costs nothing but itself. When the broker
+ * takes no item any more, that is an error. */
+static rp_status take_rejections(struct adder *self, rp_status status, rp_error *err)
 {
     rp_rejection first, next;
     if (rp_writer_next_rejection(self->writer, &first) != RP_OK)
-        return RP_OK;
-    uint64_t n = 1;
+        return status;
+    bool told = first.status == (int32_t)status;
     while (rp_writer_next_rejection(self->writer, &next) == RP_OK)
-        n++;
-    return err_set(err, (rp_status)first.status, "table '%s' refused %llu items, the first: %s", first.table,
-                   (unsigned long long)n, first.text);
+        told |= next.status == (int32_t)status;
+    rp_writer_info info = {.struct_size = sizeof info};
+    RP_TRY(rp_writer_get_info(self->writer, &info, err));
+    if (info.accepted != self->accepted) {
+        self->accepted = info.accepted;
+        self->refused_before = self->stats.rejected;
+    }
+    self->stats.rejected = info.rejected;
+    uint32_t held;
+    char why[600];
+    if (log_allow(&self->log, 1, now_ns(), &held))
+        log_line(LEVEL_WARN, "A0103", "the broker refused items", "table=%s rejected=%llu accepted=%llu why=%s",
+                 first.table, (unsigned long long)info.rejected, (unsigned long long)info.accepted,
+                 log_quote(why, sizeof why, first.text));
+    uint64_t in_a_row = info.rejected - self->refused_before;
+    if (in_a_row >= REFUSED_IN_A_ROW)
+        return err_set(err, (rp_status)first.status, "table '%s' refused the last %llu items, one of them: %s",
+                       first.table, (unsigned long long)in_a_row, first.text);
+    return told ? RP_OK : status;
 }
 
 /* Does one operation. *done: it must not be repeated, whatever the status. */
@@ -113,9 +133,7 @@ static rp_status perform(struct adder *self, const struct op *op, int64_t timeou
         break;
     case OP_END:
         /* Does not wait; reports items that were refused. */
-        status = rp_writer_end_episode(self->writer, RP_END_GO, 0, err);
-        if (status != RP_OK)
-            (void)check_rejections(self, NULL);
+        status = take_rejections(self, rp_writer_end_episode(self->writer, RP_END_GO, 0, err), err);
         self->rows = 0;
         *done = true;
         return status;
@@ -205,23 +223,27 @@ rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(run_queue(self, timeout_ms, err));
     if (!self->running || self->length % REJECTIONS_EVERY == 0)
-        return check_rejections(self, err);
+        return take_rejections(self, RP_OK, err);
     return RP_OK;
+}
+
+static rp_status flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
+{
+    return take_rejections(self, rp_writer_flush(self->writer, unconfirmed, timeout_ms, err), err);
 }
 
 rp_status adder_wait(struct adder *self, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = deadline_ns(timeout_ms);
     RP_TRY(adder_retry(self, timeout_ms, err));
-    return rp_writer_flush(self->writer, (uint64_t)self->config.buffer_items / 2, time_left_ms(timeout_ms, deadline),
-                           err);
+    return flush(self, (uint64_t)self->config.buffer_items / 2, time_left_ms(timeout_ms, deadline), err);
 }
 
 rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = deadline_ns(timeout_ms);
     RP_TRY(run_queue(self, timeout_ms, err));
-    return rp_writer_flush(self->writer, unconfirmed, time_left_ms(timeout_ms, deadline), err);
+    return flush(self, unconfirmed, time_left_ms(timeout_ms, deadline), err);
 }
 
 void adder_set_policy(struct adder *self, uint64_t version)
@@ -382,7 +404,7 @@ rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err)
     rp_status status = RP_OK;
     if (adder->writer) {
         int64_t deadline = deadline_ns(timeout_ms);
-        status = run_queue(adder, timeout_ms, err);
+        status = adder_flush(adder, 0, timeout_ms, err);
         timeout_ms = time_left_ms(timeout_ms, deadline);
         rp_status closed = rp_writer_destroy(&adder->writer, timeout_ms, status == RP_OK ? err : NULL);
         status = status == RP_OK ? closed : status;

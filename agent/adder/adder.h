@@ -70,6 +70,7 @@ struct adder_step {
 
 struct adder_stats {
     uint64_t steps, episodes, items;
+    uint64_t rejected; /* items that the broker refused, as far as the adder has looked */
 };
 
 struct adder;
@@ -95,8 +96,8 @@ rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
 rp_status adder_first(struct adder *self, const void *observation, rp_error *err);
 /* Waits while the buffer is full: the limiter's back-pressure. RP_DEADLINE_EXCEEDED after timeout_ms: part of the
  * step is still to be done; call adder_retry until it is, then go on. A step with a number that is not finite is
- * refused and leaves no trace. Items that the broker refused are reported once, with its reason, by the next call that
- * ends an episode, at every 256th step, or by flush. */
+ * refused and leaves no trace. Items that the broker refused are counted, and logged with its reason. They are an error, of
+ * a call that ends an episode, of every 256th step or of flush, only when the broker has refused 256 in a row. */
 rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t timeout_ms, rp_error *err);
 rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err);
 /* The same as adder_retry, and then waits until half of the items in flight are confirmed: an actor that continued

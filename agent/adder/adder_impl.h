@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "agent/adder/adder.h"
+#include "proto/base/log.h"
 
 enum adder_column {
     COLUMN_OBSERVATION,
@@ -83,6 +84,9 @@ struct adder {
     struct op *queue;
     uint32_t max_ops, n_ops, next_op;
     struct adder_stats stats;
+    uint64_t accepted;       /* items, when an item was last refused */
+    uint64_t refused_before; /* items, when one was last accepted */
+    struct log_limit log;
 };
 
 /* Appends an operation, zeroed but for its kind. */

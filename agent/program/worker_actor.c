@@ -8,6 +8,9 @@
 #include "agent/run/environment_round.h"
 #include "proto/base/error.h"
 
+/* Scalars of a report beside the shares of idle time. */
+#define ACTOR_SCALARS 7
+
 /* One environment of the actor, with its own stream of items. */
 struct actor_seat {
     struct adder *adder;
@@ -42,14 +45,16 @@ static void on_episode(void *ctx, const struct episode *episode)
 }
 
 /* Sums over the seats. */
-static void sum_seats(const struct actor_work *self, uint64_t *steps, uint64_t *items, struct idle *idle)
+static void sum_seats(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
 {
-    *steps = *items = 0;
+    *steps = 0;
+    *sum = (struct adder_stats){0};
     *idle = (struct idle){0};
     for (uint32_t i = 0; i < self->n; i++) {
         struct adder_stats stats;
         adder_get_stats(self->seats[i].adder, &stats);
-        *items += stats.items;
+        sum->items += stats.items;
+        sum->rejected += stats.rejected;
         *steps += self->seats[i].actor.steps;
         for (int cause = 0; cause < IDLE_CAUSES; cause++)
             idle->ns[cause] += self->seats[i].actor.idle.ns[cause];
@@ -61,19 +66,21 @@ static void actor_report(struct actor_work *self)
     struct worker *worker = &self->worker;
     int64_t now = clock_now(&worker->clock);
     double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
-    uint64_t steps, items;
+    uint64_t steps;
+    struct adder_stats sum;
     struct idle idle;
-    sum_seats(self, &steps, &items, &idle);
-    struct agent_scalar scalars[6 + IDLE_CAUSES + 1] = {
+    sum_seats(self, &steps, &sum, &idle);
+    struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
         {"actor_steps", (double)steps},
         {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
         {"episodes", (double)self->episodes},
         {"return", self->value_sum / n},
         {"episode_length", (double)self->length_sum / n},
-        {"items", (double)items},
+        {"items", (double)sum.items},
+        {"rejected", (double)sum.rejected},
     };
-    uint32_t n_scalars =
-        6 + idle_report(&idle, &self->reported_idle, seconds, "blocked_share", IDLE_OF_ACTOR, scalars + 6);
+    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
+                                                     IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
     worker_report(worker, self->total, self->variables.steps, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;

@@ -107,15 +107,16 @@ static const struct schema_row rows[] = {
      "everything; auto: curve if an endpoint can be reached from other machines (SECURITY.md)"},
     {"security.keys", SCHEMA_STRING, ROOT(keys_dir), "", 0, 0, NULL, 0,
      "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
-    {"security.quota.sessions", SCHEMA_INT, ROOT(quota.sessions), "0", 0, 1e9, NULL, 0,
-     "with keys: open writers of one key; 0: no limit"},
+    {"security.quota.sessions", SCHEMA_INT, ROOT(quota.sessions), "1000", 0, 1e9, NULL, 0,
+     "with keys: open writers of one key; 0: no limit. replay-launch writes what its run needs"},
     {"security.quota.granted", SCHEMA_BYTES, ROOT(quota.granted_bytes), "0", 0, 9e18, NULL, 0,
-     "with keys: bytes that the writers of one key may have in flight; 0: no limit but ingest_budget"},
-    {"security.quota.waiting", SCHEMA_INT, ROOT(quota.waiting), "0", 0, 1e9, NULL, 0,
-     "with keys: requests of one key that wait for an answer; 0: no limit"},
+     "with keys: bytes that the writers of one key may have in flight; 0: a quarter of ingest_budget"},
+    {"security.quota.waiting", SCHEMA_INT, ROOT(quota.waiting), "25000", 0, 1e9, NULL, 0,
+     "with keys: requests of one key that wait for an answer, of 100000 for all keys together; each KiB of a request "
+     "counts as one more; 0: no limit of its own"},
     {"security.quota.unread", SCHEMA_BYTES, ROOT(quota.unread_bytes), "0", 0, 9e18, NULL, 0,
-     "with keys: replies that all clients of one key together may leave unread; 0: no limit but peer_backlog_bytes "
-     "each"},
+     "with keys: replies that all clients of one key together may leave unread; 0: a quarter of memory_limit, or "
+     "peer_backlog_bytes if that is more"},
     {"security.quota.inserts", SCHEMA_INT, ROOT(quota.inserts_per_second), "0", 0, 1e12, NULL, 0,
      "with keys: items per second that the writers of one key may insert; 0: no limit"},
     {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
@@ -246,6 +247,17 @@ int64_t config_ingest_budget(const struct broker_config *config)
         return config->ingest_budget;
     int64_t eighth = config->memory_limit / 8;
     return eighth < (INT64_C(1) << 30) ? eighth : (INT64_C(1) << 30);
+}
+
+struct quota config_quota(const struct broker_config *config)
+{
+    struct quota quota = config->quota;
+    int64_t quarter = config->memory_limit / 4, least = config->peer_backlog_bytes;
+    if (quota.granted_bytes == 0)
+        quota.granted_bytes = config_ingest_budget(config) / 4;
+    if (quota.unread_bytes == 0)
+        quota.unread_bytes = quarter > least ? quarter : least;
+    return quota;
 }
 
 /* Names that Reverb, Acme and others use. */

@@ -132,6 +132,8 @@ rp_status config_check_keys(const struct broker_config *config, rp_error *err);
 bool config_uses_curve(const struct broker_config *config);
 /* Returns the part of memory_limit for data in flight; the rest is for tables. */
 int64_t config_ingest_budget(const struct broker_config *config);
+/* Returns the limits of a key that has none of its own, with those filled in that are shares of others. */
+struct quota config_quota(const struct broker_config *config);
 
 /* The file describes one logical broker. Returns the number of its shards, at least 1. */
 uint32_t config_shards(const struct broker_config *config);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "broker/config/config.h"
+#include "broker/peer/inflow.h"
 #include "proto/base/log.h"
 
 /* Descriptors that connections never take: for journal, checkpoints and reads of spilled chunks. */
@@ -29,8 +30,10 @@ __attribute__((visibility("default"))) int accept4(int socket, struct sockaddr *
                                                    socklen_t *restrict size, int flags)
 {
     int peer = (int)syscall(SYS_accept4, socket, address, size, flags);
-    if (peer >= 0 && peer < atomic_load_explicit(&accept_below, memory_order_relaxed))
+    if (peer >= 0 && peer < atomic_load_explicit(&accept_below, memory_order_relaxed)) {
+        inflow_accepted(socket, peer);
         return peer;
+    }
     if (peer < 0 && errno != EMFILE)
         return -1;
     if (peer >= 0)

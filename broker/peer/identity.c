@@ -18,6 +18,9 @@
 #define PATH_BYTES 4096u
 /* Items that a key with inserts_per_second may insert at once: what comes in this time. */
 #define BURST_S 0.1
+/* What actors with one key may add to counters: more steps than all of them take, so that a number out of the air does not end
+ * a run at once. */
+#define ADDS_PER_SECOND (UINT64_C(1) << 24)
 /* Pause after which a file that was changed in its place counts as written; more than the clock tick of file systems. Some
  * editors empty a file before they write it. */
 #define SETTLE_NS (15 * NS_PER_MS)
@@ -265,7 +268,8 @@ static rp_status read_list(struct identities *self, const struct broker_config *
         allow_free(&list);
         return RP_OK;
     }
-    rp_status taken = set_list(self, &list, &config->quota, err);
+    struct quota common = config_quota(config);
+    rp_status taken = set_list(self, &list, &common, err);
     status = status == RP_OK ? taken : status;
     if (status == RP_OK)
         log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
@@ -456,4 +460,23 @@ double identity_owes_s(struct identity *self, int64_t now_ns)
         return 0.0;
     pay(self, now_ns);
     return self->insert_debt > 0.0 ? self->insert_debt / (double)self->quota.inserts_per_second : 0.0;
+}
+
+rp_status identity_adds(struct identity *self, int64_t add, int64_t now_ns, rp_error *err)
+{
+    if (self->roles & (KEY_LEARNER | KEY_ADMIN))
+        return RP_OK;
+    if (now_ns - self->added_ns >= NS_PER_S) {
+        self->added = 0;
+        self->added_ns = now_ns;
+    }
+    uint64_t size = add < 0 ? -(uint64_t)add : (uint64_t)add;
+    if (size > ADDS_PER_SECOND - self->added)
+        return err_set(
+            err, RP_RESOURCE_EXHAUSTED,
+            "the key '%s' has the role actor, and adds at most %llu a second to counters: a learner's key may "
+            "add more",
+            self->name, (unsigned long long)ADDS_PER_SECOND);
+    self->added += size;
+    return RP_OK;
 }

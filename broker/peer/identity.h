@@ -41,10 +41,12 @@ struct identity {
     /* in use */
     uint32_t sessions;
     uint64_t granted_bytes;
-    uint32_t waiting;
+    uint32_t waiting; /* places of requests that wait */
     struct unread *unread;
     double insert_debt; /* items inserted beyond inserts_per_second; negative: may be inserted at once */
     int64_t paid_ns;    /* time up to which the debt was paid */
+    uint64_t added;     /* to counters since added_ns, signs aside */
+    int64_t added_ns;
 };
 
 /* A file as it was when it was last read; all 0: there was none. */
@@ -103,6 +105,9 @@ struct identity *identity_by_key(struct identities *self, const uint8_t *public_
 rp_status identity_check(const struct identity *self, uint32_t roles, const char *what, rp_error *err);
 /* Counts items that were inserted. */
 void identity_inserted(struct identity *self, uint64_t items, int64_t now_ns);
+/* Counts what the key adds to counters. RP_RESOURCE_EXHAUSTED: for an actor it is too much. A learner and an admin may add
+ * anything: they can end a run anyway. */
+rp_status identity_adds(struct identity *self, int64_t add, int64_t now_ns, rp_error *err);
 /* Returns the seconds until credit may be given again; 0: now. */
 double identity_owes_s(struct identity *self, int64_t now_ns);
 

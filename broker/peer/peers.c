@@ -1,5 +1,7 @@
 #include "broker/peer/peers.h"
 
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/sockets.h"
 
 void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts)
@@ -22,8 +24,16 @@ static void forget_idle(struct idmap *by_route)
     }
 }
 
+void peers_bound(struct peers *self)
+{
+    /* Without keys anybody may open any number of connections, and each has its own bound alone. */
+    uint64_t all = inflow_most_inserts(self->config) + inflow_most_requests(self->config);
+    self->unfinished_bytes = inflow_check(&self->inflow, self->identities.on ? all : 0, self->loop->now_ns);
+}
+
 void peers_sweep(struct peers *self)
 {
+    peers_bound(self);
     forget_idle(&self->by_route);
     monitor_sweep(self);
     descriptors_check(&self->descriptors);

@@ -11,6 +11,7 @@
 #include "broker/peer/commit.h"
 #include "broker/peer/descriptors.h"
 #include "broker/peer/identity.h"
+#include "broker/peer/inflow.h"
 #include "broker/peer/kept_replies.h"
 #include "broker/peer/monitor.h"
 #include "broker/peer/peer.h"
@@ -44,6 +45,8 @@ struct peers {
     } told; /* as clients are told: with the host of `advertise` */
     struct monitor monitor;
     struct descriptors_watch descriptors;
+    struct inflow_watch inflow;
+    uint64_t unfinished_bytes; /* of messages that have not arrived whole; those of few bytes are not counted */
     struct idmap by_route;
     struct commit commit;
     struct waits waits;
@@ -59,6 +62,8 @@ struct peers {
 
 /* Borrows all three; ducts is NULL if there will be sockets. */
 void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts);
+/* Cuts connections that hold too much of unfinished messages: once a second, and with keys more often. */
+void peers_bound(struct peers *self);
 /* Once a second: forgets peers with nothing in flight, ends waits of lost connections, checks the descriptors. */
 void peers_sweep(struct peers *self);
 /* Closes the sockets and forgets everything. No request waits any more. */

@@ -9,6 +9,7 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
+#include "broker/peer/inflow.h"
 #include "broker/peer/ipc.h"
 #include "broker/peer/peers.h"
 #include "broker/peer/zap.h"
@@ -24,16 +25,28 @@
 /* A stranger who connects and says nothing is cut off after this time. */
 #define HANDSHAKE_MS 5000
 
+/* What a client may send before its first message is read, and subscribe to: requests without payload are smaller. */
+#define STRANGER_BYTES (UINT64_C(1) << 20)
+
+static int socket_type(void *socket)
+{
+    int type = 0;
+    size_t size = sizeof type;
+    zmq_getsockopt(socket, ZMQ_TYPE, &type, &size);
+    return type;
+}
+
 /* Makes a socket the server's side of CURVE: only keys that the ZAP handler accepts come in. */
 static bool socket_secure(const struct peers *peers, void *socket)
 {
     int one = 1, patience = HANDSHAKE_MS;
+    const char *domain = socket_type(socket) == ZMQ_PULL ? ZAP_DOMAIN_INGEST : ZAP_DOMAIN;
     const struct identities *identities = &peers->identities;
     return !identities->on ||
            (zmq_setsockopt(socket, ZMQ_HANDSHAKE_IVL, &patience, sizeof patience) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one) == 0 &&
             zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, identities->key.secret_key, KEY_BYTES) == 0 &&
-            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, sizeof ZAP_DOMAIN - 1) == 0 &&
+            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0 &&
             zmq_setsockopt(socket, ZMQ_ZAP_ENFORCE_DOMAIN, &one, sizeof one) == 0);
 }
 
@@ -61,15 +74,29 @@ static void *socket_open(struct peers *peers, int type, rp_error *err)
     return NULL;
 }
 
-static rp_status socket_bind(void *socket, const char *endpoint, char *bound, size_t size, rp_error *err)
+/* Returns how much a connection may leave unfinished before the broker knows its key. Without keys there is none to know. */
+static struct inflow_bounds socket_bounds(const struct peers *peers, void *socket)
+{
+    const struct broker_config *config = peers->config;
+    bool on = peers->identities.on, inserts = socket_type(socket) == ZMQ_PULL;
+    if (socket_type(socket) == ZMQ_PUB || (on && !inserts))
+        return (struct inflow_bounds){STRANGER_BYTES, STRANGER_BYTES / 4};
+    uint64_t most = inserts ? inflow_most_inserts(config) : inflow_most_requests(config);
+    return (struct inflow_bounds){most, on ? STRANGER_BYTES / 4 : most / 2};
+}
+
+static rp_status socket_bind(const struct peers *peers, void *socket, const char *endpoint, char *bound, size_t size,
+                             rp_error *err)
 {
     int ipv6 = endpoint_is_ipv6(endpoint); /* which includes IPv4 */
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
     int lock;
     rp_status status = ipc_claim(endpoint, &lock, err);
+    inflow_bind(socket_bounds(peers, socket));
     if (status == RP_OK && zmq_bind(socket, endpoint) != 0)
         status = err_set(err, RP_IO, "cannot bind %s: %s%s", endpoint, zmq_strerror(errno),
                          errno == EADDRINUSE ? ". Another broker runs there, or use port 0 for a free one" : "");
+    inflow_bind((struct inflow_bounds){0});
     ipc_release(lock);
     RP_TRY(status);
     if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
@@ -115,7 +142,8 @@ static rp_status bind_all(struct peers *peers, rp_error *err)
         *rows[i].socket = socket_open(peers, rows[i].type, err);
         if (!*rows[i].socket)
             return RP_IO;
-        RP_TRY(socket_bind(*rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof peers->service_endpoint, err));
+        RP_TRY(
+            socket_bind(peers, *rows[i].socket, rows[i].endpoint, rows[i].bound, sizeof peers->service_endpoint, err));
     }
     return tell_all(peers, err);
 }
@@ -143,7 +171,7 @@ static rp_status bind_patiently(struct peers *peers, void *socket, const char *e
     char bound[256];
     rp_status status;
     do
-        status = socket_bind(socket, endpoint, bound, sizeof bound, err);
+        status = socket_bind(peers, socket, endpoint, bound, sizeof bound, err);
     while (status != RP_OK && clock_now(&peers->loop->clock) < end && usleep(1000) == 0);
     return status;
 }
@@ -213,7 +241,7 @@ rp_status sockets_bind_rest(struct peers *peers, rp_error *err)
         char bound[256];
         if (!(peers->unbound >> i & 1))
             continue;
-        rp_status own = socket_bind(sockets[i], endpoints[i], bound, sizeof bound, err);
+        rp_status own = socket_bind(peers, sockets[i], endpoints[i], bound, sizeof bound, err);
         if (own == RP_OK)
             peers->unbound &= ~(1u << i);
         else

@@ -8,8 +8,10 @@
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"
 
-/* Most requests that wait at a time: a client that asks without reading must not use up the memory. */
-#define WAITS_MOST 100000u
+/* Places for requests that wait: a client that asks without reading must not use up the memory. A request is kept while it
+ * waits: each PLACE_BYTES of it take a further place. */
+#define WAIT_PLACES 100000u
+#define PLACE_BYTES 1024u
 
 static uint64_t name_of(uint64_t client, uint64_t id)
 {
@@ -53,16 +55,18 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     self->descriptor = request->descriptor;
     self->connection = monitor_connection(&peers->monitor, request->descriptor);
     self->timer = (struct timer){.fire = expire, .ctx = self->ctx};
-    if (waits->count >= WAITS_MOST)
+    self->places = 1 + (uint32_t)(request->head.size / PLACE_BYTES);
+    if (waits->places + self->places > WAIT_PLACES)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "%u requests wait already, which is the most: this %s request cannot wait, too. Ask again later",
-                       WAITS_MOST, self->ops->kind);
+                       "the requests that wait have taken all %u places: this %s request cannot wait, too. Ask again "
+                       "later",
+                       WAIT_PLACES, self->ops->kind);
     const struct quota *quota = &request->identity->quota;
-    if (quota->waiting > 0 && request->identity->waiting >= quota->waiting)
-        return err_set(
-            err, RP_RESOURCE_EXHAUSTED,
-            "%lld requests of the key '%s' wait already, which is its limit: this %s request cannot wait, too",
-            (long long)quota->waiting, request->identity->name, self->ops->kind);
+    if (quota->waiting > 0 && request->identity->waiting + self->places > quota->waiting)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the requests of the key '%s' that wait have taken all of its %lld places: this %s request "
+                       "cannot wait, too. Ask again later, or raise waiting= in the broker's list of keys",
+                       request->identity->name, (long long)quota->waiting, self->ops->kind);
     bool has_deadline = timeout_ms <= (uint64_t)(INT64_MAX / NS_PER_MS / 2);
     if (has_deadline && !timer_set(&loop->timers, &self->timer, loop->now_ns + (int64_t)timeout_ms * NS_PER_MS))
         return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
@@ -72,7 +76,8 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
     }
     self->identity = request->identity;
     self->roles = request->roles;
-    self->identity->waiting++;
+    self->identity->waiting += self->places;
+    waits->places += self->places;
     append(waits, self);
     return RP_OK;
 }
@@ -114,7 +119,8 @@ void wait_end(struct peers *peers, struct wait *self)
         wait_trace(peers, self);
     struct waits *waits = &peers->waits;
     timer_clear(&peers->loop->timers, &self->timer);
-    self->identity->waiting--;
+    self->identity->waiting -= self->places;
+    waits->places -= self->places;
     uint64_t name = name_of(self->client, self->id);
     if (idmap_get(&waits->by_request, name) == self)
         idmap_remove(&waits->by_request, name);

@@ -40,6 +40,7 @@ struct wait {
     uint64_t connection;         /* number of that connection: monitor.h */
     struct identity *identity;   /* whose request it is */
     uint32_t roles;              /* that may ask for it, of enum key_role */
+    uint32_t places;             /* that it takes of those there are */
     struct request_times *times; /* of its kind; NULL: not measured */
     uint64_t message;            /* running number of the message by which the request came */
     bool measured;               /* its time counts when it ends: it was not answered at once */
@@ -49,6 +50,7 @@ struct waits {
     struct wait *first, *last;
     struct idmap by_request;
     uint64_t count;
+    uint64_t places; /* that are taken */
 };
 
 /* A timeout this long, or longer than a century, means "no deadline". */

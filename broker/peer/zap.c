@@ -51,23 +51,29 @@ static bool is_text(zmq_msg_t *frame, const char *text)
     return zmq_msg_size(frame) == strlen(text) && memcmp(zmq_msg_data(frame), text, strlen(text)) == 0;
 }
 
-/* Returns the identity that asks. NULL: it is not let in, and *why says the reason; a NULL there: the key is unknown so far, and
- * the list may be newer than what was read. libzmq's clients do not come back after a refusal, so a key that was allowed a moment
+/* Returns the identity that asks. NULL: it is not let in, and *why says the reason; a NULL there: the key is not allowed so far,
+ * and the list may be newer than what was read. libzmq's clients do not come back after a refusal, so a key that was allowed a moment
  * ago must count. */
 static const struct identity *judge(struct peers *peers, zmq_msg_t *frames, uint32_t n, int64_t asked_ns,
                                     const char **why)
 {
     *why = "the handshake cannot be read";
-    if (n != REQUEST_FRAMES || !is_text(&frames[VERSION], ZAP_VERSION) || !is_text(&frames[DOMAIN], ZAP_DOMAIN))
+    if (n != REQUEST_FRAMES || !is_text(&frames[VERSION], ZAP_VERSION))
+        return NULL;
+    bool ingest = is_text(&frames[DOMAIN], ZAP_DOMAIN_INGEST);
+    if (!ingest && !is_text(&frames[DOMAIN], ZAP_DOMAIN))
         return NULL;
     *why = "the client does not use CURVE";
     if (!is_text(&frames[MECHANISM], "CURVE") || zmq_msg_size(&frames[CREDENTIALS]) != KEY_BYTES)
         return NULL;
     identities_look(peers);
-    *why = peers->identities.known_ns >= asked_ns ? "the key is not allowed" : NULL;
     const uint8_t *key = zmq_msg_data(&frames[CREDENTIALS]);
     const struct identity *identity = identity_find(&peers->identities, key);
-    return identity && identity->roles ? identity : NULL;
+    uint32_t roles = identity ? identity->roles : 0;
+    *why = peers->identities.known_ns < asked_ns ? NULL
+           : roles                               ? "the key may not write: ingest is for the role actor"
+                                                 : "the key is not allowed";
+    return roles & (ingest ? KEY_ACTOR | KEY_ADMIN : KEY_ANY) ? identity : NULL;
 }
 
 static void log_refusal(struct peers *peers, zmq_msg_t *frames, uint32_t n, const char *why)

@@ -229,6 +229,7 @@ static int serve(const struct options *options, const struct broker_config *conf
                  (long long)config->shard);
     if (started == RP_OK) {
         log_start(broker, url);
+        broker->resident.on = true;
         if (link < 0)
             print_endpoints(broker, face);
         broker_run(broker);

@@ -237,6 +237,9 @@ bool dispatch_receive(struct service *service)
         request.descriptor = zmq_msg_get(&frames[header], ZMQ_SRCFD);
         request.identity = identity_of(service->peers, &frames[header]);
         request.from.unread = request.identity->unread;
+        /* Only requests of a learner have large payloads. */
+        inflow_taken(request.descriptor,
+                     request.identity->roles & (LEARNER | KEY_ADMIN) ? inflow_most_requests(service->config) : 0);
         size_t size = zmq_msg_size(&frames[header]);
         service->peers->counters.bytes_in += size;
         for (uint32_t i = 0; i < request.n_payload; i++)

@@ -297,6 +297,7 @@ rp_status req_counter(struct service *service, struct request *request, rp_error
     const Replay__Counter *ask = (const Replay__Counter *)request->body;
     struct params *params = service->params;
     RP_TRY(name_check(ask->name, "counter", err));
+    RP_TRY(identity_adds(request->identity, ask->add, service->loop->now_ns, err));
     struct param_counter *counter = params_find_counter(params, ask->name);
     if (!counter && ask->add != 0) {
         counter = params_add_counter(params, ask->name);

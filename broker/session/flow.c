@@ -5,6 +5,7 @@
 #include "broker/loop/loop.h"
 #include "broker/session/credit.h"
 #include "broker/session/session.h"
+#include "broker/table/tables.h"
 #include "proto/base/error.h"
 
 #define DROPS_PER_STEP 256u
@@ -154,8 +155,23 @@ void flow_drop(struct flow *self)
 
 /* ---- items are resolved ---- */
 
+/* Refuses a key outside of the session's own range if another session has it. Checked when the item enters its table: while
+ * the item waited, the key may have been handed out. */
+static __attribute__((noinline)) rp_status check_foreign_key(const struct session *session, uint64_t key, rp_error *err)
+{
+    const struct ordinals *ordinals = &session->sessions->tables->ordinals;
+    if (wire_key_shard(key ^ ordinals->prefix) || !ordinals->at[ordinal_of_key(key)].sessions)
+        return RP_OK;
+    return err_set(err, RP_PERMISSION_DENIED,
+                   "key %llu belongs to another writer's session: use keys from %llu on, which HELLO gave to this one",
+                   (unsigned long long)key, (unsigned long long)session->keys.base);
+}
+
 rp_status flow_insert(struct flow *self, struct arrival *arrival, rp_error *err)
 {
+    const struct key_range *own = &self->session->keys;
+    if (__builtin_expect(arrival->key - own->base >= own->count, 0))
+        RP_TRY(check_foreign_key(self->session, arrival->key, err));
     uint32_t episode = span_chunks(&arrival->span)[0]->episode + 1;
     arrival->same_episode = episode == self->episode && self->resets == self->table->resets;
     RP_TRY(table_insert(self->table, arrival, err));

@@ -246,6 +246,8 @@ bool ingest_receive(struct sessions *sessions)
     struct way from = {sessions->peers->ingest, sessions->peers->ducts ? &sessions->peers->ducts->data : NULL};
     if (!frames_receive(from, frames, FRAMES_MOST, &n, &whole))
         return false;
+    if (inflow_wants())
+        inflow_taken(zmq_msg_get(&frames[0], ZMQ_SRCFD), 0);
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         bytes += zmq_msg_size(&frames[i]);

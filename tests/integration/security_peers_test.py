@@ -13,7 +13,7 @@ import time
 
 import zmq
 
-from keyrings import CTL, SANITIZED, KeyWorld, Stranger, run, status, write
+from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, run, status, write
 from generated import pb
 from harness import Runner, check, contains, equal, eventually
 
@@ -304,6 +304,82 @@ def a_replayed_handshake(world):
 
 
 # ------------------------------------------------------------------------------------------------------------- the rest --
+
+# ------------------------------------------------------------------------------------------------ messages without end --
+
+class Holder(Recorder):
+    """Forwards the first bytes of a connection and keeps it open: the broker waits for the end of a message."""
+
+    def __init__(self, target, most):
+        self.most, self.held = most, threading.Semaphore(0)
+        super().__init__(target)
+
+    def forward(self, source, sink, keep):
+        left = self.most if keep is not None else 1 << 62
+        try:
+            while left > 0 and (data := source.recv(min(left, 65536))):
+                left -= len(data)
+                sink.sendall(data)
+            if left <= 0:
+                self.held.release()
+                sink.recv(1, socket.MSG_PEEK | socket.MSG_WAITALL)   # until the broker ends it
+        except OSError:
+            pass
+
+
+def send_large(context, key, endpoint, kind, mebibytes):
+    """Sends one message of many parts; or subscribes to that much. libzmq begins to send when it has the last part."""
+    client, part = context.socket(kind), bytes(1 << 20)
+    key.secure(client)
+    client.linger = client.sndhwm = 0
+    client.connect(endpoint)
+    for i in range(mebibytes):
+        if kind == zmq.SUB:
+            client.subscribe(b"%08d" % i + bytes(1 << 14))
+        else:
+            client.send(part, zmq.SNDMORE, copy=False)
+    if kind != zmq.SUB:
+        client.send(b"")
+    return client
+
+
+def resident(broker):
+    line = next(l for l in open("/proc/%d/status" % broker.process.pid) if l.startswith("VmHWM"))   # the highest so far
+    return int(line.split()[1]) << 10
+
+
+@test
+def messages_without_end(world):
+    """The broker's memory is bounded while it waits for the last part of a message, whoever sends it, and over all connections."""
+    broker = KeyBroker("memory_limit: 64MiB\nmax_message_bytes: 16MiB\n")   # 8 MiB are for data in flight
+    bound, slack = 12 + 16 + 1 + 2 * 16 + 1 << 20, (256 if SANITIZED else 24) << 20
+    try:
+        start = resident(broker)
+        with zmq.Context() as context:
+            for role, name, kind in (("observer", "service", zmq.DEALER), ("observer", "ingest", zmq.PUSH),
+                                     ("actor", "ingest", zmq.PUSH), ("learner", "events", zmq.SUB)):
+                key, lines = broker.new("%s-%s" % (role, name), role), broker.text().count("connection ")
+                client = send_large(context, key, broker.endpoints[name], kind, 200)
+                eventually(lambda: broker.text().count("connection ") > lines, 20, "a connection that is cut or refused")
+                client.close()
+            equal(len(broker.lines("may not write")), 1)
+            check(resident(broker) < start + (32 << 20) + slack, "resident", resident(broker) - start)
+            # Each of them holds less than it may, all of them more.
+            port, key = int(broker.endpoints["ingest"].rsplit(":", 1)[1]), broker.new("many", "actor")
+            holders, clients, lines = [Holder(port, 24 << 20) for _ in range(6)], [], len(broker.lines("B0008"))
+            for holder in holders:
+                clients.append(send_large(context, key, "tcp://127.0.0.1:%d" % holder.port, zmq.PUSH, 40))
+                check(holder.held.acquire(timeout=30), "24 MiB")
+            eventually(lambda: len(broker.lines("B0008")) > lines, 10, "the oldest connection is cut")
+            check(resident(broker) < start + bound + slack, "resident", resident(broker) - start)
+            actor = broker.actor(key)
+            check(write(actor, count=10), "others go on")
+            actor.bye()
+            for each in (*clients, *(h.listener for h in holders)):
+                each.close()
+    finally:
+        broker.remove()
+
 
 @test
 def who_says_nothing_is_cut_off(world):

@@ -92,6 +92,40 @@ def a_stolen_session_id(world):
 
 
 @test
+def keys_of_another_session(world):
+    """Nobody takes the keys of items that another writer will insert, not even with items that wait since before."""
+    thief = world.broker.new("squatter", "actor")
+    squatter = world.broker.actor(thief, "squatter")
+    layouts = {table: squatter.layout(table, FIELDS) for table in ("t", "full")}
+
+    def squat(table, keys):
+        chunk = squatter.chunk([ROW * len(keys)], len(keys))
+        for i, key in enumerate(keys):
+            squatter.item(layouts[table], chunk, i, 1, key=key)
+        check(squatter.send(10.0))
+
+    victim = world.broker.actor(world.broker.new("squatted", "actor"), "squatted")
+    squat("t", [victim.next_key + i for i in range(20)])
+    check(squatter.flush(10.0))
+    equal([r.status for r in squatter.rejections], [PERMISSION_DENIED] * 20)
+    check(write(victim, count=20))
+    equal(victim.rejections, [])
+    # Keys that nobody has yet: the items wait, and the next writer gets the keys.
+    check(write(squatter, "full", 2))
+    following = [((victim.key_base >> 36) + 1 << 36) + n for n in range(4)]
+    squat("full", following)
+    later = world.broker.actor(world.broker.new("squatted2", "actor"), "squatted2")
+    check(later.next_key in following, "the keys that were guessed")
+    world.watch.ask("reset", pb.Reset(table="full"))   # makes room for two
+    check(write(later, "full", 2))
+    equal(later.rejections, [])
+    check(squatter.flush(10.0))
+    equal([r.key for r in squatter.rejections[20:]], following)
+    for actor in (squatter, victim, later):
+        actor.close()
+
+
+@test
 def ids_of_another_keys_requests(world):
     """Who knows the client's number, the request's id and all public keys can neither cancel a request nor get its reply."""
     victim, thief = world.broker.new("victim2", "learner"), world.broker.new("thief2", "learner+actor")
@@ -179,6 +213,31 @@ def limit_of_waiting_requests(world):
 
 
 @test
+def limits_without_a_word(world):
+    """A key that nobody gave limits leaves room for the others."""
+    broker = KeyBroker("memory_limit: 64MiB\n")   # 8 MiB in flight
+    try:
+        hog, other = broker.new("hog", "actor"), broker.new("other", "actor")
+        observer = broker.service(broker.new("observer", "observer"))
+        service, second = broker.service(hog), broker.service(other)
+        for i in range(1000):
+            service.send("hello", pb.Hello(name="s%d" % i, columns=COLUMNS))
+        equal(open_session(service, "one more"), RESOURCE_EXHAUSTED)
+        check(broker.service(broker.new("watch", "admin")).info().server.granted_bytes <= 2 << 20, "a quarter")
+        equal(open_session(second, "other"), 0)
+        # Waits of an observer: large requests take as many places as memory.
+        large = pb.ParamsGet(name=["n" * 250] * 250, timeout_ms=60000)
+        most = 25000 // (1 + large.ByteSize() // 1024)
+        for i in range(most):
+            observer.send("params_get", large)
+        equal(status(observer, "params_get", large), RESOURCE_EXHAUSTED)
+        small = pb.ParamsGet(name=["n"], timeout_ms=1)
+        equal(status(second, "params_get", small), 4)   # DEADLINE_EXCEEDED: it has waited
+    finally:
+        broker.remove()
+
+
+@test
 def limit_of_unread_bytes(world):
     """Two clients of one key that do not read; a third, with another key, is not concerned."""
     key = world.broker.new("unread", "learner")
@@ -194,6 +253,23 @@ def limit_of_unread_bytes(world):
     check(0 in statuses and RESOURCE_EXHAUSTED in statuses, statuses)
     check(set(statuses) <= {0, RESOURCE_EXHAUSTED}, statuses)
     equal(status(silent[0], "params_get", body), 0, "after it has read")
+
+
+@test
+def limit_of_what_an_actor_counts(world):
+    """No actor ends a run with one number; a learner restores counts of any size."""
+    actor, learner = (world.broker.service(world.broker.new(role + "-count", role)) for role in ("actor", "learner"))
+
+    def add(service, number):
+        return status(service, "counter", pb.Counter(name="steps", add=number))
+
+    equal([add(actor, n) for n in (1000, 10**9, -10**9, -2**63, 2**63 - 1, -1000)],
+          [0] + [RESOURCE_EXHAUSTED] * 4 + [0])
+    check(any(add(actor, 2**22) == RESOURCE_EXHAUSTED for _ in range(1000)), "2^24 a second")
+    eventually(lambda: add(actor, 2**20) == 0, 5, "the next second")
+    equal(add(learner, 10**12), 0)
+    for service in (actor, learner):
+        service.close()
 
 
 @test

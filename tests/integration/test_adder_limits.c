@@ -28,6 +28,7 @@
 
 static const char tables[] =
     "  - {name: free, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}}\n"
+    "  - {name: small, max_size: 100000, max_bytes: 4KiB, sampler: {kind: fifo}}\n"
     "  - {name: full, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo},\n"
     "     limiter: {kind: queue, size: 3}}\n"
     "  - {name: signed, max_size: 1000,\n" SIGNATURE("1") "  - {name: wide, max_size: 1000,\n" SIGNATURE(
@@ -319,6 +320,29 @@ static void test_rejections_surface(void **state)
     (void)adder_destroy(&f->adder, WAIT, &err);
 }
 
+/* An episode that is too large for its table is refused. The adder goes on, and counts it. */
+static void test_a_refused_item_is_counted(void **state)
+{
+    struct fixture *f = *state;
+    struct adder_config config = transitions("small");
+    config.kind = ADDER_EPISODE;
+    config.max_length = 1000;
+    make(f, &config);
+    rp_error err = {0};
+    for (uint32_t episode = 0; episode < 20; episode++) {
+        uint32_t length = episode == 3 || episode == 19 ? 1000 : 5;
+        first(f->adder);
+        for (uint32_t t = 0; t < length; t++)
+            ok(add(f->adder, t, length, WAIT, &err), &err);
+        ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+    }
+    struct adder_stats stats;
+    adder_get_stats(f->adder, &stats);
+    assert_int_equal(stats.items, 20);
+    assert_int_equal(stats.rejected, 2);
+    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+}
+
 static void test_broker_restart_is_survived(void **state)
 {
     struct fixture *f = *state;
@@ -475,6 +499,7 @@ int main(void)
         CASE(test_destroy_finishes_the_step),
         CASE(test_tables_that_want_something_else),
         CASE(test_rejections_surface),
+        CASE(test_a_refused_item_is_counted),
         CASE(test_broker_restart_is_survived),
         CASE(test_episode_too_long),
         CASE(test_wrong_calls),

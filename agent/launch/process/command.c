@@ -266,6 +266,19 @@ static void add_dir(struct words *words, const struct command_context *context, 
     add_path(words, key, command_keep(context, dir, path, sizeof path));
 }
 
+/* Lets all actors of the run have one key: each of its environments is a writer, and an actor that is started again opens
+ * further ones before the old ones expire. */
+static void add_writers(struct words *words, const struct run_config *config)
+{
+    uint32_t least, most = 0;
+    run_config_slurm_actors(config, &least, &most);
+    int64_t need = 2 * (int64_t)most * config->actors.environments;
+    if (config->broker.quota.sessions == 0 || config->broker.quota.sessions >= need)
+        return;
+    words_add(words, "--set");
+    words_addf(words, "broker.security.quota.sessions=%lld", (long long)need);
+}
+
 static void add_broker(struct words *words, const struct command_context *context)
 {
     const struct broker_config *broker = &context->config->broker;
@@ -287,6 +300,7 @@ static void add_broker(struct words *words, const struct command_context *contex
     if (context->keys && context->keys->on) {
         words_add(words, "--set");
         add_path(words, "broker.security.keys=", context->keys->list);
+        add_writers(words, context->config);
     }
     /* Hosts are told the address by the launcher. Processes of this machine need not reach it. */
     if (broker->advertise && broker->advertise[0] && endpoint_is_any(broker->service)) {

@@ -281,6 +281,27 @@ static void test_environment(void **state)
     run_config_free(&f.config);
 }
 
+/* A thousand writers with one key are enough for most runs; a larger run tells its broker. */
+static void test_writers_of_a_run(void **state)
+{
+    (void)state;
+    static const char *const own[] = {"actors.count=300", "actors.environments=4", NULL};
+    const struct run_keys keys = {.on = true, .list = "keys"};
+    for (int large = 0; large < 2; large++) {
+        struct fixture f;
+        begin(&f, large ? own : NULL);
+        f.context.keys = &keys;
+        rp_error err = {0};
+        char **list = command_build(&f.context, ROLE_BROKER, 0, &err);
+        bool found = false;
+        for (char **word = list; *word; word++)
+            found |= strcmp(*word, "broker.security.quota.sessions=2400") == 0;
+        assert_int_equal(found, large);
+        command_free(&list);
+        run_config_free(&f.config);
+    }
+}
+
 static void test_measure(void **state)
 {
     (void)state;
@@ -346,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_placeholders),
         cmocka_unit_test(test_error_names_the_placeholder),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_writers_of_a_run),
         cmocka_unit_test(test_measure),
         cmocka_unit_test(test_endpoints),
     };

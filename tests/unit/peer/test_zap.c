@@ -18,7 +18,7 @@
 struct scene {
     struct embed embed;
     char folder[64];
-    struct key key;
+    struct key key, observer;
     void *ask;
 };
 
@@ -30,6 +30,10 @@ static void scene_start(struct scene *self)
     assert_non_null(mkdtemp(self->folder));
     assert_int_equal(key_make(&self->key, "a", NULL), RP_OK);
     memcpy(allowed.public_key, self->key.public_key, KEY_BYTES);
+    assert_int_equal(allow_add(self->folder, &allowed, NULL), RP_OK);
+    assert_int_equal(key_make(&self->observer, "o", NULL), RP_OK);
+    allowed = (struct allowed_key){.name = "o", .roles = KEY_OBSERVER | KEY_LEARNER, .quota = {-1, -1, -1, -1, -1}};
+    memcpy(allowed.public_key, self->observer.public_key, KEY_BYTES);
     assert_int_equal(allow_add(self->folder, &allowed, NULL), RP_OK);
     snprintf(more, sizeof more,
              "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
@@ -124,6 +128,16 @@ static void test_requests(void **state)
         assert_string_equal(user, "");
     }
     assert_int_equal(ask(&scene, good, 7, user), 200);
+    /* At the ingest endpoint an actor comes in, an observer does not. */
+    for (int observer = 0; observer < 2; observer++) {
+        struct frame frames[7];
+        memcpy(frames, good, sizeof frames);
+        if (observer)
+            frames[6].data = scene.observer.public_key;
+        assert_int_equal(ask(&scene, frames, 7, user), 200);
+        frames[2] = text(ZAP_DOMAIN_INGEST);
+        assert_int_equal(ask(&scene, frames, 7, user), observer ? 400 : 200);
+    }
     assert_int_equal(scene.embed.broker->peers.counters.messages_in, 0);
     scene_stop(&scene);
 }
