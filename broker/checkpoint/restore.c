@@ -9,22 +9,26 @@
 #include "broker/session/session.h"
 #include "proto/base/error.h"
 
-/* Reads checkpoint.load: *number is the checkpoint, 0 the newest. False: start from nothing, or *status is an error. */
-static bool what_to_load(const struct broker_config *config, uint64_t *number, rp_status *status, rp_error *err)
+/* Reads checkpoint.load: *number is the checkpoint, 0 the newest; *salvage: a journal that is not whole is loaded, too.
+ * False: start from nothing, or *status is an error. */
+static bool what_to_load(const struct broker_config *config, uint64_t *number, bool *salvage, rp_status *status,
+                         rp_error *err)
 {
     const char *load = config->checkpoint_load && config->checkpoint_load[0] ? config->checkpoint_load : "newest";
     *number = 0;
     *status = RP_OK;
     if (strcmp(load, "none") == 0)
         return false;
-    if (strcmp(load, "newest") == 0)
+    *salvage = strcmp(load, "salvage") == 0;
+    if (*salvage || strcmp(load, "newest") == 0)
         return true;
     char *end;
     errno = 0;
     *number = strtoull(load, &end, 10);
     if (errno || *end || *number == 0 || load[0] < '0' || load[0] > '9') {
         *status = err_set(err, RP_INVALID_ARGUMENT,
-                          "checkpoint.load is '%.64s': it must be newest, none, or the number of a checkpoint", load);
+                          "checkpoint.load is '%.64s': it must be newest, salvage, none, or the number of a checkpoint",
+                          load);
         return false;
     }
     return true;
@@ -111,8 +115,9 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
 {
     uint64_t number;
     rp_status status;
+    bool salvage = false;
     stream->start.next = folder_next(&stream->folder, DISK_CHECKPOINT);
-    if (!what_to_load(state->config, &number, &status, err)) {
+    if (!what_to_load(state->config, &number, &salvage, &status, err)) {
         stream->start.flags = START_FRESH;
         return status;
     }
@@ -125,6 +130,12 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
         image_fini(&self.image);
         return RP_OK;
     }
+    if (status == RP_OK && !self.image.whole && !salvage)
+        status = err_set(err, RP_DATA_LOSS,
+                         "its journal is damaged, and what follows the damage, at least %llu inserts, cannot be "
+                         "applied (the log says where). Put back the files from a copy, or start with "
+                         "checkpoint.load: salvage to go on without what is lost",
+                         (unsigned long long)self.image.lost_inserts);
     self.newest = number == 0 && self.image.end != 0 && self.image.whole;
     if (status == RP_OK)
         image_rebase(&self.image, state->loop->now_ns + state->loop->wall_offset_ns, state->loop->now_ns);

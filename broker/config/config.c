@@ -95,7 +95,8 @@ static const struct schema_row rows[] = {
     {"checkpoint.on_exit", SCHEMA_BOOL, ROOT(checkpoint_on_exit), "true", 0, 0, NULL, 0,
      "make a checkpoint when asked to stop"},
     {"checkpoint.load", SCHEMA_STRING, ROOT(checkpoint_load), "newest", 0, 0, NULL, 0,
-     "what to start from: newest, none, or the number of a checkpoint (without the journal after it)"},
+     "what to start from: newest, salvage (as newest, and a damaged journal is applied up to the damage instead of "
+     "refused), none, or the number of a checkpoint (without the journal after it)"},
     {"storage.dir", SCHEMA_STRING, ROOT(storage_dir), "", 0, 0, NULL, 0,
      "folder for chunks that do not fit into memory; empty: the folder of the journal or of the checkpoints"},
     {"storage.memory", SCHEMA_BYTES, ROOT(storage_memory), "0", 0, 9e18, NULL, 0,

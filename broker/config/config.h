@@ -88,7 +88,7 @@ struct broker_config {
     int64_t checkpoint_every_ns; /* 0: only on request */
     int64_t checkpoint_keep;
     bool checkpoint_on_exit;
-    char *checkpoint_load; /* newest, none, or a number */
+    char *checkpoint_load; /* newest, salvage, none, or a number */
     char *storage_dir;
     int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;

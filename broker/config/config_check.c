@@ -224,9 +224,9 @@ static void check_disk(const struct broker_config *config, struct schema_report 
         schema_problem(report, "storage.memory", "must be at most memory_limit");
     const char *load = config->checkpoint_load;
     int64_t number;
-    if (load && strcmp(load, "newest") != 0 && strcmp(load, "none") != 0 &&
+    if (load && strcmp(load, "newest") != 0 && strcmp(load, "salvage") != 0 && strcmp(load, "none") != 0 &&
         (!schema_parse_int(load, &number) || number < 1))
-        schema_problem(report, "checkpoint.load", "'%s' is neither newest, none nor a number", load);
+        schema_problem(report, "checkpoint.load", "'%s' is neither newest, salvage, none nor a number", load);
 }
 
 void config_check(const void *root, struct schema_report *report)

@@ -113,9 +113,10 @@ struct image {
     uint64_t journal_entries, journal_bytes; /* applied after the checkpoint */
     int64_t wall_ns, clock_ns;               /* one instant in wall time and in the clock of insert_ns and put_ns */
     uint64_t next_ordinal;
-    bool exact;          /* nothing was applied after the checkpoint, so selectors go on as they were */
-    bool whole;          /* everything in the folder was applied; false: see the notes */
-    uint32_t most_slots; /* most slots of a table; set between init and load where memory is scarce */
+    bool exact;            /* nothing was applied after the checkpoint, so selectors go on as they were */
+    bool whole;            /* all of the journal was applied, up to a torn end; false: see the notes */
+    uint64_t lost_inserts; /* not whole: inserts that can be read and could not be applied */
+    uint32_t most_slots;   /* most slots of a table; set between init and load where memory is scarce */
     struct image_table *tables;
     uint32_t n_tables;
     struct image_session **sessions; /* sorted by ordinal */
@@ -147,7 +148,7 @@ void image_rebase(struct image *self, int64_t wall_ns, int64_t clock_ns);
 /* Reads the checkpoint `number` (0: the newest valid one; a damaged one is noted, and the one before it tried), those
  * that it is based on, and the segments after it. until_checkpoint: without the segments. RP_NOT_FOUND: there is
  * nothing to load. RP_DATA_LOSS: nothing of what is there can be loaded; the notes say why. A torn end of the last
- * segment is noted; with `cut`, the file is cut off there. */
+ * segment, which has nothing sound behind it, is noted; with `cut`, the file is cut off there. */
 rp_status image_load(struct image *self, const struct folder *folder, uint64_t number, bool until_checkpoint, bool cut,
                      rp_error *err);
 void image_note(struct image *self, bool damage, const char *format, ...) RP_PRINTF(3, 4);

@@ -15,6 +15,7 @@
 struct segment {
     uint64_t number, bytes;
     bool readable; /* its first record is whole and begins with a START */
+    bool chunks;   /* its process had no journal: it has chunks alone */
     struct entry_start start;
     uint64_t limit; /* entries from this place on are not part of the state */
 };
@@ -45,23 +46,68 @@ static rp_status journal_list(struct journal *self, uint64_t from, rp_error *err
     uint64_t limit = UINT64_MAX;
     for (uint32_t i = self->n; i-- > 0;) {
         struct segment *segment = &self->segments[i];
+        const struct segment *next = i + 1 < self->n ? segment + 1 : NULL;
         segment->limit = limit;
-        bool counts = segment->readable && !(segment->start.flags & START_CHUNKS_ONLY);
-        if (counts && segment->start.after != 0 && segment->start.after < limit)
+        segment->chunks = segment->readable ? (segment->start.flags & START_CHUNKS_ONLY) != 0
+                                            : next && next->chunks && next->start.next == 0;
+        if (segment->readable && !segment->chunks && segment->start.after != 0 && segment->start.after < limit)
             limit = segment->start.after;
     }
     return RP_OK;
 }
 
-static void note_left_out(const struct journal *self, uint32_t next)
+/* False if nothing in the segment is part of the state. */
+static bool counts(const struct segment *segment)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = next; i < self->n; i++)
+    return segment->limit > disk_at(segment->number, 0) && !segment->chunks;
+}
+
+/* True if the segment was begun, and nothing sound was written into it. */
+static bool is_empty(const struct journal *self, const struct segment *segment)
+{
+    struct reader reader;
+    if (segment->readable || segment->bytes < FILE_HEAD_BYTES)
+        return !segment->readable;
+    bool empty =
+        reader_open(&reader, self->folder, DISK_SEGMENT, segment->number, NULL) == RP_OK && !reader_resync(&reader);
+    reader_close(&reader);
+    return empty;
+}
+
+/* Counts the inserts in sound records of a segment, from the reader's place on. */
+static uint64_t count_inserts(struct reader *reader, uint64_t limit)
+{
+    uint64_t n = 0;
+    struct record_view record;
+    while (reader_resync(reader))
+        while (reader_next(reader, &record, NULL) == RP_OK) {
+            struct entry_reader entries = entry_reader(record);
+            for (struct entry_view entry; entry_next(&entries, &entry) && entry.at < limit;)
+                n += entry.type == ENTRY_INSERT;
+        }
+    return n;
+}
+
+/* Notes what is lost: the rest of segment `index`, if the reader is in it, and the segments after it. */
+static void note_lost(const struct journal *self, uint32_t index, struct reader *in)
+{
+    struct image *image = self->image;
+    uint64_t bytes = in ? in->bytes - in->offset : 0, inserts = in ? count_inserts(in, self->segments[index].limit) : 0;
+    for (uint32_t i = in ? index + 1 : index; i < self->n; i++) {
+        struct reader reader;
+        if (!counts(&self->segments[i]))
+            continue;
         bytes += self->segments[i].bytes;
-    self->image->whole = false;
-    if (next < self->n)
-        image_note(self->image, true, "%u later segments with %llu bytes are left out", self->n - next,
-                   (unsigned long long)bytes);
+        if (reader_open(&reader, self->folder, DISK_SEGMENT, self->segments[i].number, NULL) == RP_OK)
+            inserts += count_inserts(&reader, self->segments[i].limit);
+        reader_close(&reader);
+    }
+    image->whole = false;
+    image->lost_inserts = inserts;
+    image_note(image, true,
+               "%llu bytes of the journal are left out, because they cannot be applied without what is missing. Sound "
+               "records in them have %llu inserts of items",
+               (unsigned long long)bytes, (unsigned long long)inserts);
 }
 
 static void journal_cut(const struct journal *self, const struct reader *reader)
@@ -75,14 +121,15 @@ static void journal_cut(const struct journal *self, const struct reader *reader)
     }
 }
 
-/* The journal ends where the reader stands: there is no whole record. */
+/* The journal ends where the reader stands: there is no whole record. With nothing sound behind it, the broker ended while
+ * it wrote that record. */
 static void journal_broken(const struct journal *self, uint32_t index, struct reader *reader, const char *why)
 {
     struct image *image = self->image;
     uint64_t left = reader->bytes - reader->offset;
     bool last = true;
     for (uint32_t i = index + 1; i < self->n; i++)
-        last &= !self->segments[i].readable || (self->segments[i].start.flags & START_CHUNKS_ONLY);
+        last &= !counts(&self->segments[i]) || is_empty(self, &self->segments[i]);
     uint64_t bad = reader->offset;
     bool more = reader_resync(reader);
     uint64_t sound = reader->offset;
@@ -95,13 +142,11 @@ static void journal_broken(const struct journal *self, uint32_t index, struct re
         return;
     }
     if (more)
-        image_note(image, true,
-                   "%s. It is damaged in the middle: sound records go on at offset %llu, but what they say "
-                   "cannot be applied without what is missing",
+        image_note(image, true, "%s. It is damaged in the middle: records that were written later begin at offset %llu",
                    why, (unsigned long long)sound);
     else
         image_note(image, true, "%s. The journal is applied up to there", why);
-    note_left_out(self, index + 1);
+    note_lost(self, index, reader);
 }
 
 /* An unreadable file may be sound. It is neither cut off nor skipped, because that would lose it for good. */
@@ -137,8 +182,8 @@ static uint64_t preamble_end(struct record_view record)
 }
 
 /* Applies one record of a segment. *go_on is false: the journal cannot be applied any further. */
-static rp_status journal_record(struct journal *self, uint32_t index, const struct reader *reader,
-                                struct record_view record, bool *go_on, rp_error *err)
+static rp_status journal_record(struct journal *self, uint32_t index, struct reader *reader, struct record_view record,
+                                bool *go_on, rp_error *err)
 {
     struct image *image = self->image;
     uint64_t limit = self->segments[index].limit, news = record_news(record, limit);
@@ -159,7 +204,7 @@ static rp_status journal_record(struct journal *self, uint32_t index, const stru
     *go_on = status == RP_OK;
     if (status != RP_OK) {
         image_note(image, true, "%s: %s. The journal is applied up to there", reader->name, why.text);
-        note_left_out(self, index + 1);
+        note_lost(self, index, reader);
     }
     return RP_OK;
 }
@@ -222,14 +267,12 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
 {
     struct segment *segment = &self->segments[index];
     *go_on = true;
-    if (segment->readable && segment->start.flags & START_CHUNKS_ONLY)
-        return RP_OK;
-    if (segment->limit <= disk_at(segment->number, 0))
+    if (!counts(segment))
         return RP_OK;
     if (segment->readable && !journal_follows(self, index)) {
         image_note(self->image, true, "segment %llu does not continue segment %llu: what lies between is missing",
                    (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
-        note_left_out(self, index);
+        note_lost(self, index, NULL);
         *go_on = false;
         return RP_OK;
     }
@@ -247,7 +290,7 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     }
     if (status != RP_OK) {
         image_note(self->image, true, "%s", why.text);
-        note_left_out(self, index + 1);
+        note_lost(self, index + 1, NULL);
         return RP_OK;
     }
     status = journal_records(self, index, &reader, from, go_on, err);
@@ -291,7 +334,7 @@ rp_status image_load_journal(struct image *image, const struct folder *folder, b
         self.segments[0].start.after != place) {
         image_note(image, true, "segment %llu, with which the journal after checkpoint %llu begins, is missing",
                    (unsigned long long)disk_number(place), (unsigned long long)image->checkpoint);
-        note_left_out(&self, 0);
+        note_lost(&self, 0, NULL);
         go_on = false;
     }
     for (uint32_t i = first; i < self.n && go_on && status == RP_OK; i++)

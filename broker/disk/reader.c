@@ -84,7 +84,7 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
     uint64_t left = self->bytes - self->offset;
     size_t have = left < sizeof(struct record_head) ? (size_t)left : sizeof(struct record_head);
     RP_TRY(reader_fill(self, have, err));
-    uint64_t at = disk_at(self->number, self->offset);
+    uint64_t at = disk_at(self->number, self->offset + self->moved);
     const uint8_t *start = self->buffer + (self->offset - self->buffer_at);
     rp_error why = {0};
     size_t whole = 0;
@@ -108,28 +108,41 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
     return RP_OK;
 }
 
-/* True if there is the head of a record that belongs at this place. */
-static bool looks_like_record(struct reader *self)
+/* True if a whole record is here that belongs at offset `least` or behind. A file of the network's making may have many
+ * heads and no record: `budget` is the number of bytes that may still be read for such heads. */
+static bool reader_is_sound(struct reader *self, uint64_t least, uint64_t *budget)
 {
-    size_t size;
-    return reader_fill(self, sizeof(struct record_head), NULL) == RP_OK &&
-           record_check_head(self->buffer + (self->offset - self->buffer_at), disk_at(self->number, self->offset),
-                             &size, NULL) == RP_OK &&
-           self->offset + size <= self->bytes;
+    struct record_head head;
+    struct record_view record;
+    uint64_t found = self->offset, cost;
+    memcpy(&head, self->buffer + (found - self->buffer_at), sizeof head);
+    cost = head.size + self->filled;
+    if (disk_number(head.at) != self->number || disk_offset(head.at) < least || head.size > self->bytes - found ||
+        cost > *budget)
+        return false;
+    *budget -= cost;
+    self->moved = disk_offset(head.at) - found;
+    self->filled = 0; /* records start at multiples of 8 in the buffer */
+    bool sound = reader_next(self, &record, NULL) == RP_OK;
+    self->offset = found;
+    return sound;
 }
 
 bool reader_resync(struct reader *self)
 {
-    uint64_t from = self->offset;
-    struct record_view record;
-    for (self->offset += 8; self->offset + sizeof(struct record_head) <= self->bytes; self->offset += 8)
-        if (looks_like_record(self)) {
-            uint64_t found = self->offset;
-            bool sound = reader_next(self, &record, NULL) == RP_OK;
-            self->offset = found;
-            if (sound)
-                return true;
-        }
+    const uint32_t magic = RECORD_MAGIC;
+    const size_t head = sizeof(struct record_head);
+    uint64_t from = self->offset, moved = self->moved, budget = 64 * self->bytes;
+    while (self->offset + head <= self->bytes && reader_fill(self, head, NULL) == RP_OK) {
+        const uint8_t *start = self->buffer + (self->offset - self->buffer_at);
+        size_t have = self->filled - (size_t)(self->offset - self->buffer_at);
+        const uint8_t *hit = memmem(start, have - head + sizeof magic, &magic, sizeof magic);
+        self->offset += hit ? (size_t)(hit - start) : have - head;
+        if (hit && reader_is_sound(self, from + moved, &budget))
+            return true;
+        self->offset++;
+    }
     self->offset = from;
+    self->moved = moved;
     return false;
 }

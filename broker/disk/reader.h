@@ -11,6 +11,7 @@ struct reader {
     int file;
     uint64_t bytes;  /* of the file, when it was opened */
     uint64_t offset; /* of the next record */
+    uint64_t moved;  /* added to the offset: where that record belongs. Not 0: bytes before it were cut out or put in */
     uint8_t *buffer; /* holds the file from buffer_at on */
     size_t capacity, filled;
     size_t piece; /* read at a time; set after opening */
@@ -26,8 +27,10 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
 static inline void reader_seek(struct reader *self, uint64_t offset)
 {
     self->offset = offset;
+    self->moved = 0;
 }
-/* Skips to the first whole record after this place. False: there is none; the reader stays. */
+/* Skips to the first whole record from here on that was written here or behind, wherever it is now. False: there is
+ * none; the reader stays. */
 bool reader_resync(struct reader *self);
 
 #endif

@@ -219,13 +219,8 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
     RP_TRY(put_check(request, ask, err));
     RP_TRY(put_check_own(service->params, ask, err));
-    struct param_slot *slot = params_make_slot(service->params, ask->name);
-    if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
-        return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
-    if (!slot)
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
-                       service->params->n_slots);
-    size_t size = zmq_msg_size(&request->payload[0]), old = zmq_msg_size(&slot->value);
+    struct param_slot *slot = params_find(service->params, ask->name);
+    size_t size = zmq_msg_size(&request->payload[0]), old = slot ? zmq_msg_size(&slot->value) : 0;
     uint64_t total = service->params->bytes - old + size, most = (uint64_t)service->config->memory_limit / 4;
     if (total > most)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
@@ -235,6 +230,12 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
+    slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
+    if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
+        return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
+    if (!slot)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
+                       service->params->n_slots);
     uint64_t version = put_version(slot, ask);
     bool newer = version != slot->version;
     if (newer)

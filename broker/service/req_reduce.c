@@ -1,7 +1,7 @@
 /* A round closes when every member has added its vector, or when the deadline of a waiting member has passed. Members that
  * are missing then leave the group: their next vector is refused, and they join again. Vectors are summed in the order of
  * member numbers, so the bits of the sum do not depend on who came first. The last two sums are kept for members whose reply
- * was lost. */
+ * was lost, as long as the group has members and nobody else needs the memory. */
 #include "broker/service/req_reduce.h"
 
 #include <stdio.h>
@@ -44,15 +44,56 @@ struct reduce_group {
     uint32_t n_members, capacity;
     uint32_t n_additions;
     size_t bytes; /* of the vectors of this round */
+    int64_t closed_ns; /* time of its last round */
     struct reduce_sum sums[SUMS_KEPT];
 };
+
+static void sum_clear(struct reduces *reduces, struct reduce_sum *sum)
+{
+    if (!sum->full)
+        return;
+    reduces->bytes -= zmq_msg_size(&sum->vector);
+    zmq_msg_close(&sum->vector);
+    free(sum->members);
+    sum->members = NULL;
+    sum->full = false;
+}
+
+static void sums_clear(struct reduces *reduces, struct reduce_group *group)
+{
+    for (uint32_t i = 0; i < SUMS_KEPT; i++)
+        sum_clear(reduces, &group->sums[i]);
+}
+
+static void group_free(struct reduces *reduces, struct reduce_group *group)
+{
+    sums_clear(reduces, group);
+    free(group->members);
+    free(group->name);
+    free(group);
+}
+
+/* Removes a group that has no members. False: there is none. */
+static bool group_evict(struct reduces *reduces)
+{
+    struct reduce_group **at = &reduces->groups, *group;
+    while (*at && (*at)->n_members)
+        at = &(*at)->next;
+    group = *at;
+    if (!group)
+        return false;
+    *at = group->next;
+    reduces->count--;
+    group_free(reduces, group);
+    return true;
+}
 
 static struct reduce_group *group_find(struct service *service, const char *name, bool make)
 {
     for (struct reduce_group *group = service->reduces.groups; group; group = group->next)
         if (strcmp(group->name, name) == 0)
             return group;
-    if (!make || service->reduces.count == GROUPS_MOST)
+    if (!make || (service->reduces.count == GROUPS_MOST && !group_evict(&service->reduces)))
         return NULL;
     struct reduce_group *group = calloc(1, sizeof *group);
     if (!group || !(group->name = strdup(name))) {
@@ -136,17 +177,6 @@ static void send_sum(struct service *service, const struct reduce_group *group, 
                  &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_REDUCE, &reply.base, &vector, 1});
 }
 
-static void sum_clear(struct reduces *reduces, struct reduce_sum *sum)
-{
-    if (!sum->full)
-        return;
-    reduces->bytes -= zmq_msg_size(&sum->vector);
-    zmq_msg_close(&sum->vector);
-    free(sum->members);
-    sum->members = NULL;
-    sum->full = false;
-}
-
 static bool sum_has(const struct reduce_sum *sum, uint64_t member)
 {
     for (uint32_t i = 0; i < sum->contributors; i++)
@@ -208,6 +238,7 @@ static void round_close(struct service *service, struct reduce_group *group)
             request_fail(service->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
         addition_end(service, addition);
     }
+    group->closed_ns = service->loop->now_ns;
     group->round += ok; /* without a sum, members add to the same round again */
 }
 
@@ -264,6 +295,8 @@ static rp_status reduce_leave(struct service *service, struct request *request, 
         addition_cancel(service, &member->addition->wait, RP_CANCELLED, "the member has left the group");
     if (member)
         member_drop(group, member);
+    if (group->n_members == 0)
+        sums_clear(&service->reduces, group);
     reply_membership(service, request, group);
     if (group->n_members && group->n_additions == group->n_members)
         round_close(service, group);
@@ -283,8 +316,25 @@ static rp_status reduce_repeat(struct service *service, struct request *request,
     return RP_OK;
 }
 
+/* Makes room for a vector: drops the kept sums of groups that wait for no vector, the oldest first. A member that still asks for
+ * such a sum joins again. False: the vectors in flight take all that is allowed. */
+static bool make_room(struct service *service, const struct reduce_group *group, size_t bytes)
+{
+    while (service->reduces.bytes + bytes > (uint64_t)service->config->memory_limit / 4) {
+        struct reduce_group *oldest = NULL;
+        for (struct reduce_group *other = service->reduces.groups; other; other = other->next)
+            if (other != group && other->n_additions == 0 && (other->sums[0].full || other->sums[1].full) &&
+                (!oldest || other->closed_ns < oldest->closed_ns))
+                oldest = other;
+        if (!oldest)
+            return false;
+        sums_clear(&service->reduces, oldest);
+    }
+    return true;
+}
+
 /* Checks a vector for the round that is being collected. */
-static rp_status check_vector(const struct service *service, const struct request *request,
+static rp_status check_vector(struct service *service, const struct request *request,
                               const struct reduce_group *group, const Replay__Reduce *ask, rp_error *err)
 {
     const struct reduce_member *member = member_find(group, ask->member);
@@ -304,7 +354,7 @@ static rp_status check_vector(const struct service *service, const struct reques
     if (group->n_additions && bytes != group->bytes)
         return err_set(err, RP_INVALID_ARGUMENT, "the vector has %zu floats, others of this round have %zu",
                        bytes / sizeof(float), group->bytes / sizeof(float));
-    if (service->reduces.bytes + bytes > (uint64_t)service->config->memory_limit / 4)
+    if (!make_room(service, group, bytes))
         return err_set(err, RP_RESOURCE_EXHAUSTED, "vectors of all groups may take a quarter of memory_limit");
     return RP_OK;
 }
@@ -371,10 +421,6 @@ void reduces_fini(struct reduces *self)
     while (self->groups) {
         struct reduce_group *group = self->groups;
         self->groups = group->next;
-        for (uint32_t i = 0; i < SUMS_KEPT; i++)
-            sum_clear(self, &group->sums[i]);
-        free(group->members);
-        free(group->name);
-        free(group);
+        group_free(self, group);
     }
 }

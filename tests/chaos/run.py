@@ -91,7 +91,8 @@ class Conductor:
             "max": rng.choice(["1MiB", "8MiB", "1GiB"]), "every": rng.choice(["0s", "150ms", "1s"]),
             "keep": rng.randint(1, 3), "on_exit": rng.choice(["true", "false"]),
             "memory": rng.choice(["0", "0", "300KiB", "2MiB"]), "window": rng.choice([200, 1000]),
-            "expiry": rng.choice(["600ms", "5s"]), "curve": self.options.curve}
+            "expiry": rng.choice(["600ms", "5s"]), "curve": self.options.curve,
+            "load": "salvage" if self.options.only_starts else "newest"}
         return dict(chosen, **dict(pair.split("=") for pair in self.options.set))
 
     def power_library(self):

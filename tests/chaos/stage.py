@@ -184,7 +184,8 @@ class Broker:
                  "session: {heartbeat: 100ms, expiry: %s, tombstone: 10min}" % o["expiry"], "log: {level: info}"]
         if o["journal"]:
             lines += ["journal: {dir: %s, fsync: %s, interval: 20ms, max: %s}" % (self.journal, o["fsync"], o["max"]),
-                      "checkpoint: {every: %s, keep: %d, on_exit: %s}" % (o["every"], int(o["keep"]), o["on_exit"])]
+                      "checkpoint: {every: %s, keep: %d, on_exit: %s, load: %s}"
+                      % (o["every"], int(o["keep"]), o["on_exit"], o["load"])]
             if o["memory"]:
                 lines += ["storage: {memory: %s}" % o["memory"]]
         lines += ["security: {mode: curve, keys: %s}" % (self.folder / "keys") if o["curve"] else "security: {mode: none}"]

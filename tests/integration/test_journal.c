@@ -294,9 +294,10 @@ static bool log_has(const struct scene *scene, const char *words)
     return found;
 }
 
-/* Of the last segment, so many bytes go. */
-static void cut_last_segment(const struct scene *scene, off_t bytes)
+/* Cuts so many bytes out of the last segment. before: the part of the rest that lies before the cut, 1 for its end. */
+static void cut_last_segment(const struct scene *scene, double before, size_t bytes)
 {
+    static uint8_t data[1 << 20];
     char last[256] = "", path[512];
     DIR *dir = opendir(scene->folder.path);
     for (struct dirent *entry; (entry = readdir(dir));)
@@ -304,10 +305,15 @@ static void cut_last_segment(const struct scene *scene, off_t bytes)
             snprintf(last, sizeof last, "%s", entry->d_name);
     closedir(dir);
     snprintf(path, sizeof path, "%s/%s", scene->folder.path, last);
-    struct stat about;
-    assert_int_equal(stat(path, &about), 0);
-    assert_true(about.st_size > bytes);
-    assert_int_equal(truncate(path, about.st_size - bytes), 0);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    size_t size = fread(data, 1, sizeof data, file), at = (size_t)(before * (double)(size - bytes));
+    assert_true(size > bytes && size < sizeof data);
+    rewind(file);
+    memmove(data + at, data + at + bytes, size - bytes - at);
+    assert_int_equal(fwrite(data, 1, size - bytes, file), size - bytes);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(truncate(path, (off_t)(size - bytes)), 0);
 }
 
 static void start(struct scene *scene, const char *tables)
@@ -339,7 +345,7 @@ static void a_torn_end_is_reported_and_the_broker_starts(void **state)
     start(&scene, TABLES);
     write_items(&scene, 0, 500);
     broker_process_stop(&scene.broker, SIGKILL);
-    cut_last_segment(&scene, 5);
+    cut_last_segment(&scene, 1, 5);
     broker_process_again(&scene.broker, NULL);
     assert_true(log_has(&scene, "torn end of the journal"));
     uint64_t size = size_of_log(&scene);
@@ -347,6 +353,39 @@ static void a_torn_end_is_reported_and_the_broker_starts(void **state)
     write_items(&scene, 1000, 10);
     broker_process_stop(&scene.broker, SIGKILL);
     broker_process_again(&scene.broker, NULL);
+    assert_int_equal(size_of_log(&scene), size + 10);
+    broker_process_fini(&scene.broker);
+    twin_folder_fini(&scene.folder);
+}
+
+/* Items that were confirmed are gone, and the broker must not go on as if nothing had happened. */
+static void a_cut_in_the_middle_is_refused_until_told(void **state)
+{
+    (void)state;
+    struct scene scene;
+    start(&scene, TABLES);
+    for (uint64_t i = 0; i < 20; i++)
+        write_items(&scene, 100 * i, 20);
+    broker_process_stop(&scene.broker, SIGKILL);
+    cut_last_segment(&scene, 0.5, 200);
+    char config[160], text[4096];
+    snprintf(config, sizeof config, "%s/broker.yaml", scene.broker.dir);
+    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, NULL};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(process_run(argv, NULL, 0, text, sizeof text), 1);
+        assert_non_null(strstr(text, "B0512"));
+        assert_non_null(strstr(text, "checkpoint.load: salvage"));
+        assert_null(strstr(text, "B0511"));
+    }
+    size_t used = strlen(scene.broker.more);
+    snprintf(scene.broker.more + used, sizeof scene.broker.more - used, "checkpoint: {load: salvage}\n");
+    broker_process_again(&scene.broker, TABLES);
+    uint64_t size = size_of_log(&scene);
+    assert_true(size > 0 && size < 400);
+    write_items(&scene, 10000, 10);
+    broker_process_stop(&scene.broker, SIGKILL);
+    scene.broker.more[used] = '\0';
+    broker_process_again(&scene.broker, TABLES);
     assert_int_equal(size_of_log(&scene), size + 10);
     broker_process_fini(&scene.broker);
     twin_folder_fini(&scene.folder);
@@ -403,6 +442,7 @@ int main(void)
         cmocka_unit_test(nothing_is_lost_whenever_the_broker_is_killed),
         cmocka_unit_test(nor_with_a_sync_before_every_answer),
         cmocka_unit_test(a_torn_end_is_reported_and_the_broker_starts),
+        cmocka_unit_test(a_cut_in_the_middle_is_refused_until_told),
         cmocka_unit_test(a_smaller_table_is_reported_and_trimmed),
         cmocka_unit_test(another_signature_is_refused_with_a_sentence),
     };

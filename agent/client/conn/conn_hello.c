@@ -1,4 +1,5 @@
 /* Reads the broker's answer to HELLO. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,9 @@ struct conn_hello *hello_stand_in(const struct conn_hello *from)
     struct conn_hello *basis = (struct conn_hello *)(uintptr_t)from, *self = malloc(sizeof *self);
     if (!self)
         return NULL;
-    *self = *from;
+    /* Not refs, which other threads change. */
+    const size_t after = offsetof(struct conn_hello, instance);
+    memcpy((char *)self + after, (const char *)from + after, sizeof *self - after);
     self->refs = 1;
     self->instance = 0;
     self->has_next_key = false;

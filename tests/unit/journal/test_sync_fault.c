@@ -101,17 +101,17 @@ static int forget(const char *path, const struct stat *info, int kind, struct FT
     return remove(path);
 }
 
-static void start(struct embed *embed, const char *mode, const char *where)
+static void start(struct embed *embed, const char *mode, const char *where, const char *load)
 {
     char keys[300];
     if (strcmp(mode, "checkpoint") == 0)
-        snprintf(keys, sizeof keys, "session: {expiry: 24h}\ncheckpoint: {dir: %s, every: 0s, on_exit: false}\n",
-                 where);
+        snprintf(keys, sizeof keys,
+                 "session: {expiry: 24h}\ncheckpoint: {dir: %s, every: 0s, on_exit: false, load: %s}\n", where, load);
     else
         snprintf(keys, sizeof keys,
                  "session: {expiry: 24h}\njournal: {dir: %s, fsync: %s, interval: 5ms}\ncheckpoint: {every: 0s, "
-                 "on_exit: false}\n",
-                 where, mode);
+                 "on_exit: false, load: %s}\n",
+                 where, mode, load);
     embed_start(embed, TABLE, keys);
 }
 
@@ -139,12 +139,12 @@ static void remove_folder(const struct twin_folder *self)
 }
 
 /* A broker that starts from what is in the folder now, as after the machine has failed, has the items up to this key. */
-static void check_copy(const char *mode, uint64_t keys)
+static void check_copy(const char *mode, uint64_t keys, const char *load)
 {
     struct embed embed;
     struct twin_folder copy;
     twin_folder_copy(&copy, &folder);
-    start(&embed, mode, copy.path);
+    start(&embed, mode, copy.path, load);
     struct testpeer *peer = testpeer_new(&embed);
     for (uint64_t key = 0; key < keys; key++) {
         struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
@@ -199,7 +199,7 @@ static void loses_nothing(const char *mode, bool once)
     uint64_t keys = 0, number = 0;
     bool journal = strcmp(mode, "checkpoint") != 0;
     twin_folder_init(&folder);
-    start(&embed, mode, folder.path);
+    start(&embed, mode, folder.path, "newest");
     struct stream *stream = embed.broker->stream;
     insert(&embed, &keys, 0);
     settle(&embed, journal, keys);
@@ -216,7 +216,7 @@ static void loses_nothing(const char *mode, bool once)
     if (!once) {
         assert_true(stream->bad_last > 0);
         assert_true(strcmp(mode, "always") != 0 || stream->durable == durable);
-        check_copy(mode, STEP);
+        check_copy(mode, STEP, "salvage");        /* there is a hole, and the segment after it */
         AWAIT(&embed, disk.failed >= failed + 4); /* it is tried again, and comes to nothing */
         assert_true(stream->bad_last > 0 && stream->trouble[0]);
         assert_true(strcmp(mode, "always") != 0 || stream->durable == durable);
@@ -224,10 +224,10 @@ static void loses_nothing(const char *mode, bool once)
     }
     AWAIT(&embed, is_healed(&embed));
     settle(&embed, journal, keys);
-    check_copy(mode, keys);
+    check_copy(mode, keys, "newest");
     insert(&embed, &keys, 0);
     settle(&embed, journal, keys);
-    check_copy(mode, keys);
+    check_copy(mode, keys, "newest");
     twin_kill(&embed);
     remove_folder(&folder);
 }
@@ -250,7 +250,7 @@ static void a_later_item(const char *mode)
     uint64_t keys = 0, number = 0;
     bool journal = strcmp(mode, "checkpoint") != 0;
     twin_folder_init(&folder);
-    start(&embed, mode, folder.path);
+    start(&embed, mode, folder.path, "newest");
     struct stream *stream = embed.broker->stream;
     struct table *table = embed_table(&embed, "t");
     insert(&embed, &keys, 0);
@@ -279,7 +279,7 @@ static void a_later_item(const char *mode)
     keys++;
     settle(&embed, journal, keys);
     assert_true(held->at != place);
-    check_copy(mode, keys);
+    check_copy(mode, keys, "newest");
     twin_kill(&embed);
     remove_folder(&folder);
 }

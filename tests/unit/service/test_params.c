@@ -246,6 +246,27 @@ static void many_slots_keep_their_values(void **state)
     embed_stop(&embed);
 }
 
+/* Nothing of a put that was refused stays, so any number of them leaves room for others. */
+static void a_refused_put_leaves_no_slot(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, TABLE, "memory_limit: 4MiB\n");
+    struct testpeer *peer = testpeer_new(&embed);
+    const size_t size = (1u << 20) + 1;
+    char *value = calloc(1, size), name[16];
+    assert_non_null(value);
+    for (uint32_t i = 0; i < 50; i++) {
+        snprintf(name, sizeof name, "slot-%u", i);
+        assert_int_equal(put(peer, name, value, size)->status, RP_RESOURCE_EXHAUSTED);
+        testpeer_forget(peer);
+    }
+    assert_int_equal(testpeer_info(peer)->n_slots, 0);
+    assert_int_equal(put(peer, name, value, 8)->status, RP_OK);
+    free(value);
+    embed_stop(&embed);
+}
+
 static void mistakes_are_told(void **state)
 {
     (void)state;
@@ -321,6 +342,7 @@ int main(void)
         cmocka_unit_test(many_waiters_are_answered_once_each),
         cmocka_unit_test(a_version_in_use_outlives_the_next_put),
         cmocka_unit_test(many_slots_keep_their_values),
+        cmocka_unit_test(a_refused_put_leaves_no_slot),
         cmocka_unit_test(mistakes_are_told),
         cmocka_unit_test(a_put_is_announced),
         cmocka_unit_test(counters_add_read_and_stay_within_64_bits),

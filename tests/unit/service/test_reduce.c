@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,18 @@
 
 static struct embed embed;
 static struct testpeer *learners[N];
+static char group[16] = "grad";
+
+static void begin_with(uint32_t members, const char *keys)
+{
+    embed_start(&embed, "  - {name: t, max_size: 10}\n", keys);
+    for (uint32_t i = 0; i < members; i++)
+        learners[i] = testpeer_new(&embed);
+}
 
 static void begin(uint32_t members)
 {
-    embed_start(&embed, "  - {name: t, max_size: 10}\n", NULL);
-    for (uint32_t i = 0; i < members; i++)
-        learners[i] = testpeer_new(&embed);
+    begin_with(members, NULL);
 }
 
 static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int64_t timeout_ms, const float *vector,
@@ -28,7 +35,7 @@ static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int
 {
     Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Reduce reduce = REPLAY__REDUCE__INIT;
-    reduce.group = "grad";
+    reduce.group = group;
     reduce.member = 100 - learner; /* their order is not that of the learners */
     reduce.op = op;
     reduce.round = round;
@@ -201,6 +208,31 @@ static void mistakes_are_told(void **state)
     embed_stop(&embed);
 }
 
+/* Sums that are kept for a retry never keep another group from adding, whether members leave or just stay away. */
+static void old_sums_make_room(void **state)
+{
+    (void)state;
+    const size_t n = 50000; /* the two sums of a group, and a vector in flight, are more than half of the quarter */
+    float *vector = calloc(n, sizeof *vector);
+    assert_non_null(vector);
+    begin_with(1, "memory_limit: 4MiB\n");
+    for (uint32_t i = 0; i < 2 * 1024 + 10; i++) {
+        snprintf(group, sizeof group, "group-%u", i);
+        assert_int_equal(join(0), 1);
+        for (uint64_t round = 1; round <= (i < 10 ? 3 : 0); round++)
+            assert_int_equal(
+                testpeer_await(learners[0], ask(0, REPLAY__REDUCE__OP__ADD, round, 0, vector, n, 0))->status, RP_OK);
+        if (i != 3) {
+            testpeer_await(learners[0], ask(0, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
+            assert_true(embed.broker->service.reduces.bytes <= 2 * n * sizeof *vector);
+        }
+        testpeer_forget(learners[0]);
+    }
+    snprintf(group, sizeof group, "grad");
+    free(vector);
+    embed_stop(&embed);
+}
+
 static void a_broker_that_shuts_down_cancels_the_round(void **state)
 {
     (void)state;
@@ -223,6 +255,7 @@ int main(void)
         cmocka_unit_test(a_lost_reply_is_asked_for_again),
         cmocka_unit_test(leaving_lets_the_others_go_on),
         cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(old_sums_make_room),
         cmocka_unit_test(a_broker_that_shuts_down_cancels_the_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
