@@ -1,6 +1,8 @@
 """What the key of one role, or a program that can connect, may do to a run."""
 
 import pathlib
+import shutil
+import stat
 import sys
 
 sys.dont_write_bytecode = True
@@ -53,7 +55,24 @@ def test_signatures_of_all_kinds():
             run = place.launch(*sets(*sequences, "adder=" + kind))
             run.ends()
             equal(run.read("status.json")["restarts"], 0, kind + ": restarts")
-            check("signature:" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
+            check("name: step_type" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
+
+
+@test
+def test_a_new_run_goes_on_from_nothing():
+    """Weights that somebody has put into its folder are set aside. Nobody else reads the folder."""
+    with Place() as place:
+        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.on=false")
+        run = place.launch("--folder", "one", *sets(*brief))
+        run.ends()
+        equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")
+        (place.base / "two").mkdir(mode=0o750)
+        shutil.copy(run.folder / "learner.weights", place.base / "two")
+        again = place.launch("--folder", "two", *sets(*brief))
+        again.ends()
+        check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
+        check((again.folder / "learner.weights.before").exists(), "the weights of the other run are gone")
+        equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")
 
 
 sys.exit(test.main())
