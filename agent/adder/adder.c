@@ -376,6 +376,34 @@ static rp_status open_writer(struct adder *self, const struct adder_options *giv
     return err_set(err, status, "adder of kind %s: %s", self->ops->name, why.text);
 }
 
+/* Checks the options, and makes columns and slices of them. */
+static rp_status design(struct adder *self, const struct adder_options *options, rp_column *columns, rp_error *err)
+{
+    self->with_log_prob = options->with_log_prob;
+    RP_TRY(read_config(self, options->config, err));
+    RP_TRY(make_columns(self, options->spec, columns, err));
+    return self->ops->create(self, err);
+}
+
+uint32_t adder_fields(const struct adder_options *options, struct adder_field out[ADDER_MAX_FIELDS], rp_error *err)
+{
+    struct adder self = {0};
+    rp_column columns[ADDER_MAX_COLUMNS];
+    uint32_t n = design(&self, options, columns, err) == RP_OK ? self.n_slices : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const rp_slice *slice = &self.slices[i];
+        const rp_column *column = &columns[slice->column];
+        uint32_t steps = slice->squeeze ? 0 : 1;
+        out[i] = (struct adder_field){.name = slice->field ? slice->field : column->name,
+                                      .dtype = column->dtype,
+                                      .rank = column->rank + steps,
+                                      .shape = {slice->count}};
+        memcpy(out[i].shape + steps, column->shape, column->rank * sizeof column->shape[0]);
+    }
+    free(self.config.table);
+    return n;
+}
+
 struct adder *adder_new(const struct adder_options *options, rp_error *err)
 {
     rp_column columns[ADDER_MAX_COLUMNS];
@@ -384,10 +412,7 @@ struct adder *adder_new(const struct adder_options *options, rp_error *err)
         err_set(err, RP_NO_MEMORY, "no memory for an adder");
         return NULL;
     }
-    self->with_log_prob = options->with_log_prob;
-    rp_status status = read_config(self, options->config, err);
-    status = status == RP_OK ? make_columns(self, options->spec, columns, err) : status;
-    status = status == RP_OK ? self->ops->create(self, err) : status;
+    rp_status status = design(self, options, columns, err);
     status = status == RP_OK ? make_memory(self, err) : status;
     status = status == RP_OK ? open_writer(self, options, columns, err) : status;
     if (status != RP_OK)

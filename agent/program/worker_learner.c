@@ -102,7 +102,7 @@ static void report(struct learner_work *self)
     int64_t now = clock_now(&worker->clock);
     double seconds = (double)(now - self->reported_ns) * 1e-9, items = stats.items ? (double)stats.items : 1.0;
     self->reported_ns = now;
-    struct agent_scalar scalars[AGENT_MAX_SCALARS + 12 + IDLE_CAUSES];
+    struct agent_scalar scalars[AGENT_MAX_SCALARS + 13 + IDLE_CAUSES];
     uint32_t n = 0;
     scalars[n++] = (struct agent_scalar){"updates_per_second", (double)stats.batches / seconds};
     scalars[n++] = (struct agent_scalar){"samples_per_second", (double)stats.items / seconds};
@@ -113,6 +113,7 @@ static void report(struct learner_work *self)
     scalars[n++] = (struct agent_scalar){"policy_staleness", stats.stale_sum / items};
     scalars[n++] = (struct agent_scalar){"policy_staleness_max", stats.stale_max};
     scalars[n++] = (struct agent_scalar){"importance_weight", stats.weight_sum / items};
+    scalars[n++] = (struct agent_scalar){"skipped_items", (double)stats.skipped};
     scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
     for (uint32_t i = 0; i < stats.n_scalars; i++)
         scalars[n++] = stats.scalars[i];

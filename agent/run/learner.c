@@ -20,6 +20,8 @@
 #define NAP_NS (50 * NS_PER_MS)
 /* Time limit for a look at the table. */
 #define CHECK_MS 1000
+/* Skipped items are logged this often at most. */
+#define SKIPS_NS (10 * NS_PER_S)
 
 struct learner {
     struct learner_options options;
@@ -31,6 +33,9 @@ struct learner {
     struct learner_stats stats;
     struct idle idle;
     struct clock clock;
+    bool has_learned;        /* some items fitted */
+    uint64_t skipped;        /* since the start */
+    int64_t skips_logged_ns; /* 0: never */
 };
 
 static bool stopped(const struct learner *self)
@@ -334,6 +339,27 @@ static rp_status learn(struct learner *self, const struct agent_batch *batch, st
     return status;
 }
 
+/* Skips n items that cannot be read: one writer with other fields must not end the run. Fails as long as no item has fitted: then
+ * table, environment and algorithm do not belong together. keys: a prioritized table hardly picks them again; NULL: unknown. */
+static rp_status skip(struct learner *self, const uint64_t *keys, uint32_t n, rp_error *err)
+{
+    int64_t now = clock_now(&self->clock);
+    self->skipped += n;
+    self->stats.skipped += n;
+    if (!self->has_learned && self->skipped >= (uint64_t)self->options.agent->config.batch)
+        return RP_FAILED_PRECONDITION;
+    if (self->skips_logged_ns == 0 || now - self->skips_logged_ns >= SKIPS_NS) {
+        char why[512];
+        self->skips_logged_ns = now;
+        log_line(LEVEL_WARN, "A0211", "skips items that do not fit", "items=%llu why=%s",
+                 (unsigned long long)self->skipped, log_quote(why, sizeof why, err->text));
+    }
+    struct agent_result result = {.priority = keys ? calloc(n, sizeof(double)) : NULL};
+    rp_status status = write_priorities(self, &(rp_batch_arrays){.n = n, .key = keys}, &result, err);
+    free(result.priority);
+    return status;
+}
+
 static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error *err)
 {
     struct agent *agent = self->options.agent;
@@ -342,8 +368,10 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     struct agent_batch view = {.n = arrays.n};
     if (agent->config.importance_exponent > 0.0)
         view.weight = arrays.weight;
-    RP_TRY(agent->ops->data == AGENT_TRANSITIONS ? read_transitions(self, batch, arrays.n, &view, err)
-                                                 : read_sequences(self, batch, arrays.n, &view, err));
+    if ((agent->ops->data == AGENT_TRANSITIONS ? read_transitions(self, batch, arrays.n, &view, err)
+                                               : read_sequences(self, batch, arrays.n, &view, err)) != RP_OK)
+        return skip(self, arrays.key, arrays.n, err);
+    self->has_learned = true;
     struct agent_result result = {0};
     rp_status status = learn(self, &view, &result, err);
     if (status == RP_FAILED_PRECONDITION && self->group) {
@@ -384,6 +412,10 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
     int64_t got = clock_now(&self->clock);
     self->idle.ns[IDLE_SAMPLE] += (uint64_t)(got - from);
+    if (status == RP_RESOURCE_EXHAUSTED) { /* an item that is far too long makes its batch too large */
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL); /* or the broker has no place for the request */
+        return skip(self, NULL, (uint32_t)self->options.agent->config.batch, err);
+    }
     if (status != RP_OK)
         return status;
     uint64_t idle = idle_total(&self->idle);

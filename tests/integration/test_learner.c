@@ -184,6 +184,48 @@ static void test_other_items(void **state)
     assert_non_null(strstr(f->err.text, "another environment"));
 }
 
+/* Items with another field, as any holder of an actor's key may insert them into a table without a signature. */
+static void insert_other(struct fixture *f, uint32_t n)
+{
+    const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8};
+    rp_slice slice = {.column = 0, .count = 1, .squeeze = 1};
+    rp_writer *writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err);
+    if (!writer)
+        fail_msg("%s", f->err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        const void *row[] = {"x"};
+        ok(rp_writer_append(writer, row, WAIT, &f->err), &f->err);
+        slice.start = (int64_t)i;
+        ok(rp_writer_item(writer, "replay", 1.0, &slice, 1, WAIT, NULL, &f->err), &f->err);
+    }
+    ok(rp_writer_destroy(&writer, WAIT, &f->err), &f->err);
+}
+
+/* They are counted, cost a batch, and a prioritized table hardly picks them again. */
+static void test_other_items_are_skipped(void **state)
+{
+    struct fixture *f = *state;
+    struct learner_stats stats;
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    insert(f, 8 * BATCH, 0.5f, 1.0f);
+    for (uint32_t i = 0; i < 20; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &stats);
+    insert_other(f, 4 * BATCH);
+    for (uint64_t skipped = 0; skipped < BATCH; skipped += stats.skipped) {
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        learner_take_stats(f->learner, &stats);
+    }
+    for (uint32_t i = 0; i < 200; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &stats);
+    for (uint32_t i = 0; i < 100; i++)
+        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    learner_take_stats(f->learner, &stats);
+    assert_in_range(stats.skipped, 0, BATCH);
+    assert_true(stats.batches >= 90);
+}
+
 static void test_other_lengths(void **state)
 {
     struct fixture *f = *state;
@@ -326,6 +368,7 @@ int main(void)
         CASE(test_scalars),
         CASE(test_not_finite),
         CASE(test_other_items),
+        CASE(test_other_items_are_skipped),
         CASE(test_other_lengths),
         CASE(test_delay),
         CASE(test_delay_is_stopped),

@@ -195,10 +195,8 @@ int hostbed_tear_down(void **state)
 
 void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_ns)
 {
-    static const char *const reserved[] = {"tables", NULL};
     rp_error err = {0};
     const struct host_options options = {.name = "cpu3",
-                                         .reserved = reserved,
                                          .carrier = carrier,
                                          .folder = f->folder,
                                          .here = f->dir,

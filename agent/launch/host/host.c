@@ -32,12 +32,6 @@
 const char *const host_state_names[HOST_STATES] = {
     [HOST_ABSENT] = "absent", [HOST_CONNECTING] = "connecting", [HOST_READY] = "ready", [HOST_LOST] = "lost"};
 
-/* Files of the launcher and of the processes that run at home, and folders from which a broker may load tables: no host writes them. */
-static const char *const reserved[] = {
-    "config.yaml",   "keys",      "logs",      "here",        "broker*",  "page",        "launch.*",  "status.json",
-    "metrics.jsonl", "plan.json", "profile.*", "profile-*",   "report.*", "evaluator-*", "endpoints", "best.weights",
-    "*.svg",         "slurm*",    "*.sbatch",  "checkpoint*", "journal*", "*.new",       NULL};
-
 /* The node agent tells from SSH_CONNECTION how it sees the launcher's machine. That of the launcher's own login is about another
  * connection, and must not get there by a carrier that is not ssh. */
 static const char *const carrier_environment[] = {"SSH_CONNECTION=", NULL};
@@ -50,14 +44,6 @@ static int64_t now(void)
 
 /* ---- new and destroy ---- */
 
-static size_t length_of(const char *const *list)
-{
-    size_t n = 0;
-    while (list[n])
-        n++;
-    return n;
-}
-
 static void free_list(char **list)
 {
     for (size_t i = 0; list && list[i]; i++)
@@ -65,44 +51,35 @@ static void free_list(char **list)
     free(list);
 }
 
-static const char *const nothing[] = {NULL};
-
-static bool append(char **copy, size_t *n, const char *const *list)
-{
-    for (; *list; list++) {
-        copy[*n] = strdup(*list);
-        if (!copy[(*n)++])
-            return false;
-    }
-    return true;
-}
-
-/* Copies two lists into one. NULL: no memory. */
-static char **copy_lists(const char *const *list, const char *const *more)
+/* NULL: no memory. */
+static char **copy_list(const char *const *list)
 {
     size_t n = 0;
-    char **copy = calloc(length_of(list) + length_of(more) + 1, sizeof *copy);
-    if (copy && append(copy, &n, list) && append(copy, &n, more))
-        return copy;
-    free_list(copy);
-    return NULL;
+    while (list[n])
+        n++;
+    char **copy = calloc(n + 1, sizeof *copy);
+    for (size_t i = 0; copy && i < n; i++) {
+        copy[i] = strdup(list[i]);
+        if (!copy[i]) {
+            free_list(copy);
+            return NULL;
+        }
+    }
+    return copy;
 }
 
 struct host *host_new(const struct host_options *options, rp_error *err)
 {
     struct host *self = calloc(1, sizeof *self);
-    char **carrier = self ? copy_lists(options->carrier, nothing) : NULL;
-    char **names = carrier ? copy_lists(reserved, options->reserved ? options->reserved : nothing) : NULL;
-    if (!names || !carrier[0]) {
-        err_fill(err, names ? RP_INVALID_ARGUMENT : RP_NO_MEMORY,
-                 names ? "host %s has no command that leads to it" : "no memory for host %s", options->name);
+    char **carrier = self ? copy_list(options->carrier) : NULL;
+    if (!carrier || !carrier[0]) {
+        err_fill(err, carrier ? RP_INVALID_ARGUMENT : RP_NO_MEMORY,
+                 carrier ? "host %s has no command that leads to it" : "no memory for host %s", options->name);
         free_list(carrier);
-        free_list(names);
         free(self);
         return NULL;
     }
     self->carrier = carrier;
-    self->reserved = names;
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
     self->in = self->out = self->err = self->sending.fd = -1;
@@ -111,7 +88,7 @@ struct host *host_new(const struct host_options *options, rp_error *err)
     self->since_ns = now();
     snprintf(self->name, sizeof self->name, "%s", options->name);
     snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");
-    host_folder_init(&self->folder, options->folder, self->name, (const char *const *)names);
+    host_folder_init(&self->folder, options->folder, self->name);
     host_place_init(self);
     return self;
 }
@@ -154,7 +131,6 @@ void host_destroy(struct host **self)
     await_carrier(host);
     host_folder_fini(&host->folder);
     free_list(host->carrier);
-    free_list(host->reserved);
     free(host->processes);
     free(host);
 }
@@ -285,7 +261,7 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->busy = false;
+    self->busy = self->refused = false;
     self->pinged_ns = self->moved_ns = self->sending.sent = self->sending.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     if (!host_reader_init(&self->reader, self->out, &self->noise) ||

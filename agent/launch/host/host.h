@@ -54,9 +54,6 @@ struct host_options {
     int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
     struct bundle
         *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; borrowed, packed on demand */
-    const char *const
-        *reserved; /* names in the run's folder that the host may not write, beyond those of the launcher's own files;
-                                    NULL-terminated; may be NULL; copied */
 };
 
 struct host;

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,9 +11,9 @@
 
 #define DEPTH_MOST 8
 
-void host_folder_init(struct host_folder *self, const char *path, const char *tag, const char *const *reserved)
+void host_folder_init(struct host_folder *self, const char *path, const char *tag)
 {
-    *self = (struct host_folder){.fd = -1, .parent = -1, .reserved = reserved};
+    *self = (struct host_folder){.fd = -1, .parent = -1, .bytes_most = INT64_MAX, .files_most = UINT32_MAX};
     snprintf(self->path, sizeof self->path, "%s", path);
     snprintf(self->temporary, sizeof self->temporary, ".part-%.100s", tag);
     for (char *c = self->temporary; *c; c++)
@@ -26,17 +25,7 @@ void host_folder_fini(struct host_folder *self)
     host_folder_drop(self);
 }
 
-static bool is_reserved(const struct host_folder *self, const char *name)
-{
-    char first[HOST_FILE_NAME];
-    snprintf(first, sizeof first, "%.*s", (int)strcspn(name, "/"), name);
-    for (size_t i = 0; self->reserved && self->reserved[i]; i++)
-        if (strcmp(self->reserved[i], first) == 0 || fnmatch(self->reserved[i], first, 0) == 0)
-            return true;
-    return false;
-}
-
-bool host_folder_allows(const struct host_folder *self, const char *name)
+bool host_folder_allows(const char *name)
 {
     int depth = 0;
     if (!name || !name[0] || strlen(name) >= HOST_FILE_NAME)
@@ -44,8 +33,6 @@ bool host_folder_allows(const struct host_folder *self, const char *name)
     for (const char *c = name; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             return false;
-    if (is_reserved(self, name))
-        return false;
     for (const char *part = name;; part++) {
         size_t length = strcspn(part, "/");
         if (length == 0 || length > 255 || part[0] == '.' || ++depth > DEPTH_MOST)
@@ -56,23 +43,25 @@ bool host_folder_allows(const struct host_folder *self, const char *name)
     }
 }
 
-static int open_below(int folder, const char *name)
+static int open_below(struct host_folder *self, int folder, const char *name)
 {
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && (mkdirat(folder, name, 0777) == 0 || errno == EEXIST))
-        fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return fd;
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    bool made = mkdirat(folder, name, 0777) == 0;
+    self->files += made;
+    return made || errno == EEXIST ? openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 }
 
 /* Opens the folder of the file and makes the folders that are missing. *leaf is the last part of the name. */
-static int open_parent(const struct host_folder *self, const char *name, const char **leaf)
+static int open_parent(struct host_folder *self, const char *name, const char **leaf)
 {
     int fd = open(self->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const char *part = name;
     for (const char *slash; fd >= 0 && (slash = strchr(part, '/')); part = slash + 1) {
         char folder[256];
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - part), part);
-        int below = open_below(fd, folder);
+        int below = open_below(self, fd, folder);
         int error = errno;
         close(fd);
         errno = error;
@@ -93,12 +82,23 @@ static rp_status failed(const struct host_folder *self, const char *name, rp_err
     return err_set(err, RP_IO, "%.200s/%.200s cannot be written: %s", self->path, name, strerror(errno));
 }
 
+/* Checks that `more` bytes fit, and one more file or folder. */
+static rp_status check_room(const struct host_folder *self, size_t more, rp_error *err)
+{
+    int64_t left = self->bytes_most - self->bytes - (self->fd >= 0 ? self->size : 0);
+    if (self->files < self->files_most && left >= (int64_t)more)
+        return RP_OK;
+    return err_set(err, RP_RESOURCE_EXHAUSTED, "%u files and folders of %lld bytes came; %u of %lld bytes are allowed",
+                   self->files, (long long)self->bytes, self->files_most, (long long)self->bytes_most);
+}
+
 rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err)
 {
     const char *leaf;
     host_folder_drop(self);
-    if (!host_folder_allows(self, name))
+    if (!host_folder_allows(name))
         return refuse(name, err);
+    RP_TRY(check_room(self, 0, err));
     self->parent = open_parent(self, name, &leaf);
     if (self->parent >= 0) {
         unlinkat(self->parent, self->temporary, 0);
@@ -134,8 +134,10 @@ rp_status host_folder_write(struct host_folder *self, const char *name, const vo
 {
     if (self->fd < 0 || !name || strcmp(name, self->name) != 0)
         return refuse(name, err);
-    if (!write_all(self->fd, bytes, size, self->size)) {
-        rp_status status = failed(self, name, err);
+    rp_status status = check_room(self, size, err);
+    if (status == RP_OK && !write_all(self->fd, bytes, size, self->size))
+        status = failed(self, name, err);
+    if (status != RP_OK) {
         host_folder_drop(self);
         return status;
     }
@@ -145,14 +147,20 @@ rp_status host_folder_write(struct host_folder *self, const char *name, const vo
 
 rp_status host_folder_finish(struct host_folder *self, struct stat *info, rp_error *err)
 {
-    struct stat unused;
+    struct stat before, unused;
     if (self->fd < 0)
         return err_set(err, RP_FAILED_PRECONDITION, "no file is under way");
-    const char *slash = strrchr(self->name, '/');
+    const char *slash = strrchr(self->name, '/'), *leaf = slash ? slash + 1 : self->name;
+    bool replaces = fstatat(self->parent, leaf, &before, AT_SYMLINK_NOFOLLOW) == 0;
     rp_status status = RP_OK;
-    if (renameat(self->parent, self->temporary, self->parent, slash ? slash + 1 : self->name) != 0 ||
-        fstat(self->fd, info ? info : &unused) != 0)
+    if (renameat(self->parent, self->temporary, self->parent, leaf) != 0 ||
+        fstat(self->fd, info ? info : &unused) != 0) {
         status = failed(self, self->name, err);
+    } else {
+        int64_t freed = replaces ? before.st_size : 0; /* a file of an earlier leg was not counted */
+        self->bytes += self->size - (freed < self->bytes ? freed : self->bytes);
+        self->files += !replaces;
+    }
     host_folder_drop(self);
     return status;
 }
@@ -174,8 +182,9 @@ rp_status host_folder_append(struct host_folder *self, const char *name, const v
 {
     const char *leaf;
     struct stat info;
-    if (!host_folder_allows(self, name))
+    if (!host_folder_allows(name))
         return refuse(name, err);
+    RP_TRY(check_room(self, size, err));
     int parent = open_parent(self, name, &leaf);
     int fd = parent >= 0 ? openat(parent, leaf, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
     bool other = fd < 0 && errno == ENOENT;
@@ -186,6 +195,8 @@ rp_status host_folder_append(struct host_folder *self, const char *name, const v
         status = err_set(err, RP_FAILED_PRECONDITION, "%.200s does not have %lld bytes", name, (long long)offset);
     else if (fd < 0 || !write_all(fd, bytes, size, offset))
         status = failed(self, name, err);
+    else
+        self->bytes += (int64_t)size;
     if (fd >= 0)
         close(fd);
     if (parent >= 0)

@@ -15,22 +15,24 @@
 struct host_folder {
     char path[512];
     char temporary[128]; /* name of the file under way, in the folder of the final one */
-    const char *const
-        *reserved; /* patterns of names at the top that the other side may not write; NULL-terminated; may be NULL */
+    /* What the other side has made so far, and may make at most. */
+    int64_t bytes, bytes_most;
+    uint32_t files, files_most; /* files and folders */
     /* The file that is being replaced. */
     int fd, parent; /* -1: none */
     char name[HOST_FILE_NAME];
     int64_t size; /* written so far */
 };
 
-/* tag: makes the name of temporary files unique among the writers of one folder. */
-void host_folder_init(struct host_folder *self, const char *path, const char *tag, const char *const *reserved);
+/* tag: makes the name of temporary files unique among the writers of one folder. Nothing is bounded at first. */
+void host_folder_init(struct host_folder *self, const char *path, const char *tag);
 /* Drops the file under way. */
 void host_folder_fini(struct host_folder *self);
 
 /* True for a relative path of plain names: no "", ".", "..", no name with a dot at its beginning, no control characters. */
-bool host_folder_allows(const struct host_folder *self, const char *name);
-/* Replaces a file: begin, write in order, finish. A file whose replacement is not finished stays as it was. */
+bool host_folder_allows(const char *name);
+/* Replaces a file: begin, write in order, finish. A file whose replacement is not finished stays as it was. RP_RESOURCE_EXHAUSTED,
+ * here and below: the other side has used up files_most or bytes_most. */
 rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err);
 rp_status host_folder_write(struct host_folder *self, const char *name, const void *bytes, size_t size, rp_error *err);
 /* *info may be NULL. */

@@ -11,7 +11,9 @@
 
 /* A process there. Its struct process may be anywhere, so it is known by its number. */
 struct host_process {
-    uint32_t number;
+    uint32_t number; /* 0: the launcher has heard of its end */
+    int64_t left_ns; /* ... at this time */
+    char name[64];   /* "": its connection is lost, and so are its files */
     char log[512];
     pid_t pid;   /* 0: not known yet */
     bool exited; /* there; its last output and files are on their way */
@@ -50,7 +52,6 @@ struct host {
     struct process_place place; /* must be first */
     char name[HOST_NAME];
     char **carrier;
-    char **reserved; /* see host_folder_init */
     char here[HOST_PATH];
     struct guard *guard;
     int64_t lease_ns;
@@ -77,6 +78,7 @@ struct host {
 
     struct host_parcel *first, **last;
     struct host_folder folder;
+    bool refused; /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
     uint32_t n_processes, process_capacity, numbers;
     struct host_answer measure, reach;
@@ -108,6 +110,9 @@ void host_send_end(struct host *self);
 /* host_place.c */
 void host_place_init(struct host *self);
 struct host_process *host_place_find(struct host *self, uint32_t number);
+/* True if the file belongs to a process that runs there: NAME.*, NAME/, tb/NAME, each also below profile/X/; of learners, also what
+ * they save (learner.*, snapshots/). */
+bool host_place_owns(const struct host *self, const char *file);
 /* All processes end with PROCESS_LOST. */
 void host_place_lose(struct host *self);
 

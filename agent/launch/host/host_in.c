@@ -10,6 +10,7 @@
 #include "agent/launch/host/host_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
 #include "proto/base/utf8.h"
 
 /* Bytes that are read from one host in one call: the launcher has more to do. */
@@ -171,28 +172,46 @@ static void send_again(struct host *self, const char *name)
     host_out_line(self, again);
 }
 
+/* Logs the first file of a connection that is not taken. */
+static void say_refused(struct host *self, const char *name, const char *why)
+{
+    char quoted[2 * HOST_FILE_NAME];
+    if (self->refused)
+        return;
+    self->refused = true;
+    log_line(LEVEL_WARN, "A0438", "a file of a host is not taken", "host=%s file=%s why=\"%s\"", self->name,
+             log_quote(quoted, sizeof quoted, name), why);
+}
+
 static void on_file(void *context, struct json_object *line)
 {
     struct host *self = context;
+    rp_error err = {0};
     const char *name = host_line_text(line, "name");
     int64_t offset = host_line_number(line, "offset", 0, INT64_MAX);
     size_t size;
+    if (name && !host_place_owns(self, name)) {
+        say_refused(self, name, "it belongs to no process there: names begin with that of their process");
+        return;
+    }
     self->moved_ns = self->heard_ns;
     uint8_t *bytes = name ? host_line_data(line, &size) : NULL;
     if (!bytes)
         return;
     rp_status status;
     if (host_line_flag(line, "replace")) {
-        status = offset == 0 ? host_folder_begin(&self->folder, name, 0666, NULL) : RP_OK;
+        status = offset == 0 ? host_folder_begin(&self->folder, name, 0666, &err) : RP_OK;
         if (status == RP_OK)
-            status = host_folder_write(&self->folder, name, bytes, size, NULL);
+            status = host_folder_write(&self->folder, name, bytes, size, &err);
         if (status == RP_OK && host_line_flag(line, "last"))
             host_folder_finish(&self->folder, NULL, NULL);
     } else {
-        status = host_folder_append(&self->folder, name, bytes, size, offset, NULL);
+        status = host_folder_append(&self->folder, name, bytes, size, offset, &err);
         if (status == RP_FAILED_PRECONDITION)
             send_again(self, name);
     }
+    if (status == RP_RESOURCE_EXHAUSTED)
+        say_refused(self, name, err.text);
     free(bytes);
 }
 

@@ -44,8 +44,7 @@ bool host_out_line(struct host *self, struct json_object *line)
 rp_status host_out_file(struct host *self, const char *path, const char *name, rp_error *err)
 {
     struct stat info;
-    const struct host_folder any = {.fd = -1};
-    if (!host_folder_allows(&any, name))
+    if (!host_folder_allows(name))
         return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no relative path of a file", name);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)

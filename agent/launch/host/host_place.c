@@ -5,18 +5,76 @@
 #include <string.h>
 
 #include "agent/launch/host/host_impl.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+
+/* What processes there may write at home. A learner saves its whole state, and snapshots of it. */
+#define FILES_MOST 1024u
+#define BYTES_MOST (INT64_C(1) << 30)
+#define LEARNER_TIMES 64
+/* After the end of a process its files may still come: a copy at home that does not fit is sent again. */
+#define LINGER_NS (15 * NS_PER_S)
+
+static bool is_learner(const char *process)
+{
+    return strncmp(process, "learner", 7) == 0;
+}
+
+/* True if the name begins with the word, which ends there or goes on with a dot or below. */
+static bool begins(const char *name, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(name, word, length) == 0 && strchr("./", name[length]) != NULL; /* also if it ends there */
+}
+
+static bool is_over(const struct host *self, const struct host_process *process)
+{
+    return process->number == 0 && self->heard_ns - process->left_ns > LINGER_NS;
+}
+
+bool host_place_owns(const struct host *self, const char *file)
+{
+    const char *below = strncmp(file, "profile/", 8) == 0 ? strchr(file + 8, '/') : NULL;
+    file = below ? below + 1 : file;
+    const char *shown = strncmp(file, "tb/", 3) == 0 ? file + 3 : file;
+    for (uint32_t i = 0; i < self->n_processes; i++) {
+        const struct host_process *process = &self->processes[i];
+        if (process->name[0] && !is_over(self, process) &&
+            (begins(shown, process->name) ||
+             (is_learner(process->name) && (begins(file, "learner") || begins(file, "snapshots")))))
+            return true;
+    }
+    return false;
+}
+
+/* Lets the host write as much as the most processes that were there at once may. */
+static void allot(struct host *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        n += self->processes[i].number == 0 ? 0 : is_learner(self->processes[i].name) ? LEARNER_TIMES : 1;
+    bool first = self->folder.files_most == UINT32_MAX;
+    if (first || n * FILES_MOST > self->folder.files_most) {
+        self->folder.files_most = n * FILES_MOST;
+        self->folder.bytes_most = n * BYTES_MOST;
+    }
+}
 
 struct host_process *host_place_find(struct host *self, uint32_t number)
 {
     for (uint32_t i = 0; i < self->n_processes; i++)
-        if (self->processes[i].number == number)
+        if (number != 0 && self->processes[i].number == number)
             return &self->processes[i];
     return NULL;
 }
 
 static struct host_process *add(struct host *self)
 {
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        if (is_over(self, &self->processes[i])) {
+            self->processes[i] = (struct host_process){.number = ++self->numbers};
+            return &self->processes[i];
+        }
     if (self->n_processes == self->process_capacity) {
         uint32_t capacity = self->process_capacity ? 2 * self->process_capacity : 16;
         struct host_process *more = realloc(self->processes, capacity * sizeof *more);
@@ -30,9 +88,10 @@ static struct host_process *add(struct host *self)
     return process;
 }
 
-static void forget(struct host *self, struct host_process *process)
+static void forget(const struct host *self, struct host_process *process)
 {
-    *process = self->processes[--self->n_processes];
+    process->number = 0;
+    process->left_ns = self->heard_ns;
 }
 
 void host_place_lose(struct host *self)
@@ -41,6 +100,7 @@ void host_place_lose(struct host *self)
         if (!self->processes[i].ended)
             self->processes[i].status = PROCESS_LOST;
         self->processes[i].ended = true;
+        self->processes[i].name[0] = '\0';
     }
 }
 
@@ -77,6 +137,8 @@ static rp_status start(struct process_place *place, struct process *process, con
     if (!entry)
         return err_set(err, RP_NO_MEMORY, "no memory for the process %s", process->name);
     snprintf(entry->log, sizeof entry->log, "%s", process->log);
+    snprintf(entry->name, sizeof entry->name, "%s", process->name);
+    allot(self);
     struct json_object *line = host_line_new("start");
     host_line_add_number(line, "id", entry->number);
     host_line_add_text(line, "name", process->name);

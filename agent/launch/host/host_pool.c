@@ -58,8 +58,7 @@ static rp_status connect_to(struct host_pool *self, struct pool_host *one, const
                                          .folder = self->options.folder,
                                          .here = self->options.here,
                                          .bundle = self->has_bundle ? &self->bundle : NULL,
-                                         .guard = self->options.guard,
-                                         .reserved = self->reserved};
+                                         .guard = self->options.guard};
     one->host = host_new(&options, err);
     one->wanted = one->host != NULL;
     return one->host ? RP_OK : (rp_status)err->status;
@@ -119,26 +118,6 @@ static rp_status add_home(struct host_pool *self, rp_error *err)
     return RP_OK;
 }
 
-/* Notes in which folders of the run the broker keeps its tables: it loads them again, and believes them. */
-static void reserve_folders(struct host_pool *self)
-{
-    const struct broker_config *broker = &self->options.config->broker;
-    const char *const dirs[POOL_RESERVED] = {broker->journal_dir, broker->checkpoint_dir, broker->storage_dir};
-    size_t folder = strlen(self->options.folder);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < POOL_RESERVED; i++) {
-        const char *dir = dirs[i] ? dirs[i] : "";
-        if (strncmp(dir, self->options.folder, folder) == 0 && dir[folder] == '/')
-            dir += folder + 1;
-        size_t first = strcspn(dir, "/");
-        if (first == 0 || dir[0] == '.') /* elsewhere, where hosts write nothing */
-            continue;
-        snprintf(self->reserved_names[n], HOST_FILE_NAME, "%.*s", (int)first, dir);
-        self->reserved[n] = self->reserved_names[n];
-        n++;
-    }
-}
-
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)
 {
     const struct host_config *hosts = options->config->hosts.data;
@@ -148,7 +127,6 @@ struct host_pool *host_pool_new(const struct host_pool_options *options, rp_erro
         return NULL;
     }
     self->options = *options;
-    reserve_folders(self);
     rp_status status = add_home(self, err);
     if (status == RP_OK)
         status = pool_find_files(self, err);

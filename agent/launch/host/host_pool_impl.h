@@ -7,7 +7,6 @@
 #include "agent/launch/host/host_pool.h"
 
 #define POOL_PATH 1024u
-#define POOL_RESERVED 3u /* folders of the broker */
 /* Overrides that a host may need beyond those of home: actors.weights, environment.plugin. */
 #define POOL_OVERRIDES 2u
 
@@ -47,9 +46,6 @@ struct host_pool {
     uint32_t n_files;
     struct host **old; /* former connections of a source's hosts */
     uint32_t n_old;
-    char reserved_names[POOL_RESERVED]
-                       [HOST_FILE_NAME]; /* in the run's folder: what the broker loads, which no host writes */
-    const char *reserved[POOL_RESERVED + 1];
 };
 
 /* host_pool_context.c */

@@ -263,12 +263,12 @@ static rp_status begin(struct node *self, int in, int out, rp_error *err)
     self->interrupts.fd = -1;
     node_mirror_init(&self->mirror);
     host_writer_init(&self->writer, out);
-    host_folder_init(&self->folder, "", "node", NULL);
+    host_folder_init(&self->folder, "", "node");
     process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
     RP_TRY(guard_start(&self->guard, err));
     RP_TRY(node_work_make(self, err));
-    host_folder_init(&self->folder, self->work, "node", NULL);
+    host_folder_init(&self->folder, self->work, "node");
     if (fcntl(in, F_SETFL, O_NONBLOCK) != 0 || fcntl(out, F_SETFL, O_NONBLOCK) != 0 ||
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
         return err_set(err, RP_IO, "the connection with replay-launch cannot be used: %s", strerror(errno));

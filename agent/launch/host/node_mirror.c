@@ -173,7 +173,7 @@ static void enqueue(struct node_mirror *self, const char *name)
 
 static void look_at(struct node *self, const char *name, const struct stat *info)
 {
-    struct node_file *file = host_folder_allows(&self->folder, name) ? find_or_add(&self->mirror, name) : NULL;
+    struct node_file *file = host_folder_allows(name) ? find_or_add(&self->mirror, name) : NULL;
     if (!file)
         return;
     file->seen = self->mirror.begun;

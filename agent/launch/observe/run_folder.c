@@ -19,6 +19,8 @@
 /* Runs of the same name that may begin within one second. */
 #define MAX_TWINS 100
 #define MAX_FILE (INT64_C(64) << 20)
+/* Items, weights and logs are for the user alone, unless the user makes the folder, or changes its mode. */
+#define RUN_MODE 0700
 
 const char *run_folder_path(char *out, size_t size, const char *folder, const char *file)
 {
@@ -28,22 +30,22 @@ const char *run_folder_path(char *out, size_t size, const char *folder, const ch
 
 /* ---- making and finding ---- */
 
-static rp_status make(const char *path, rp_error *err)
+static rp_status make(const char *path, mode_t mode, rp_error *err)
 {
-    if (mkdir(path, 0777) == 0 || errno == EEXIST)
+    if (mkdir(path, mode) == 0 || errno == EEXIST)
         return RP_OK;
     return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", path, strerror(errno));
 }
 
-/* Makes the folder and all folders above it. */
-static rp_status make_all(const char *path, rp_error *err)
+/* Makes the folder and all folders above it. mode: of the last one; a folder that exists keeps its own. */
+static rp_status make_all(const char *path, mode_t mode, rp_error *err)
 {
     char part[FOLDER_SIZE];
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
-        RP_TRY(make(part, err));
+        RP_TRY(make(part, 0777, err));
     }
-    return make(path, err);
+    return make(path, mode, err);
 }
 
 /* Makes a file name of a run's name: unusual characters become dashes. */
@@ -65,14 +67,14 @@ static rp_status create_below(const char *runs, const char *name, char out[FOLDE
     localtime_r(&now, &local);
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
     clean_name(name, clean, sizeof clean);
-    RP_TRY(make_all(runs, err));
+    RP_TRY(make_all(runs, 0777, err));
     for (int twin = 1; twin <= MAX_TWINS; twin++) {
         int n = twin == 1 ? snprintf(base, sizeof base, "%s-%s", clean, stamp)
                           : snprintf(base, sizeof base, "%s-%s-%d", clean, stamp, twin);
         if (strlen(runs) + (size_t)n + 2 > FOLDER_SIZE - 64)
             return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s/%s", runs, base);
         snprintf(out, FOLDER_SIZE, "%s/%s", runs, base);
-        if (mkdir(out, 0777) == 0)
+        if (mkdir(out, RUN_MODE) == 0)
             return RP_OK;
         if (errno != EEXIST)
             break;
@@ -91,14 +93,14 @@ static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error
             err, RP_FAILED_PRECONDITION,
             "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
             given);
-    return make_all(given, err);
+    return make_all(given, RUN_MODE, err);
 }
 
 rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
     char logs[FOLDER_SIZE + 16];
     RP_TRY(given && given[0] ? create_given(given, out, err) : create_below(runs, name, out, err));
-    return make(run_folder_path(logs, sizeof logs, out, LOGS), err);
+    return make(run_folder_path(logs, sizeof logs, out, LOGS), 0777, err);
 }
 
 void run_folder_point_latest(const char *runs, const char *folder)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/launch/run/run_impl.h"
+#include "agent/program/worker.h"
 #include "proto/base/error.h"
 
 #define LOOK_NS (NS_PER_S / 2)
@@ -71,11 +72,12 @@ static void heed_interrupts(struct run *self)
         return;
     self->interrupts_seen = interrupts->asked;
     self->patient = false; /* the run is stopping already and takes too long */
+    self->hurried |= self->phase >= PHASE_STOPPING;
     run_stop(self, RUN_STOPPED, false, "%s", stop_asker(self->options->folder, interrupts, who, sizeof who));
     if (interrupts->asked < 2)
         return;
     run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
-    self->forced = true;
+    self->forced = self->hurried = true;
     run_kill_all(self);
 }
 
@@ -279,6 +281,20 @@ static void loop(struct run *self)
 
 /* ---- the whole ---- */
 
+/* A new run goes on from nothing: weights that lie in its folder are not its own. */
+static void set_aside(struct run *self)
+{
+    static const char *const names[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[FOLDER_SIZE + 32], other[FOLDER_SIZE + 40];
+        run_folder_path(path, sizeof path, self->options->folder, names[i]);
+        snprintf(other, sizeof other, "%s.before", path);
+        if (rename(path, other) == 0)
+            run_say(self, LEVEL_WARN, "A0443", "%s was there before the run began: it is %s.before now", names[i],
+                    names[i]);
+    }
+}
+
 static rp_status open_run(struct run *self, rp_error *err)
 {
     const struct run_options *options = self->options;
@@ -293,6 +309,8 @@ static rp_status open_run(struct run *self, rp_error *err)
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of an earlier leg */
     stop_note_drop(options->folder);
+    if (!options->before)
+        set_aside(self);
     return RP_OK;
 }
 

@@ -145,8 +145,17 @@ static void say_left_out(struct run *self, uint32_t index)
 
 /* ---- hosts that do not answer at the end ---- */
 
+int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns)
+{
+    int64_t moved_ns = host_moved(host_pool_at(self->hosts.pool, index));
+    int64_t latest_ns = since_ns + RUN_FILES_GRACES * self->config->launch.grace_ns;
+    if (self->hurried || moved_ns < since_ns)
+        return since_ns;
+    return moved_ns < latest_ns ? moved_ns : latest_ns;
+}
+
 /* A run that ends does not wait for a lease: a host that says nothing about killed processes is given up, and ends them when it
- * notices. While files or output still come from there, it is waited for, unless the user has asked twice. */
+ * notices. While files or output still come from there, it is waited for a while. */
 static void give_up_silent(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
@@ -161,8 +170,7 @@ static void give_up_silent(struct run *self, uint32_t index, int64_t now_ns)
     }
     if (site->killed_ns == 0)
         site->killed_ns = now_ns;
-    int64_t moved_ns = self->forced ? 0 : host_moved(host_pool_at(self->hosts.pool, index));
-    if (now_ns - (moved_ns > site->killed_ns ? moved_ns : site->killed_ns) < SILENT_NS)
+    if (now_ns - run_host_moved(self, index, site->killed_ns) < SILENT_NS)
         return;
     run_say(self, LEVEL_WARN, "A0437", "%s does not say that its processes have ended: it is given up",
             host_pool_name(self->hosts.pool, index));

@@ -74,6 +74,8 @@ struct mark {
 };
 #define RUN_MARKS 64u
 #define RUN_TICK_MS 50
+/* For so many times launch.grace a host is waited for that still sends the files of a process that has ended. */
+#define RUN_FILES_GRACES 10
 #define RUN_BUSY_MS 2 /* while hosts have much to say */
 /* How long a look may wait for the broker. */
 #define RUN_LOOK_MS 300
@@ -144,6 +146,7 @@ struct run {
     struct history history; /* metrics.jsonl */
     /* ---- stopping */
     bool patient; /* processes end by themselves: all steps are taken */
+    bool hurried; /* somebody asked to stop while the run was stopping: nothing is waited for beyond launch.grace */
     bool forced;
     bool out_of_time; /* stop.time has passed, and the remaining processes were killed */
     int64_t broker_asked_ns, learners_seen_ns;
@@ -218,6 +221,9 @@ bool run_hosts_open(struct run *self);
 void run_hosts_fini(struct run *self);
 /* Looks at the hosts: those that are lost, come, or come back. */
 void run_hosts_tend(struct run *self, int64_t now_ns);
+/* Time up to which a host has sent files or output, at least since_ns and at most RUN_FILES_GRACES times launch.grace later; since_ns
+ * if somebody is in a hurry. */
+int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
 /* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);

@@ -338,14 +338,12 @@ static void tend_guard(struct run *self)
         host_pool_guard(self->hosts.pool);
 }
 
-/* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files, and as long
- * as they come there is nothing to complain about. */
+/* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files. */
 static int64_t waited_since(const struct run *self, const struct member *member)
 {
-    int64_t asked_ns = member->process.asked_ns, moved_ns = 0;
-    if (member->process.exited && member->at != HOST_POOL_HOME)
-        moved_ns = host_moved(host_pool_at(self->hosts.pool, member->at));
-    return moved_ns > asked_ns ? moved_ns : asked_ns;
+    int64_t asked_ns = member->process.asked_ns;
+    bool files = member->process.exited && member->at != HOST_POOL_HOME;
+    return files ? run_host_moved(self, member->at, asked_ns) : asked_ns;
 }
 
 void run_tend(struct run *self, int64_t now_ns)

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "agent/launch/host/host_folder.h"
 #include "tests/support/hostbed.h"
 
 static void test_mirror(void **state)
@@ -22,28 +23,28 @@ static void test_mirror(void **state)
     hostbed_connect(f, 0);
     const char *work = host_facts(f->host)->work;
     snprintf(script, sizeof script,
-             "cd '%s' && echo 1 > a.jsonl && mkdir -p deep/er && echo x > deep/er/file && echo secret > config.yaml && "
-             "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > w.tmp && echo old > w && "
+             "cd '%s' && echo 1 > a.jsonl && mkdir -p a/deep/er && echo x > a/deep/er/file && echo secret > config.yaml && "
+             "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > a.w.tmp && echo old > a.w && "
              "ln -s /etc/passwd link && "
-             "read x < go1; echo 2 >> a.jsonl; echo newer > w.tmp; mv w.tmp w; read x < go2; echo 3 > a.jsonl; exit 4",
+             "read x < go1; echo 2 >> a.jsonl; echo newer > a.w.tmp; mv a.w.tmp a.w; read x < go2; echo 3 > a.jsonl; exit 4",
              work);
     assert_int_equal(mkfifo(hostbed_path(work, "go1"), 0600), 0);
     assert_int_equal(mkfifo(hostbed_path(work, "go2"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
     hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n") == 0);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "deep/er/file")), "x\n") == 0);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "w")), "old\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a/deep/er/file")), "x\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.w")), "old\n") == 0);
     struct stat before, after;
     assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &before), 0);
     hostbed_write_text(hostbed_path(work, "go1"), "\n");
     hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n2\n") == 0);
     assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino); /* appended */
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "w")), "newer\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.w")), "newer\n") == 0);
     hostbed_write_text(hostbed_path(work, "go2"), "\n");
     assert_int_equal(hostbed_await_end(f, &a), 4 << 8);
     assert_string_equal(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "3\n"); /* at the latest with the end */
-    static const char *const absent[] = {"config.yaml", "keys", ".hidden", "w.tmp", "link", "go1"};
+    static const char *const absent[] = {"config.yaml", "keys", ".hidden", "a.w.tmp", "link", "go1"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
 }
@@ -56,13 +57,13 @@ static void test_end_after_files(void **state)
     char script[1024];
     hostbed_connect(f, 0);
     snprintf(script, sizeof script,
-             "head -c 5000000 /dev/urandom > '%s/big'; head -c 3000000 /dev/zero; cksum < '%s/big' > '%s/sum'",
+             "head -c 5000000 /dev/urandom > '%s/a.big'; head -c 3000000 /dev/zero; cksum < '%s/a.big' > '%s/sum'",
              host_facts(f->host)->work, host_facts(f->host)->work, f->dir);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_int_equal(hostbed_size(hostbed_path(f->dir, "a.log")), 3000000);
     char command[512];
-    snprintf(command, sizeof command, "cksum < '%s/big' | cmp - '%s/sum'", f->folder, f->dir);
+    snprintf(command, sizeof command, "cksum < '%s/a.big' | cmp - '%s/sum'", f->folder, f->dir);
     assert_int_equal(system(command), 0);
 }
 
@@ -99,13 +100,13 @@ static void test_copy_cut(void **state)
     struct process a;
     char script[1024];
     hostbed_connect(f, 0);
-    snprintf(script, sizeof script, "cd '%s'; echo one > x; read y < go; echo two >> x", host_facts(f->host)->work);
+    snprintf(script, sizeof script, "cd '%s'; echo one > a.x; read y < go; echo two >> a.x", host_facts(f->host)->work);
     assert_int_equal(mkfifo(hostbed_path(host_facts(f->host)->work, "go"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "x")), "one\n") == 0);
-    hostbed_write_text(hostbed_path(f->folder, "x"), "on");
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\n") == 0);
+    hostbed_write_text(hostbed_path(f->folder, "a.x"), "on");
     hostbed_write_text(hostbed_path(host_facts(f->host)->work, "go"), "\n");
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "x")), "one\ntwo\n") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\ntwo\n") == 0);
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
@@ -149,6 +150,9 @@ static void test_send_files(void **state)
     assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), "x", &err), RP_UNAVAILABLE);
 }
 
+/* Files of a process are taken after it was started there. */
+#define AFTER_START "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
+
 /* A node agent that means harm: nothing is written outside of the folder, and the launcher's files stay. */
 static void test_hostile(void **state)
 {
@@ -186,7 +190,13 @@ static void test_hostile(void **state)
                                         "tables/0",
                                         "x/\\u0000/y",
                                         "x\\u0000",
-                                        "a/b/c/d/e/f/g/h/i/j/k"};
+                                        "a/b/c/d/e/f/g/h/i/j/k",
+                                        "learner.weights",
+                                        "snapshots/1.weights",
+                                        "actor-1.jsonl",
+                                        "tb/actor-1/events",
+                                        "profile/joint/b.jsonl",
+                                        "ab.jsonl"};
     mkdir(hostbed_path(f->folder, "keys"), 0700);
     mkdir(hostbed_path(f->dir, "other"), 0700);
     hostbed_write_text(hostbed_path(f->dir, "other/trapped"), "mine");
@@ -196,7 +206,7 @@ static void test_hostile(void **state)
     hostbed_write_text(hostbed_path(f->folder, "keys/actor.key"), "mine");
     hostbed_write_text(hostbed_path(f->folder, "launch.json"), "mine");
     hostbed_write_text(hostbed_path(f->folder, "status.json"), "mine");
-    hostbed_write_text(hostbed_path(f->folder, "good"), "mine");
+    hostbed_write_text(hostbed_path(f->folder, "a.good"), "mine");
     FILE *lines = fopen(hostbed_path(f->dir, "lines"), "we");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         for (int way = 0; way < 4; way++)
@@ -216,10 +226,10 @@ static void test_hostile(void **state)
         "{\"type\":7}",
         "{}",
         "{\"type\":\"measured\",\"rate\":Infinity,\"ok\":true}",
-        "{\"type\":\"file\",\"name\":\"sparse\",\"data\":\"\",\"offset\":9223372036854775807,\"replace\":false,"
+        "{\"type\":\"file\",\"name\":\"a.sparse\",\"data\":\"\",\"offset\":9223372036854775807,\"replace\":false,"
         "\"last\":true}",
-        "{\"type\":\"file\",\"name\":\"middle\",\"data\":\"aGFybQ==\",\"offset\":5,\"replace\":true,\"last\":true}",
-        "{\"type\":\"file\",\"name\":\"good\",\"data\":\"bmV3\",\"offset\":0,\"replace\":true,\"last\":true}"};
+        "{\"type\":\"file\",\"name\":\"a.middle\",\"data\":\"aGFybQ==\",\"offset\":5,\"replace\":true,\"last\":true}",
+        "{\"type\":\"file\",\"name\":\"a.good\",\"data\":\"bmV3\",\"offset\":0,\"replace\":true,\"last\":true}"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         fprintf(lines, "@rp %s\n", others[i]);
     fclose(lines);
@@ -227,13 +237,13 @@ static void test_hostile(void **state)
     snprintf(ready, sizeof ready,
              "{\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\",\"cores\":NaN,\"work\":\"relative\"}",
              rp_version());
-    snprintf(script, sizeof script, "echo '@rp %s'; cat '%s/lines'; exec cat >/dev/null", ready, f->dir);
+    snprintf(script, sizeof script, "echo '@rp %s'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null", ready, f->dir);
     hostbed_connect_script(f, script);
     hostbed_await(f, host_state(f->host) == HOST_READY);
     assert_true(host_facts(f->host)->cores > 0);
     assert_string_equal(host_facts(f->host)->work, "");
     hostbed_shell(f, &a, "a", "never starts");
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "good")), "new") == 0);
+    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.good")), "new") == 0);
     static const char *const kept[] = {"config.yaml", "keys/actor.key", "launch.json", "status.json"};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
         assert_string_equal(hostbed_text(hostbed_path(f->folder, kept[i])), "mine");
@@ -244,10 +254,42 @@ static void test_hostile(void **state)
     static const char *const absent[] = {
         "core.sbatch",  "checkpoint",  "checkpoints", "journal-1",     "status.json.new", "tables",
         "logs",         "launch.lock", ".hidden",     "metrics.jsonl", "report.html",     "evaluator-0.jsonl",
-        "best.weights", "report.txt",  "return.svg",  "sparse",        "middle",          "x"};
+        "best.weights", "report.txt",  "return.svg",  "a.sparse",      "a.middle",        "x",
+        "learner.weights", "snapshots", "actor-1.jsonl", "tb", "profile", "ab.jsonl"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
     assert_true(a.running);
+}
+
+/* A host may write so much and no more; what it replaces counts once. */
+static void test_bounds(void **state)
+{
+    const struct hostbed *f = *state;
+    struct host_folder folder;
+    rp_error err = {0};
+    char name[32];
+    host_folder_init(&folder, f->folder, "test");
+    folder.files_most = 8;
+    folder.bytes_most = 100;
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(host_folder_begin(&folder, "a", 0600, &err), RP_OK);
+        assert_int_equal(host_folder_write(&folder, "a", "0123456789", 10, &err), RP_OK);
+        assert_int_equal(host_folder_finish(&folder, NULL, &err), RP_OK);
+    }
+    for (int i = 1; i < 10; i++)
+        assert_int_equal(host_folder_append(&folder, "a", "0123456789", 10, i * 10, &err), RP_OK);
+    assert_int_equal(host_folder_append(&folder, "a", "0", 1, 100, &err), RP_RESOURCE_EXHAUSTED);
+    assert_int_equal(host_folder_begin(&folder, "b", 0600, &err), RP_OK);
+    assert_int_equal(host_folder_write(&folder, "b", "0", 1, &err), RP_RESOURCE_EXHAUSTED);
+    assert_int_equal(hostbed_size(hostbed_path(f->folder, "a")), 100);
+    int made = 0;
+    for (int i = 0; i < 20; i++) { /* folders count, too */
+        snprintf(name, sizeof name, "d%d/x", i);
+        made += host_folder_begin(&folder, name, 0600, &err) == RP_OK && host_folder_finish(&folder, NULL, &err) == RP_OK;
+    }
+    assert_int_equal(err.status, RP_RESOURCE_EXHAUSTED);
+    assert_in_range(made, 3, 4);
+    host_folder_fini(&folder);
 }
 
 int main(void)
@@ -256,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         HOSTBED_TEST(test_mirror),   HOSTBED_TEST(test_end_after_files), HOSTBED_TEST(test_own_files),
         HOSTBED_TEST(test_copy_cut), HOSTBED_TEST(test_send_files),      HOSTBED_TEST(test_hostile),
+        HOSTBED_TEST(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,45 +138,6 @@ static void test_files_to_send(void **state)
 
 /* ---- sources ---- */
 
-/* A node agent that writes where the broker keeps its tables, and then where it may. */
-static void write_as_node(const char *yaml, const char *forbidden)
-{
-    const char *const names[] = {forbidden, "good"};
-    struct clock clock = clock_system();
-    struct world world;
-    char script[2048], path[128];
-    open_world(&world, yaml, NULL);
-    int used = snprintf(script, sizeof script, "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\"}'; ",
-                        rp_version());
-    for (size_t i = 0; i < 2; i++)
-        used += snprintf(script + used, sizeof script - (size_t)used,
-                         "echo '@rp {\"type\":\"file\",\"name\":\"%s\",\"data\":\"aGFybQ==\",\"offset\":0,"
-                         "\"replace\":true,\"last\":true}'; ",
-                         names[i]);
-    snprintf(script + used, sizeof script - (size_t)used, "exec cat > /dev/null");
-    const char *const carrier[] = {"sh", "-c", script, NULL};
-    assert_int_equal(host_pool_appear(world.pool, "evil", carrier, 1, 0, &world.err), RP_OK);
-    snprintf(path, sizeof path, "%s/good", world.folder);
-    int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S;
-    while (access(path, F_OK) != 0 && clock_now(&clock) < end_ns) {
-        host_pool_tend(world.pool, clock_now(&clock));
-        usleep(2000);
-    }
-    assert_int_equal(remove(path), 0);
-    assert_int_equal(rmdir(world.folder), 0); /* nothing else is there */
-    close_world(&world);
-}
-
-static void test_folders_of_the_broker(void **state)
-{
-    (void)state;
-    write_as_node("launch: {engine: slurm}\nbroker: {tables: [{name: replay}], journal: {dir: kept/tables}}\n",
-                  "kept/0");
-    write_as_node("launch: {engine: slurm}\nbroker: {tables: [{name: replay}], checkpoint: {dir: '[odd]'}}\n",
-                  "[odd]/0");
-    write_as_node("launch: {engine: slurm}\n" TABLES, "checkpoint/0");
-}
-
 struct source {
     struct host_source base;
     uint32_t looks, wanted;
@@ -254,7 +215,6 @@ int main(void)
         cmocka_unit_test(test_hosts_of_the_file),
         cmocka_unit_test(test_a_carrier_that_fails),
         cmocka_unit_test(test_files_to_send),
-        cmocka_unit_test(test_folders_of_the_broker),
         cmocka_unit_test(test_a_source),
         cmocka_unit_test(test_a_replaced_carrier_is_reaped),
     };

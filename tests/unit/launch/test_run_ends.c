@@ -58,7 +58,8 @@ static void open_world(struct world *self, enum role role)
                                          .guard = &self->guard,
                                          .screen = &self->screen,
                                          .hosts = host_pool_new(&options, &err)};
-    self->member = (struct member){.role = role, .name = "one", .wanted = true};
+    self->member = (struct member){.role = role, .wanted = true};
+    snprintf(self->member.name, sizeof self->member.name, role == ROLE_LEARNER ? "learner-0" : "actor-0");
     self->list[0] = &self->member;
     self->run = (struct run){.options = &self->options,
                              .config = &self->config,
@@ -105,7 +106,7 @@ static void start(struct world *self, const char *script)
     struct host *host = host_pool_at(self->options.hosts, self->member.at);
     snprintf(log, sizeof log, "%s/log", self->folder);
     const struct process_options options = {
-        .name = "one", .argv = argv, .log = log, .guard = &self->guard, .place = host ? host_place(host) : NULL};
+        .name = self->member.name, .argv = argv, .log = log, .guard = &self->guard, .place = host ? host_place(host) : NULL};
     if (process_start(&self->member.process, &options, now(), &err) != RP_OK)
         fail_msg("%s", err.text);
 }
@@ -186,6 +187,39 @@ static void test_last_state(void **state)
     assert_int_equal(size_of(&world, "learner.weights"), BIG + 4);
     assert_true(host_pool_ready(world.options.hosts, 1)); /* not given up */
     close_world(&world);
+}
+
+/* A node agent whose process has ended and that sends files for ever: it is waited for, and not longer than that; who asks again
+ * does not wait. */
+static void test_endless_files(void **state)
+{
+    (void)state;
+    static const char script[] =
+        "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
+        "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
+        "cat >/dev/null <&0 & echo '@rp {\"type\":\"exited\",\"id\":1}'; "
+        "while sleep 0.02; do echo '@rp {\"type\":\"file\",\"name\":\"learner.weights\",\"data\":\"aGFybQ==\",\"offset\":0,"
+        "\"replace\":true,\"last\":true}'; done";
+    static const char *const evil[] = {"/bin/sh", "-c", script, NULL};
+    for (int hurry = 0; hurry < 2; hurry++) {
+        struct world world;
+        rp_error err = {0};
+        open_world(&world, ROLE_LEARNER);
+        world.config.launch.grace_ns = (hurry ? 500 : 50) * NS_PER_MS;
+        assert_int_equal(host_pool_appear(world.options.hosts, "far", evil, 1, now(), &err), RP_OK);
+        world.member.host = world.member.at = 1;
+        await(&world, host_pool_ready(world.options.hosts, 1));
+        world.member.waits = false;
+        start(&world, "true");
+        await(&world, size_of(&world, "learner.weights") > 0);
+        world.run.phase = PHASE_STOPPING;
+        world.run.hurried = hurry;
+        world.member.wanted = false;
+        process_ask(&world.member.process, now());
+        await(&world, !world.member.process.running);
+        assert_true(world.member.process.killed);
+        close_world(&world);
+    }
 }
 
 /* A run whose broker never answers has not met stop.time: it has failed. A leg that began with no time left is done. */
@@ -280,7 +314,8 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_guard_of_carriers),
-                                       cmocka_unit_test(test_last_state),  cmocka_unit_test(test_time_without_broker),
+                                       cmocka_unit_test(test_last_state),
+        cmocka_unit_test(test_endless_files),  cmocka_unit_test(test_time_without_broker),
                                        cmocka_unit_test(test_limit),       cmocka_unit_test(test_asker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

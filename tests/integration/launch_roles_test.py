@@ -1,0 +1,78 @@
+"""What the key of one role, or a program that can connect, may do to a run."""
+
+import pathlib
+import shutil
+import stat
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
+
+from launches import ENDLESS, GRACE, Place, check, equal, sets  # noqa: E402
+from actor import Actor  # noqa: E402
+from generated import pb  # noqa: E402
+from harness import Runner  # noqa: E402
+from service import Service  # noqa: E402
+
+test = Runner()
+
+
+def endpoint(run, name="service"):
+    return dict(line.split() for line in (run.folder / "endpoints").read_text().splitlines())[name]
+
+
+@test
+def test_items_with_other_fields_are_rejected():
+    """The launcher prescribes what the items of the run's table are."""
+    with Place() as place:
+        run = place.launch(*sets(*ENDLESS))
+        run.await_phase("running")
+        service = Service(endpoint(run))
+        actor = Actor(service, [pb.Column(name="x", dtype="uint8")], "stranger")
+        layout = actor.layout("replay", [pb.Field(name="x", column=0, count=1, squeeze=True)])
+        for _ in range(20):
+            actor.item(layout, actor.chunk([b"x"], 1), 0, 1, priority=100.0)
+        check(actor.send() and actor.flush(), "not resolved")
+        equal({rejection.status for rejection in actor.rejections}, {1}, "rejections")
+        steps = run.read("status.json")["learner_steps"]
+        run.await_alive(lambda: run.read("status.json")["learner_steps"] > steps + 50, "more learner steps")
+        equal(run.read("status.json")["restarts"], 0, "restarts")
+        service.close()
+        run.signal()
+        run.ends(0, GRACE)
+        place.nobody_left()
+
+
+@test
+def test_signatures_of_all_kinds():
+    """Every kind of items fits the signature that is prescribed for it."""
+    sequences = ("agent.algorithm=impala", "agent.batch=4", "broker.tables[0].limiter={kind: queue, size: 50}",
+                 "broker.tables[0].max_times_sampled=1", "broker.tables[0].sampler={kind: fifo}",
+                 "evaluator.on=false", "stop.steps=600")
+    for kind in ("{kind: sequence, length: 6, period: 5, end: pad}", "{kind: sequence, length: 6, period: 5, end: truncate}",
+                 "{kind: sequence, length: 6, period: 5, end: continue}", "{kind: episode, max_length: 500}"):
+        with Place() as place:
+            run = place.launch(*sets(*sequences, "adder=" + kind))
+            run.ends()
+            equal(run.read("status.json")["restarts"], 0, kind + ": restarts")
+            check("name: step_type" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
+
+
+@test
+def test_a_new_run_goes_on_from_nothing():
+    """Weights that somebody has put into its folder are set aside. Nobody else reads the folder."""
+    with Place() as place:
+        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.on=false")
+        run = place.launch("--folder", "one", *sets(*brief))
+        run.ends()
+        equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")
+        (place.base / "two").mkdir(mode=0o750)
+        shutil.copy(run.folder / "learner.weights", place.base / "two")
+        again = place.launch("--folder", "two", *sets(*brief))
+        again.ends()
+        check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
+        check((again.folder / "learner.weights.before").exists(), "the weights of the other run are gone")
+        equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")
+
+
+sys.exit(test.main())
