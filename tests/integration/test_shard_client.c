@@ -612,6 +612,21 @@ static void test_rival_publishers(void **state)
 
 /* ---- time-outs ---- */
 
+/* A put that waits for a silent shard names that one, and not a shard that is away and need not have it. */
+static void test_put_at_a_silent_shard(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    broker_process_stop(&f->bed.shards[1], SIGKILL);
+    assert_true(process_await(is_degraded, f, WAIT));
+    kill(f->bed.shards[2].pid, SIGSTOP);
+    rp_status status = rp_params_put(f->client, "policy", "one", 3, 100, NULL, &err);
+    kill(f->bed.shards[2].pid, SIGCONT);
+    assert_int_equal(status, RP_DEADLINE_EXCEEDED);
+    if (!strstr(err.text, "shard 2") || strstr(err.text, "shard 1"))
+        fail_msg("%s", err.text);
+}
+
 /* A sampler that waits for a silent shard names that shard, and nothing that other shards wait for. */
 static void test_silent_shard_is_named(void **state)
 {
@@ -781,6 +796,7 @@ int main(void)
         CASE(test_rival_publishers),
         CASE(test_changes),
         CASE(test_lost_shard),
+        CASE(test_put_at_a_silent_shard),
         cmocka_unit_test_setup_teardown(test_silent_shard_is_named, setup_none, teardown),
         cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
         CASE(test_counters),

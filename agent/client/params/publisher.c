@@ -248,15 +248,16 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
     return status;
 }
 
-/* True if shard 0 and all shards that are there have the newest block. Lock held. */
-static bool is_settled(const struct rp_publisher *self)
+/* Returns the lane of a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: none has.
+ * Lock held. */
+static const struct publish_lane *open_lane(const struct rp_publisher *self)
 {
     if (self->settled < self->stats.given || self->above)
-        return false;
+        return &self->lanes[0];
     for (uint32_t i = 1; i < self->n_lanes; i++)
         if (self->lanes[i].lane.up && self->lanes[i].done != self->stats.version)
-            return false;
-    return true;
+            return &self->lanes[i];
+    return NULL;
 }
 
 rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err)
@@ -265,10 +266,10 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     struct conn *conn = client_conn(publisher->link.client);
     RP_TRY(conn_check_process(conn, err));
     pthread_mutex_lock(&publisher->link.lock);
-    while (!is_settled(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
+    while (open_lane(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
         ;
-    bool done = is_settled(publisher);
-    if (!done && conn_is_stopped()) {
+    const struct publish_lane *open = open_lane(publisher);
+    if (open && conn_is_stopped()) {
         pthread_mutex_unlock(&publisher->link.lock);
         return conn_stopped(err);
     }
@@ -276,12 +277,14 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     if (version)
         *version = publisher->stats.version;
     pthread_mutex_unlock(&publisher->link.lock);
-    if (done || status != RP_OK)
+    if (!open || status != RP_OK)
         return status;
-    char why[256];
-    client_describe(publisher->link.client, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms%s%s", publisher->link.name,
-                   (long long)timeout_ms, why[0] ? ": " : "", why);
+    char why[300];
+    conn_describe(open->lane.conn, why, sizeof why);
+    bool silent = why[0] == '\0';
+    return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms: %s%s", publisher->link.name,
+                   (long long)timeout_ms, silent ? conn_title(open->lane.conn, why, sizeof why) : why,
+                   silent ? " has not answered" : "");
 }
 
 rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *out)
