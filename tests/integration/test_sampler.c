@@ -349,6 +349,36 @@ static void test_destroy_cancels(void **state)
     assert_true(process_await(nothing_waits, f->client, WAIT));
 }
 
+/* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
+static void test_stop(void **state)
+{
+    struct fixture *f = *state;
+    rp_error err = {0};
+    rp_batch *batch;
+    for (uint32_t on_demand = 0; on_demand < 2; on_demand++) {
+        uint32_t got = 0, expected = on_demand ? 8 : 30;
+        rp_sampler_options with = options(8, 8);
+        with.on_demand = on_demand;
+        insert(f->client, "queue", 0, 30, NULL);
+        rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+        batch = next(sampler);
+        got += batch_size(batch);
+        rp_batch_release(&batch);
+        struct expectation all = {f->client, "queue", 30 * on_demand + expected};
+        assert_true(process_await(samples_reached, &all, WAIT));
+        ok(rp_sampler_stop(sampler, &err), &err);
+        insert(f->client, "queue", 30, 8, NULL);
+        while (rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
+            got += batch_size(batch);
+            rp_batch_release(&batch);
+        }
+        assert_int_equal(err.status, RP_END_OF_STREAM);
+        assert_int_equal(got, expected);
+        assert_int_equal(table_info(f->client, "queue").size, on_demand ? 8 + 38 - 8 : 38 - 30);
+        rp_sampler_destroy(&sampler);
+    }
+}
+
 static void test_wrong_use(void **state)
 {
     struct fixture *f = *state;
@@ -928,6 +958,7 @@ int main(void)
         CASE(test_deadline_says_why),
         CASE(test_flexible_and_distinct),
         CASE(test_destroy_cancels),
+        CASE(test_stop),
         CASE(test_wrong_use),
         CASE(test_demand_asks_for_nothing_ahead),
         CASE(test_demand_polls_and_waits),

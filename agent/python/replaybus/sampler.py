@@ -86,7 +86,8 @@ class Sampler(_core.Sampler):
     their sizes, if they are uniform). ``batch.source`` says which. ``probability`` and ``weight`` are those of the whole mixture.
     All sources must have the same fields. The other arguments are those of ``Client.sampler``.
 
-    The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds.
+    The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. After
+    ``stop`` it ends with the batches that were picked already; ``close`` drops them.
 
     >>> import replaybus
     >>> tables = [replaybus.Table("replay"), replaybus.Table("demonstrations")]

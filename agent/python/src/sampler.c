@@ -164,6 +164,21 @@ static PyObject *sampler_next(PyObject *object, PyObject *seconds)
     return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
 }
 
+static PyObject *sampler_stop(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    sampler_object *self = (sampler_object *)object;
+    rp_error err;
+    rp_status status;
+    if (!gate_enter(&self->gate, "sampler"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    status = rp_sampler_stop(self->sampler, &err);
+    Py_END_ALLOW_THREADS;
+    gate_leave(&self->gate);
+    return status == RP_OK ? Py_NewRef(Py_None) : core_raise(status, err.text);
+}
+
 static PyObject *sampler_stats(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -180,7 +195,8 @@ static PyObject *sampler_stats(PyObject *object, PyObject *unused)
 static PyMethodDef methods[] = {
     {"take", sampler_next, METH_O, "take(timeout): the next batch."},
     {"stats", sampler_stats, METH_NOARGS, "A dict: requested, ready, batches, items, decode_ns."},
-    {"close", sampler_close, METH_NOARGS, "Stops sampling. Batches stay valid."},
+    {"stop", sampler_stop, METH_NOARGS, "Requests nothing more. The iteration ends after the batches that were picked already."},
+    {"close", sampler_close, METH_NOARGS, "Stops sampling, and drops batches that were got ahead. Others stay valid."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -33,6 +33,18 @@ def test_iteration_ends_on_time_out(client):
         assert list(sampler) == []
 
 
+def test_a_sampler_that_is_stopped_gives_what_it_has_picked(client):
+    """So nothing is lost: the rest is in the queue."""
+    fill(client, "queue", 100)
+    with client.sampler("queue", 4) as sampler:
+        first = sampler.next(10).data["x"][:, 0, 0].tolist()
+        sampler.stop()
+        first += [x for batch in sampler for x in batch.data["x"][:, 0, 0]]
+    with client.sampler("queue", 4, timeout=0.2) as sampler:
+        rest = [x for batch in sampler for x in batch.data["x"][:, 0, 0]]
+    assert rest and sorted(first + rest) == list(range(100))
+
+
 def test_next_has_a_deadline(client):
     with client.sampler("needs", 4) as sampler:
         with pytest.raises(replaybus.DeadlineExceeded, match="1000000|needs"):

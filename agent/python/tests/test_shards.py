@@ -110,6 +110,17 @@ def test_a_queue_gives_each_item_once(client):
     assert sorted(got) == sorted(keys.tolist())
 
 
+def test_a_sampler_that_is_stopped_gives_what_it_has_picked(client):
+    keys = fill(client, "queue", 400)
+    with client.sampler("queue", 4) as sampler:
+        first = sampler.next(20).key.tolist()
+        sampler.stop()
+        first += [key for batch in sampler for key in batch.key]
+    with client.sampler("queue", 4, timeout=0.5) as sampler:
+        rest = [key for batch in sampler for key in batch.key]
+    assert rest and sorted(first + rest) == sorted(keys.tolist())
+
+
 def test_sources_with_shares(client, server):
     """Demonstrations at one broker without shards beside replay over shards."""
     with server.client(timeout=20) as demos:

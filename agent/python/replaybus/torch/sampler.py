@@ -61,8 +61,12 @@ class Sampler:
         """Counts of what the sampler has done."""
         return self._arrays.stats()
 
+    def stop(self) -> None:
+        """Requests nothing more. The iteration ends after the batches that were picked already."""
+        self._arrays.stop()
+
     def close(self) -> None:
-        """Ends the sampler. A call that waits ends with Cancelled."""
+        """Ends the sampler, and drops batches that were got ahead. A call that waits ends with Cancelled."""
         self._arrays.close()
         if self._feed is not None:
             self._feed.close()
