@@ -157,6 +157,25 @@ static int key_allow(struct ctl *ctl)
     return allow_add(ctl->argv[1], &key, &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
+static int key_change(struct ctl *ctl)
+{
+    struct quota quota = {-1, -1, -1, -1, -1};
+    rp_error err = {0};
+    if (ctl->role && !roles_parse(ctl->role))
+        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+    if (!ctl->role && ctl->argc == 3)
+        return ctl_usage("there is nothing to change: give --role ROLES, or limits such as sessions=10");
+    for (uint32_t i = 3; i < ctl->argc; i++) {
+        char word[64];
+        snprintf(word, sizeof word, "%s", ctl->argv[i]);
+        if (!quota_parse(word, &quota))
+            return ctl_usage("'%s' is no limit: sessions=N, granted=BYTES, waiting=N, unread=BYTES, inserts=N",
+                             ctl->argv[i]);
+    }
+    uint32_t roles = ctl->role ? roles_parse(ctl->role) : 0;
+    return allow_change(ctl->argv[1], ctl->argv[2], roles, &quota, &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+}
+
 static int key_revoke(struct ctl *ctl)
 {
     rp_error err = {0};
@@ -229,7 +248,7 @@ static const struct {
     int (*run)(struct ctl *ctl);
 } verbs[] = {
     {"new", 1, 1, key_new},       {"show", 1, 1, key_show}, {"trust", 2, 2, key_trust},   {"allow", 3, 8, key_allow},
-    {"revoke", 2, 2, key_revoke}, {"list", 1, 1, key_list}, {"rotate", 1, 2, key_rotate},
+    {"change", 2, 7, key_change}, {"revoke", 2, 2, key_revoke}, {"list", 1, 1, key_list}, {"rotate", 1, 2, key_rotate},
 };
 
 int ctl_key(struct ctl *ctl)
@@ -240,5 +259,5 @@ int ctl_key(struct ctl *ctl)
                 return ctl_usage("wrong number of arguments for 'key %s': see replay-ctl key --help", ctl->argv[0]);
             return verbs[i].run(ctl);
         }
-    return ctl_usage("there is no 'key %s': new, show, trust, allow, revoke, list and rotate", ctl->argv[0]);
+    return ctl_usage("there is no 'key %s': new, show, trust, allow, change, revoke, list and rotate", ctl->argv[0]);
 }

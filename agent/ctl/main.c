@@ -64,12 +64,14 @@ static const struct ctl_command commands[] = {
     {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
      CTL_SAVE, 0, 1, ctl_params},
     {"counters", "", "named counters", "", 0, 0, 0, ctl_counters},
-    {"key", "new|show|allow|revoke|list|rotate ...", "key files, and the keys that a broker lets in",
+    {"key", "new|show|allow|change|revoke|list|rotate ...", "key files, and the keys that a broker lets in",
      "  key new FILE [--keys DIR --role ROLES] [--broker PUBLIC]\n"
      "                                  make a key; with --keys let it into the broker with that folder\n"
      "  key show FILE|DIR               its name and public key (DIR: the broker's)\n"
      "  key allow DIR NAME PUBLIC --role ROLES [sessions=N granted=BYTES waiting=N unread=BYTES inserts=N]\n"
      "                                  let a key in, with limits of its own\n"
+     "  key change DIR NAME|PUBLIC [--role ROLES] [sessions=N ...]\n"
+     "                                  give it other roles or limits; its next message counts with them\n"
      "  key revoke DIR NAME|PUBLIC      let it in no more: its next message is refused\n"
      "  key list DIR                    the keys that are let in\n"
      "  key rotate DIR [finish]         announce a new key of the broker; later put it in place of the old one\n"

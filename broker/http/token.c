@@ -65,11 +65,11 @@ static rp_status token_make(const char *path, char token[TOKEN_TEXT], rp_error *
                                  : err_set(err, RP_IO, "cannot write the token %s: %s", path, strerror(error));
 }
 
-rp_status token_open(const char *folder, char token[TOKEN_TEXT], rp_error *err)
+rp_status token_open(const char *folder, const char *file, char token[TOKEN_TEXT], rp_error *err)
 {
     char path[PATH_BYTES];
     struct stat facts;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, TOKEN_FILE) >= sizeof path)
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
     return lstat(path, &facts) == 0 ? token_read(path, token, err) : token_make(path, token, err);
 }

@@ -27,7 +27,7 @@ struct web {
     struct http *http;
     struct exchange *exchange;
     int64_t shard; /* see web_options */
-    char token[TOKEN_TEXT];
+    char token[TOKEN_TEXT], reader[TOKEN_TEXT]; /* reader: "" without keys */
     char url[HTTP_ADDRESS + 16];
     int stop_fd;               /* eventfd: readable when the server stops */
     pthread_mutex_t lock;      /* of everything below: the exchange has one reader at a time */
@@ -209,14 +209,17 @@ static rp_status start(struct web *self, const struct web_options *options, rp_e
     self->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (self->stop_fd < 0 || !exchange_open(self->exchange))
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for http");
-    if (options->keys)
-        RP_TRY(token_open(options->keys, self->token, err));
-    else
+    if (options->keys) {
+        RP_TRY(token_open(options->keys, TOKEN_ADMIN, self->token, err));
+        RP_TRY(token_open(options->keys, TOKEN_READER, self->reader, err));
+    } else {
         http_make_token(self->token);
+    }
     const struct http_options server = {.address = options->address,
                                         .part = {routes, N_ROUTES, self},
                                         .further = options->further,
                                         .token = self->token,
+                                        .reader = self->reader,
                                         .open = !options->keys,
                                         .threads = THREADS};
     self->http = http_start(&server, err);

@@ -212,6 +212,7 @@ static int64_t either(int64_t own, int64_t common)
 
 static void set_identity(struct identity *self, const struct allowed_key *key, const struct quota *common)
 {
+    struct quota before = self->quota;
     memcpy(self->name, key->name, sizeof self->name);
     self->roles = key->roles;
     self->quota = (struct quota){
@@ -221,22 +222,42 @@ static void set_identity(struct identity *self, const struct allowed_key *key, c
         .unread_bytes = either(key->quota.unread_bytes, common->unread_bytes),
         .inserts_per_second = either(key->quota.inserts_per_second, common->inserts_per_second),
     };
+    self->limited = memcmp(&before, &self->quota, sizeof before) != 0;
     atomic_store_explicit(&self->unread->most, self->quota.unread_bytes, memory_order_relaxed);
+}
+
+/* Logs a key whose roles or limits differ from those of the list before. */
+static void log_change(const struct identity *self)
+{
+    char who[IDENTITY_QUOTED], roles[64] = "none";
+    if (self->roles)
+        roles_text(self->roles, roles, sizeof roles);
+    if (self->roles != self->before || (self->roles && self->limited))
+        log_line(LEVEL_INFO, "B0609",
+                 !self->before  ? "key let in"
+                 : !self->roles ? "key revoked"
+                                : "key changed",
+                 "key=%s roles=%s", identity_quoted(self, who), roles);
 }
 
 /* Takes over the list of keys. Keys that are not in it lose their roles. */
 static rp_status set_list(struct identities *self, const struct allow_list *list, const struct quota *common,
                           rp_error *err)
 {
-    for (uint32_t i = 0; i < self->n; i++)
+    for (uint32_t i = 0; i < self->n; i++) {
+        self->list[i]->before = self->list[i]->roles;
         if (!self->list[i]->own)
             self->list[i]->roles = 0;
+    }
     for (uint32_t i = 0; list->keys && i < list->n; i++) {
         struct identity *identity = identity_by_key(self, list->keys[i].public_key);
         if (!identity)
             return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
         set_identity(identity, &list->keys[i], common);
     }
+    for (uint32_t i = 0; self->listed && i < self->n; i++)
+        log_change(self->list[i]);
+    self->listed = true;
     return RP_OK;
 }
 

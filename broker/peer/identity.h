@@ -37,6 +37,8 @@ struct identity {
     uint32_t number; /* place in the list */
     uint32_t roles;  /* 0: not in the allow-list, or not any more */
     bool own;        /* of this process: it is in no list, and stays */
+    uint32_t before; /* its roles in the list before */
+    bool limited;    /* its limits differ from those of the list before */
     struct quota quota;
     /* in use */
     uint32_t sessions;
@@ -48,6 +50,13 @@ struct identity {
     uint64_t added;     /* to counters since added_ns, signs aside */
     int64_t added_ns;
 };
+
+/* Writes the name of a key for the log, quoted, and returns out. */
+#define IDENTITY_QUOTED (2 * KEY_NAME + 3)
+static inline const char *identity_quoted(const struct identity *self, char out[IDENTITY_QUOTED])
+{
+    return log_quote(out, IDENTITY_QUOTED, self->name);
+}
 
 /* A file as it was when it was last read; all 0: there was none. */
 struct seen_file {
@@ -72,6 +81,7 @@ struct identities {
     zmq_msg_t held[ZAP_FRAMES];
     int64_t held_ns;
     struct seen_file list_file, key_file, next_file;
+    bool listed;      /* a list was taken over before: changes are logged */
     int64_t look_ns;  /* no look at the files before this time */
     int64_t known_ns; /* time of the list that is in use: what was in the file then is known */
     int64_t took_ns;  /* time that the last look took */

@@ -87,9 +87,11 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
                        trial.min_size, table->name, (long long)table->config->max_size);
     table->limiter = trial;
     EFFECT(service->loop, limiter, table);
+    char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0202", "limiter changed",
-             "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
-             trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff);
+             "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g key=%s", table->name,
+             trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff,
+             identity_quoted(request->identity, who));
     sockets_announce(service->peers, "table %s limiter", table->name);
     table_mark(table);
     struct limiter_info info;

@@ -110,6 +110,11 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
             }
         }
     }
+    uint32_t held;
+    char who[IDENTITY_QUOTED];
+    if (reply.applied && log_allow(&service->delete_log, 5, service->loop->now_ns, &held))
+        log_line(LEVEL_INFO, "B0214", "items deleted", "table=%s items=%llu key=%s held_back=%u", table->name,
+                 (unsigned long long)reply.applied, identity_quoted(request->identity, who), held);
     table_mark(table);
     reply_change(service, request, &reply, "");
     return RP_OK;
@@ -124,7 +129,9 @@ rp_status req_reset(struct service *service, struct request *request, rp_error *
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     reply.applied = table->in.size;
     RP_TRY(table_reset(table, err));
-    log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu", table->name, (unsigned long long)reply.applied);
+    char who[IDENTITY_QUOTED];
+    log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu key=%s", table->name,
+             (unsigned long long)reply.applied, identity_quoted(request->identity, who));
     sockets_announce(service->peers, "table %s reset", table->name);
     table_mark(table);
     reply_change(service, request, &reply, "");

@@ -147,9 +147,9 @@ static struct session *hello_open(struct service *service, const Replay__Hello *
         return NULL;
     }
     EFFECT(service->loop, session, session);
-    char quoted[160];
+    char quoted[SESSION_QUOTED];
     log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
-             log_quote(quoted, sizeof quoted, session->name), session->ordinal, session->columns->count);
+             session_quoted(session, quoted), session->ordinal, session->columns->count);
     return session;
 }
 

@@ -77,7 +77,9 @@ void bye_check(struct session *session)
     if (session->received < session->bye->last_number || session_unresolved(session) > 0)
         return;
     answer(NULL, &session->bye->wait, RP_OK, "");
-    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", session->name, session->ordinal);
+    char quoted[SESSION_QUOTED];
+    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", session_quoted(session, quoted),
+             session->ordinal);
     session_close(session);
 }
 

@@ -22,9 +22,9 @@ void intake_complain(struct sessions *sessions, const char *id, const char *what
                      const char *text)
 {
     uint32_t held;
-    char quoted[320];
+    char quoted[320], name[SESSION_QUOTED];
     if (log_allow(&sessions->ingest_log, 5, sessions->loop->now_ns, &held))
-        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session->name : "-",
+        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session_quoted(session, name) : "-",
                  log_quote(quoted, sizeof quoted, text), held);
 }
 
@@ -69,9 +69,10 @@ static rp_status message_check(struct intake *self, rp_error *err)
     if (!over || self->lone)
         return RP_OK;
     uint32_t held;
+    char name[SESSION_QUOTED];
     if (log_allow(&sessions->credit_log, 5, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
-                 session->name, (unsigned long long)self->in.number, held);
+                 session_quoted(session, name), (unsigned long long)self->in.number, held);
     return err_set(err, RP_CREDIT_EXCEEDED,
                    "message %llu goes %llu bytes over what the session was allowed: wait for credit",
                    (unsigned long long)self->in.number, (unsigned long long)(session->received_bytes - allowed));
@@ -226,9 +227,10 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
     if (session->gap || intake.in.number > session->received + 1) {
         sessions->ingest_gaps++;
         if (!session->gap) {
+            char name[SESSION_QUOTED];
             session->gap = true;
             log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
-                     session->name, (unsigned long long)session->received, (unsigned long long)intake.in.number);
+                     session_quoted(session, name), (unsigned long long)session->received, (unsigned long long)intake.in.number);
             credit_mark(session, true);
         }
         return;

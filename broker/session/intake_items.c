@@ -304,8 +304,9 @@ static __attribute__((noinline)) void check_stranger(struct intake *self, const 
 /* Continues a flow after items that were lost with an older state of the broker. */
 static void flow_jump(struct flow *flow, uint64_t arrived)
 {
+    char name[SESSION_QUOTED];
     log_line(LEVEL_ERROR, "B0106", "accepted items were lost", "name=%s ordinal=%u table=%s items=%llu",
-             flow->session->name, flow->session->ordinal, flow->table->name,
+             session_quoted(flow->session, name), flow->session->ordinal, flow->table->name,
              (unsigned long long)(arrived - flow->arrived));
     flow->arrived = flow->resolved = arrived;
     flow->jumps = false;

@@ -234,10 +234,11 @@ static void session_silent(struct timer *timer, void *ctx)
     }
     uint64_t waiting = session_unresolved(self);
     uint32_t held;
+    char name[SESSION_QUOTED];
     if (log_allow(&sessions->session_log, 20, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0103", "session expired",
-                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", self->name, self->ordinal,
-                 (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting,
+                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", session_quoted(self, name),
+                 self->ordinal, (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting,
                  held);
     session_empty(self);
     self->tombstone = true;
@@ -245,10 +246,16 @@ static void session_silent(struct timer *timer, void *ctx)
     set_timer(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
 }
 
+const char *session_quoted(const struct session *self, char out[SESSION_QUOTED])
+{
+    return log_quote(out, SESSION_QUOTED, self->name);
+}
+
 void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost)
 {
     struct sessions *sessions = self->sessions;
     uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
+    char name[SESSION_QUOTED];
     *lost = 0;
     if (self->tombstone) {
         self->tombstone = self->restored = false;
@@ -257,8 +264,8 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
         credit_open(self);
-        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu", self->name, self->ordinal,
-                 (unsigned long long)self->received);
+        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu",
+                 session_quoted(self, name), self->ordinal, (unsigned long long)self->received);
     }
     if (start > self->received) {
         *lost = start - self->received;
@@ -269,7 +276,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         log_line(LEVEL_ERROR, "B0105",
                  sessions->loop->effects ? "accepted messages were lost (before this journal, or its end is damaged)"
                                          : "accepted messages were lost (no journal)",
-                 "name=%s ordinal=%u messages=%llu", self->name, self->ordinal, (unsigned long long)*lost);
+                 "name=%s ordinal=%u messages=%llu", session_quoted(self, name), self->ordinal, (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;

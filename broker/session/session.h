@@ -57,7 +57,7 @@ struct session {
     uint32_t ordinal;
     struct key_range keys;
     uint64_t serial; /* higher for later sessions */
-    char name[64];
+    char name[64]; /* from the client: logs quote it */
     struct identity *owner; /* who opened it: nobody else may feed, resume or end it */
     struct columns *columns;
     struct envelope to;
@@ -102,6 +102,10 @@ struct session {
     struct timer timer; /* expiry, then the end of the tombstone */
     struct bye *bye;    /* NULL: its writer has not said BYE */
 };
+
+/* Writes the session's name for the log, quoted, and returns out. */
+#define SESSION_QUOTED 131u
+const char *session_quoted(const struct session *self, char out[SESSION_QUOTED]);
 
 /* Who a session in a file was. */
 struct session_origin {

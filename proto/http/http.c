@@ -87,13 +87,13 @@ static bool same_secret(const char *a, const char *b)
     return difference == 0;
 }
 
-static bool has_token(const struct http *self, const struct http_request *request)
+static bool has_token(const struct http_request *request, const char *token)
 {
     static const char bearer[] = "Bearer ";
     const char *header = http_header(request, "Authorization"), *query = http_query(request, "token");
     if (header && strncmp(header, bearer, sizeof bearer - 1) == 0)
-        return same_secret(header + sizeof bearer - 1, self->token);
-    return query && same_secret(query, self->token);
+        return same_secret(header + sizeof bearer - 1, token);
+    return query && same_secret(query, token);
 }
 
 /* True if a Host header has this name, with a port or without. */
@@ -130,11 +130,15 @@ static bool allow(const struct http *self, const struct http_request *request, c
 {
     bool changes = strcmp(route->method, "GET") != 0;
     bool free_to_all = !self->token[0] || route->open || (self->options.open && !changes);
-    if (!free_to_all && !request->trusted)
+    const char *reader = self->options.reader ? self->options.reader : "";
+    bool reads = request->trusted || (reader[0] && has_token(request, reader));
+    if (!free_to_all && changes && reads && !request->trusted)
+        http_fail(reply, 403, "this token only reads: a change needs the one that changes");
+    else if (!free_to_all && !reads)
         http_fail(reply, 401,
                   "a token is needed: open the address that was printed at the start, or send the header "
                   "'Authorization: Bearer TOKEN'");
-    else if (!request->trusted && self->loopback && !names_loopback(self, http_header(request, "Host")))
+    else if (!reads && self->loopback && !names_loopback(self, http_header(request, "Host")))
         http_fail(reply, 403, "this server answers only to localhost, 127.0.0.1 and %s", self->address);
     else if (is_foreign(request, changes))
         http_fail(reply, 403, "this server takes requests from its own page, and none from pages of other sites");
@@ -274,7 +278,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
                                    .body = upload->body ? upload->body : "",
                                    .body_size = upload->size};
     struct http_reply reply = {0};
-    request.trusted = self->token[0] && has_token(self, &request);
+    request.trusted = self->token[0] && has_token(&request, self->token);
     if (allow(self, &request, target.route, &reply))
         target.route->handle(target.ctx, &request, &reply);
     return send_reply(self, connection, &reply, NULL);

@@ -22,7 +22,7 @@ struct http_request {
     const char *path; /* as the route names it; with a route "x/..." what follows it */
     const char *body; /* of a POST; terminated */
     size_t body_size;
-    bool trusted; /* it has the token */
+    bool trusted; /* it has the token that changes */
 };
 
 /* Returns a parameter of the query, NULL: there is none. Valid as long as the request. */
@@ -59,6 +59,7 @@ struct http_options {
     struct http_part part;
     struct http_part further; /* looked at after `part`; n 0: none */
     const char *token;        /* needed as "Authorization: Bearer ..." or as ?token=; NULL or "": none */
+    const char *reader;       /* another token, with which requests only read; NULL or "": none; borrowed */
     bool open;                /* only changes need the token */
     uint32_t threads;         /* 0: 1 */
 };

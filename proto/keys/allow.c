@@ -80,7 +80,7 @@ static int64_t *limit_of(struct quota *quota, uint32_t i)
     return (int64_t *)(void *)((char *)quota + limits[i].offset);
 }
 
-static bool parse_limit(char *word, struct quota *out)
+bool quota_parse(char *word, struct quota *out)
 {
     char *value = strchr(word, '=');
     if (!value)
@@ -103,7 +103,7 @@ bool allow_parse(char *line, struct allowed_key *out)
     snprintf(out->name, sizeof out->name, "%s", words[0]);
     out->roles = roles_parse(words[1]);
     for (char *word; (word = strtok_r(NULL, " \t\r", &rest));)
-        if (!parse_limit(word, &out->quota))
+        if (!quota_parse(word, &out->quota))
             return false;
     return out->roles != 0;
 }
@@ -356,19 +356,35 @@ static rp_status replace_file(const char *folder, const char *path, const char *
 static const char header[] = "# Keys that the broker lets in: NAME ROLES PUBLIC [sessions=N granted=BYTES waiting=N "
                              "unread=BYTES inserts=N]\n";
 
-/* One of `with` (add) and `who` (remove) is given. The folder is locked. */
+/* Takes over the roles and limits that `from` has. */
+static void merge(struct allowed_key *self, const struct allowed_key *from)
+{
+    struct quota quota = from->quota;
+    self->roles = from->roles ? from->roles : self->roles;
+    for (uint32_t i = 0; i < N_LIMITS; i++)
+        if (*limit_of(&quota, i) >= 0)
+            *limit_of(&self->quota, i) = *limit_of(&quota, i);
+}
+
+/* Adds `with`, removes `who`, or, with both, changes `who`. The folder is locked. */
 static rp_status change(const char *folder, const struct allowed_key *with, const char *who, rp_error *err)
 {
     char path[PATH_BYTES], *text = NULL;
     struct allow_list list;
+    struct allowed_key merged;
     RP_TRY(path_of(folder, ALLOW_FILE, path, err));
     RP_TRY(allow_read(folder, &list, err));
     const struct allowed_key *without = who ? allow_find(&list, who) : NULL;
     rp_status status = RP_OK;
     if (who && !without)
         status = err_set(err, RP_NOT_FOUND, "%s has no key '%.80s': replay-ctl key list shows what it has", path, who);
-    else if (with && (status = add_key(&list, with, err)) == RP_OK)
+    else if (with && !who && (status = add_key(&list, with, err)) == RP_OK)
         status = check_twins(&list, path, err);
+    if (status == RP_OK && with && without) {
+        merged = *without;
+        merge(&merged, with);
+        with = &merged;
+    }
     if (status == RP_OK)
         status = read_all(path, &text, err);
     if (status == RP_OK)
@@ -378,22 +394,27 @@ static rp_status change(const char *folder, const struct allowed_key *with, cons
     return status;
 }
 
-rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error *err)
+static rp_status change_locked(const char *folder, const struct allowed_key *with, const char *who, rp_error *err)
 {
     int lock = lock_folder(folder, err);
     if (lock < 0)
         return err ? (rp_status)err->status : RP_IO;
-    rp_status status = change(folder, key, NULL, err);
+    rp_status status = change(folder, with, who, err);
     close(lock);
     return status;
 }
 
+rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error *err)
+{
+    return change_locked(folder, key, NULL, err);
+}
+
+rp_status allow_change(const char *folder, const char *who, uint32_t set, const struct quota *quota, rp_error *err)
+{
+    return change_locked(folder, &(struct allowed_key){.roles = set, .quota = *quota}, who, err);
+}
+
 rp_status allow_remove(const char *folder, const char *who, rp_error *err)
 {
-    int lock = lock_folder(folder, err);
-    if (lock < 0)
-        return err ? (rp_status)err->status : RP_IO;
-    rp_status status = change(folder, NULL, who, err);
-    close(lock);
-    return status;
+    return change_locked(folder, NULL, who, err);
 }

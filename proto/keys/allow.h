@@ -46,6 +46,8 @@ const char *roles_text(uint32_t roles, char *out, size_t size);
 /* The same for a sentence in which one of them is enough: "learner or admin". */
 const char *roles_any(uint32_t roles, char *out, size_t size);
 
+/* Reads a limit, "sessions=10", and changes the text. False: it is wrong. */
+bool quota_parse(char *word, struct quota *out);
 /* Reads one line of the file, and changes the text. False: it is wrong. */
 bool allow_parse(char *line, struct allowed_key *out);
 
@@ -62,7 +64,9 @@ rp_status allow_broker_key(const char *folder, struct key *out, rp_error *err);
 /* Changes to the file; each leaves comments and other lines as they are, and one writer waits for another. */
 /* RP_ALREADY_EXISTS: the name or the key is in the list. */
 rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error *err);
-/* RP_NOT_FOUND: neither a name nor a key. */
+/* Gives a key another set of roles (0: they stay), and those limits that are not -1. RP_NOT_FOUND: neither a name nor a key. */
+rp_status allow_change(const char *folder, const char *who, uint32_t set, const struct quota *quota, rp_error *err);
+/* RP_NOT_FOUND as above. */
 rp_status allow_remove(const char *folder, const char *who, rp_error *err);
 
 #endif

@@ -480,6 +480,11 @@ def a_token_is_needed_with_keys():
         equal(web.ask("/metrics", headers={"Authorization": "Bearer " + token})[0], 200)
         equal(web.ask("/api/info?token=" + token)[0], 200)
         equal(web.ask("/metrics", "POST", headers={"Authorization": "Bearer " + token})[0], 405)
+        # It only reads; the other one changes.
+        admin = (broker.keys / "http.admin.token").read_text().strip()
+        for key, status in ((token, 403), (admin, 200)):
+            wish = json.dumps({"action": "reset", "table": "t"})
+            equal(web.ask("/api/do", "POST", {"Authorization": "Bearer " + key}, wish)[0], status, "a reset")
         # The host need not be known: whoever has the token may come by any name.
         equal(web.ask("/metrics", headers={"Authorization": "Bearer " + token, "Host": "proxy.example"})[0], 200)
         check(token not in broker.text(), "the log tells the token")

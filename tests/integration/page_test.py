@@ -425,7 +425,7 @@ def a_broker_with_keys_shows_itself():
     """Everything needs the token; with it, the page asks before it changes something; the list of keys has no say in it."""
     broker = KeyBroker("http: 127.0.0.1:0\n", tables=RATIO)
     with Browser() as browser:
-        url, token = broker.endpoints["http"].strip(), (broker.keys / "http.token").read_text().strip()
+        url, token = broker.endpoints["http"].strip(), (broker.keys / "http.admin.token").read_text().strip()
         for path in ("api/state", "api/items?table=replay", "api/writers", "api/histogram?table=replay"):
             equal(get(url + path), 401, "status of %s without a token" % path)
             equal(get(url + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)

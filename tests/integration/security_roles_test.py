@@ -145,6 +145,51 @@ def a_revoked_key_may_nothing(world):
 
 
 @test
+def changes_are_logged_with_the_key(world):
+    broker, admin = world.broker, world.services["admin"]
+    writer = broker.actor(broker.new("someone", "actor"))
+    check(write(writer))
+    item = admin.ask("list", pb.List(table="t"))[0].list.items[0]
+    for name, body, line in (("delete", pb.Delete(table="t", key=[item.key]), "B0214"), ("reset", pb.Reset(table="t"), "B0201"),
+                             ("set_limiter", pb.SetLimiter(table="q", min_size=1000), "B0202")):
+        before = len(broker.lines(line))
+        equal(status(admin, name, body), 0, name)
+        eventually(lambda: len(broker.lines(line)) > before, 5, "a line about " + name)
+        check(' key="of-admin"' in broker.lines(line)[-1], broker.lines(line)[-1])
+    writer.close()
+
+
+@test
+def a_key_is_changed_by_a_command(world):
+    broker = world.broker
+    key = broker.new("changing", "observer")
+    service = broker.service(key)
+    equal(status(service, "counter", ROWS["counter"][1]), PERMISSION_DENIED)
+    broker.ctl("change", broker.keys, "changing", "--role", "learner", "waiting=3")
+    eventually(lambda: status(service, "counter", ROWS["counter"][1]) == 0, 2, "the new role")
+    lines = broker.lines('B0609 key changed key="changing"')
+    check(len(lines) == 1 and "roles=learner" in lines[0], lines)
+    check("waiting=3" in (broker.keys / "clients").read_text())
+    broker.revoke(key)
+    eventually(lambda: broker.lines('B0609 key revoked key="changing"'), 2, "a line about the end of the key")
+    for words in (("nobody", "sessions=1"), ("changing",), ("changing", "--role", "king"), ("changing", "size=3")):
+        check(broker.ctl("change", broker.keys, *words, check=False).returncode in (1, 2), words)
+
+
+@test
+def names_of_sessions_forge_no_line(world):
+    broker = world.broker
+    name = 'x" ordinal=9\n2026-01-31T12:00:00.123Z info  B0201 table reset'
+    actor = broker.actor(broker.new("forger", "actor"), name)
+    layout = actor.layout("t", [pb.Field(name="nothing", column=0, count=1)])
+    actor.item(layout, actor.chunk([bytes(16)], 1), 0, 1, priority=-1.0)
+    check(actor.send() and actor.flush() and actor.rejections, "the item was taken")
+    line, = broker.lines('B0203 item rejected session="x\\" ordinal=9')
+    check("\\n2026" in line, line)
+    actor.close()
+
+
+@test
 def the_document_says_the_same(world):
     text = (SOURCE / "docs" / "SECURITY.md").read_text()
     table = text.partition("## Roles")[2].partition("\n\nAn admin")[0]

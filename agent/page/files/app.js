@@ -88,7 +88,7 @@ function drawVerdict(state, since) {
   const box = get("verdict");
   if (store.lost) {
     const refused = store.lost instanceof Refused && store.lost.status === 401;
-    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed on its terminal, or add ?token= with the broker's token (http.token among its keys)."
+    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed on its terminal, or add ?token= with the broker's token (http.admin.token among its keys, or http.token, which only reads)."
       : `The program that serves this page does not answer (for ${since}), so what is shown is old. ${ended(state)} The page tries again every second.`);
     return;
   }

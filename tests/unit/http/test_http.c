@@ -60,6 +60,7 @@ static struct http *start_at(const char *address, const char *token, bool open)
                                          .part = {routes, 4, &calls},
                                          .further = {routes + 4, 1, &calls},
                                          .token = token,
+                                         .reader = "reader",
                                          .open = open,
                                          .threads = 2};
     rp_error err = {0};
@@ -143,7 +144,7 @@ static void test_routes(void **state)
 static void test_token(void **state)
 {
     (void)state;
-    char out[8192];
+    char out[8192], text[512];
     struct http *http = start("secret", false);
     assert_int_equal(get(http, "/hello", LOCAL, out), 401);
     assert_int_equal(get(http, "/hello?token=secre", LOCAL, out), 401);
@@ -154,6 +155,14 @@ static void test_token(void **state)
     assert_int_equal(get(http, "/hello", LOCAL "Authorization: Bearer wrong\r\n", out), 401);
     assert_int_equal(get(http, "/hello", LOCAL "Authorization: Basic secret\r\n", out), 401);
     assert_int_equal(get(http, "/open", LOCAL, out), 200);
+    static const char post[] =
+        "POST /size?token=%s HTTP/1.1\r\n" LOCAL "Content-Length: 1\r\nConnection: close\r\n\r\na";
+    snprintf(text, sizeof text, post, "reader"); /* the other token reads, and changes nothing */
+    assert_int_equal(get(http, "/hello?token=reader", LOCAL, out), 200);
+    assert_int_equal(get(http, "/hello?token=reader", "Host: proxy.example\r\n", out), 200);
+    assert_int_equal(ask(http, text, out), 403);
+    snprintf(text, sizeof text, post, "secret");
+    assert_int_equal(ask(http, text, out), 200);
     http_stop(&http);
     http = start("secret", true); /* reading is free, changing is not */
     assert_int_equal(get(http, "/hello", LOCAL, out), 200);

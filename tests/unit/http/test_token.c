@@ -22,27 +22,27 @@ static void tokens_are_made_once_and_kept_secret(void **state)
     struct stat facts;
     rp_error err = {0};
     assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/%s", folder, TOKEN_FILE);
-    assert_int_equal(token_open(folder, token, &err), RP_OK);
+    snprintf(path, sizeof path, "%s/%s", folder, TOKEN_READER);
+    assert_int_equal(token_open(folder, TOKEN_READER, token, &err), RP_OK);
     assert_int_equal(stat(path, &facts), 0);
     assert_int_equal(facts.st_mode & 0777, 0600);
     assert_int_equal(strlen(token), 64);
-    assert_int_equal(token_open(folder, again, &err), RP_OK);
+    assert_int_equal(token_open(folder, TOKEN_READER, again, &err), RP_OK);
     assert_string_equal(token, again);
     assert_int_equal(chmod(path, 0644), 0);
-    assert_int_equal(token_open(folder, again, &err), RP_PERMISSION_DENIED);
+    assert_int_equal(token_open(folder, TOKEN_READER, again, &err), RP_PERMISSION_DENIED);
     assert_int_equal(chmod(path, 0600), 0);
     assert_int_equal(truncate(path, 10), 0);
-    assert_int_equal(token_open(folder, again, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(token_open(folder, TOKEN_READER, again, &err), RP_INVALID_ARGUMENT);
     unlink(path);
-    assert_int_equal(token_open(folder, again, &err), RP_OK);
+    assert_int_equal(token_open(folder, TOKEN_READER, again, &err), RP_OK);
     assert_string_not_equal(token, again);
     unlink(path);
     assert_int_equal(symlink("/etc/hostname", path), 0); /* a link is not followed */
-    assert_int_not_equal(token_open(folder, again, &err), RP_OK);
+    assert_int_not_equal(token_open(folder, TOKEN_READER, again, &err), RP_OK);
     unlink(path);
     rmdir(folder);
-    assert_int_equal(token_open(folder, again, &err), RP_IO);
+    assert_int_equal(token_open(folder, TOKEN_READER, again, &err), RP_IO);
 }
 
 static char shared[] = "/tmp/replay-token-XXXXXX";
@@ -50,7 +50,7 @@ static char shared[] = "/tmp/replay-token-XXXXXX";
 static void *open_shared(void *out)
 {
     rp_error err = {0};
-    return (void *)(intptr_t)(token_open(shared, out, &err) == RP_OK);
+    return (void *)(intptr_t)(token_open(shared, TOKEN_READER, out, &err) == RP_OK);
 }
 
 /* Shards start together: all have the token that one of them has made. */
@@ -61,7 +61,7 @@ static void shards_make_one_token(void **state)
     char tokens[SHARDS][TOKEN_TEXT], path[64];
     pthread_t threads[SHARDS];
     assert_non_null(mkdtemp(shared));
-    snprintf(path, sizeof path, "%s/%s", shared, TOKEN_FILE);
+    snprintf(path, sizeof path, "%s/%s", shared, TOKEN_READER);
     for (uint32_t round = 0; round < TIMES; round++) {
         for (uint32_t i = 0; i < SHARDS; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, open_shared, tokens[i]), 0);

@@ -195,6 +195,17 @@ static void test_list(void **state)
     key_text(keys[0].public_key, text);
     assert_ptr_equal(allow_find(&list, text), &list.keys[0]);
     allow_free(&list);
+    const struct quota some = {-1, -1, 9, -1, 0};
+    keys[0].roles = KEY_OBSERVER;
+    keys[1].quota = some;
+    assert_int_equal(allow_change(folder, "a", KEY_OBSERVER, &(struct quota){-1, -1, -1, -1, -1}, &err), RP_OK);
+    assert_int_equal(allow_change(folder, "b", 0, &some, &err), RP_OK);
+    assert_int_equal(allow_change(folder, "c", 0, &some, &err), RP_NOT_FOUND);
+    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(list.n, 2);
+    assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
+    assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
+    allow_free(&list);
     assert_int_equal(allow_remove(folder, text, &err), RP_OK);
     assert_int_equal(allow_remove(folder, text, &err), RP_NOT_FOUND);
     assert_int_equal(allow_remove(folder, "b", &err), RP_OK);
