@@ -41,6 +41,7 @@ static rp_status load(struct env *self, const char *path, const rp_env_plugin **
     self->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     if (!self->library)
         return err_set(err, RP_IO, "environment plug-in %s: %s", path, dlerror());
+    env_watch_crashes();
     rp_env_plugin_entry_fn *entry = NULL;
     *(void **)(&entry) = dlsym(self->library, "rp_env_plugin_entry");
     if (!entry)
@@ -146,7 +147,9 @@ static rp_status open_env(struct env *self, const struct env_config *config, rp_
     }
     RP_TRY(choose(self, config, err));
     rp_error why = {0};
+    env_enter(self, "create");
     self->self = self->ops->create(config->options.data, config->options.count, &self->spec, &why);
+    env_leave();
     if (!self->self)
         return err_set(err, why.status ? (rp_status)why.status : RP_INTERNAL, "%s",
                        why.text[0] ? why.text : "the environment could not be made, and does not say why");
@@ -175,13 +178,17 @@ void env_close(struct env *self)
 
 void env_seed(struct env *self, uint64_t seed)
 {
+    env_enter(self, "seed");
     self->ops->seed(self->self, seed);
+    env_leave();
 }
 
 void env_reset(struct env *self, void *observation)
 {
     self->steps = 0;
+    env_enter(self, "reset");
     self->ops->reset(self->self, observation);
+    env_leave();
 }
 
 static int64_t time_ns(clockid_t clock)
@@ -240,7 +247,9 @@ static void clip(const rp_env_spec *spec, const float *action, float *native)
 static void step(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     *result = (rp_env_result){0};
+    env_enter(self, "step");
     self->ops->step(self->self, action, observation, result);
+    env_leave();
     self->steps++;
     /* C environments go on beyond their own limit if a longer one is set; those of a provider may not. */
     if (self->max_steps)

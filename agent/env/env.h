@@ -80,6 +80,12 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
 /* Maps a canonical action to the environment's own units; a value that is not a number counts as -1. */
 void env_native_action(const rp_env_spec *spec, const float *canonical, float *native);
 
+/* Around every call of a plug-in: if it crashes, a line says in which environment, and in which function or step. (env_crash.c) */
+void env_enter(const struct env *self, const char *function);
+void env_leave(void);
+/* Catches the signals of a crash, unless somebody else does. For processes that run plug-ins. */
+void env_watch_crashes(void);
+
 /* Memory for one observation, with guard bytes behind it for those of a plug-in: one that writes too much should not
  * crash the process. NULL: no memory. Free it with free. */
 void *env_observation_new(const struct env *self);

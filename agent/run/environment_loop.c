@@ -1,5 +1,6 @@
 #include "agent/run/environment_loop.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "agent/env/env_group.h"
@@ -43,6 +44,9 @@ rp_status environment_loop_take(struct environment_loop *self, bool *ended, rp_e
     rp_trace_end(client, "environment step", traced);
     RP_TRY(env_failure(self->env, err));
     RP_TRY(env_observation_check(self->env, self->next, err));
+    if (!isfinite(result.reward))
+        return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': the reward of step %lu of the episode is %g",
+                       self->env->ops->name, (unsigned long)self->env->steps, (double)result.reward);
     RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));
     RP_TRY(actor_update(self->actor, err));
 

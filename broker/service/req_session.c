@@ -206,15 +206,15 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     return status;
 }
 
-/* Answers a heartbeat with a Credit that confirms nothing: it has no tables and no numbers, only a sentence and, with gap,
- * the request for a HELLO. */
+/* Answers a heartbeat with a Credit that confirms nothing: it has no tables and no numbers, only a sentence and, of an expired
+ * session, the request for a HELLO. */
 static rp_status heartbeat_bare(struct service *service, struct request *request, uint32_t epoch, uint32_t ordinal,
-                                bool gap, char *text)
+                                bool expired, char *text)
 {
     Replay__Credit credit = REPLAY__CREDIT__INIT;
     credit.epoch = epoch;
     credit.session = ordinal;
-    credit.gap = gap;
+    credit.gap = credit.expired = expired;
     credit.n_waiting = 1;
     credit.waiting = &text;
     service->peers->commit.ahead = true;
@@ -243,7 +243,7 @@ static rp_status heartbeat_owes(struct service *service, struct request *request
     return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
 }
 
-/* Answers for a tombstone with a gap, which every client follows with HELLO: a client would take an error for the end of the
+/* Answers for a tombstone: with a gap, which every client follows with HELLO. A client would take an error for the end of the
  * session. The answer states the client's epoch, or the client would ignore it: a broker that was restored from a checkpoint
  * may know an older epoch. */
 static rp_status heartbeat_tombstone(struct service *service, struct request *request, const struct session *session,

@@ -1,6 +1,7 @@
-/* Environments that must be refused, each for a reason of its own; "Loose", which ends both ways at once; and two that are
+/* Environments that must be refused, each for a reason of its own; "Loose", which ends both ways at once; and four that are
  * found out when they run. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "replay/env.h"
@@ -87,6 +88,23 @@ static void step_nan(void *self, const void *action, void *observation, rp_env_r
     memcpy(observation, &(float){NAN}, sizeof(float));
 }
 
+static void step_bad_reward(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    step(self, action, observation, result);
+    result->reward = NAN;
+}
+
+/* Crashes in the third step. */
+static void step_crash(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    static int steps;
+    step(self, action, observation, result);
+    if (++steps == 3)
+        abort();
+}
+
+static const rp_env_ops crash = {"Crash", "", create_loose, destroy, seed, reset, step_crash, NULL};
+static const rp_env_ops bad_reward = {"BadReward", "", create_loose, destroy, seed, reset, step_bad_reward, NULL};
 static const rp_env_ops too_long = {"TooLong", "", create_long, destroy, seed, reset, step, NULL};
 static const rp_env_ops not_finite = {"NotFinite", "", create_loose, destroy, seed, reset, step_nan, NULL};
 static const rp_env_ops loose = {"Loose", "", create_loose, destroy, seed, reset, step, NULL};
@@ -96,8 +114,8 @@ static const rp_env_ops silent = {"Silent", "", create_silent, destroy, seed, re
 static const rp_env_ops no_step = {"NoStep", "", create_loose, destroy, seed, reset, NULL, NULL};
 static const rp_env_ops taken = {"CartPole-v1", "", create_loose, destroy, seed, reset, step, NULL};
 
-static const rp_env_ops *const environments[] = {&loose, &no_actions, &bad_bounds, &silent, &no_step,
-                                                 &taken, &too_long,   &not_finite, NULL};
+static const rp_env_ops *const environments[] = {&loose,    &no_actions, &bad_bounds, &silent, &no_step, &taken,
+                                                 &too_long, &not_finite, &bad_reward, &crash,  NULL};
 
 static const rp_env_plugin plugin = {.abi = RP_ENV_ABI, .name = "env_bad", .environments = environments};
 

@@ -198,9 +198,10 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
     }
     if (self->outbox.rejections_seen != seen || self->outbox.released_bytes != released)
         self->confirm = true;
-    if (credit->gap) {
+    if (credit->gap && !credit->expired) /* C0204 tells of a session that was resumed */
         log_line(LEVEL_WARN, "C0206", "messages were lost on the way and are sent again", "writer=%s received=%llu",
                  self->name, (unsigned long long)credit->received);
+    if (credit->gap) {
         close_push(self);
         say_hello(self);
     }

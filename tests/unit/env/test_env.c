@@ -8,10 +8,13 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/env/env_group.h"
 #include "agent/run/environment_loop.h"
@@ -536,6 +539,40 @@ static void mistakes_of_a_running_plugin_are_told(void **state)
                    "environment 'TooLong' writes more than the 4 bytes of an observation that its spec states");
     loop_finds_out("NotFinite",
                    "environment 'NotFinite': number 0 of the observation after step 1 of the episode is nan");
+    loop_finds_out("BadReward", "environment 'BadReward': the reward of step 1 of the episode is nan");
+}
+
+/* Steps a plug-in until it crashes. */
+static _Noreturn void step_on(int err)
+{
+    struct env env;
+    float observation[2], action[2] = {0};
+    rp_env_result result;
+    dup2(err, STDERR_FILENO);
+    for (int number = 1; number < 32; number++)
+        signal(number, SIG_DFL); /* cmocka has handlers */
+    open_or_fail(&env, &(struct env_config){.name = (char *)"Crash", .plugin = plugin_path("env_bad")});
+    env_reset(&env, observation);
+    for (;;)
+        env_step(&env, action, observation, &result);
+}
+
+static void a_crash_of_a_plugin_names_its_step(void **state)
+{
+    (void)state;
+    char text[512] = "";
+    int status, pipes[2];
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        step_on(pipes[1]);
+    close(pipes[1]);
+    for (ssize_t n, at = 0; (n = read(pipes[0], text + at, sizeof text - 1 - (size_t)at)) > 0; at += n)
+        ;
+    close(pipes[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    assert_string_equal(text, "environment 'Crash': the plug-in has crashed in step 3 of the episode\n");
 }
 
 static void expect_bad_plugin(const char *file, const char *name, rp_status status, const char *text)
@@ -577,6 +614,7 @@ int main(void)
         cmocka_unit_test(example_plugin_works),
         cmocka_unit_test(bad_plugins_are_refused),
         cmocka_unit_test(mistakes_of_a_running_plugin_are_told),
+        cmocka_unit_test(a_crash_of_a_plugin_names_its_step),
     };
     return cmocka_run_group_tests_name("env", tests, NULL, NULL);
 }
