@@ -504,8 +504,11 @@ static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
     static const struct {
         const char *table;
         uint32_t times, on_demand, flexible, distinct;
-    } cases[] = {{"queue", 1, 0, 1, 0}, {"once", 1, 0, 1, 0},  {"once", 1, 1, 0, 0},
-                 {"twice", 2, 0, 1, 0}, {"twice", 2, 0, 1, 1}, {"twice", 2, 1, 1, 1}};
+    } cases[] = {{"queue", 1, 0, 1, 0},
+                 {"once", 1, 0, 1, 0},
+                 {"once", 1, 1, 0, 0},
+                 {"twice", 2, 0, 1, 0},
+                 {"twice", 2, 0, 1, 1}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_sampler_defaults(&options);
@@ -513,7 +516,6 @@ static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
         options.on_demand = cases[i].on_demand;
         options.flexible = cases[i].flexible;
         options.distinct = cases[i].distinct;
-        print_message("case %u\n", i);
         check_items_of_a_silent_shard(*state, cases[i].table, cases[i].times, options);
     }
 }
@@ -525,8 +527,8 @@ static void a_stream_ends_after_its_last_row(void **state)
     struct fixture *f = *state;
     enum { ITEMS = 300, TIMEOUT_MS = 2000 };
     static const char *const names[] = {"once", "twice"};
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t flexible = i % 2, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
         rp_sampler_defaults(&options);
@@ -625,7 +627,7 @@ static void a_sampler_that_is_stopped_loses_nothing(void **state)
     enum { ITEMS = 300 };
     static const char *const names[] = {"queue", "once", "twice"};
     struct fixture *f = *state;
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 12; i++) {
         uint32_t seen[ITEMS] = {0};
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
@@ -633,8 +635,8 @@ static void a_sampler_that_is_stopped_loses_nothing(void **state)
         rp_sampler_defaults(&options);
         options.batch_size = 16;
         options.flexible = i / 3 % 2;
-        options.on_demand = i / 6 % 2;
-        options.distinct = i / 12 % 2;
+        options.on_demand = i / 6;
+        options.distinct = i % 2;
         insert(f->client, table, 0, ITEMS, NULL);
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
         assert_non_null(sampler);
