@@ -130,7 +130,8 @@ typedef struct rp_source {
 RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
                                         rp_error *err);
 /* Requests nothing more. rp_sampler_next then gives what was picked already, and RP_END_OF_STREAM after it. So a sampler of a table
- * that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item. */
+ * that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item. A shard that is away is waited
+ * for; a broker that is alone is given up if it does not answer within a second. */
 RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);
 /* Cancels requests in flight, and drops batches that were got ahead and not taken: up to in_flight, also over shards (see there). A
  * table that removes what is sampled has none of their items any more: take batches until RP_END_OF_STREAM before, or use on_demand,

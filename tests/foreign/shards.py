@@ -140,7 +140,7 @@ class ShardedLearner:
         self.states = [pb.PermitReply() for _ in shards.services]
         self.away = {}      # shards that do not answer -> (name, body, id, when) of the request that looks for them
         self.stock = 0      # permits that were got and not used: they stay valid, also if their shard is away
-        self.rows = []      # of a queue: items that came beyond what was wanted
+        self.rows = []      # items that came beyond what was wanted, or late, and that exist nowhere else
         self.look()
 
     # -------------------------------------------------------------------------------------------------- requests --
@@ -165,11 +165,12 @@ class ShardedLearner:
 
     def leave(self, shard, name, body, id):
         """A shard is away: what it was asked for is drawn again elsewhere. But a permit may have been charged, and items may have
-        left a queue: such a request is sent again, with its id, until it is answered. Otherwise a question finds the shard again."""
+        left their table: such a request is sent again, with its id, until it is answered. Otherwise a question finds the shard again."""
         self.states[shard].mass = self.states[shard].room = 0
-        if name == "sample" and body.paid:
+        given_up = name == "sample" and body.paid and not self.states[shard].removes
+        if given_up:
             self.shards.services[shard].give_up(id)
-        if name == "sample" and body.paid or name == "permit" and not body.count:
+        if given_up or name == "permit" and not body.count:
             name, body, id = "permit", pb.Permit(table=self.table), None
         self.away[shard] = name, body, id, 0.0
 
@@ -190,7 +191,7 @@ class ShardedLearner:
                 self.away[s] = name, body, service.send(name, body, id=id), time.monotonic()
 
     def accept(self, shard, reply, frames):
-        """Takes a reply to a permit, or to a sample of a queue."""
+        """Takes a reply to a permit, or to a sample whose items exist nowhere else."""
         if reply.HasField("permit"):
             self.stock += reply.permit.granted
             self.states[shard] = reply.permit   # also with DEADLINE_EXCEEDED: then nothing is granted
@@ -237,7 +238,7 @@ class ShardedLearner:
 
     def pick(self, count):
         """Paid picks by mass. Draws again, over the shards that are left, what a shard does not give."""
-        items = []
+        items, self.rows = self.rows[:count], self.rows[count:]
         while len(items) < count and self.has_items():
             total = sum(state.mass for state in self.states)
             shares = [state.mass / total for state in self.states]
@@ -269,7 +270,7 @@ class ShardedLearner:
         return items
 
     def sample_paid(self, count):
-        if not self.has_items():
+        if not self.has_items() and not self.rows:
             self.look(count)
             time.sleep(0.01)
             return []

@@ -41,6 +41,11 @@ tables:
     max_times_sampled: 1
     sampler: {kind: fifo}
     limiter: {kind: queue, size: 300}
+  - name: once
+    max_size: 300
+    max_times_sampled: 1
+    sampler: {kind: uniform}
+    limiter: {kind: min_size, min_size: 1}
 """ % (RATIO, MIN_SIZE, BUFFER)
 
 COLUMNS = [pb.Column(name="x", dtype="int32")]
@@ -319,6 +324,27 @@ def a_shard_dies_and_comes_back(world):
         shown |= {item.shard for item in items}
     eventually(lambda: learner.look() or not learner.away, what="all answers are there")
     check_ratio(shards, len(keys), samples + learner.stock)
+    actor.bye()
+
+
+@test
+def a_silent_shard_loses_no_item_that_leaves_its_table(world):
+    if not isinstance(world, Listed):
+        return
+    shards = Shards(world.endpoints[0])
+    actor = ShardedActor(shards, COLUMNS)
+    keys = write(actor, actor.layout("once", FIELDS), 40)
+    check(actor.flush(), "all items are there")
+    learner = ShardedLearner(shards, "once", silent=SILENT)
+    check(learner.states[1].removes and not ShardedLearner(shards, "replay").states[1].removes, "tables say whether samples remove items")
+    items = learner.sample(10)
+    world.brokers[1].process.send_signal(signal.SIGSTOP)
+    while 1 not in learner.away:
+        items += learner.sample(10)
+    world.brokers[1].process.send_signal(signal.SIGCONT)
+    for _ in range(60):
+        items += learner.sample(min(10, len(keys) - len(items)), timeout=1) if len(items) < len(keys) else []
+    equal(sorted((item.key, item.fields["x"][0]) for item in items), sorted(keys.items()))
     actor.bye()
 
 

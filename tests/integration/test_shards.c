@@ -294,29 +294,32 @@ static void the_ratio_holds_over_all_shards(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-/* All items come out of a queue, each once. */
+/* All items come out of a queue, each once; and so they do where a sample removes its items, whatever shard has run out of them. */
 static void a_queue_gives_each_item_once(void **state)
 {
     struct fixture *f = *state;
     rp_error err = {0};
     enum { ITEMS = 500 };
-    uint32_t seen[ITEMS] = {0}, got = 0;
-    insert(f->client, "queue", 0, ITEMS, NULL);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
-    options.batch_size = 50;
-    options.max_samples = ITEMS;
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
-    assert_non_null(sampler);
-    for (rp_batch *batch; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch))
-        for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
-            seen[numbers(batch)[i]]++;
-    if (err.status != RP_END_OF_STREAM)
-        fail_msg("%u items, then %s", got, err.text);
-    assert_int_equal(got, ITEMS);
-    for (uint32_t i = 0; i < ITEMS; i++)
-        assert_int_equal(seen[i], 1);
-    rp_sampler_destroy(&sampler);
+    for (uint32_t t = 0; t < 2; t++) {
+        uint32_t seen[ITEMS] = {0}, got = 0;
+        const char *table = t ? "once" : "queue";
+        insert(f->client, table, 0, ITEMS, NULL);
+        rp_sampler_options options = {.struct_size = sizeof options};
+        rp_sampler_defaults(&options);
+        options.batch_size = 50;
+        options.max_samples = ITEMS;
+        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
+        assert_non_null(sampler);
+        for (rp_batch *batch; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch))
+            for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
+                seen[numbers(batch)[i]]++;
+        if (err.status != RP_END_OF_STREAM)
+            fail_msg("table '%s': %u items, then %s", table, got, err.text);
+        assert_int_equal(got, ITEMS);
+        for (uint32_t i = 0; i < ITEMS; i++)
+            assert_int_equal(seen[i], 1);
+        rp_sampler_destroy(&sampler);
+    }
 }
 
 /* Waits until `why` names n samplers of a table; returns the text of the last. */
@@ -504,8 +507,11 @@ static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
     static const struct {
         const char *table;
         uint32_t times, on_demand, flexible, distinct;
-    } cases[] = {{"queue", 1, 0, 1, 0}, {"once", 1, 0, 1, 0},  {"once", 1, 1, 0, 0},
-                 {"twice", 2, 0, 1, 0}, {"twice", 2, 0, 1, 1}, {"twice", 2, 1, 1, 1}};
+    } cases[] = {{"queue", 1, 0, 1, 0},
+                 {"once", 1, 0, 1, 0},
+                 {"once", 1, 1, 0, 0},
+                 {"twice", 2, 0, 1, 0},
+                 {"twice", 2, 0, 1, 1}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_sampler_defaults(&options);
@@ -513,7 +519,6 @@ static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
         options.on_demand = cases[i].on_demand;
         options.flexible = cases[i].flexible;
         options.distinct = cases[i].distinct;
-        print_message("case %u\n", i);
         check_items_of_a_silent_shard(*state, cases[i].table, cases[i].times, options);
     }
 }
@@ -525,8 +530,8 @@ static void a_stream_ends_after_its_last_row(void **state)
     struct fixture *f = *state;
     enum { ITEMS = 300, TIMEOUT_MS = 2000 };
     static const char *const names[] = {"once", "twice"};
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t flexible = i % 2, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
         rp_sampler_defaults(&options);
@@ -625,7 +630,7 @@ static void a_sampler_that_is_stopped_loses_nothing(void **state)
     enum { ITEMS = 300 };
     static const char *const names[] = {"queue", "once", "twice"};
     struct fixture *f = *state;
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 12; i++) {
         uint32_t seen[ITEMS] = {0};
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
@@ -633,8 +638,8 @@ static void a_sampler_that_is_stopped_loses_nothing(void **state)
         rp_sampler_defaults(&options);
         options.batch_size = 16;
         options.flexible = i / 3 % 2;
-        options.on_demand = i / 6 % 2;
-        options.distinct = i / 12 % 2;
+        options.on_demand = i / 6;
+        options.distinct = i % 2;
         insert(f->client, table, 0, ITEMS, NULL);
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
         assert_non_null(sampler);

@@ -202,8 +202,8 @@ void plans_build(struct mixer *self)
                 ;
     }
     const struct plan *front = plan_at(self, self->build);
-    bool more = self->build < self->tail && front->state == PLAN_PAID && plan_has_some(self, front);
-    if (dealt && !(self->late && more)) { /* when the time is over, all plans get what is there */
+    bool more = dealt && self->late && self->build < self->tail && front->state == PLAN_PAID;
+    if (dealt && !(more && plan_has_some(self, front))) { /* when the time is over, all plans get what is there */
         self->last_ns = conn_now();
         self->late = false;
     }

@@ -225,7 +225,7 @@ static void pay_group(struct mixer *self, struct plan *plan, uint32_t g)
     uint64_t all = group_spare(self, group);
     uint32_t spare = all < want ? (uint32_t)all : want;
     if (spare && (self->options.distinct || !group_has_items(self, group, want)))
-        count = spare; /* alone: items of another distinct batch could be in both */
+        count = spare; /* there are no others, or they could be the same: spare rows are of an earlier batch */
     take_spare(self, plan, group, spare, group->share / count);
     uint32_t rest = count - spare, drawn = rest;
     if (group->deal == DEAL_PLAIN) {

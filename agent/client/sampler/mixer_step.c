@@ -35,8 +35,8 @@ static bool is_silent(const struct part *self, int64_t now_ns)
     while (pick && pick->arrived)
         pick = pick->next;
     if (conn_is_hosted(self->source.conn))
-        return false;                                             /* it answers when it is asked to run */
-    int64_t wait = self->source.paid ? 0 : CHOOSE_MS * NS_PER_MS; /* inside the broker */
+        return false; /* it answers when it is asked to run */
+    int64_t wait = self->source.paid ? 0 : CHOOSE_MS * NS_PER_MS;
     if (pick && now_ns - pick->asked_ns > SILENT_NS + wait)
         return true;
     return self->permit && now_ns - self->permit->asked_ns > SILENT_NS + CHOOSE_MS * NS_PER_MS;
@@ -151,8 +151,8 @@ static void ask(struct part *self, uint64_t count)
  * could give the same again. */
 static void give_up(struct mixer *self, struct part *part, uint64_t count)
 {
-    if (part_is_last(part) && self->options.max_samples)
-        return; /* its items come in addition: there would be too many */
+    uint64_t come = self->options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
+    count -= come < count ? come : count; /* with others there would be too many when they come */
     if (!self->options.distinct)
         plans_redraw(self, part, count);
     else if (has_other(self, part))

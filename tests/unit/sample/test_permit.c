@@ -268,6 +268,7 @@ static void each_limiter_tells_how_its_table_is_dealt(void **state)
         const struct testpeer_answer *answer =
             testpeer_await(peer, testpeer_permit(peer, 0, rows[i].table, 0, NO_TIMEOUT, 0));
         assert_int_equal(answer->reply->permit->deal, rows[i].deal);
+        assert_int_equal(answer->reply->permit->removes, rows[i].deal == 2); /* those with max_times_sampled */
         assert_true(answer->reply->permit->mass == 3.0 && answer->reply->permit->size == 3);
     }
     for (uint32_t i = 0; i < 2; i++) { /* a table without min_size needs no item but one, on whichever shard */
