@@ -96,15 +96,16 @@ static rp_status take_rejections(struct adder *self, rp_status status, rp_error 
     RP_TRY(rp_writer_get_info(self->writer, &info, err));
     if (info.accepted != self->accepted) {
         self->accepted = info.accepted;
-        self->refused_before = self->stats.rejected;
+        self->refused_before = info.rejected;
     }
     self->stats.rejected = info.rejected;
     uint32_t held;
     char why[600];
     if (log_allow(&self->log, 1, now_ns(), &held))
-        log_line(LEVEL_WARN, "A0103", "the broker refused items", "table=%s rejected=%llu accepted=%llu why=%s",
-                 first.table, (unsigned long long)info.rejected, (unsigned long long)info.accepted,
-                 log_quote(why, sizeof why, first.text));
+        log_line(LEVEL_WARN, "A0103", "the broker refused items",
+                 "table=%s rejected=%llu accepted=%llu why=%s held_back=%u", first.table,
+                 (unsigned long long)info.rejected, (unsigned long long)info.accepted,
+                 log_quote(why, sizeof why, first.text), held);
     uint64_t in_a_row = info.rejected - self->refused_before;
     if (in_a_row >= REFUSED_IN_A_ROW)
         return err_set(err, (rp_status)first.status, "table '%s' refused the last %llu items, one of them: %s",

@@ -41,7 +41,7 @@ static struct {
 
 uint64_t inflow_most_requests(const struct broker_config *config)
 {
-    return 2 * (uint64_t)config->max_message_bytes + MIB; /* one that is read, and one behind it */
+    return 2 * (uint64_t)config->max_message_bytes + 8 * MIB; /* one that is read, one behind it, and small ones */
 }
 
 uint64_t inflow_most_inserts(const struct broker_config *config)
@@ -105,7 +105,7 @@ void inflow_accepted(int listener, int descriptor)
 
 static void note_cut(int descriptor, uint64_t bytes)
 {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     char host[48] = "-", port[8] = "";
     if (getpeername(descriptor, (struct sockaddr *)&address, &size) == 0 && address.ss_family != AF_UNIX)
@@ -114,7 +114,7 @@ static void note_cut(int descriptor, uint64_t bytes)
     pthread_mutex_lock(&cut.mutex);
     cut.n++;
     cut.bytes = bytes;
-    snprintf(cut.address, sizeof cut.address, "%s:%s", host, port);
+    snprintf(cut.address, sizeof cut.address, "%s%s%s", host, port[0] ? ":" : "", port);
     pthread_mutex_unlock(&cut.mutex);
 }
 

@@ -25,8 +25,12 @@
 /* A stranger who connects and says nothing is cut off after this time. */
 #define HANDSHAKE_MS 5000
 
-/* What a client may send before its first message is read, and subscribe to: requests without payload are smaller. */
-#define STRANGER_BYTES (UINT64_C(1) << 20)
+/* What a client may subscribe to: in libzmq's memory a byte of a subscription takes tens of bytes. */
+#define EVENTS_BYTES (UINT64_C(1) << 20)
+/* Unread requests without payload: of a client that sends many of them at once while the core thread is busy. */
+#define REQUESTS_BYTES (UINT64_C(8) << 20)
+/* With keys: connections with less than this do not count in the sum of all. */
+#define FEW_BYTES (UINT64_C(256) << 10)
 
 static int socket_type(void *socket)
 {
@@ -79,10 +83,10 @@ static struct inflow_bounds socket_bounds(const struct peers *peers, void *socke
 {
     const struct broker_config *config = peers->config;
     bool on = peers->identities.on, inserts = socket_type(socket) == ZMQ_PULL;
-    if (socket_type(socket) == ZMQ_PUB || (on && !inserts))
-        return (struct inflow_bounds){STRANGER_BYTES, STRANGER_BYTES / 4};
-    uint64_t most = inserts ? inflow_most_inserts(config) : inflow_most_requests(config);
-    return (struct inflow_bounds){most, on ? STRANGER_BYTES / 4 : most / 2};
+    if (socket_type(socket) == ZMQ_PUB)
+        return (struct inflow_bounds){EVENTS_BYTES, FEW_BYTES};
+    uint64_t most = inserts ? inflow_most_inserts(config) : on ? REQUESTS_BYTES : inflow_most_requests(config);
+    return (struct inflow_bounds){most, on ? FEW_BYTES : most / 2};
 }
 
 static rp_status socket_bind(const struct peers *peers, void *socket, const char *endpoint, char *bound, size_t size,

@@ -429,6 +429,23 @@ def strangers_on_the_ports(world):
 
 
 @attack
+def messages_without_end(world):
+    """Parts are collected before the broker sees them: what a connection may have unfinished is bounded without keys, too."""
+    before, part = world.memory(), bytes(1 << 20)
+    for kind, endpoint in ((zmq.PUSH, world.ingest_endpoint), (zmq.DEALER, world.service_endpoint)):
+        cut, client = world.broker.text().count("B0008"), zmq.Context.instance().socket(kind)
+        client.linger = client.sndhwm = 0
+        client.connect(endpoint)
+        for _ in range(300):
+            client.send(part, zmq.SNDMORE, copy=False)
+        client.send(b"")
+        eventually(lambda: world.broker.text().count("B0008") > cut, 20, "the connection is cut")
+        client.close()
+    # One and a half times the 32 MiB in flight, a message, and what the allocator makes of it.
+    check(world.memory() < before + ((53 + 150 * SANITIZED + 40) << 20), "memory", world.memory() - before)
+
+
+@attack
 def odd_envelopes(world):
     service = world.service()
     request = pb.Request(version=1, id=3, client=1, why=pb.Why()).SerializeToString()

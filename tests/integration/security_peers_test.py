@@ -352,7 +352,7 @@ def resident(broker):
 def messages_without_end(world):
     """The broker's memory is bounded while it waits for the last part of a message, whoever sends it, and over all connections."""
     broker = KeyBroker("memory_limit: 64MiB\nmax_message_bytes: 16MiB\n")   # 8 MiB are for data in flight
-    bound, slack = 12 + 16 + 1 + 2 * 16 + 1 << 20, (256 if SANITIZED else 24) << 20
+    bound, slack = 12 + 16 + 1 + 2 * 16 + 8 << 20, (256 if SANITIZED else 24) << 20
     try:
         start = resident(broker)
         with zmq.Context() as context:

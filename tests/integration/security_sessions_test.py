@@ -230,6 +230,8 @@ def limits_without_a_word(world):
         most = 25000 // (1 + large.ByteSize() // 1024)
         for i in range(most):
             observer.send("params_get", large)
+            if i % 20 == 0:
+                observer.info()   # what was sent so far is read
         equal(status(observer, "params_get", large), RESOURCE_EXHAUSTED)
         small = pb.ParamsGet(name=["n"], timeout_ms=1)
         equal(status(second, "params_get", small), 4)   # DEADLINE_EXCEEDED: it has waited
