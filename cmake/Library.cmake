@@ -1,8 +1,7 @@
 # libreplay, and libreplayserver, which holds the same and a broker; shared and static, and what is installed with them.
 #
 # Only rp_ functions are visible from outside: a list does that for the shared library; for the static one all objects are joined
-# to one and its other symbols made local. So internal names like log_line cannot clash with those of the host program, and
-# the accept4 of broker/peer/descriptors.c stays the broker program's.
+# to one and its other symbols made local. So internal names like log_line cannot clash with those of the host program.
 
 # replay_library(NAME OBJECTS targets... PACKAGES pkg-config targets... LIBRARIES names to link the static one with)
 function(replay_library name)

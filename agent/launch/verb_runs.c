@@ -16,8 +16,8 @@
 
 static void print_list(const struct run_summary *runs, uint32_t n)
 {
-    static const char *const titles[] = {"run",   "result",  ">return",   ">best", ">steps",
-                                         ">time", ">actors", ">learners", ">seed", ">disk"};
+    static const char *const titles[] = {"run",     "result",    ">return", ">best", ">steps", ">time",
+                                         ">actors", ">learners", ">seed",   ">disk", ">tables"};
     struct grid grid;
     format_buffer a;
     grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
@@ -33,6 +33,7 @@ static void print_list(const struct run_summary *runs, uint32_t n)
         grid_addf(&grid, "%u", run->learners);
         grid_add(&grid, run->seed);
         grid_add(&grid, format_bytes(a, run->bytes));
+        grid_add(&grid, format_bytes(a, run->tables));
     }
     grid_print(&grid, stdout);
     grid_fini(&grid);
@@ -56,6 +57,7 @@ static void put_run(struct json *out, const struct run_summary *run)
     json_real(out, "samples", run->samples);
     json_text(out, "seed", run->seed);
     json_real(out, "bytes", (double)run->bytes);
+    json_real(out, "tables_bytes", (double)run->tables);
     json_close(out, '}');
 }
 
@@ -113,27 +115,34 @@ static int compare(const struct launch *launch)
 
 /* ---- the old ones ---- */
 
-/* Removes all but the newest N runs. A run that a launcher works on stays, and counts as one of the N. */
-static int prune(uint64_t keep)
+/* Removes all but the newest N runs, or the tables of those that are done: the others are resumed with them. A run that a launcher
+ * works on stays, and counts as one of the N. */
+static int prune(const struct launch *launch)
 {
     uint32_t n = 0, removed = 0;
     uint64_t bytes = 0;
     int status = EXIT_FINE;
     format_buffer size;
+    bool tables = launch->tables;
+    const char *would = launch->dry_run ? "would be " : "", *of = tables ? "the tables of " : "";
     struct run_summary *runs = runs_list(RUNS, &n);
-    for (uint64_t i = keep; i < n; i++) {
+    for (uint64_t i = (uint64_t)launch->keep; i < n; i++) {
         rp_error err = {0};
-        if (runs[i].active || submit_is_free(runs[i].folder, &err) != RP_OK)
+        const struct run_summary *run = &runs[i];
+        uint64_t part = tables ? run->tables : run->bytes;
+        if (run->active || submit_is_free(run->folder, &err) != RP_OK ||
+            (tables && (part == 0 || strcmp(run->result, "done") != 0)))
             continue;
-        if (runs_remove(runs[i].folder, &err) != RP_OK) {
+        if (!launch->dry_run && (tables ? runs_remove_tables : runs_remove)(run->folder, &err) != RP_OK) {
             status = launch_fail(&err);
             continue;
         }
         removed++;
-        bytes += runs[i].bytes;
-        printf("removed %s (%s)\n", runs[i].folder, format_bytes(size, runs[i].bytes));
+        bytes += part;
+        printf("%s%s %sremoved (%s)\n", of, run->folder, would, format_bytes(size, part));
     }
-    printf("%u run%s removed, %s; %u left\n", removed, removed == 1 ? "" : "s", format_bytes(size, bytes), n - removed);
+    printf("%s%u run%s %sremoved, %s; %u run%s left\n", of, removed, removed == 1 ? "" : "s", would,
+           format_bytes(size, bytes), n - (tables ? 0 : removed), n - (tables ? 0 : removed) == 1 ? "" : "s");
     free(runs);
     return status;
 }
@@ -142,8 +151,10 @@ int launch_runs(struct launch *launch)
 {
     if (launch->prune && launch->n_arguments > 0)
         return launch_usage("--prune removes old runs; it compares none");
+    if ((launch->tables || launch->dry_run) && !launch->prune)
+        return launch_usage("--tables and --dry-run belong to --prune N");
     if (launch->prune)
-        return prune((uint64_t)launch->keep);
+        return prune(launch);
     if (launch->n_arguments > RUNS_MOST_COMPARED)
         return launch_usage("%u runs are too many to compare: %u at most", launch->n_arguments, RUNS_MOST_COMPARED);
     return launch->n_arguments > 0 ? compare(launch) : list(launch);

@@ -95,6 +95,9 @@ static bool begin(struct event_writer *self, double time_s)
 
 bool event_write(struct event_writer *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n)
 {
+    double width_s = self->file.size > 0 ? thin_width(at->time_s - self->first_s) : 0;
+    if (width_s > 0 && at->time_s >= self->last_s && at->time_s - self->last_s < width_s)
+        return true;
     if (!begin(self, at->time_s))
         return false;
     Tensorboard__Summary__Value *values = calloc(n + 1, sizeof *values);
@@ -117,6 +120,8 @@ bool event_write(struct event_writer *self, const struct run_log_at *at, const s
         event.what_case = TENSORBOARD__EVENT__WHAT_SUMMARY;
         event.summary = &summary;
         ok = append(self, &event);
+        self->first_s = self->first_s > 0 ? self->first_s : at->time_s;
+        self->last_s = at->time_s;
     }
     int error = errno;
     free(values);

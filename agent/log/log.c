@@ -128,7 +128,7 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
     }
     /* The line end replaces the end of the text. */
     line[size] = '\n';
-    bool ok = log_file_append(&self->json, line, size + 1);
+    bool ok = log_file_append_line(&self->json, self->json_path, "\"time\": ", line, size + 1);
     int error = errno;
     free(line);
     errno = error;

@@ -213,7 +213,7 @@ bool log_csv_append(struct log_csv *self, const struct run_log_at *at, const str
         return false;
     size_t size;
     char *row = format_row(self, at, scalars, n, &size);
-    bool ok = row && log_file_append(&self->file, row, size);
+    bool ok = row && log_file_append_line(&self->file, self->path, NULL, row, size);
     int error = errno;
     free(row);
     errno = error;

@@ -18,7 +18,8 @@ void log_file_fini(struct log_file *self)
 {
     if (self->fd >= 0)
         close(self->fd);
-    log_file_init(self);
+    self->fd = -1;
+    self->size = 0;
 }
 
 /* Makes the folders above path. A failure shows when the file is opened. */
@@ -77,7 +78,8 @@ bool log_file_open(struct log_file *self, const char *path, bool fresh)
         errno = error;
         return false;
     }
-    *self = (struct log_file){.fd = fd, .size = size};
+    self->fd = fd;
+    self->size = size;
     return true;
 }
 
@@ -100,5 +102,14 @@ bool log_file_append(struct log_file *self, const void *data, size_t size)
         left -= (size_t)n;
     }
     self->size += (int64_t)size;
+    return true;
+}
+
+bool log_file_append_line(struct log_file *self, const char *path, const char *key, const char *line, size_t size)
+{
+    if (!log_file_append(self, line, size))
+        return false;
+    if (thin_is_due(&self->thin) && thin_file(&self->thin, path, key))
+        log_file_fini(self); /* it is another file now: the next line opens it */
     return true;
 }

@@ -8,9 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/log/thin.h"
+
 struct log_file {
     int fd;       /* -1: not open */
     int64_t size; /* bytes of the whole records */
+    struct thin thin;
 };
 
 void log_file_init(struct log_file *self);
@@ -23,5 +26,7 @@ void log_file_make_folders(const char *path);
 /* Appends all of it or nothing. A file in which the end of the last record cannot be restored is closed: open it
  * again. */
 bool log_file_append(struct log_file *self, const void *data, size_t size);
+/* Appends a line, and thins the file (thin_file) when it has grown enough. */
+bool log_file_append_line(struct log_file *self, const char *path, const char *key, const char *line, size_t size);
 
 #endif

@@ -2,15 +2,21 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include "broker/config/config.h"
 #include "broker/peer/inflow.h"
 #include "proto/base/log.h"
+#include "proto/base/open_files.h"
 
 /* Descriptors that connections never take: for journal, checkpoints and reads of spilled chunks. */
 #define DESCRIPTORS_RESERVE 16u
@@ -21,13 +27,20 @@
 #define DESCRIPTORS_CONNECTIONS 8u
 
 static atomic_int accept_below = INT32_MAX;
+static atomic_int accept_spare = -1; /* a descriptor to give up for a connection that is refused */
 static atomic_uint_fast64_t accept_refused;
 
-/* libzmq's I/O threads call this definition instead of the C library's. On EMFILE libzmq aborts the process if the
+static void spare_open(void)
+{
+    int spare = open("/dev/null", O_RDONLY | O_CLOEXEC), none = -1;
+    if (spare >= 0 && !atomic_compare_exchange_strong(&accept_spare, &none, spare))
+        close(spare);
+}
+
+/* libzmq's I/O threads call this function instead of the C library's. On EMFILE libzmq aborts the process if the
  * endpoint is ipc, and calls accept again without a pause if it is tcp. Here a connection that would take a reserved
  * descriptor is closed at once: its peer sees a lost connection, and reconnects later. */
-__attribute__((visibility("default"))) int accept4(int socket, struct sockaddr *restrict address,
-                                                   socklen_t *restrict size, int flags)
+static int guarded_accept4(int socket, struct sockaddr *restrict address, socklen_t *restrict size, int flags)
 {
     int peer = (int)syscall(SYS_accept4, socket, address, size, flags);
     if (peer >= 0 && peer < atomic_load_explicit(&accept_below, memory_order_relaxed)) {
@@ -36,16 +49,108 @@ __attribute__((visibility("default"))) int accept4(int socket, struct sockaddr *
     }
     if (peer < 0 && errno != EMFILE)
         return -1;
+    int spare = peer < 0 ? atomic_exchange(&accept_spare, -1) : -1;
+    if (spare >= 0) {
+        close(spare);
+        peer = (int)syscall(SYS_accept4, socket, NULL, NULL, flags);
+    }
     if (peer >= 0)
         close(peer);
+    if (spare >= 0)
+        spare_open();
     atomic_fetch_add_explicit(&accept_refused, 1, memory_order_relaxed);
     errno = ECONNABORTED;
     return -1;
 }
 
+static void *address_in(const struct dl_phdr_info *object, uintptr_t at)
+{
+    return (void *)(at < object->dlpi_addr ? object->dlpi_addr + at : at);
+}
+
+/* Lets an entry of an object's table of imported functions point to guarded_accept4. */
+static void import_set(const struct dl_phdr_info *object, const ElfW(Rela) * entry)
+{
+    uintptr_t at = object->dlpi_addr + entry->r_offset, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    bool constant = false; /* the loader has made it so */
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        constant |= part->p_type == PT_GNU_RELRO && entry->r_offset - part->p_vaddr < part->p_memsz;
+    }
+    void *start = (void *)(at & ~(page - 1));
+    if (constant && mprotect(start, page, PROT_READ | PROT_WRITE) != 0)
+        return;
+    __atomic_store_n((uintptr_t *)at, (uintptr_t)guarded_accept4, __ATOMIC_RELEASE);
+    if (constant)
+        mprotect(start, page, PROT_READ);
+}
+
+static void imports_set(const struct dl_phdr_info *object, const ElfW(Dyn) * at)
+{
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    const ElfW(Rela) * lists[2] = {NULL, NULL};
+    size_t bytes[2] = {0, 0};
+    for (; at->d_tag != DT_NULL; at++)
+        switch (at->d_tag) {
+        case DT_SYMTAB:
+            symbols = address_in(object, at->d_un.d_ptr);
+            break;
+        case DT_STRTAB:
+            names = address_in(object, at->d_un.d_ptr);
+            break;
+        case DT_JMPREL:
+            lists[0] = address_in(object, at->d_un.d_ptr);
+            break;
+        case DT_PLTRELSZ:
+            bytes[0] = at->d_un.d_val;
+            break;
+        case DT_RELA:
+            lists[1] = address_in(object, at->d_un.d_ptr);
+            break;
+        case DT_RELASZ:
+            bytes[1] = at->d_un.d_val;
+            break;
+        default:
+            break;
+        }
+    for (uint32_t k = 0; k < 2 && symbols && names; k++)
+        for (size_t i = 0; lists[k] && i < bytes[k] / sizeof(ElfW(Rela)); i++)
+            if (strcmp(names + symbols[ELF64_R_SYM(lists[k][i].r_info)].st_name, "accept4") == 0)
+                import_set(object, &lists[k][i]);
+}
+
+/* Of all objects in the process, finds the one with libzmq. */
+static int object_visit(struct dl_phdr_info *object, size_t size, void *ctx)
+{
+    (void)size;
+    (void)ctx;
+    bool found = false;
+    const ElfW(Dyn) *dynamic = NULL;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        found |= part->p_type == PT_LOAD && (uintptr_t)zmq_bind - object->dlpi_addr - part->p_vaddr < part->p_memsz;
+        if (part->p_type == PT_DYNAMIC)
+            dynamic = (const void *)(object->dlpi_addr + part->p_vaddr);
+    }
+    if (found && dynamic)
+        imports_set(object, dynamic);
+    return found;
+}
+
+/* A definition of accept4 in a library would not reach libzmq where a program has loaded that library at run time, as Python
+ * does, and would change the calls of the program itself. */
+static void guard_accept(void)
+{
+    spare_open();
+    dl_iterate_phdr(object_visit, NULL);
+}
+
 rp_status descriptors_init(const struct broker_config *config, rp_error *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct rlimit limit;
+    pthread_once(&once, guard_accept);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return RP_OK;
     rlim_t before = limit.rlim_cur;
@@ -55,13 +160,9 @@ rp_status descriptors_init(const struct broker_config *config, rp_error *err)
         log_line(LEVEL_WARN, "B0004", "could not raise the number of open files", "limit=%llu",
                  (unsigned long long)before);
     }
-    rlim_t need = DESCRIPTORS_OWN + DESCRIPTORS_PER_IO_THREAD * (rlim_t)config->io_threads + DESCRIPTORS_RESERVE +
-                  DESCRIPTORS_CONNECTIONS;
-    if (limit.rlim_cur < need)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "this process may open %llu files, and a broker needs at least %llu, and three more for each "
-                       "client: raise 'ulimit -n' (systemd: LimitNOFILE)",
-                       (unsigned long long)limit.rlim_cur, (unsigned long long)need);
+    uint32_t need = DESCRIPTORS_OWN + DESCRIPTORS_PER_IO_THREAD * (uint32_t)config->io_threads + DESCRIPTORS_RESERVE +
+                    DESCRIPTORS_CONNECTIONS;
+    RP_TRY(open_files_check(need, "a broker", "three more for each client", err));
     atomic_store(&accept_below, limit.rlim_cur > INT32_MAX ? INT32_MAX : (int)(limit.rlim_cur - DESCRIPTORS_RESERVE));
     return RP_OK;
 }
@@ -69,6 +170,8 @@ rp_status descriptors_init(const struct broker_config *config, rp_error *err)
 /* The lowest free descriptor is a lower bound on the number of open ones, and takes two system calls. */
 void descriptors_check(struct descriptors_watch *self)
 {
+    if (atomic_load(&accept_spare) < 0)
+        spare_open();
     int lowest = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0), error = errno, below = atomic_load(&accept_below);
     if (lowest >= 0)
         close(lowest);

@@ -43,7 +43,7 @@ struct reduce_group {
     struct reduce_member *members;
     uint32_t n_members, capacity;
     uint32_t n_additions;
-    size_t bytes; /* of the vectors of this round */
+    size_t bytes;      /* of the vectors of this round */
     int64_t closed_ns; /* time of its last round */
     struct reduce_sum sums[SUMS_KEPT];
 };
@@ -335,8 +335,8 @@ static bool make_room(struct service *service, const struct reduce_group *group,
 }
 
 /* Checks a vector for the round that is being collected. */
-static rp_status check_vector(struct service *service, const struct request *request,
-                              const struct reduce_group *group, const Replay__Reduce *ask, rp_error *err)
+static rp_status check_vector(struct service *service, const struct request *request, const struct reduce_group *group,
+                              const Replay__Reduce *ask, rp_error *err)
 {
     const struct reduce_member *member = member_find(group, ask->member);
     if (!member)

@@ -165,7 +165,7 @@ def test_runs():
     """A list of all runs, some of them side by side, and an end for the old ones, but not for one that goes on."""
     with Place() as place:
         contains(place.call("runs")[0], "no runs")
-        first = place.launch("--seed", "3", *sets("stop.steps=600"))
+        first = place.launch("--seed", "3", *sets("stop.steps=600", "broker.journal.dir=broker"))
         first.ends()
         done = first.folder.resolve().name
         second = place.launch(*sets(*ENDLESS, "agent.tau=0.5"))
@@ -186,6 +186,23 @@ def test_runs():
         place.call("runs", "--prune", "few", status=2)
         place.call("runs", done, "--prune", "1", status=2)
 
+        # The tables of a run that is done can go alone: it is resumed with empty ones.
+        folder = place.base / "runs" / done
+        tables = list(folder.glob("broker/*.replay"))
+        kept = {path for path in folder.rglob("*") if path not in tables}
+        place.call("runs", "--tables", status=2)
+        place.call("runs", "--prune", "2", "--tables")
+        contains(place.call("runs", "--prune", "0", "--tables", "--dry-run")[0], done)
+        check(tables and all(path.exists() for path in tables), "a dry run has removed tables")
+        contains(place.call("runs", "--prune", "0", "--tables")[0], done)
+        check(not any(path.exists() for path in tables) and all(path.exists() for path in kept), "not the tables alone went")
+        equal([run["tables_bytes"] for run in json.loads(place.call("runs", "--json")[0]) if run["name"] == done], [0], "tables")
+        again = place.start("resume", str(folder), *sets("stop.steps=900"))
+        again.ends()
+        equal(json.loads((folder / "report.json").read_text())["exit"], "done", "a run that was resumed without its tables")
+
+        contains(place.call("runs", "--prune", "0", "--dry-run")[0], done)
+        check(folder.exists(), "a dry run has removed a run")
         contains(place.call("runs", "--prune", "0")[0], done)
         check(not (place.base / "runs" / done).exists() and second.folder.exists(), "the wrong run was removed")
         second.signal()

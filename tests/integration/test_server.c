@@ -9,6 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -396,6 +400,123 @@ static void test_log(void **state)
     assert_int_equal(lines.n, n);
 }
 
+/* ---- few descriptors: no call may abort the process of its caller ---- */
+
+/* Runs in a process of its own. Returns the status of waitpid. */
+static int run_apart(void (*run)(int), int number)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    int status = -1;
+    if (pid == 0) {
+        alarm(30);
+        run(number);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+/* Leaves so many descriptors free. */
+static void leave_free(int n)
+{
+    int lowest = dup(STDERR_FILENO);
+    close(lowest);
+    struct rlimit limit = {.rlim_cur = (rlim_t)(lowest + n), .rlim_max = (rlim_t)(lowest + n)};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        _exit(9);
+}
+
+static void start_with_few(int n)
+{
+    rp_error err = {0};
+    leave_free(n);
+    rp_server *server = rp_server_start(NULL, NULL, &err);
+    if (!server && err.status != RP_RESOURCE_EXHAUSTED)
+        _exit(3);
+    if (!server && n >= 80)
+        _exit(4);
+    rp_server_stop(&server);
+}
+
+static const char *place;
+
+static void connect_with_few(int n)
+{
+    rp_error err = {0};
+    leave_free(n);
+    rp_client *client = rp_client_connect(place, NULL, WAIT, &err);
+    if (!client && err.status != RP_RESOURCE_EXHAUSTED)
+        _exit(3);
+    if (!client && n >= 48)
+        _exit(4);
+    rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
+    rp_writer *writers[16] = {0};
+    for (int i = 0; client && i < 16; i++) /* takes all that are left */
+        writers[i] = rp_writer_new(client, &column, 1, NULL, 200, &err);
+    for (int i = 0; i < 16; i++)
+        rp_writer_destroy(&writers[i], 200, NULL);
+    rp_client_destroy(&client);
+}
+
+static void test_few_descriptors(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 90; n += n < 16 ? 1 : 7)
+        if (run_apart(start_with_few, n) != 0)
+            fail_msg("a broker with %d descriptors", n);
+    rp_server *server = start(NULL);
+    place = rp_server_endpoint(server);
+    for (int n = 0; n < 60; n += n < 16 ? 1 : 5)
+        if (run_apart(connect_with_few, n) != 0)
+            fail_msg("a client with %d descriptors", n);
+    rp_server_stop(&server);
+}
+
+/* A broker at an ipc path, in a process that has used up its descriptors when somebody connects. */
+static void serve_without_descriptors(int unused)
+{
+    (void)unused;
+    rp_error err = {0};
+    char yaml[600], folder[] = "/tmp/replay-test-XXXXXX", line[64];
+    if (!mkdtemp(folder))
+        _exit(2);
+    snprintf(yaml, sizeof yaml,
+             "service: ipc://%s/s\ningest: ipc://%s/i\nevents: ipc://%s/e\ntables:\n  - {name: replay, max_size: 9}\n",
+             folder, folder, folder);
+    rp_server *server = rp_server_start(yaml, NULL, &err);
+    struct rlimit limit;
+    int taken[4096], n = 0, last = dup(STDERR_FILENO);
+    if (!server || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        _exit(3);
+    limit.rlim_cur = (rlim_t)last + 64;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    while (n < 4096 && (taken[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s", folder);
+    char end;
+    if (connect(peer, (struct sockaddr *)&address, sizeof address) != 0 || read(peer, &end, 1) != 0)
+        _exit(4); /* the broker closes the connection */
+    for (int i = 0; i < n; i++)
+        close(taken[i]);
+    rp_client *client = rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err);
+    if (!client)
+        _exit(5);
+    rp_client_destroy(&client);
+    rp_server_stop(&server);
+    snprintf(line, sizeof line, "rm -rf %s", folder);
+    if (system(line) != 0)
+        _exit(6);
+}
+
+static void test_connection_without_descriptors(void **state)
+{
+    (void)state;
+    assert_int_equal(run_apart(serve_without_descriptors, 0), 0);
+}
+
 int main(void)
 {
     rp_log_set(NULL, NULL, RP_LOG_OFF);
@@ -409,6 +530,8 @@ int main(void)
         cmocka_unit_test(test_large_replies_of_two_sources),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_signature_and_metadata),
+        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_connection_without_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

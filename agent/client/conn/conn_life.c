@@ -11,6 +11,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/forks.h"
+#include "proto/base/open_files.h"
 
 /* ---- state */
 
@@ -266,8 +267,18 @@ static void conn_init(struct conn *self, const struct conn_plan *plan)
     self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
 }
 
+/* Descriptors that a connection takes, and as many again for its writers and samplers; each I/O thread of its context takes two
+ * more. */
+#define CONN_DESCRIPTORS 32
+#define CONN_PER_IO_THREAD 2
+
 rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *err)
 {
+    void *context = plan->options->zmq_context;
+    int threads = context ? zmq_ctx_get(context, ZMQ_IO_THREADS) : 1;
+    if (!is_hosted(plan))
+        RP_TRY(open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
+                                "a client", "two more for each writer or sampler", err));
     struct conn *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for a client");

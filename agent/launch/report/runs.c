@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +27,16 @@ static bool is_known_by(const char *file)
     return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
 }
 
-/* Adds up the bytes of a folder, or removes its contents; in the topmost folder the files that mark a run stay. */
-static bool walk(int parent, const char *name, bool removes, int depth, uint64_t *bytes)
+/* True for the files of a broker (docs/DISK.md). */
+static bool is_table(const char *file)
+{
+    return fnmatch("segment-*.replay", file, 0) == 0 || fnmatch("checkpoint-*.replay*", file, 0) == 0;
+}
+
+enum removal { REMOVE_NOTHING, REMOVE_TABLES, REMOVE_ALL };
+
+/* Adds up the bytes of a folder, and removes its contents; in the topmost folder the files that mark a run stay. */
+static bool walk(int parent, const char *name, enum removal what, int depth, struct run_summary *sum)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
@@ -39,11 +48,14 @@ static bool walk(int parent, const char *name, bool removes, int depth, uint64_t
         const char *file = entry->d_name;
         if (strcmp(file, ".") == 0 || strcmp(file, "..") == 0 || fstatat(fd, file, &st, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
-        *bytes += (uint64_t)st.st_blocks * 512u;
+        uint64_t bytes = (uint64_t)st.st_blocks * 512u;
+        bool table = S_ISREG(st.st_mode) && is_table(file);
+        sum->bytes += bytes;
+        sum->tables += table ? bytes : 0;
         if (S_ISDIR(st.st_mode))
-            ok &= depth < MOST_DEPTH && walk(fd, file, removes, depth + 1, bytes) &&
-                  (!removes || unlinkat(fd, file, AT_REMOVEDIR) == 0);
-        else if (removes && !(depth == 0 && is_known_by(file)))
+            ok &= depth < MOST_DEPTH && walk(fd, file, what, depth + 1, sum) &&
+                  (what != REMOVE_ALL || unlinkat(fd, file, AT_REMOVEDIR) == 0);
+        else if (what == REMOVE_TABLES ? table : what == REMOVE_ALL && !(depth == 0 && is_known_by(file)))
             ok &= unlinkat(fd, file, 0) == 0;
     }
     if (dir)
@@ -54,16 +66,27 @@ static bool walk(int parent, const char *name, bool removes, int depth, uint64_t
 rp_status runs_remove(const char *folder, rp_error *err)
 {
     int lock = -1;
-    uint64_t bytes = 0;
+    struct run_summary sum = {0};
     char path[FOLDER_SIZE + 32];
     RP_TRY(run_folder_lock(folder, &lock, err));
     /* The lock goes last: as long as the run exists, no other launcher can begin to work on it. */
-    bool ok = walk(AT_FDCWD, folder, true, 0, &bytes) &&
+    bool ok = walk(AT_FDCWD, folder, REMOVE_ALL, 0, &sum) &&
               unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
               unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
     int error = errno;
     close(lock);
     return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be removed: %s", folder, strerror(error));
+}
+
+rp_status runs_remove_tables(const char *folder, rp_error *err)
+{
+    int lock = -1;
+    struct run_summary sum = {0};
+    RP_TRY(run_folder_lock(folder, &lock, err));
+    bool ok = walk(AT_FDCWD, folder, REMOVE_TABLES, 0, &sum);
+    int error = errno;
+    close(lock);
+    return ok ? RP_OK : err_set(err, RP_IO, "the tables in '%s' cannot be removed: %s", folder, strerror(error));
 }
 
 /* ---- one run ---- */
@@ -153,7 +176,7 @@ bool runs_read(const char *folder, struct run_summary *out)
     if (out->active || !told || !take_report(out))
         take_status(out);
     take_seed(out);
-    walk(AT_FDCWD, folder, false, 0, &out->bytes);
+    walk(AT_FDCWD, folder, REMOVE_NOTHING, 0, out);
     return true;
 }
 

@@ -23,6 +23,7 @@ struct run_summary {
     uint32_t actors, learners;
     double inserts, samples; /* per second, in the first stretch; NAN: not known */
     uint64_t bytes;          /* on disk */
+    uint64_t tables;         /* of these, journal and checkpoints of its broker */
     int64_t changed_ns;      /* when its launcher last wrote */
 };
 
@@ -33,6 +34,9 @@ struct run_summary *runs_list(const char *runs, uint32_t *n);
 /* Removes the folder of a run with everything in it; removes links without following them. RP_FAILED_PRECONDITION: a
  * launcher works on the run. A removal that was interrupted leaves a folder that is still a run. */
 rp_status runs_remove(const char *folder, rp_error *err);
+/* Removes journal and checkpoints of a run's broker, as far as they are in the run's folder. All else stays; a run that is resumed
+ * begins with empty tables. */
+rp_status runs_remove_tables(const char *folder, rp_error *err);
 
 /* runs_compare.c */
 /* Prints results as a table, and the configuration keys that differ. */

@@ -57,8 +57,8 @@ static bool read_spec(PyObject *value, rp_env_spec *out)
 {
     const char *dtype;
     PyObject *shape, *low, *high;
-    if (!PyArg_ParseTuple(value, "sO!IO!O!I", &dtype, &PyTuple_Type, &shape, &out->n_actions, &PyTuple_Type, &low,
-                          &PyTuple_Type, &high, &out->max_steps))
+    if (!PyArg_ParseTuple(value, "sO!O&O!O!O&", &dtype, &PyTuple_Type, &shape, core_u32, &out->n_actions, &PyTuple_Type,
+                          &low, &PyTuple_Type, &high, core_u32, &out->max_steps))
         return false;
     Py_ssize_t rank = PyTuple_Size(shape), size = PyTuple_Size(low);
     if (rank > (Py_ssize_t)RP_MAX_RANK || size > (Py_ssize_t)RP_ENV_MAX_ACTION || PyTuple_Size(high) != size) {
@@ -70,7 +70,8 @@ static bool read_spec(PyObject *value, rp_env_spec *out)
     out->observation_rank = (uint32_t)rank;
     out->action_size = (uint32_t)size;
     for (Py_ssize_t i = 0; i < rank; i++)
-        out->observation_shape[i] = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(shape, i));
+        if (!core_u32(PyTuple_GetItem(shape, i), &out->observation_shape[i]))
+            return false;
     for (Py_ssize_t i = 0; i < size; i++) {
         out->action_low[i] = (float)PyFloat_AsDouble(PyTuple_GetItem(low, i));
         out->action_high[i] = (float)PyFloat_AsDouble(PyTuple_GetItem(high, i));
@@ -84,8 +85,8 @@ static bool read_options(PyObject *args, struct player_options *out, int *vector
     const char *endpoint;
     PyObject *source, *spec, *seconds;
     int greedy, insert, wait;
-    if (!PyArg_ParseTuple(args, "sOOIIpippO", &endpoint, &source, &spec, &out->index, &out->n, vector, &greedy, &insert,
-                          &wait, &seconds) ||
+    if (!PyArg_ParseTuple(args, "sOOO&O&pippO", &endpoint, &source, &spec, core_u32, &out->index, core_u32, &out->n,
+                          vector, &greedy, &insert, &wait, &seconds) ||
         !core_timeout(seconds, &out->timeout_ms) || !read_config(source, &out->config))
         return false;
     out->greedy = greedy;

@@ -312,11 +312,11 @@ static PyObject *vector_open(PyObject *object, PyObject *args)
 {
     vector_object *self = (vector_object *)object;
     PyObject *description;
-    unsigned int n;
+    uint32_t n;
     int copy;
     if (self->pool.n > 0)
         return core_raise(RP_FAILED_PRECONDITION, "this vector environment is open already");
-    if (!PyArg_ParseTuple(args, "OIip", &description, &n, &self->autoreset, &copy) ||
+    if (!PyArg_ParseTuple(args, "OO&ip", &description, core_u32, &n, &self->autoreset, &copy) ||
         !env_pool_open(&self->pool, description, n))
         return NULL;
     const rp_env_spec *spec = env_pool_spec(&self->pool);

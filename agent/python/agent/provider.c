@@ -300,13 +300,14 @@ static bool read_spec(PyObject *fields, rp_env_spec *spec)
     const char *dtype;
     PyObject *shape, *low, *high;
     uint32_t n_high;
-    if (!PyArg_ParseTuple(fields, "sO!IO!O!I", &dtype, &PyTuple_Type, &shape, &spec->n_actions, &PyList_Type, &low,
-                          &PyList_Type, &high, &spec->max_steps))
+    if (!PyArg_ParseTuple(fields, "sO!O&O!O!O&", &dtype, &PyTuple_Type, &shape, core_u32, &spec->n_actions,
+                          &PyList_Type, &low, &PyList_Type, &high, core_u32, &spec->max_steps))
         return false;
     spec->observation_dtype = strcmp(dtype, "uint8") == 0 ? RP_DTYPE_UINT8 : RP_DTYPE_FLOAT32;
     spec->observation_rank = (uint32_t)PyTuple_Size(shape);
     for (uint32_t i = 0; i < spec->observation_rank && i < RP_MAX_RANK; i++)
-        spec->observation_shape[i] = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(shape, i));
+        if (!core_u32(PyTuple_GetItem(shape, i), &spec->observation_shape[i]))
+            return false;
     return read_bounds(low, spec->action_low, &spec->action_size) && read_bounds(high, spec->action_high, &n_high);
 }
 

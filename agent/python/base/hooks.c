@@ -62,6 +62,18 @@ bool core_count(long long count, const char *what, long long most)
     return false;
 }
 
+int core_u32(PyObject *value, void *out)
+{
+    PyObject *index = PyNumber_Index(value);
+    int overflow = 0;
+    long long count = index ? PyLong_AsLongLongAndOverflow(index, &overflow) : 0;
+    bool ok = index && (overflow ? core_count(overflow > 0 ? LLONG_MAX : LLONG_MIN, "a count", UINT32_MAX)
+                                 : core_count(count, "a count", UINT32_MAX));
+    Py_XDECREF(index);
+    *(uint32_t *)out = (uint32_t)count;
+    return ok;
+}
+
 const char *core_text(PyObject *text, const char *what)
 {
     if (!text || !PyUnicode_Check(text)) {

@@ -7,10 +7,10 @@ static bool read_conditions(PyObject *list, rp_condition *out, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         int kind;
-        unsigned column;
+        uint32_t column;
         unsigned long long a;
         PyObject *number;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(list, i), "iIKO", &kind, &column, &a, &number))
+        if (!PyArg_ParseTuple(PyTuple_GetItem(list, i), "iO&KO", &kind, core_u32, &column, &a, &number))
             return false;
         out[i] = (rp_condition){.kind = kind, .column = column, .a = a};
         if (kind == RP_WHEN_VALUE || kind == RP_WHEN_STEPS)

@@ -223,7 +223,8 @@ static bool read_arguments(struct request *self, PyObject *args)
     const char *kind, *text = NULL;
     PyObject *seconds, *data = Py_None, *keys = Py_None, *values = Py_None;
     long long number = 0;
-    if (!PyArg_ParseTuple(args, "sO|zLIOOO", &kind, &seconds, &text, &number, &self->count, &data, &keys, &values))
+    if (!PyArg_ParseTuple(args, "sO|zLO&OOO", &kind, &seconds, &text, &number, core_u32, &self->count, &data, &keys,
+                          &values))
         return false;
     self->number = number;
     if (!core_timeout(seconds, &self->timeout_ms) || !(self->kind = find_kind(kind)))

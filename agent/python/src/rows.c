@@ -270,8 +270,8 @@ PyObject *rows_append(PyObject *module, PyObject *args)
     PyObject *writers, *step, *priorities, *done, *seconds;
     int64_t timeout_ms;
     int block;
-    if (!PyArg_ParseTuple(args, "O!pOzIOOO", &PyTuple_Type, &writers, &block, &step, &self.table, &self.steps,
-                          &priorities, &done, &seconds))
+    if (!PyArg_ParseTuple(args, "O!pOzO&OOO", &PyTuple_Type, &writers, &block, &step, &self.table, core_u32,
+                          &self.steps, &priorities, &done, &seconds))
         return NULL;
     self.block = block != 0;
     bool ok = core_timeout(seconds, &timeout_ms) && read_writers(&self, writers) && enter(&self);

@@ -11,7 +11,8 @@ static bool read_slice(PyObject *spec, rp_slice *out)
     const char *name;
     int squeeze;
     long long start;
-    if (!PyArg_ParseTuple(spec, "sIILIp", &name, &out->column, &out->count, &start, &out->stride, &squeeze))
+    if (!PyArg_ParseTuple(spec, "sO&O&LO&p", &name, core_u32, &out->column, core_u32, &out->count, &start, core_u32,
+                          &out->stride, &squeeze))
         return false;
     out->start = start;
     out->squeeze = (uint32_t)squeeze;

@@ -24,7 +24,8 @@ static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwar
     rp_updater_options options = {.struct_size = sizeof options};
     PyObject *client;
     const char *table;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|II", names, &client, &table, &options.batch, &options.in_flight))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|O&O&", names, &client, &table, core_u32, &options.batch,
+                                     core_u32, &options.in_flight))
         return NULL;
     struct conn *conn = client_share(client);
     if (!conn)

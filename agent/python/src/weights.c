@@ -92,11 +92,13 @@ PyObject *weights_from_arrays(PyObject *module, PyObject *tensors)
     PyObject *out = NULL;
     if (!PyDict_Check(tensors))
         return PyErr_Format(PyExc_TypeError, "weights are a dict of names and arrays");
-    if (arrays_take(&arrays, tensors)) {
+    PyObject *own = PyDict_Copy(tensors); /* reading an array may run code that changes the caller's */
+    if (own && arrays_take(&arrays, own)) {
         out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)weights_size(arrays.tensors, arrays.n));
         if (out)
             weights_encode(arrays.tensors, arrays.n, PyBytes_AsString(out));
     }
+    Py_XDECREF(own);
     arrays_fini(&arrays);
     return out;
 }

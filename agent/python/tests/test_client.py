@@ -203,3 +203,10 @@ def test_repr_names_what_it_is(server, client):
     assert repr(other) == f"Client({server.endpoint!r})"
     other.close()
     assert "closed" in repr(other)
+
+
+@pytest.mark.parametrize("count", [-1, 2**32, 2**32 + 1, 2**64 + 1])
+def test_counts_are_not_cut_off(client, count):
+    for options in ({"batch": count}, {"in_flight": count}):
+        with pytest.raises(replaybus.InvalidArgument):
+            client.updater("uniform", **options)

@@ -1,9 +1,11 @@
 """Blocks of named tensors."""
+import sys
+
 import numpy as np
 import pytest
 
 import replaybus
-from replaybus import weights
+from replaybus import _core, weights
 
 # The example of docs/WEIGHTS.md, which tests/unit/net/test_weights.c compares with the C encoder.
 EXAMPLE = bytes.fromhex("52505754 01000000 01000000 20000000 4c00000000000000 0000000000000000 010c010000000000"
@@ -54,3 +56,14 @@ def test_files(tmp_path):
     weights.save(tmp_path / "a.weights", {"x": np.arange(3)})
     assert weights.load(tmp_path / "a.weights")["x"].tolist() == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["a.weights"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="only from 3.12 on does reading a buffer run Python")
+def test_a_buffer_that_changes_its_dict():
+    class Grows:
+        def __buffer__(self, flags):
+            tensors.update((f"more{i}", np.ones(4)) for i in range(1000))
+            return memoryview(b"1234")
+
+    tensors = {"first": Grows()}
+    assert list(weights.decode(_core.weights_encode(tensors))) == ["first"]

@@ -112,6 +112,16 @@ static void test_lists_and_removes(void **state)
     assert_string_equal(busy.result, "running");
     assert_int_equal(runs_remove(runs[4].folder, &err), RP_FAILED_PRECONDITION);
     close(lock);
+    assert_int_equal(mkdir(tempdir_at("runs/r4/broker"), 0777), 0);
+    put("runs/r4/broker/segment-00000001.replay", "x");
+    put("runs/r4/broker/checkpoint-00000002.replay.part", "x");
+    put("runs/r4/broker/segments.txt", "x");
+    assert_int_equal(runs_remove_tables(runs[4].folder, &err), RP_OK);
+    assert_true(runs_read(runs[3].folder, &busy) && busy.tables > 0 && busy.tables < busy.bytes);
+    assert_int_equal(runs_remove_tables(runs[3].folder, &err), RP_OK);
+    assert_true(runs_read(runs[3].folder, &busy) && busy.tables == 0);
+    assert_int_equal(access(tempdir_at("runs/r4/broker/segments.txt"), F_OK), 0);
+    assert_int_equal(access(tempdir_at("runs/r4/logs/a.log"), F_OK), 0);
     assert_int_equal(runs_remove(runs[3].folder, &err), RP_OK);
     assert_int_not_equal(access(runs[3].folder, F_OK), 0);
     assert_int_equal(access(tempdir_at("precious"), F_OK), 0);

@@ -311,6 +311,51 @@ static void test_contents(void **state)
     assert_int_not_equal(access(in_folder(f, "learner-0.csv.tmp"), F_OK), 0);
 }
 
+static double day_last_s;
+
+static void check_day_json(int i, json_object *line)
+{
+    (void)i;
+    day_last_s = json_object_get_double(json_object_object_get(line, "time"));
+}
+
+/* A day of a report every two seconds, with a restart: a long run does not fill the disk. */
+static void test_day(void **state)
+{
+    struct fixture *f = *state;
+    struct run_log *log = open_log(f->folder);
+    const uint32_t n = 43200, hour = 1800;
+    for (uint32_t i = 0; i < n; i++) {
+        struct run_log_at at = {.time_s = 1700000000.0 + 2.0 * i, .environment_steps = i};
+        struct agent_scalar scalar = {"return", i == 7 ? 1e6 : -(double)i};
+        if (i == n / 2) {
+            run_log_destroy(&log);
+            log = open_log(f->folder);
+        }
+        run_log_report(log, &at, &scalar, 1);
+    }
+    assert_int_equal(run_log_lost(log), 0);
+    run_log_destroy(&log);
+    char paths[4][600], text[200];
+    /* Every report of an hour, one in ten seconds of 11 hours, one in a minute of 12; and up to a third more until it is thinned. */
+    const uint32_t most = (hour + 11 * 360 + 12 * 60) * 4 / 3;
+    int lines = read_json(in_folder(f, "learner-0.jsonl"), check_day_json);
+    assert_in_range(lines, hour + 11 * 360, most);
+    assert_true(day_last_s == 1700000000.0 + 2.0 * (n - 1));
+    assert_in_range(read_csv(in_folder(f, "learner-0.csv"), NULL), hour + 11 * 360, most);
+    FILE *csv = fopen(in_folder(f, "learner-0.csv"), "re");
+    bool best = false;
+    assert_true(fgets(text, sizeof text, csv) && strcmp(text, "time,environment_steps,learner_steps,return\n") == 0);
+    fclose(csv);
+    FILE *json = fopen(in_folder(f, "learner-0.jsonl"), "re");
+    while (fgets(text, sizeof text, json))
+        best |= strstr(text, "\"environment_steps\": 7,") != NULL;
+    fclose(json);
+    assert_true(best);
+    assert_int_equal(event_files(f, paths, 4), 2);
+    assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
+}
+
 static void test_options(void **state)
 {
     struct fixture *f = *state;
@@ -533,6 +578,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contents, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_day, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_options, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
