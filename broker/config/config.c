@@ -211,15 +211,29 @@ bool config_http_is_local(const struct broker_config *config)
     return endpoint_is_loopback(endpoint);
 }
 
+/* Returns the key of an endpoint that other machines can reach, and the endpoint; NULL: there is none. */
+static const char *find_open(const struct broker_config *config, const char **endpoint)
+{
+    static const char *const keys[] = {"service", "ingest", "events"};
+    const char *const own[] = {config->service, config->ingest, config->events};
+    for (uint32_t i = 0; i < config->shards.count; i++) {
+        *endpoint = config_shard_endpoint(config, i);
+        if (*endpoint && !endpoint_is_loopback(*endpoint))
+            return "shards"; /* all shards alike: a client has one set of keys */
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        *endpoint = own[i];
+        if (!endpoint_is_loopback(*endpoint))
+            return keys[i];
+    }
+    *endpoint = config->http;
+    return config_http_is_local(config) ? NULL : "http";
+}
+
 bool config_is_open(const struct broker_config *config)
 {
-    for (uint32_t i = 0; i < config->shards.count; i++) {
-        const char *listed = config_shard_endpoint(config, i);
-        if (listed && !endpoint_is_loopback(listed))
-            return true; /* all shards alike: a client has one set of keys */
-    }
-    return !endpoint_is_loopback(config->service) || !endpoint_is_loopback(config->ingest) ||
-           !endpoint_is_loopback(config->events) || !config_http_is_local(config);
+    const char *endpoint;
+    return find_open(config, &endpoint) != NULL;
 }
 
 bool config_uses_curve(const struct broker_config *config)
@@ -232,14 +246,17 @@ rp_status config_check_keys(const struct broker_config *config, rp_error *err)
 {
     if (!config_uses_curve(config) || config->keys_dir[0])
         return RP_OK;
+    const char *endpoint, *key = find_open(config, &endpoint);
+    if (!key)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "security.mode is curve, and there are no keys for %s: set security.keys to a folder "
+                       "(docs/SECURITY.md)",
+                       config->service);
     return err_set(err, RP_FAILED_PRECONDITION,
-                   config_is_open(config)
-                       ? "the broker can be reached from other machines (%s), and there are no keys: set security.keys "
-                         "to a folder (docs/SECURITY.md), bind to 127.0.0.1, or write security: {mode: none} on a "
-                         "network where everybody may do everything"
-                       : "security.mode is curve, and there are no keys for %s: set security.keys to a folder "
-                         "(docs/SECURITY.md)",
-                   config->service);
+                   "the broker can be reached from other machines (%s: %s), and there are no keys: set security.keys "
+                   "to a folder (docs/SECURITY.md), bind to 127.0.0.1, or write security: {mode: none} on a "
+                   "network where everybody may do everything",
+                   key, endpoint);
 }
 
 int64_t config_ingest_budget(const struct broker_config *config)

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -117,6 +118,25 @@ def test_check_tries_twice():
 
 
 @test
+def test_check_waits_for_the_bundle():
+    """Packing the programs for hosts takes longer than a connection may."""
+    with Hosts() as place:
+        tools = place.base / "tools"
+        tools.mkdir()
+        (tools / "gzip").write_text("#!/bin/sh\nsleep 12\nexec %s \"$@\"\n" % shutil.which("gzip"))
+        (tools / "gzip").chmod(0o755)
+        place.environment["PATH"] = "%s:%s" % (tools, place.environment["PATH"])
+        agent = ("echo '@rp {\"type\":\"need\"}'; while read -r line; do case $line in *bundle*) break;; esac; done; "
+                 "head -c $(echo \"$line\" | sed 's/.*\"size\": *\\([0-9]*\\).*/\\1/') > $TMPDIR/bundle; "
+                 "echo '@rp {\"type\":\"got\"}'; exec %s/replay-launch node" % os.environ["RP_BUILD_DIR"])
+        host = place.host("left", programs="")
+        host["command"] = host["command"][:-2] + ["sh", "-c", agent, "sh"]
+        place.say(host)
+        out, _ = place.call("check", str(place.config))
+        check("sent)" in out and "cannot work" not in out, out)
+
+
+@test
 def test_programs_of_the_user():
     """Their placeholders name what is on the host, and what they print is in the run's logs."""
     with Hosts() as place:
@@ -175,6 +195,32 @@ def test_a_killed_agent_and_a_killed_launcher():
         steps = status["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > steps, "more steps")
         run.signal(signal.SIGKILL)
+        place.nobody_left()
+
+
+@test
+def test_a_revoked_host():
+    """Each host has a key of its own: without it the host is out of the run, which goes on elsewhere."""
+    with Hosts() as place:
+        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
+        run.await_phase("running")
+        run.await_alive(lambda: place.workers("left") and place.workers("right"), "an actor on each host")
+        for words in (["revoke", "one/keys", "right.learner"], ["revoke", "one/keys", "left.actor"]):
+            done = subprocess.run([os.environ["RP_CTL"], "key", *words], cwd=place.base, capture_output=True, text=True, timeout=20)
+            equal(done.returncode, 0 if words[2] == "left.actor" else 1, done.stderr)
+        run.await_alive(lambda: len(place.workers("right")) == 2 and not place.workers("left"), "both actors on the right")
+        check(" A0444 " in run.log(), "the log does not say why")
+        run.await_alive(lambda: "left" not in {host["name"] for host in run.read("status.json")["hosts"]}, "the hosts that are left")
+        steps = run.read("status.json")["steps"]
+        run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "more steps")
+        run.signal(signal.SIGINT)
+        run.ends()
+        # A resumed run does not let the host in again.
+        again = place.start("resume", "one")
+        again.await_alive(lambda: len(place.workers("right")) == 2, "both actors on the right again")
+        check(not place.workers("left"), "the revoked host is back")
+        again.signal(signal.SIGINT)
+        again.ends()
         place.nobody_left()
 
 

@@ -508,7 +508,7 @@ def addresses_are_checked():
         contains(done.stderr, "http")
     done = run("0.0.0.0:0")  # can be reached from elsewhere, and there are no keys
     equal(done.returncode, 1)
-    contains(done.stderr, "security.keys")
+    contains(done.stderr, "security.keys", "http: 0.0.0.0:0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

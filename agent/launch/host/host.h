@@ -77,6 +77,8 @@ int64_t host_since(const struct host *self);
 uint32_t host_times(const struct host *self);
 /* Bytes of the bundle that this connection has sent; 0: our programs were there. */
 int64_t host_sent(const struct host *self);
+/* True once the host has asked for the bundle, which may have to be packed first. */
+bool host_needs_bundle(const struct host *self);
 /* Valid since the host was ready for the first time. */
 const struct host_facts *host_facts(const struct host *self);
 /* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is

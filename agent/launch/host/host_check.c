@@ -16,7 +16,7 @@
 #include "proto/base/format.h"
 
 #define CONNECT_NS (11 * NS_PER_S) /* ssh itself gives up after 10 s, and says why */
-#define SEND_NS (300 * NS_PER_S)   /* for programs to arrive there */
+#define SEND_NS (300 * NS_PER_S)   /* for programs to be packed and to arrive there */
 #define TURN_MS 10
 #define SPACE_NS (25 * NS_PER_MS)  /* between two connections: an ssh server refuses many at once */
 #define RETRY_NS (500 * NS_PER_MS) /* before the second attempt */
@@ -205,7 +205,7 @@ static void note_loss(struct trial *self, int64_t now_ns)
 static void tend(struct check *self, struct trial *trial, int64_t now_ns)
 {
     host_tend(trial->host, now_ns);
-    int64_t most = host_sent(trial->host) > 0 ? SEND_NS : CONNECT_NS;
+    int64_t most = host_needs_bundle(trial->host) ? SEND_NS : CONNECT_NS;
     if (trial->attempts == 0 || trial->lost)
         open_next(self, trial, now_ns);
     else if (host_state(trial->host) == HOST_LOST)

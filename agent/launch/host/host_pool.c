@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include "agent/launch/host/host_pool_impl.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/keys/allow.h"
 
 /* Pause before a lost host is opened again: doubled up to the most, until the host has been ready for long enough. */
 #define PAUSE_NS NS_PER_S
@@ -21,6 +24,8 @@
 /* A first attempt that fails is repeated for this long before the wait for hosts ends without it. */
 #define RETRY_NS (3 * NS_PER_S)
 #define AWAIT_MS 20
+/* How often the list of keys is looked at. */
+#define KEYS_NS NS_PER_S
 
 static int64_t now_of(void)
 {
@@ -197,8 +202,44 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
     }
 }
 
+/* ---- keys that are revoked ---- */
+
+void pool_drop(struct host_pool *self, struct pool_host *one, const char *why)
+{
+    char quoted[600];
+    log_line(LEVEL_WARN, "A0444", "a host is dropped", "host=%s why=%s", one->name,
+             log_quote(quoted, sizeof quoted, why));
+    one->dropped = true;
+    host_pool_vanish(self, one->name);
+}
+
+/* Drops hosts whose key is on the list no more. */
+static void check_keys(struct host_pool *self, int64_t now_ns)
+{
+    const struct run_keys *keys = self->options.keys;
+    char path[POOL_PATH + 16];
+    struct stat info;
+    struct allow_list list;
+    if (!keys || !keys->on || self->n < 2 || now_ns - self->keys_ns < KEYS_NS)
+        return;
+    self->keys_ns = now_ns;
+    snprintf(path, sizeof path, "%s/" ALLOW_FILE, keys->list);
+    if (stat(path, &info) != 0 || memcmp(&info.st_ctim, &self->listed, sizeof self->listed) == 0 ||
+        allow_read(keys->list, &list, NULL) != RP_OK)
+        return;
+    self->listed = info.st_ctim;
+    for (uint32_t i = 1; i < self->n; i++) {
+        struct pool_host *one = self->hosts[i];
+        for (uint32_t role = 0; role < 2 && !one->dropped; role++)
+            if (one->keys[role][0] && !allow_find(&list, one->keys[role]))
+                pool_drop(self, one, "its key was revoked");
+    }
+    allow_free(&list);
+}
+
 void host_pool_tend(struct host_pool *self, int64_t now_ns)
 {
+    check_keys(self, now_ns);
     if (self->options.source)
         self->options.source->look(self->options.source, self, now_ns);
     for (uint32_t i = 1; i < self->n; i++)
@@ -286,6 +327,11 @@ bool host_pool_ready(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
     return index == HOST_POOL_HOME || (host_state(one->host) == HOST_READY && host_times(one->host) == one->greeted);
+}
+
+bool host_pool_dropped(const struct host_pool *self, uint32_t index)
+{
+    return self->hosts[index]->dropped;
 }
 
 bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role)
@@ -378,7 +424,7 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
                            int64_t now_ns, rp_error *err)
 {
     struct pool_host *one = find(self, name);
-    if (one && one->wanted && same_words(one->carrier, carrier))
+    if (one && (one->dropped || (one->wanted && same_words(one->carrier, carrier))))
         return RP_OK;
     if (one && one->host && !same_words(one->carrier, carrier) && !put_away(self, one))
         return err_set(err, RP_NO_MEMORY, "no memory for a host");

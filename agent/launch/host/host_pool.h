@@ -47,6 +47,8 @@ const char *host_pool_name(const struct host_pool *self, uint32_t index);
 /* NULL: home. */
 struct host *host_pool_at(const struct host_pool *self, uint32_t index);
 bool host_pool_ready(const struct host_pool *self, uint32_t index);
+/* True if the host is out of the run for good, since its key was revoked. */
+bool host_pool_dropped(const struct host_pool *self, uint32_t index);
 /* Whether processes of a role may run there, and with how many cores. */
 bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role);
 double host_pool_cores(const struct host_pool *self, uint32_t index);

@@ -103,13 +103,21 @@ static void send_file(struct pool_host *one, const char *path, const char *name)
                  log_quote(quoted, sizeof quoted, err.text));
 }
 
-static void send_key(struct host_pool *self, struct pool_host *one, const char *role)
+static void send_key(struct host_pool *self, struct pool_host *one, enum role role)
 {
-    char path[1100], name[64];
-    run_keys_file(self->options.keys, role, path, sizeof path);
-    snprintf(name, sizeof name, RUN_KEYS_FOLDER "/%s.key", role);
-    if (path[0])
-        send_file(one, path, name);
+    const char *word = role_names[role];
+    char name[64];
+    struct host_key key;
+    rp_error err = {0};
+    if (!self->options.keys || !self->options.keys->on || one->dropped)
+        return;
+    snprintf(name, sizeof name, RUN_KEYS_FOLDER "/%s.key", word);
+    if (run_keys_of_host(self->options.keys, one->name, word, &key, &err) != RP_OK) {
+        pool_drop(self, one, err.text);
+        return;
+    }
+    memcpy(one->keys[role == ROLE_LEARNER], key.name, KEY_NAME);
+    send_file(one, key.path, name);
 }
 
 static const char *weights_of(const struct run_config *config)
@@ -121,9 +129,9 @@ void pool_greet(struct host_pool *self, struct pool_host *one)
 {
     send_file(one, self->options.config_path, CONFIG_NAME);
     if (one->actors)
-        send_key(self, one, "actor");
+        send_key(self, one, ROLE_ACTOR);
     if (one->learners) /* a host without learners does not need what a learner may do */
-        send_key(self, one, "learner");
+        send_key(self, one, ROLE_LEARNER);
     if (one->actors && weights_of(self->options.config)[0])
         send_file(one, weights_of(self->options.config), WEIGHTS_NAME);
     for (uint32_t i = 0; i < self->n_files; i++)
@@ -238,8 +246,8 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
         snprintf(one->here, sizeof one->here, "%s/" HERE_NAME, facts->work);
     else
         snprintf(one->here, sizeof one->here, "%s", facts->here);
-    one->keys = (struct run_keys){.on = base->keys && base->keys->on};
-    snprintf(one->keys.folder, sizeof one->keys.folder, "%s/" RUN_KEYS_FOLDER, facts->work);
+    one->run_keys = (struct run_keys){.on = base->keys && base->keys->on};
+    snprintf(one->run_keys.folder, sizeof one->run_keys.folder, "%s/" RUN_KEYS_FOLDER, facts->work);
     if (base->endpoints)
         map_endpoints(self, one, base->endpoints);
     map_overrides(self, one, base, facts->work);
@@ -249,7 +257,7 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
     out->folder = one->folder;
     out->endpoints = base->endpoints ? &one->endpoints : NULL;
     out->endpoints_file = "";
-    out->keys = &one->keys;
+    out->keys = &one->run_keys;
     out->overrides = one->overrides ? one->overrides : base->overrides;
     out->elsewhere = true;
     out->python = facts->python;

@@ -15,8 +15,10 @@ struct pool_host {
     struct host *host; /* NULL: home */
     char **carrier;    /* of a source's host */
     bool actors, learners;
-    double cores, memory; /* of the file; 0: those of the machine */
-    bool wanted;          /* to be kept open */
+    double cores, memory;   /* of the file; 0: those of the machine */
+    bool wanted;            /* to be kept open */
+    bool dropped;           /* its key was revoked: never wanted again */
+    char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
     enum host_state state;
     uint32_t failures; /* failed attempts and losses so far */
     uint32_t greeted;  /* host_times when configuration and keys were sent last */
@@ -24,7 +26,7 @@ struct pool_host {
     /* ---- what host_pool_context gives out */
     char config_path[POOL_PATH], folder[POOL_PATH], here[POOL_PATH];
     struct endpoints endpoints;
-    struct run_keys keys;
+    struct run_keys run_keys;
     const char **overrides; /* those of the base, then own ones, then NULL */
     char own_overrides[POOL_OVERRIDES][POOL_PATH + 64];
 };
@@ -44,10 +46,15 @@ struct host_pool {
     struct bundle bundle;
     struct pool_file *files; /* of launch.send */
     uint32_t n_files;
-    struct host **old; /* former connections of a source's hosts */
+    int64_t keys_ns;        /* when the list of keys was looked at */
+    struct timespec listed; /* when that list was changed */
+    struct host **old;      /* former connections of a source's hosts */
     uint32_t n_old;
 };
 
+/* host_pool.c */
+/* Takes a host out of the run for good. */
+void pool_drop(struct host_pool *self, struct pool_host *one, const char *why);
 /* host_pool_context.c */
 /* Finds the files of launch.send. */
 rp_status pool_find_files(struct host_pool *self, rp_error *err);

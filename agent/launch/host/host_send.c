@@ -90,6 +90,11 @@ void host_send_end(struct host *self)
     self->sending.asked = false;
 }
 
+bool host_needs_bundle(const struct host *self)
+{
+    return self->sending.asked || self->sending.sent > 0;
+}
+
 int64_t host_sent(const struct host *self)
 {
     return self->sending.sent;

@@ -1,16 +1,21 @@
 #include "agent/launch/process/run_keys.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "proto/keys/allow.h"
 
 static const char *const roles[] = {"actor", "learner", "admin"};
+/* Letters of a host's name in that of its key: "run-01234567-" and ".learner" must fit as well. */
+#define HOST_MOST 42u
 #define N_ROLES (sizeof roles / sizeof roles[0])
 
 const char *run_keys_file(const struct run_keys *self, const char *role, char *out, size_t size)
@@ -38,35 +43,76 @@ static rp_status let_in(const char *list, const struct allowed_key *key, rp_erro
     return allow_add(list, key, err);
 }
 
-/* A key that is left from before is used again: a resumed run may find processes that still have it. */
-static rp_status make_key(const struct run_keys *self, const char *role, const uint8_t *broker, rp_error *err)
+static bool is_listed(const char *list, const char *name)
 {
-    char path[1100], name[KEY_NAME];
+    struct allow_list known = {0};
+    bool found =
+        allow_read(list, &known, NULL) != RP_OK || allow_find(&known, name); /* who cannot read it does not know */
+    allow_free(&known);
+    return found;
+}
+
+/* A key to make: which file it has, what it may do, and whose it is. */
+struct wanted_key {
+    const char *file, *role;
+    bool of_host; /* once it is off the list, it stays off */
+    const uint8_t *broker;
+};
+
+/* A key that is left from before is used again: a resumed run may find processes that still have it. It gets on the list first: a
+ * file without a place there is that of a key that was revoked. */
+static rp_status make_key(const struct run_keys *self, const struct wanted_key *wanted, char name[KEY_NAME],
+                          rp_error *err)
+{
+    char path[1100];
     uint32_t number;
     struct key key;
-    run_keys_file(self, role, path, sizeof path);
+    run_keys_file(self, wanted->file, path, sizeof path);
     rng_system(&number, sizeof number);
     if (self->foreign) /* several runs share the list */
-        snprintf(name, sizeof name, "run-%08x-%s", number, role);
+        snprintf(name, KEY_NAME, "run-%08x-%s", number, wanted->file);
     else
-        snprintf(name, sizeof name, "%s", role);
+        snprintf(name, KEY_NAME, "%s", wanted->file);
     rp_status status = key_read(path, &key, err);
-    if (status == RP_NOT_FOUND) {
-        status = key_make(&key, name, err);
-        if (status == RP_OK) {
-            key_add_broker(&key, broker);
-            status = key_write(path, &key, false, err);
-        }
-    } else if (status == RP_OK && memcmp(key.brokers[0], broker, KEY_BYTES) != 0) {
-        key_add_broker(&key, broker);
-        status = key_write(path, &key, true, err);
+    bool found = status == RP_OK;
+    if (found && wanted->of_host && !is_listed(self->list, key.name)) {
+        key_wipe(&key);
+        return err_set(err, RP_PERMISSION_DENIED, "its key was revoked; remove %.300s to let it in again", path);
     }
-    struct allowed_key allowed = {.roles = roles_parse(role), .quota = {-1, -1, -1, -1, -1}};
-    memcpy(allowed.name, key.name, KEY_NAME);
-    memcpy(allowed.public_key, key.public_key, KEY_BYTES);
+    if (status == RP_NOT_FOUND)
+        status = key_make(&key, name, err);
+    bool known = status == RP_OK && key.n_brokers > 0 && memcmp(key.brokers[0], wanted->broker, KEY_BYTES) == 0;
+    if (status == RP_OK) {
+        struct allowed_key allowed = {.roles = roles_parse(wanted->role), .quota = {-1, -1, -1, -1, -1}};
+        memcpy(allowed.name, key.name, KEY_NAME);
+        memcpy(allowed.public_key, key.public_key, KEY_BYTES);
+        memcpy(name, key.name, KEY_NAME);
+        key_add_broker(&key, wanted->broker);
+        status = let_in(self->list, &allowed, err);
+    }
+    if (status == RP_OK && !known)
+        status = key_write(path, &key, found, err);
     key_wipe(&key);
-    RP_TRY(status);
-    return let_in(self->list, &allowed, err);
+    return status;
+}
+
+rp_status run_keys_of_host(const struct run_keys *self, const char *host, const char *role, struct host_key *out,
+                           rp_error *err)
+{
+    char file[KEY_NAME];
+    struct key broker;
+    if (strlen(host) <= HOST_MOST)
+        snprintf(file, sizeof file, "%s.%s", host, role);
+    else
+        snprintf(file, sizeof file, "%.*s-%08x.%s", (int)HOST_MOST - 9, host, crc32c(0, host, strlen(host)), role);
+    for (char *c = file; *c; c++) /* names of keys are plain: user@cpu3 is user_cpu3 */
+        *c = isalnum((unsigned char)*c) || strchr("_.-", *c) ? *c : '_';
+    run_keys_file(self, file, out->path, sizeof out->path);
+    RP_TRY(allow_broker_key(self->list, &broker, err));
+    const struct wanted_key wanted = {file, role, true, broker.public_key};
+    rp_status status = make_key(self, &wanted, out->name, err);
+    key_wipe(&broker);
+    return status;
 }
 
 rp_status run_keys_open(struct run_keys *self, const struct broker_config *broker, const char *run_folder,
@@ -83,21 +129,28 @@ rp_status run_keys_open(struct run_keys *self, const struct broker_config *broke
         return err_set(err, RP_IO, "cannot make the folder of keys %s: %s", self->folder, strerror(errno));
     RP_TRY(allow_broker_key(self->list, &key, err));
     rp_status status = RP_OK;
-    for (size_t i = 0; status == RP_OK && i < N_ROLES; i++)
-        status = make_key(self, roles[i], key.public_key, err);
+    for (size_t i = 0; status == RP_OK && i < N_ROLES; i++) {
+        char name[KEY_NAME];
+        status = make_key(self, &(struct wanted_key){roles[i], roles[i], false, key.public_key}, name, err);
+    }
     key_wipe(&key);
     return status;
 }
 
 void run_keys_close(struct run_keys *self)
 {
-    for (size_t i = 0; self->on && self->foreign && i < N_ROLES; i++) {
-        char path[1100];
+    DIR *folder = self->on && self->foreign ? opendir(self->folder) : NULL;
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[sizeof self->folder + sizeof entry->d_name + 1];
         struct key key;
-        if (key_read(run_keys_file(self, roles[i], path, sizeof path), &key, NULL) == RP_OK)
-            allow_remove(self->list, key.name, NULL);
+        snprintf(path, sizeof path, "%s/%s", self->folder, entry->d_name);
+        if (key_read(path, &key, NULL) != RP_OK)
+            continue;
+        allow_remove(self->list, key.name, NULL);
         key_wipe(&key);
         unlink(path);
     }
+    if (folder)
+        closedir(folder);
     self->on = false;
 }

@@ -1,9 +1,10 @@
-/* The keys of a run: made in the run's folder when its broker needs keys, one for each role, and named to the processes by a
- * variable of their environment. */
+/* The keys of a run: made in the run's folder when its broker needs keys, one for each role at home and one for each role of each
+ * host, and named to the processes by a variable of their environment. */
 #ifndef AGENT_LAUNCH_RUN_KEYS_H
 #define AGENT_LAUNCH_RUN_KEYS_H
 
 #include "agent/config/config.h"
+#include "proto/keys/allow.h"
 #include "replay/error.h"
 
 #define RUN_KEYS_FOLDER "keys"
@@ -11,7 +12,7 @@
 struct run_keys {
     bool on;
     bool foreign;      /* the list of keys is the user's: this run takes its keys off it at the end */
-    char folder[1024]; /* of the key files: actor.key, learner.key, admin.key */
+    char folder[1024]; /* of the key files: actor.key, learner.key, admin.key, HOST.actor.key */
     char list[1024];   /* folder of the broker's key and list of keys */
 };
 
@@ -19,6 +20,13 @@ struct run_keys {
  * nothing if the broker needs no keys. */
 rp_status run_keys_open(struct run_keys *self, const struct broker_config *broker, const char *run_folder,
                         const char *list, rp_error *err);
+/* Makes a host's key for a role, or finds it, and lets it in. RP_PERMISSION_DENIED: somebody has revoked it. */
+struct host_key {
+    char path[1100];
+    char name[KEY_NAME]; /* on the list */
+};
+rp_status run_keys_of_host(const struct run_keys *self, const char *host, const char *role, struct host_key *out,
+                           rp_error *err);
 /* The run has ended: its keys are of no use any more. */
 void run_keys_close(struct run_keys *self);
 /* Writes the path of a role's key file ("actor", "learner", "admin"); "" without keys. Gives out. */

@@ -127,7 +127,8 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
     site->in = false;
     if (self->phase >= PHASE_STOPPING)
         return;
-    run_say(self, LEVEL_WARN, "A0431", "%s is gone, and %s with it", host_pool_name(self->hosts.pool, index),
+    run_say(self, LEVEL_WARN, "A0431", "%s is %s, and %s with it", host_pool_name(self->hosts.pool, index),
+            host_pool_dropped(self->hosts.pool, index) ? "dropped, since its key was revoked" : "gone",
             processes(members_at(self, index), text, sizeof text));
     run_place_again(self, now_ns);
 }

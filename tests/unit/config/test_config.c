@@ -60,6 +60,27 @@ static void an_advertised_host_is_checked(void **state)
     }
 }
 
+/* A broker without keys that can be reached does not start, and says where. */
+static void the_open_endpoint_is_named(void **state)
+{
+    (void)state;
+    static const char *const open[] = {"service: tcp://*:1", "ingest: tcp://10.0.0.5:2", "events: tcp://0.0.0.0:3",
+                                       "http: 0.0.0.0:4", "shards: [tcp://10.0.0.6:7600, tcp://127.0.0.1:7610]"};
+    static const char *const named[] = {"service: tcp://*:1", "ingest: tcp://10.0.0.5:2", "events: tcp://0.0.0.0:3",
+                                        "http: 0.0.0.0:4", "shards: tcp://10.0.0.6:7600"};
+    struct broker_config config;
+    char problems[1000], text[200];
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        rp_error err = {0};
+        snprintf(text, sizeof text, "%s\ntables: [{name: a}]\n", open[i]);
+        if (!embed_read_config(text, &config, problems, sizeof problems))
+            fail_msg("%s", problems);
+        assert_int_equal(config_check_keys(&config, &err), RP_FAILED_PRECONDITION);
+        has_problem(err.text, named[i]);
+        schema_free(&broker_schema, &config);
+    }
+}
+
 static void endpoints_are_checked(void **state)
 {
     (void)state;
@@ -266,6 +287,7 @@ int main(void)
         cmocka_unit_test(defaults_are_those_of_the_reference),
         cmocka_unit_test(endpoints_are_checked),
         cmocka_unit_test(an_advertised_host_is_checked),
+        cmocka_unit_test(the_open_endpoint_is_named),
         cmocka_unit_test(units_are_understood),
         cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
         cmocka_unit_test(keys_are_checked_against_each_other),

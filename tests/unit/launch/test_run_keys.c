@@ -62,11 +62,40 @@ static void test_a_lost_file_gets_another_key(void **state)
     assert_memory_not_equal(first, second, KEY_BYTES);
 }
 
+/* Each host has a key of its own for each role; one that was revoked stays so until its file is removed. */
+static void test_keys_of_hosts(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"cpu1", "me@cpu1", "a-rack-with-a-name-that-is-much-too-long-for-keys.node-1",
+                                        "a-rack-with-a-name-that-is-much-too-long-for-keys.node-2"};
+    struct run_keys keys;
+    struct host_key key, again;
+    struct allow_list list;
+    rp_error err = {0};
+    assert_int_equal(run_keys_open(&keys, &curve, tempdir, "", &err), RP_OK);
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        assert_int_equal(run_keys_of_host(&keys, hosts[i], "actor", &key, &err), RP_OK);
+        assert_int_equal(run_keys_of_host(&keys, hosts[i], "learner", &again, &err), RP_OK);
+    }
+    assert_int_equal(allow_read(keys.list, &list, &err), RP_OK);
+    assert_int_equal(list.n, 3 + 8);
+    assert_int_equal(allow_find(&list, "cpu1.learner")->roles, KEY_LEARNER);
+    allow_free(&list);
+    assert_int_equal(run_keys_of_host(&keys, "cpu1", "actor", &key, &err), RP_OK);
+    assert_string_equal(key.name, "cpu1.actor");
+    assert_int_equal(allow_remove(keys.list, "cpu1.actor", &err), RP_OK);
+    assert_int_equal(run_keys_of_host(&keys, "cpu1", "actor", &again, &err), RP_PERMISSION_DENIED);
+    assert_int_equal(unlink(key.path), 0);
+    assert_int_equal(run_keys_of_host(&keys, "cpu1", "actor", &again, &err), RP_OK);
+    run_keys_close(&keys);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keys_are_used_again, tempdir_enter, tempdir_leave),
         cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_keys_of_hosts, tempdir_enter, tempdir_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
