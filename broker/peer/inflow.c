@@ -21,7 +21,7 @@
 
 /* By descriptor. Pages of descriptors that are not used take no memory. */
 static struct connection {
-    atomic_uint_fast64_t bytes;     /* since the last message that was reported; or more */
+    atomic_uint_fast64_t bytes;     /* since the last message that inflow_taken was called for */
     atomic_uint_fast64_t most;      /* 0: not counted */
     atomic_uint_fast64_t ask_above; /* bytes */
     atomic_int_fast64_t since_ns;   /* time of the first of these bytes */
@@ -152,8 +152,8 @@ void inflow_taken(int descriptor, uint64_t most)
         atomic_store_explicit(&at->most, most, memory_order_relaxed);
 }
 
-/* Sums up what connections have unfinished that have more than they would have without an attack. *oldest: the descriptor of
- * the one that is unfinished for longest. */
+/* Returns what connections have unfinished; those below their ask_above do not count. *oldest: the descriptor of the one whose
+ * message is unfinished for longest; -1: there is none. */
 static uint64_t sum_up(int *oldest)
 {
     uint64_t sum = 0;

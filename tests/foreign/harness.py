@@ -118,3 +118,28 @@ def eventually(condition, timeout=10.0, what="condition"):
             return value
         check(time.monotonic() < end, what, "did not come true within", timeout, "s")
         time.sleep(0.01)
+
+
+LARGE = """
+import sys, time, zmq
+kind, endpoint, mebibytes, *keys = sys.argv[1:]
+client = zmq.Context.instance().socket(getattr(zmq, kind))
+if keys:
+    client.curve_publickey, client.curve_secretkey, client.curve_serverkey = [key.encode() for key in keys]
+client.linger = client.sndhwm = 0
+client.connect(endpoint)
+for i in range(int(mebibytes)):
+    if kind == "SUB":
+        client.subscribe(b"%08d" % i + bytes(1 << 14))
+    else:
+        client.send(bytes(1 << 20), zmq.SNDMORE)
+if kind != "SUB":
+    client.send(b"")
+time.sleep(60)
+"""
+
+
+def send_large(kind, endpoint, mebibytes, *keys):
+    """Sends one message of so many parts, or subscribes to many things, in a process of its own, which the caller kills: libzmq
+    may abort a client whose connection ends within a message. It begins to send when it has the last part."""
+    return subprocess.Popen([sys.executable, "-c", LARGE, kind, endpoint, str(mebibytes), *keys], stderr=subprocess.DEVNULL)

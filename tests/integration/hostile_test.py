@@ -25,7 +25,7 @@ import blocks
 import lz4block
 from actor import Actor
 from generated import pb
-from harness import Broker, Runner, check, contains, equal, eventually
+from harness import Broker, Runner, check, contains, equal, eventually, send_large
 from learner import Learner
 from service import Service
 
@@ -431,16 +431,14 @@ def strangers_on_the_ports(world):
 @attack
 def messages_without_end(world):
     """Parts are collected before the broker sees them: what a connection may have unfinished is bounded without keys, too."""
-    before, part = world.memory(), bytes(1 << 20)
-    for kind, endpoint in ((zmq.PUSH, world.ingest_endpoint), (zmq.DEALER, world.service_endpoint)):
-        cut, client = world.broker.text().count("B0008"), zmq.Context.instance().socket(kind)
-        client.linger = client.sndhwm = 0
-        client.connect(endpoint)
-        for _ in range(300):
-            client.send(part, zmq.SNDMORE, copy=False)
-        client.send(b"")
-        eventually(lambda: world.broker.text().count("B0008") > cut, 20, "the connection is cut")
-        client.close()
+    before = world.memory()
+    for kind, endpoint in (("PUSH", world.ingest_endpoint), ("DEALER", world.service_endpoint)):
+        cut, client = world.broker.text().count("B0008"), send_large(kind, endpoint, 300)
+        try:
+            eventually(lambda: world.broker.text().count("B0008") > cut, 20, "the connection is cut")
+        finally:
+            client.kill()
+            client.wait()
     # One and a half times the 32 MiB in flight, a message, and what the allocator makes of it.
     check(world.memory() < before + ((53 + 150 * SANITIZED + 40) << 20), "memory", world.memory() - before)
 

@@ -15,7 +15,7 @@ import zmq
 
 from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, run, status, write
 from generated import pb
-from harness import Runner, check, contains, equal, eventually
+from harness import Runner, check, contains, equal, eventually, send_large
 
 test = Runner()
 HANDSHAKES = 2000 if SANITIZED else 10000
@@ -327,20 +327,8 @@ class Holder(Recorder):
             pass
 
 
-def send_large(context, key, endpoint, kind, mebibytes):
-    """Sends one message of many parts; or subscribes to that much. libzmq begins to send when it has the last part."""
-    client, part = context.socket(kind), bytes(1 << 20)
-    key.secure(client)
-    client.linger = client.sndhwm = 0
-    client.connect(endpoint)
-    for i in range(mebibytes):
-        if kind == zmq.SUB:
-            client.subscribe(b"%08d" % i + bytes(1 << 14))
-        else:
-            client.send(part, zmq.SNDMORE, copy=False)
-    if kind != zmq.SUB:
-        client.send(b"")
-    return client
+def send_as(key, kind, endpoint, mebibytes):
+    return send_large(kind, endpoint, mebibytes, *(k.decode() for k in (key.public, key.secret, key.brokers[0])))
 
 
 def resident(broker):
@@ -352,32 +340,33 @@ def resident(broker):
 def messages_without_end(world):
     """The broker's memory is bounded while it waits for the last part of a message, whoever sends it, and over all connections."""
     broker = KeyBroker("memory_limit: 64MiB\nmax_message_bytes: 16MiB\n")   # 8 MiB are for data in flight
+    clients = []
     bound, slack = 12 + 16 + 1 + 2 * 16 + 8 << 20, (256 if SANITIZED else 24) << 20
     try:
         start = resident(broker)
-        with zmq.Context() as context:
-            for role, name, kind in (("observer", "service", zmq.DEALER), ("observer", "ingest", zmq.PUSH),
-                                     ("actor", "ingest", zmq.PUSH), ("learner", "events", zmq.SUB)):
-                key, lines = broker.new("%s-%s" % (role, name), role), broker.text().count("connection ")
-                client = send_large(context, key, broker.endpoints[name], kind, 200)
-                eventually(lambda: broker.text().count("connection ") > lines, 20, "a connection that is cut or refused")
-                client.close()
-            equal(len(broker.lines("may not write")), 1)
-            check(resident(broker) < start + (32 << 20) + slack, "resident", resident(broker) - start)
-            # Each of them holds less than it may, all of them more.
-            port, key = int(broker.endpoints["ingest"].rsplit(":", 1)[1]), broker.new("many", "actor")
-            holders, clients, lines = [Holder(port, 24 << 20) for _ in range(6)], [], len(broker.lines("B0008"))
-            for holder in holders:
-                clients.append(send_large(context, key, "tcp://127.0.0.1:%d" % holder.port, zmq.PUSH, 40))
-                check(holder.held.acquire(timeout=30), "24 MiB")
-            eventually(lambda: len(broker.lines("B0008")) > lines, 10, "the oldest connection is cut")
-            check(resident(broker) < start + bound + slack, "resident", resident(broker) - start)
-            actor = broker.actor(key)
-            check(write(actor, count=10), "others go on")
-            actor.bye()
-            for each in (*clients, *(h.listener for h in holders)):
-                each.close()
+        for role, name, kind in (("observer", "service", "DEALER"), ("observer", "ingest", "PUSH"),
+                                 ("actor", "ingest", "PUSH"), ("learner", "events", "SUB")):
+            key, lines = broker.new("%s-%s" % (role, name), role), broker.text().count("connection ")
+            clients.append(send_as(key, kind, broker.endpoints[name], 200))
+            eventually(lambda: broker.text().count("connection ") > lines, 20, "a connection that is cut or refused")
+            clients[-1].kill()
+        check(broker.lines("may not write"), "refused in the handshake")
+        check(resident(broker) < start + (32 << 20) + slack, "resident", resident(broker) - start)
+        # Each of them holds less than it may, all of them more.
+        port, key = int(broker.endpoints["ingest"].rsplit(":", 1)[1]), broker.new("many", "actor")
+        holders, lines = [Holder(port, 24 << 20) for _ in range(4)], len(broker.lines("B0008"))
+        for holder in holders:
+            clients.append(send_as(key, "PUSH", "tcp://127.0.0.1:%d" % holder.port, 40))
+            check(holder.held.acquire(timeout=30), "24 MiB")
+        eventually(lambda: len(broker.lines("B0008")) > lines, 10, "the oldest connection is cut")
+        check(resident(broker) < start + bound + slack, "resident", resident(broker) - start)
+        actor = broker.actor(key)
+        check(write(actor, count=10), "others go on")
+        actor.bye()
     finally:
+        for client in clients:
+            client.kill()
+            client.wait()
         broker.remove()
 
 
