@@ -2,18 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <zmq.h>
 
 #include "broker/config/config.h"
+#include "broker/peer/imports.h"
 #include "broker/peer/inflow.h"
 #include "proto/base/log.h"
 #include "proto/base/open_files.h"
@@ -63,94 +60,22 @@ static int guarded_accept4(int socket, struct sockaddr *restrict address, sockle
     return -1;
 }
 
-static void *address_in(const struct dl_phdr_info *object, uintptr_t at)
+static void guard(void)
 {
-    return (void *)(at < object->dlpi_addr ? object->dlpi_addr + at : at);
-}
-
-/* Lets an entry of an object's table of imported functions point to guarded_accept4. */
-static void import_set(const struct dl_phdr_info *object, const ElfW(Rela) * entry)
-{
-    uintptr_t at = object->dlpi_addr + entry->r_offset, page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    bool constant = false; /* the loader has made it so */
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        constant |= part->p_type == PT_GNU_RELRO && entry->r_offset - part->p_vaddr < part->p_memsz;
-    }
-    void *start = (void *)(at & ~(page - 1));
-    if (constant && mprotect(start, page, PROT_READ | PROT_WRITE) != 0)
-        return;
-    __atomic_store_n((uintptr_t *)at, (uintptr_t)guarded_accept4, __ATOMIC_RELEASE);
-    if (constant)
-        mprotect(start, page, PROT_READ);
-}
-
-static void imports_set(const struct dl_phdr_info *object, const ElfW(Dyn) * at)
-{
-    const ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    const ElfW(Rela) * lists[2] = {NULL, NULL};
-    size_t bytes[2] = {0, 0};
-    for (; at->d_tag != DT_NULL; at++)
-        switch (at->d_tag) {
-        case DT_SYMTAB:
-            symbols = address_in(object, at->d_un.d_ptr);
-            break;
-        case DT_STRTAB:
-            names = address_in(object, at->d_un.d_ptr);
-            break;
-        case DT_JMPREL:
-            lists[0] = address_in(object, at->d_un.d_ptr);
-            break;
-        case DT_PLTRELSZ:
-            bytes[0] = at->d_un.d_val;
-            break;
-        case DT_RELA:
-            lists[1] = address_in(object, at->d_un.d_ptr);
-            break;
-        case DT_RELASZ:
-            bytes[1] = at->d_un.d_val;
-            break;
-        default:
-            break;
-        }
-    for (uint32_t k = 0; k < 2 && symbols && names; k++)
-        for (size_t i = 0; lists[k] && i < bytes[k] / sizeof(ElfW(Rela)); i++)
-            if (strcmp(names + symbols[ELF64_R_SYM(lists[k][i].r_info)].st_name, "accept4") == 0)
-                import_set(object, &lists[k][i]);
-}
-
-/* Of all objects in the process, finds the one with libzmq. */
-static int object_visit(struct dl_phdr_info *object, size_t size, void *ctx)
-{
-    (void)size;
-    (void)ctx;
-    bool found = false;
-    const ElfW(Dyn) *dynamic = NULL;
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        found |= part->p_type == PT_LOAD && (uintptr_t)zmq_bind - object->dlpi_addr - part->p_vaddr < part->p_memsz;
-        if (part->p_type == PT_DYNAMIC)
-            dynamic = (const void *)(object->dlpi_addr + part->p_vaddr);
-    }
-    if (found && dynamic)
-        imports_set(object, dynamic);
-    return found;
-}
-
-/* A definition of accept4 in a library would not reach libzmq where a program has loaded that library at run time, as Python
- * does, and would change the calls of the program itself. */
-static void guard_accept(void)
-{
+    const struct import imports[] = {
+        {"accept4", (void (*)(void))guarded_accept4},
+        {"listen", (void (*)(void))inflow_listen},
+        {"recv", (void (*)(void))inflow_recv},
+    };
     spare_open();
-    dl_iterate_phdr(object_visit, NULL);
+    imports_replace(imports, sizeof imports / sizeof imports[0]);
 }
 
 rp_status descriptors_init(const struct broker_config *config, rp_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct rlimit limit;
-    pthread_once(&once, guard_accept);
+    pthread_once(&once, guard);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return RP_OK;
     rlim_t before = limit.rlim_cur;

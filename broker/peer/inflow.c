@@ -26,6 +26,7 @@ static struct connection {
     atomic_uint_fast64_t ask_above; /* bytes */
     atomic_int_fast64_t since_ns;   /* time of the first of these bytes */
     atomic_uint_fast64_t cookie;    /* of the socket: another one may have got the descriptor */
+    const struct inflow_watch *_Atomic watch;
 } connections[CONNECTIONS_MOST];
 
 static atomic_int highest; /* descriptor */
@@ -77,14 +78,13 @@ void inflow_bind(struct inflow_bounds bounds)
     binding = bounds;
 }
 
-/* libzmq calls this definition instead of the C library's, in the thread that binds: it tells its listeners from those of
- * others. */
-__attribute__((visibility("default"))) int listen(int socket, int backlog)
+int inflow_listen(int socket, int backlog)
 {
     struct connection *at = find(socket);
     if (at) {
         atomic_store(&at->most, binding.first);
         atomic_store(&at->ask_above, binding.ask_above);
+        atomic_store(&at->watch, binding.watch);
     }
     return (int)syscall(SYS_listen, socket, backlog);
 }
@@ -96,6 +96,7 @@ void inflow_accepted(int listener, int descriptor)
         return;
     atomic_store(&at->bytes, 0);
     atomic_store(&at->ask_above, atomic_load(&from->ask_above));
+    atomic_store(&at->watch, atomic_load(&from->watch));
     atomic_store(&at->most, atomic_load(&from->most));
     atomic_store(&at->cookie, atomic_load(&at->most) ? cookie_of(descriptor) : 0);
     int most = atomic_load(&highest);
@@ -118,8 +119,18 @@ static void note_cut(int descriptor, uint64_t bytes)
     pthread_mutex_unlock(&cut.mutex);
 }
 
-/* The same for the bytes that arrive. To libzmq, a connection that sends too much looks like one that is lost. */
-__attribute__((visibility("default"))) ssize_t recv(int socket, void *data, size_t size, int flags)
+/* True if the descriptor is still that of the accepted connection; otherwise nothing is counted for it any more. */
+static bool is_same(int descriptor, struct connection *at)
+{
+    if (cookie_of(descriptor) == atomic_load(&at->cookie))
+        return true;
+    atomic_store(&at->most, 0);
+    atomic_store(&at->bytes, 0);
+    return false;
+}
+
+/* To libzmq, a connection that sends too much looks like one that is lost. */
+ssize_t inflow_recv(int socket, void *data, size_t size, int flags)
 {
     ssize_t n = syscall(SYS_recvfrom, socket, data, size, flags, NULL, NULL);
     struct connection *at = n > 0 ? find(socket) : NULL;
@@ -132,7 +143,7 @@ __attribute__((visibility("default"))) ssize_t recv(int socket, void *data, size
         atomic_store_explicit(&at->since_ns, now_ns(), memory_order_relaxed);
     if (bytes > atomic_load_explicit(&at->ask_above, memory_order_relaxed) && !inflow_wants())
         atomic_store_explicit(&inflow_asks, true, memory_order_relaxed);
-    if (bytes <= most)
+    if (bytes <= most || !is_same(socket, at))
         return n;
     if (most != CUT)
         note_cut(socket, bytes);
@@ -154,7 +165,7 @@ void inflow_taken(int descriptor, uint64_t most)
 
 /* Returns what connections have unfinished; those below their ask_above do not count. *oldest: the descriptor of the one whose
  * message is unfinished for longest; -1: there is none. */
-static uint64_t sum_up(int *oldest)
+static uint64_t sum_up(const struct inflow_watch *watch, int *oldest)
 {
     uint64_t sum = 0;
     *oldest = -1;
@@ -163,11 +174,8 @@ static uint64_t sum_up(int *oldest)
         uint64_t bytes = atomic_load_explicit(&at->bytes, memory_order_relaxed);
         if (bytes <= atomic_load_explicit(&at->ask_above, memory_order_relaxed))
             continue;
-        if (cookie_of(i) != atomic_load(&at->cookie)) { /* closed, and perhaps another file */
-            atomic_store(&at->most, 0);
-            atomic_store(&at->bytes, 0);
+        if (atomic_load(&at->watch) != watch || !is_same(i, at))
             continue;
-        }
         sum += bytes;
         if (*oldest < 0 || atomic_load(&at->since_ns) < atomic_load(&connections[*oldest].since_ns))
             *oldest = i;
@@ -190,13 +198,13 @@ static void log_cuts(struct inflow_watch *self, int64_t now)
 uint64_t inflow_check(struct inflow_watch *self, uint64_t most, int64_t now)
 {
     int oldest = -1;
-    uint64_t sum = inflow_wants() ? sum_up(&oldest) : 0;
+    uint64_t sum = inflow_wants() ? sum_up(self, &oldest) : 0;
     while (most && sum > most && oldest >= 0) {
         note_cut(oldest, atomic_load(&connections[oldest].bytes));
         atomic_store(&connections[oldest].most, CUT);
         atomic_store(&connections[oldest].bytes, 0);
         shutdown(oldest, SHUT_RDWR);
-        sum = sum_up(&oldest);
+        sum = sum_up(self, &oldest);
     }
     atomic_store_explicit(&inflow_asks, oldest >= 0, memory_order_relaxed);
     log_cuts(self, now);

@@ -5,23 +5,25 @@
  * unfinished message becomes too large; and the one that is unfinished for longest while all together hold too much. What
  * they held is freed. Clients reconnect.
  *
- * The count is taken in the recv of libzmq's I/O threads, which is only replaced in a program: an embedded broker has no such
- * bound. All functions but those of libzmq's threads belong to the core thread. */
+ * The count is taken in the recv of libzmq's I/O threads (imports.h). All other functions belong to the core thread. */
 #ifndef BROKER_INFLOW_H
 #define BROKER_INFLOW_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "proto/base/log.h"
 
 struct broker_config;
+struct inflow_watch;
 
 /* Bounds in bytes. */
 struct inflow_bounds {
-    uint64_t first;     /* of a connection that nobody knows yet; 0: no connection is counted */
-    uint64_t ask_above; /* beyond this the connection's next message has to be reported (inflow_taken) */
+    const struct inflow_watch *watch; /* whose connections these are: a process may have several brokers */
+    uint64_t first;                   /* of a connection that nobody knows yet; 0: no connection is counted */
+    uint64_t ask_above;               /* beyond this the connection's next message has to be reported (inflow_taken) */
 };
 
 /* Most unfinished bytes of a connection that may publish parameters or reduce, and of one that inserts. */
@@ -30,8 +32,10 @@ uint64_t inflow_most_inserts(const struct broker_config *config);
 
 /* The bounds of connections to endpoints that are bound from now on; zeros: they are not counted. */
 void inflow_bind(struct inflow_bounds bounds);
-/* Called for each accepted connection. */
+/* What libzmq calls for each accepted connection, and instead of listen and recv. */
 void inflow_accepted(int listener, int connection);
+int inflow_listen(int socket, int backlog);
+ssize_t inflow_recv(int socket, void *data, size_t size, int flags);
 
 extern atomic_bool inflow_asks;
 /* True if inflow_taken is to be called for messages. */

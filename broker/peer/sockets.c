@@ -84,9 +84,9 @@ static struct inflow_bounds socket_bounds(const struct peers *peers, void *socke
     const struct broker_config *config = peers->config;
     bool on = peers->identities.on, inserts = socket_type(socket) == ZMQ_PULL;
     if (socket_type(socket) == ZMQ_PUB)
-        return (struct inflow_bounds){EVENTS_BYTES, FEW_BYTES};
+        return (struct inflow_bounds){&peers->inflow, EVENTS_BYTES, FEW_BYTES};
     uint64_t most = inserts ? inflow_most_inserts(config) : on ? REQUESTS_BYTES : inflow_most_requests(config);
-    return (struct inflow_bounds){most, on ? FEW_BYTES : most / 2};
+    return (struct inflow_bounds){&peers->inflow, most, on ? FEW_BYTES : most / 2};
 }
 
 static rp_status socket_bind(const struct peers *peers, void *socket, const char *endpoint, char *bound, size_t size,
