@@ -195,7 +195,8 @@ static PyObject *sampler_stats(PyObject *object, PyObject *unused)
 static PyMethodDef methods[] = {
     {"take", sampler_next, METH_O, "take(timeout): the next batch."},
     {"stats", sampler_stats, METH_NOARGS, "A dict: requested, ready, batches, items, decode_ns."},
-    {"stop", sampler_stop, METH_NOARGS, "Requests nothing more. The iteration ends after the batches that were picked already."},
+    {"stop", sampler_stop, METH_NOARGS,
+     "Requests nothing more. The iteration ends after the batches that were picked already."},
     {"close", sampler_close, METH_NOARGS, "Stops sampling, and drops batches that were got ahead. Others stay valid."},
     {NULL, NULL, 0, NULL},
 };
