@@ -32,7 +32,7 @@ void broker_memory_settings(void)
 /* Returns the memory that the broker knows of. */
 static uint64_t counted_bytes(const struct broker *self)
 {
-    return store_reserved(&self->store) + self->params.bytes;
+    return store_memory(&self->store) + self->params.bytes;
 }
 
 static void every_second(struct timer *timer, void *ctx)
@@ -72,6 +72,7 @@ static void connect_rooms(struct broker *self, struct ducts *ducts)
 {
     const struct broker_config *config = self->config;
     peers_init(&self->peers, &self->loop, config, ducts);
+    self->peers.kept_replies.account = &self->store.overhead;
     self->tables = (struct tables){
         .loop = &self->loop,
         .store = &self->store,
@@ -173,7 +174,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
-    RP_TRY(store_init(&self->store, err));
+    RP_TRY(store_init(&self->store, (uint64_t)self->config->memory_limit, err));
     RP_TRY(tables_init(&self->tables, err));
     if (!self->peers.ducts)
         RP_TRY(identities_open(&self->peers, err));

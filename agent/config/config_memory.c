@@ -39,7 +39,8 @@ static double adder_item_bytes(const struct run_config *self, const rp_env_spec 
     double columns = 4.0 + sequence + log_prob;
     double chunk = sizeof(struct chunk) + columns * (sizeof(uint32_t) + sizeof(uint8_t)) + length * row;
     double chunks = ceil(spanned / length) + (length > 1.0 ? 1.0 : 0.0);
-    return ceil(chunk / GRAIN) * GRAIN * added / length + (chunks > 1.0 ? chunks * sizeof(void *) : 0.0);
+    return ceil(chunk / GRAIN) * GRAIN * added / length +
+           (chunks > 1.0 ? (double)store_block_bytes((uint64_t)chunks * sizeof(void *)) : 0.0);
 }
 
 static double item_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec)

@@ -189,14 +189,14 @@ static bool chunks_enter(struct table *table, const uint64_t *addresses, uint32_
 {
     for (uint32_t i = 0; i < n; i++) {
         struct chunk *chunk = (struct chunk *)(uintptr_t)addresses[i];
-        enum chunk_entered entered = chunk_enter(chunk, table->in.account);
+        enum chunk_entered entered = chunk_enter(table->store, chunk, table->in.account);
         if (entered == CHUNK_FIRST)
             table->bytes += chunk->bytes;
         if (entered != CHUNK_NO_MEMORY)
             continue;
         while (i-- > 0) {
             chunk = (struct chunk *)(uintptr_t)addresses[i];
-            if (chunk_leave(chunk, table->in.account))
+            if (chunk_leave(table->store, chunk, table->in.account))
                 table->bytes -= chunk->bytes;
         }
         return false;
@@ -229,7 +229,7 @@ static bool span_make(struct store *store, struct table *table, struct image_ite
     out->many = many;
     for (uint32_t i = 0; i < n; i++)
         out->many[i] = chunk_take(&from->many[i]);
-    store->outside += n * sizeof(*out->many);
+    store->outside += span_list_bytes(n);
     return true;
 }
 
@@ -291,6 +291,7 @@ static rp_status items_put(struct restoring *self, struct table *table, struct i
             __builtin_prefetch((const void *)(uintptr_t)from->items[slot + AHEAD].one, 1);
         }
         table->in.high = slot + 1;
+        table->store->overhead += table->in.arrays.slot_bytes;
         if (from->items[slot].n)
             RP_TRY(item_put(self, table, &from->items[slot], slot, err));
     }

@@ -49,7 +49,7 @@ static const struct schema_row rows[] = {
      "bind the core thread of each shard to a core of its own, where there are enough"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
-     "maximum memory for experience, stored and in flight"},
+     "maximum memory for experience: its data, items with their keys, sessions, and data in flight"},
     {"ingest_budget", SCHEMA_BYTES, ROOT(ingest_budget), "0", 0, 9e18, NULL, 0,
      "share of memory_limit for data in flight; 0: an eighth of it, at most 1GiB"},
     {"max_message_bytes", SCHEMA_BYTES, ROOT(max_message_bytes), "64MiB", 4 * KIB, 1024 * 1024 * KIB, NULL, 0,

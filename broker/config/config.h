@@ -162,10 +162,15 @@ void config_check_endpoint(const char *key, const char *endpoint, struct schema_
 /* Returns the bytes of an item by the table's signature. Each field counts once; "next_x" beside an "x" does not count, since it
  * is the "x" of another item. 0: unknown. */
 double config_item_bytes(const struct table_config *table);
-/* Returns the bytes of the full table if its items have item_bytes each. */
+/* Bytes of an item's record, and of its key if keys are consecutive. */
+#define CONFIG_RECORD_BYTES 64u
+#define CONFIG_KEY_BYTES 6u
+/* Returns the bytes that an item takes besides its data: record, key, and its slots in built-in selectors. */
+double config_item_overhead(const struct table_config *table);
+/* Returns the bytes of the full table if its items have item_bytes of data each; 0: at least, since that is not known. */
 double config_table_bytes(const struct table_config *table, double item_bytes);
-/* Reports tables that cannot reach their max_size, because memory_limit is too small for all tables. item_bytes: bytes per item
- * of each table, 0 if unknown; NULL: as the signatures say. prefix: put before keys in the report. */
+/* Reports tables that cannot reach their max_size, because memory_limit is too small for all tables. item_bytes: bytes of data per
+ * item of each table, 0 if unknown; NULL: as the signatures say. prefix: put before keys in the report. */
 void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
                          struct schema_report *report);
 

@@ -1,9 +1,11 @@
 /* Memory that full tables take, against memory_limit. At the limit a table evicts early, or lets its writers wait: such a table
  * is not the one that the user wrote down. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "broker/config/config.h"
+#include "broker/select/selector.h"
 #include "proto/base/dtype.h"
 
 /* "next_observation" beside an "observation" of the same kind is the observation of another item. */
@@ -35,24 +37,27 @@ double config_item_bytes(const struct table_config *table)
     return sum;
 }
 
-/* Most items that the table may hold: a queue is bounded by its size, too. */
-static double most_items(const struct table_config *table)
+/* Most items that the table may hold: a queue is bounded by its size, too, and max_bytes holds so many of item_bytes. */
+static double most_items(const struct table_config *table, double item_bytes)
 {
     bool queue = table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK;
-    double most = (double)table->max_size;
-    return queue && table->limiter.size > 0 && table->limiter.size < most ? table->limiter.size : most;
+    double most = (double)table->max_size, bytes = (double)table->max_bytes;
+    if (queue && table->limiter.size > 0 && table->limiter.size < most)
+        most = table->limiter.size;
+    return bytes > 0 && most * item_bytes > bytes ? floor(bytes / item_bytes) : most;
+}
+
+double config_item_overhead(const struct table_config *table)
+{
+    return (double)(CONFIG_RECORD_BYTES + CONFIG_KEY_BYTES + selector_slot_bytes(table->sampler.kind) +
+                    selector_slot_bytes(table->remover.kind));
 }
 
 double config_table_bytes(const struct table_config *table, double item_bytes)
 {
-    double bytes = most_items(table) * item_bytes;
-    return table->max_bytes > 0 && bytes > (double)table->max_bytes ? (double)table->max_bytes : bytes;
-}
-
-/* Bytes that the full table takes. If nothing is known about the items, max_bytes is what the user expects. */
-static double table_need(const struct table_config *table, double item_bytes)
-{
-    return item_bytes > 0 ? config_table_bytes(table, item_bytes) : (double)table->max_bytes;
+    if (table->max_bytes > 0 && item_bytes <= 0) /* that is what the user expects */
+        return (double)table->max_bytes;
+    return most_items(table, item_bytes) * (item_bytes + config_item_overhead(table));
 }
 
 static const char *format_size(char out[32], double bytes)
@@ -68,7 +73,7 @@ static const char *format_size(char out[32], double bytes)
 /* Bytes that tables need. */
 struct need {
     uint32_t index;     /* of the largest table, which is the one to change */
-    double item, table; /* of that table: bytes of an item, of the full table */
+    double item, table; /* of that table: bytes of an item's data, of the full table */
     double all;         /* of all tables */
 };
 
@@ -77,14 +82,18 @@ static void report_need(const struct broker_config *config, const struct need *n
 {
     uint32_t index = need->index;
     const struct table_config *table = (const struct table_config *)config->tables.data + index;
-    char path[64], each[32], own[32], sum[32], left[32], limit[32], with[64] = "", what[96] = "its max_bytes";
+    char path[64], each[32], own[32], sum[32], left[32], limit[32], with[64] = "", what[96] = "its max_bytes needs";
     snprintf(path, sizeof path, "%stables[%u].%s", prefix, index, table->max_bytes > 0 ? "max_bytes" : "max_size");
     if (need->item > 0)
-        snprintf(what, sizeof what, "%.0f items of %s", most_items(table), format_size(each, need->item));
+        snprintf(what, sizeof what, "%.0f items of %s and %.0fB of overhead need", most_items(table, need->item),
+                 format_size(each, need->item), config_item_overhead(table));
+    else if (table->max_bytes == 0)
+        snprintf(what, sizeof what, "%.0f items of %.0fB without any data need", most_items(table, 0.0),
+                 config_item_overhead(table));
     if (need->all > need->table)
         snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, need->all));
     schema_problem(report, path,
-                   "%s need %s%s, and tables may take %s: %smemory_limit %s less ingest_budget; "
+                   "%s %s%s, and tables may take %s: %smemory_limit %s less ingest_budget; "
                    "write %smax_bytes, a smaller max_size, or a higher memory_limit",
                    what, format_size(own, need->table), with,
                    format_size(left, (double)(config->memory_limit - config_ingest_budget(config))), prefix,
@@ -100,7 +109,7 @@ void config_check_memory(const struct broker_config *config, const double *item_
         return;
     for (uint32_t i = 0; i < config->tables.count; i++) {
         double item = item_bytes ? item_bytes[i] : config_item_bytes(&tables[i]);
-        double bytes = table_need(&tables[i], item);
+        double bytes = config_table_bytes(&tables[i], item);
         need.all += bytes;
         if (bytes > need.table) {
             need.index = i;

@@ -42,7 +42,7 @@ static void *create(const rp_option *options, uint32_t n_options, uint32_t capac
     struct diffusion *self = calloc(1, sizeof *self);
     if (self) {
         self->capacity = capacity;
-        self->by_step = keymap_new();
+        self->by_step = keymap_new(NULL);
         self->next = reserve_map(capacity * sizeof *self->next);
     }
     if (!self || !self->by_step || !self->next) {
@@ -101,7 +101,7 @@ static void on_delete(void *ctx, const rp_item_view *item)
 static void on_reset(void *ctx)
 {
     struct diffusion *self = ctx;
-    struct keymap *fresh = keymap_new();
+    struct keymap *fresh = keymap_new(NULL);
     if (!fresh)
         return; /* stale entries do no harm: slots are checked before use */
     keymap_destroy(&self->by_step);

@@ -43,13 +43,14 @@ struct snapshot_server {
 
 /* Bytes by owner. The items under `chunks` are parts of it. */
 struct snapshot_memory {
-    uint64_t chunks;                               /* chunks in memory, which memory_limit counts */
+    uint64_t counted;                              /* what memory_limit bounds */
+    uint64_t chunks;                               /* chunks in memory */
     uint64_t limit;                                /* memory_limit */
     uint64_t slabs_free;                           /* reserved for further small chunks */
     uint64_t sessions_kept;                        /* of chunks: kept for later items of open sessions */
     uint64_t params;                               /* parameter values */
     uint64_t kept_samples, kept_replies;           /* for retries */
-    uint64_t items;                                /* slots of items, as far as they were used */
+    uint64_t items;                                /* slots of items, as far as they were used, and keys */
     uint64_t unread;                               /* replies that clients have not read yet */
     uint64_t journal;                              /* records that are not written yet */
     uint64_t chunk_count, stored_bytes, raw_bytes; /* of chunks: number, data, and data before compression */

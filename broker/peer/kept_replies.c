@@ -14,6 +14,13 @@ static uint64_t name_of(uint64_t client, uint64_t id)
     return (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
 }
 
+static void count_bytes(struct kept_replies *self, uint64_t more, uint64_t less)
+{
+    self->bytes += more - less;
+    if (self->account)
+        *self->account += more - less;
+}
+
 static bool ring_reserve(struct kept_replies *self, enum kept_kind kind)
 {
     if (!self->rings[kind])
@@ -35,7 +42,7 @@ static void drop(struct kept_replies *self, struct kept_place *place)
     uint64_t name = name_of(reply->client, reply->id);
     if (idmap_get(&self->by_name, name) == place)
         idmap_remove(&self->by_name, name);
-    self->bytes -= reply->size;
+    count_bytes(self, 0, reply->size);
     free(reply->frame);
     *place = (struct kept_place){0};
 }
@@ -131,7 +138,7 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     struct kept_place *place = kind == KEPT_PERMITS ? permit_place(self, loop, reply->client) : other_place(self);
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
     *place = (struct kept_place){.reply = {reply->client, reply->id, copy, reply->size}};
-    self->bytes += reply->size;
+    count_bytes(self, reply->size, 0);
     if (!idmap_put(&self->by_name, name_of(reply->client, reply->id), place) ||
         (kind == KEPT_PERMITS && !link_newest(self, place)))
         drop(self, place);

@@ -40,7 +40,8 @@ enum kept_kind { KEPT_OTHERS, KEPT_PERMITS, KEPT_KINDS };
 struct kept_replies {
     struct kept_place *rings[KEPT_KINDS]; /* NULL until a reply is kept */
     uint32_t next[KEPT_KINDS];
-    uint64_t bytes; /* of the frames in the rings */
+    uint64_t bytes;    /* of the frames in the rings */
+    uint64_t *account; /* that counts them, too; NULL: none */
     struct idmap by_name;
     struct idmap clients; /* the oldest permit of each */
     uint8_t *spare[2];    /* KEPT_REPLY_BYTES each: a finished request is encoded and kept even when memory runs out */

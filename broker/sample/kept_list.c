@@ -33,6 +33,7 @@ void kept_list_add(struct kept_list *self, struct kept_client *client, struct ke
     if (sample->info.id > client->highest)
         client->highest = sample->info.id;
     self->bytes += sample->bytes;
+    self->samples->store->overhead += sample->own_bytes;
 }
 
 void kept_list_remove(struct kept_list *self, struct kept_sample *sample)
@@ -44,6 +45,7 @@ void kept_list_remove(struct kept_list *self, struct kept_sample *sample)
     *(sample->after ? &sample->after->before : &client->last) = sample->before;
     client->count--;
     self->bytes -= sample->bytes;
+    self->samples->store->overhead -= sample->own_bytes;
 }
 
 struct kept_sample *kept_list_find(const struct kept_client *client, uint64_t id)
@@ -222,6 +224,8 @@ void kept_list_fini(struct kept_list *self)
     for (uint32_t i = 0; i < 3; i++)
         for (struct kept_sample *sample = lists[i], *next; sample; sample = next) {
             next = sample->newer;
+            if (i == 0)
+                self->samples->store->overhead -= sample->own_bytes;
             picks_clear(&sample->picks, self->samples);
             sample_free(sample);
         }

@@ -29,6 +29,7 @@ struct kept_sample {
     struct kept_sample *older, *newer;
     struct kept_sample *before, *after;
     uint64_t bytes;
+    uint64_t own_bytes; /* of them: other than of chunks */
     struct picks picks; /* if info.holds */
     /* Otherwise: key[n], priority[n], probability[n], times_sampled[n]. */
     uint32_t n;

@@ -39,10 +39,10 @@ static bool block_fill(struct kept_sample *self, const struct picks *picks)
     return true;
 }
 
-/* Returns the bytes that picks keep from being freed. A chunk that neighbours share counts once. */
+/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. */
 static uint64_t held_bytes(const struct picks *picks)
 {
-    uint64_t bytes = sizeof(struct kept_sample) + (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8;
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < picks->n_refs; i++)
         if (i == 0 || picks->refs[i] != picks->refs[i - 1])
             bytes += chunk_cost(picks->refs[i]);
@@ -79,8 +79,10 @@ static bool make_room(struct kept_list *self, struct kept_client *client, uint64
 static struct kept_sample *keep(struct kept_list *self, struct kept_client *client, const struct kept_info *info,
                                 struct picks *picks, struct kept_sample **reserved)
 {
-    uint64_t bytes =
-        info->holds ? held_bytes(picks) : sizeof(struct kept_sample) + (uint64_t)picks->n * KEPT_ITEM_BYTES;
+    uint64_t own = info->holds ? (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
+                               : (uint64_t)picks->n * KEPT_ITEM_BYTES;
+    own += sizeof(struct kept_sample);
+    uint64_t bytes = own + (info->holds ? held_bytes(picks) : 0);
     if (!make_room(self, client, bytes)) {
         log_full(self, info, picks->n);
         return NULL;
@@ -101,6 +103,7 @@ static struct kept_sample *keep(struct kept_list *self, struct kept_client *clie
     }
     sample->info = *info;
     sample->bytes = bytes;
+    sample->own_bytes = own;
     kept_list_add(self, client, sample);
     return sample;
 }

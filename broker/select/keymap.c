@@ -54,9 +54,17 @@ struct keymap {
     uint64_t count;
     union line *free_lines;
     union line *segments;
-    size_t line_bytes;
+    size_t bytes;      /* of directories and segments */
+    uint64_t *account; /* that counts them, too; NULL: none */
     uint32_t most_moved;
 };
+
+static void count_bytes(struct keymap *self, size_t more, size_t less)
+{
+    self->bytes += more - less;
+    if (self->account)
+        *self->account += more - less;
+}
 
 /* ---- lines */
 
@@ -72,7 +80,7 @@ static bool segment_new(struct keymap *self)
     segment->segment.lines = lines;
     segment->segment.used = 1;
     self->segments = segment;
-    self->line_bytes += lines * sizeof *segment;
+    count_bytes(self, lines * sizeof *segment, 0);
     return true;
 }
 
@@ -139,15 +147,19 @@ static struct directory *directory_of(const struct keymap *self, uint64_t hash)
     return (struct directory *)(uintptr_t)(in_old ? &self->old : &self->now);
 }
 
-static bool directory_init(struct directory *dir, uint64_t cells)
+static bool directory_init(struct keymap *self, struct directory *dir, uint64_t cells)
 {
     *dir = (struct directory){.cells = reserve_map(cells * sizeof(struct entry)), .mask = cells - 1};
+    if (dir->cells)
+        count_bytes(self, cells * sizeof(struct entry), 0);
     return dir->cells;
 }
 
-static void directory_fini(struct directory *dir)
+static void directory_fini(struct keymap *self, struct directory *dir)
 {
-    reserve_unmap(dir->cells, (dir->mask + 1) * sizeof(struct entry));
+    size_t bytes = (dir->mask + 1) * sizeof(struct entry);
+    reserve_unmap(dir->cells, bytes);
+    count_bytes(self, 0, bytes);
     *dir = (struct directory){0};
 }
 
@@ -177,7 +189,7 @@ static void directory_free(const struct keymap *self, struct directory *dir, str
 static void start_moving(struct keymap *self)
 {
     struct directory larger;
-    if (!directory_init(&larger, 2 * (self->now.mask + 1)))
+    if (!directory_init(self, &larger, 2 * (self->now.mask + 1)))
         return;
     self->old = self->now;
     self->now = larger;
@@ -210,7 +222,7 @@ static void move_some(struct keymap *self)
     if (moves > self->most_moved)
         self->most_moved = moves;
     if (self->moved >= cells)
-        directory_fini(&self->old);
+        directory_fini(self, &self->old);
 }
 
 /* Makes room for one more block. False if there is no memory. */
@@ -226,10 +238,12 @@ static bool make_room(struct keymap *self)
 
 /* ---- public */
 
-struct keymap *keymap_new(void)
+struct keymap *keymap_new(uint64_t *account)
 {
     struct keymap *self = calloc(1, sizeof *self);
-    if (!self || !directory_init(&self->now, FIRST_CELLS)) {
+    if (self)
+        self->account = account;
+    if (!self || !directory_init(self, &self->now, FIRST_CELLS)) {
         free(self);
         return NULL;
     }
@@ -241,11 +255,12 @@ void keymap_destroy(struct keymap **self)
 {
     if (!*self)
         return;
-    directory_fini(&(*self)->now);
+    directory_fini(*self, &(*self)->now);
     if ((*self)->old.cells)
-        directory_fini(&(*self)->old);
+        directory_fini(*self, &(*self)->old);
     for (union line *segment = (*self)->segments; segment;) {
         union line *next = segment->segment.next;
+        count_bytes(*self, 0, segment->segment.lines * sizeof *segment);
         reserve_unmap(segment, segment->segment.lines * sizeof *segment);
         segment = next;
     }
@@ -362,8 +377,14 @@ uint64_t keymap_count(const struct keymap *self)
 
 size_t keymap_bytes(const struct keymap *self)
 {
-    uint64_t cells = self->now.mask + 1 + (self->old.cells ? self->old.mask + 1 : 0);
-    return sizeof *self + cells * sizeof(struct entry) + self->line_bytes;
+    return self->bytes;
+}
+
+bool keymap_is_full(const struct keymap *self)
+{
+    const union line *segment = self->segments; /* NULL: no two keys were neighbours so far */
+    bool lines = self->free_lines || !segment || segment->segment.used < segment->segment.lines;
+    return !lines || (!self->old.cells && self->now.count >= (self->now.mask + 1) / 2);
 }
 
 uint32_t keymap_most_moved(const struct keymap *self)

@@ -11,8 +11,9 @@
 
 struct keymap;
 
-/* NULL if there is no memory. */
-struct keymap *keymap_new(void);
+/* account: the map adds its bytes to it as it grows, and takes them off at its end; NULL: nobody counts. Returns NULL if there is
+ * no memory. */
+struct keymap *keymap_new(uint64_t *account);
 void keymap_destroy(struct keymap **self);
 
 /* Returns the slot of a key. KEYMAP_NONE: no such key. */
@@ -28,6 +29,8 @@ void keymap_prefetch(const struct keymap *self, uint64_t key);
 uint64_t keymap_count(const struct keymap *self);
 /* Bytes reserved; pages that were never touched are not in memory yet. */
 size_t keymap_bytes(const struct keymap *self);
+/* True if a further key may need more memory. */
+bool keymap_is_full(const struct keymap *self);
 /* The most directory entries that a single keymap_put has moved to a larger directory. */
 uint32_t keymap_most_moved(const struct keymap *self);
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "broker/store/reserve.h"
 #include "proto/base/error.h"
 
 static const rp_selector_ops *const builtin[] = {
@@ -22,6 +23,19 @@ const rp_selector_ops *selector_builtin(const char *name)
 const char *selector_builtin_name(uint32_t i)
 {
     return i < N_BUILTIN ? builtin[i]->name : NULL;
+}
+
+uint32_t selector_slot_bytes(const char *name)
+{
+    enum { SLOTS = 4096 };
+    const rp_selector_ops *ops = selector_builtin(name);
+    struct reserve_group group = {0};
+    reserve_group_begin(&group);
+    void *state = ops ? ops->create(NULL, 0, SLOTS, 0, NULL) : NULL;
+    reserve_group_end(SLOTS);
+    if (state)
+        ops->destroy(state);
+    return group.slot_bytes;
 }
 
 rp_status selector_check_plain(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,

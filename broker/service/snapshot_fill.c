@@ -70,9 +70,10 @@ static void fill_memory(struct snapshot *self, const struct service *service)
 {
     struct snapshot_memory *out = &self->memory;
     const struct store *store = service->store;
-    out->chunks = store_memory(store);
+    out->counted = store_memory(store);
+    out->chunks = store_chunk_memory(store);
     out->limit = (uint64_t)service->config->memory_limit;
-    out->slabs_free = store_reserved(store) - out->chunks;
+    out->slabs_free = slab_bytes(store->slabs)->reserved - slab_bytes(store->slabs)->used;
     out->sessions_kept = service->sessions->kept_bytes;
     out->params = service->params->bytes;
     out->kept_samples = service->samples->kept.bytes;
@@ -83,7 +84,7 @@ static void fill_memory(struct snapshot *self, const struct service *service)
     out->stored_bytes = store->bytes;
     out->raw_bytes = store->raw_bytes;
     for (uint32_t i = 0; i < service->tables->n; i++)
-        out->items += (uint64_t)service->tables->list[i].in.high * sizeof(struct item);
+        out->items += contents_memory(&service->tables->list[i].in);
 }
 
 static void fill_disk(struct snapshot *self, const struct service *service)

@@ -7,6 +7,8 @@
 #include "broker/session/flow.h"
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
+#include "broker/table/room.h"
+#include "proto/base/format.h"
 
 struct why {
     const struct service *service;
@@ -102,14 +104,16 @@ static bool add_transits(const struct why *self)
 static bool add_evicted(const struct why *self, const struct table *table)
 {
     char text[400];
+    format_buffer held;
     const struct table_stats *stats = &table->stats;
     if (!stats->evicted_for_memory)
         return true;
+    const struct table *holder = room_holder(table->tables);
     snprintf(text, sizeof text,
-             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld: raise "
-             "memory_limit, or lower max_size",
+             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and table "
+             "'%s' holds most, %s: raise memory_limit, or lower max_size",
              table->name, (unsigned long long)stats->evicted_for_memory, table->in.size,
-             (long long)table->config->max_size);
+             (long long)table->config->max_size, holder->name, format_bytes(held, room_held(holder)));
     return self->fn(self->ctx, &(struct why_line){.who = "broker",
                                                   .kind = "memory",
                                                   .table = table->name,

@@ -65,7 +65,7 @@ static uint64_t most_items(const struct flow *flow, uint32_t flows)
         most = least(most, rate / 10 ? rate / 10 : 1);
     if (self->items) {
         /* Cap the window so that one blocked table cannot consume the bytes that the session's other tables need. */
-        uint64_t mean = self->received_bytes / self->items + 1;
+        uint64_t mean = self->received_bytes / self->items + sizeof(struct pending_item);
         uint64_t share = self->window_bytes / (flows > 1 ? 2 * flows : 1) / mean;
         most = least(most, share ? share : 1);
     }

@@ -18,6 +18,7 @@ static bool queue_grow(struct flow *self)
         return false;
     for (uint32_t i = 0; i < self->count; i++)
         queue[i] = self->queue[(self->head + i) % self->capacity];
+    self->session->sessions->store->overhead += (capacity - self->capacity) * sizeof *queue;
     free(self->queue);
     self->queue = queue;
     self->capacity = capacity;
@@ -149,6 +150,7 @@ void flow_drop(struct flow *self)
             }
         }
     }
+    sessions->store->overhead -= self->capacity * sizeof *self->queue;
     self->queue = NULL;
     self->head = self->count = self->capacity = 0;
 }

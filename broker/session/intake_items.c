@@ -109,7 +109,7 @@ static rp_status span_many(struct intake *self, const struct layout *layout, uin
         chunk_hold(many[i]);
     span->many = many;
     span->n = n;
-    session->sessions->store->outside += n * sizeof(*many); /* until span_release */
+    session->sessions->store->outside += span_list_bytes(n); /* until span_release */
     return RP_OK;
 }
 

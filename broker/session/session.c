@@ -58,6 +58,12 @@ static void flows_free(struct session *self)
     free(self->flows);
 }
 
+/* Memory of a session without what it holds. */
+static uint64_t session_memory(const struct sessions *sessions)
+{
+    return sizeof(struct session) + sessions->tables->n * (sizeof(struct flow) + sizeof(struct flow *));
+}
+
 /* Makes a session that has no ordinal yet. No other session has the id. */
 static struct session *session_new(struct sessions *sessions, const uint8_t *id, const char *name,
                                    struct columns *columns, rp_error *err)
@@ -78,6 +84,7 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
             err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
         return NULL;
     }
+    sessions->store->overhead += session_memory(sessions);
     memcpy(self->id, id, sizeof self->id);
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);
     utf8_clean(self->name, strlen(self->name));
@@ -322,6 +329,7 @@ void session_close(struct session *self)
     free(self->refusals);
     free(self->layouts);
     columns_release(self->columns);
+    sessions->store->overhead -= session_memory(sessions);
     free(self);
 }
 

@@ -22,6 +22,7 @@ static bool ring_grow(struct session *self, uint64_t span)
         return false;
     for (uint64_t n = self->oldest_chunk; self->ring && n <= self->newest_chunk; n++)
         ring[n & (capacity - 1)] = self->ring[n & self->ring_mask];
+    self->sessions->store->overhead += (capacity - (self->ring ? self->ring_mask + 1 : 0)) * sizeof(*ring);
     free(self->ring);
     self->ring = ring;
     self->ring_mask = capacity - 1;
@@ -115,6 +116,7 @@ void session_drop_all_chunks(struct session *self)
         while (ring_drop_some(&now)) {
         }
     }
+    sessions->store->overhead -= ((uint64_t)self->ring_mask + 1) * sizeof(*self->ring);
     self->ring = NULL;
     self->ring_mask = 0;
     sessions->kept_bytes -= self->chunk_bytes;

@@ -34,7 +34,7 @@ static size_t phase_of(const char *memory)
 
 /* Maps two huge pages more than needed and unmaps what lies outside the aligned part. The first huge page is left to small
  * pages, which is all that a small table ever touches. */
-static void *map_huge(size_t bytes)
+static void *map_huge(size_t bytes, bool sparing)
 {
     size_t whole = round_up(bytes) + HUGE_BYTES;
     char *memory = map_pages(whole + HUGE_BYTES);
@@ -46,7 +46,9 @@ static void *map_huge(size_t bytes)
     if (HUGE_BYTES - before)
         munmap(memory + before + whole, HUGE_BYTES - before);
     memory += before;
-    madvise(memory + HUGE_BYTES, whole - HUGE_BYTES, MADV_HUGEPAGE);
+    madvise(memory, sparing ? whole : HUGE_BYTES, MADV_NOHUGEPAGE);
+    if (!sparing)
+        madvise(memory + HUGE_BYTES, whole - HUGE_BYTES, MADV_HUGEPAGE);
     return memory + phase_of(memory);
 }
 
@@ -56,9 +58,11 @@ void *reserve_map(size_t bytes)
 {
     if (bytes > SIZE_MAX - 4 * HUGE_BYTES)
         return NULL;
-    void *memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes);
     struct reserve_group *group = open_group;
-    if (memory && bytes >= HUGE_BYTES && group && group->n < RESERVE_GROUP_MAPS) {
+    void *memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
+    if (group)
+        group->bytes += bytes;
+    if (memory && bytes >= HUGE_BYTES && group && !group->sparing && group->n < RESERVE_GROUP_MAPS) {
         group->maps[group->n].memory = memory;
         group->maps[group->n++].bytes = bytes;
     }
@@ -67,12 +71,12 @@ void *reserve_map(size_t bytes)
 
 void reserve_group_begin(struct reserve_group *group)
 {
-    *group = (struct reserve_group){.n = 0};
     open_group = group;
 }
 
-void reserve_group_end(void)
+void reserve_group_end(uint32_t capacity)
 {
+    open_group->slot_bytes = (uint32_t)((open_group->bytes + capacity - 1) / capacity);
     open_group = NULL;
 }
 

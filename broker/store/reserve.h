@@ -3,6 +3,7 @@
 #ifndef BROKER_RESERVE_H
 #define BROKER_RESERVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,10 +21,13 @@ struct reserve_group {
         size_t bytes, prefaulted; /* bytes from the start */
     } maps[RESERVE_GROUP_MAPS];
     uint32_t n;
+    bool sparing; /* small pages, and none ahead: a huge page of each array would be much of the memory that there is */
+    size_t bytes; /* of all arrays */
+    uint32_t slot_bytes; /* that a used slot takes in all arrays */
 };
-/* Memory that this thread maps between begin and end belongs to the group. */
+/* Memory that this thread maps between begin and end belongs to the group. A group that was ended may be begun again. */
 void reserve_group_begin(struct reserve_group *group);
-void reserve_group_end(void);
+void reserve_group_end(uint32_t capacity);
 /* `used` of `capacity` slots are in use, and more will be: prefaults the pages of the next slots. */
 void reserve_group_ahead(struct reserve_group *group, uint32_t used, uint32_t capacity);
 

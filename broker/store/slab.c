@@ -1,7 +1,6 @@
 #include "broker/store/slab.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -26,6 +25,7 @@ struct slab {
     uint32_t class;
     uint32_t used;
     uint32_t untouched; /* offset of the first place that was never used */
+    uint32_t part; /* bytes of the slab that each object takes: with its share of the head and of the rest at the end */
     bool listed;
 };
 
@@ -37,12 +37,13 @@ struct region {
 };
 
 struct slab_heap {
+    struct slab_bytes bytes; /* first */
+    bool ahead;
     struct slab *room[CLASSES];
     struct slab *spare;
     uint32_t n_spare;
     struct region *regions;
     uint32_t n_regions;
-    size_t reserved, used;
 };
 
 _Static_assert(sizeof(struct slab) <= 64, "the slab header is one line");
@@ -89,7 +90,7 @@ static void list_drop(struct slab **list, struct slab *slab)
 /* A growing heap takes regions that were prefaulted. */
 static uint8_t *region_memory(const struct slab_heap *self)
 {
-    uint8_t *memory = self->n_regions >= GROWING_REGIONS ? prefault_region() : NULL;
+    uint8_t *memory = self->ahead && self->n_regions >= GROWING_REGIONS ? prefault_region() : NULL;
     return memory ? memory : prefault_region_map();
 }
 
@@ -156,7 +157,8 @@ static struct slab *slab_new(struct slab_heap *self, uint32_t class)
     slab->class = class;
     slab->used = 0;
     slab->untouched = 64;
-    self->reserved += SLAB_BYTES;
+    slab->part = SLAB_BYTES / ((SLAB_BYTES - 64) / slab->object_bytes);
+    self->bytes.reserved += SLAB_BYTES;
     list_push(&self->room[class], slab);
     return slab;
 }
@@ -165,7 +167,7 @@ static void slab_retire(struct slab_heap *self, struct slab *slab)
 {
     if (slab->listed)
         list_drop(&self->room[slab->class], slab);
-    self->reserved -= SLAB_BYTES;
+    self->bytes.reserved -= SLAB_BYTES;
     list_push(&self->spare, slab);
     self->n_spare++;
     struct region *region = slab->region;
@@ -174,9 +176,12 @@ static void slab_retire(struct slab_heap *self, struct slab *slab)
         region_drop(self, region);
 }
 
-struct slab_heap *slab_heap_new(void)
+struct slab_heap *slab_heap_new(bool ahead)
 {
-    return calloc(1, sizeof(struct slab_heap));
+    struct slab_heap *self = calloc(1, sizeof *self);
+    if (self)
+        self->ahead = ahead;
+    return self;
 }
 
 void slab_heap_destroy(struct slab_heap **self)
@@ -208,10 +213,16 @@ void *slab_alloc(struct slab_heap *self, size_t size)
         slab->untouched += slab->object_bytes;
     }
     slab->used++;
-    self->used += slab->object_bytes;
+    self->bytes.used += slab->part;
     if (!slab->free && slab->untouched + slab->object_bytes > SLAB_BYTES)
         list_drop(&self->room[class], slab);
     return object;
+}
+
+uint32_t slab_fill(const void *object)
+{
+    const struct slab *slab = (const struct slab *)((uintptr_t)object & ~(uintptr_t)(SLAB_BYTES - 1));
+    return slab->used * slab->part;
 }
 
 void slab_free(struct slab_heap *self, void *object)
@@ -220,19 +231,9 @@ void slab_free(struct slab_heap *self, void *object)
     *(void **)object = slab->free;
     slab->free = object;
     slab->used--;
-    self->used -= slab->object_bytes;
+    self->bytes.used -= slab->part;
     if (slab->used == 0)
         slab_retire(self, slab);
     else if (!slab->listed)
         list_push(&self->room[slab->class], slab);
-}
-
-size_t slab_used(const struct slab_heap *self)
-{
-    return self->used;
-}
-
-size_t slab_reserved(const struct slab_heap *self)
-{
-    return self->reserved;
 }

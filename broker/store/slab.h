@@ -4,6 +4,7 @@
 #ifndef BROKER_SLAB_H
 #define BROKER_SLAB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,14 +12,25 @@
 
 struct slab_heap;
 
-struct slab_heap *slab_heap_new(void);
+/* The head of a slab_heap. */
+struct slab_bytes {
+    size_t used;     /* of objects: each takes its part of its slab */
+    size_t reserved; /* of slabs with objects, their free places included */
+};
+
+/* ahead: regions are prefaulted while the heap grows. NULL: no memory. */
+struct slab_heap *slab_heap_new(bool ahead);
 void slab_heap_destroy(struct slab_heap **self);
 /* size <= SLAB_MAX_BYTES. The result is 16-byte aligned. NULL: no memory. */
 void *slab_alloc(struct slab_heap *self, size_t size);
 void slab_free(struct slab_heap *self, void *object);
-/* Bytes of the objects in use, each rounded up to its class. */
-size_t slab_used(const struct slab_heap *self);
-/* Bytes of slabs in use, their free places included. */
-size_t slab_reserved(const struct slab_heap *self);
+
+/* Returns how full the slab of an object is, from 0 to 65536. */
+uint32_t slab_fill(const void *object);
+
+static inline const struct slab_bytes *slab_bytes(const struct slab_heap *self)
+{
+    return (const struct slab_bytes *)(const void *)self;
+}
 
 #endif

@@ -32,10 +32,14 @@ static struct chunk_split *split(struct chunk *chunk)
     return (struct chunk_split *)((at + 7) & ~(uintptr_t)7);
 }
 
-rp_status store_init(struct store *self, rp_error *err)
+/* With less memory than this, pages that are touched ahead (some 40 MB) would be a notable part of it. */
+#define SPARING_BELOW (UINT64_C(512) << 20)
+
+rp_status store_init(struct store *self, uint64_t memory_limit, rp_error *err)
 {
     memset(self, 0, sizeof *self);
-    self->slabs = slab_heap_new();
+    self->sparing = memory_limit < SPARING_BELOW;
+    self->slabs = slab_heap_new(!self->sparing);
     return self->slabs ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the chunk store");
 }
 
@@ -269,7 +273,7 @@ void store_release(struct store *self, struct chunk *chunk)
         store_free(self, chunk);
 }
 
-enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table)
+enum chunk_entered chunk_enter(struct store *self, struct chunk *chunk, uint32_t table)
 {
     if (chunk->home_refs == 0 || chunk->home == table) {
         /* A share of the same table may exist since another table was at home. */
@@ -293,6 +297,7 @@ enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table)
         return CHUNK_NO_MEMORY;
     *share = (struct chunk_share){chunk->shares, table, 1};
     chunk->shares = share;
+    self->outside += store_block_bytes(sizeof *share);
     return CHUNK_FIRST;
 }
 
@@ -306,7 +311,7 @@ bool chunk_is_in(const struct chunk *chunk, uint32_t table)
     return share != NULL;
 }
 
-bool chunk_leave(struct chunk *chunk, uint32_t table)
+bool chunk_leave(struct store *self, struct chunk *chunk, uint32_t table)
 {
     for (struct chunk_share **at = &chunk->shares; *at; at = &(*at)->next)
         if ((*at)->table == table) {
@@ -315,6 +320,7 @@ bool chunk_leave(struct chunk *chunk, uint32_t table)
             struct chunk_share *gone = *at;
             *at = gone->next;
             free(gone);
+            self->outside -= store_block_bytes(sizeof *gone);
             return true;
         }
     return --chunk->home_refs == 0;

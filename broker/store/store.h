@@ -25,6 +25,9 @@
 /* Data smaller than this is not worth an object of its own: it stays in memory with its header. */
 #define STORE_SPLIT_BYTES 64u
 
+/* Free places in slabs that never count: a few slabs of each size. */
+#define STORE_FREE_BYTES (4u << 20)
+
 /* CHUNK_SPLIT: the data is an object of its own, and may be on disk only. */
 enum chunk_kind { CHUNK_SLAB, CHUNK_HEAP, CHUNK_KEPT, CHUNK_SPLIT };
 /* Where the data of a split chunk is. */
@@ -69,12 +72,14 @@ struct store {
     uint64_t bytes;       /* stored data */
     uint64_t raw_bytes;   /* the same, uncompressed */
     uint64_t outside;     /* memory outside the slabs: kept messages, large copies, the chunk lists of items */
+    uint64_t overhead;    /* memory of what grows with items besides chunks: slots, keys, sessions, kept replies */
+    bool sparing;         /* memory_limit is small: no memory is touched ahead of its use */
     bool split;           /* data may go to disk: new chunks are split chunks */
     uint64_t split_bytes; /* data of split chunks that is in memory */
     uint64_t spilled_chunks, spilled_bytes; /* chunks whose data is on disk only */
 };
 
-rp_status store_init(struct store *self, rp_error *err);
+rp_status store_init(struct store *self, uint64_t memory_limit, rp_error *err);
 void store_fini(struct store *self);
 
 /* Bytes that a chunk takes. Block tables count, or chunks without data would cost nothing. */
@@ -118,19 +123,33 @@ void store_release(struct store *self, struct chunk *chunk);
 /* An item of a table begins (ceases) to use the chunk. CHUNK_FIRST (true) if it is the first (last) item of that table: the
  * table's bytes then change by chunk->bytes. refs does not change. */
 enum chunk_entered { CHUNK_NO_MEMORY = -1, CHUNK_AGAIN, CHUNK_FIRST };
-enum chunk_entered chunk_enter(struct chunk *chunk, uint32_t table);
-bool chunk_leave(struct chunk *chunk, uint32_t table);
+enum chunk_entered chunk_enter(struct store *self, struct chunk *chunk, uint32_t table);
+bool chunk_leave(struct store *self, struct chunk *chunk, uint32_t table);
 bool chunk_is_in(const struct chunk *chunk, uint32_t table);
 
-/* Memory that chunks take, which memory_limit counts. Free places in slabs do not count, since the next chunk of that size
- * gets them; store_reserved includes them. */
+/* Returns the bytes of a block of malloc: it has a head of 8 bytes, and is 32 bytes or a multiple of 16. */
+static inline uint64_t store_block_bytes(uint64_t bytes)
+{
+    return bytes <= 24 ? 32 : (bytes + 8 + 15) & ~UINT64_C(15);
+}
+
+/* Memory that chunks take. Evicting an item lowers it, if the item is the last that uses its chunks. */
+static inline uint64_t store_chunk_memory(const struct store *self)
+{
+    return slab_bytes(self->slabs)->used + self->outside;
+}
+/* Free places in slabs that count as memory. The next chunk of their size gets a free place; but where sizes change, slabs stay
+ * until their last old chunk goes. So more than an eighth counts. */
+static inline uint64_t store_waste(const struct store *self)
+{
+    const struct slab_bytes *slabs = slab_bytes(self->slabs);
+    uint64_t most = slabs->used + slabs->reserved / 8 + STORE_FREE_BYTES;
+    return slabs->reserved > most ? slabs->reserved - most : 0;
+}
+/* All memory that is accounted for: memory_limit bounds it. */
 static inline uint64_t store_memory(const struct store *self)
 {
-    return slab_used(self->slabs) + self->outside;
-}
-static inline uint64_t store_reserved(const struct store *self)
-{
-    return slab_reserved(self->slabs) + self->outside;
+    return store_chunk_memory(self) + store_waste(self) + self->overhead;
 }
 
 #endif

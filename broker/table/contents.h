@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "broker/config/config.h"
 #include "broker/select/keymap.h"
 #include "broker/store/reserve.h"
 #include "broker/table/episodes.h"
@@ -13,7 +14,7 @@
 
 struct table;
 
-/* 64 bytes: the memory that an item takes, besides its chunks and selector entries. */
+/* What a table knows of an item. */
 struct item {
     uint64_t key;
     double priority;
@@ -23,6 +24,8 @@ struct item {
     uint32_t times_sampled;
     uint32_t stamp; /* of the distinct batch that last picked it; in a free slot: the next free slot */
 };
+
+_Static_assert(sizeof(struct item) == CONFIG_RECORD_BYTES, "what --check expects");
 
 /* Insert times are strictly increasing, so the insert time of the newest item may be a little in the future. */
 static inline int64_t item_age(const struct item *self, int64_t now_ns)
@@ -39,7 +42,7 @@ struct contents {
     uint32_t size;
     struct keymap *keys;
     void *sampler, *remover;
-    struct reserve_group arrays; /* of items and selectors */
+    struct reserve_group arrays; /* of items, selectors and marks; at first also of extensions */
     struct marks *marks;         /* NULL: no checkpoints are made */
     uint32_t account; /* number under which chunks count these items: old contents are freed while new ones fill */
     struct episodes episodes;
@@ -48,6 +51,17 @@ struct contents {
 struct contents_seeds {
     uint64_t sampler, remover;
 };
+
+/* Memory of used slots and of keys, which the store counts as overhead. */
+uint64_t contents_memory(const struct contents *self);
+/* True if a further item may need more of that memory. */
+static inline bool contents_are_full(const struct contents *self)
+{
+    return self->free == NO_SLOT || keymap_is_full(self->keys) || keymap_is_full(self->episodes.items);
+}
+
+/* The slots will soon be free, and count no longer: new contents can fill at once. */
+void contents_uncount_slots(struct contents *self, struct store *store);
 
 /* Makes empty contents for the table. */
 rp_status contents_init(struct contents *self, struct table *table, struct contents_seeds seeds, rp_error *err);

@@ -1,8 +1,8 @@
 #include "broker/table/episodes.h"
 
-bool episodes_init(struct episodes *self)
+bool episodes_init(struct episodes *self, uint64_t *account)
 {
-    *self = (struct episodes){.items = keymap_new()};
+    *self = (struct episodes){.items = keymap_new(account)};
     return self->items != NULL;
 }
 

@@ -24,8 +24,8 @@ struct episodes {
     struct episode_items open[1u << EPISODES_OPEN_BITS];
 };
 
-/* False: no memory. */
-bool episodes_init(struct episodes *self);
+/* account: as for keymap_new. False: no memory. */
+bool episodes_init(struct episodes *self, uint64_t *account);
 void episodes_fini(struct episodes *self);
 /* Puts the count that is open back into the map and opens another one in its place. Without memory the old count is lost, and
  * the episode counts as gone. */

@@ -9,7 +9,7 @@ void span_release(struct span *self, struct store *store, struct layouts *layout
     for (uint32_t i = 0; i < self->n; i++)
         store_release(store, chunks[i]);
     if (self->n > 1) {
-        store->outside -= self->n * sizeof(*self->many);
+        store->outside -= span_list_bytes(self->n);
         free(self->many);
     }
     if (self->n)
@@ -25,7 +25,7 @@ bool span_copy(const struct span *from, struct span *to, struct store *store, st
         if (!to->many)
             return false;
         memcpy(to->many, from->many, from->n * sizeof(*to->many));
-        store->outside += from->n * sizeof(*to->many);
+        store->outside += span_list_bytes(from->n);
     }
     struct chunk *const *chunks = span_chunks(to);
     for (uint32_t i = 0; i < to->n; i++)

@@ -23,6 +23,11 @@ static inline struct chunk *const *span_chunks(const struct span *self)
 {
     return self->n > 1 ? (struct chunk *const *)self->many : &self->one;
 }
+/* Bytes of the array, which the store counts outside of its slabs. */
+static inline uint64_t span_list_bytes(uint32_t n)
+{
+    return store_block_bytes(n * sizeof(struct chunk *));
+}
 /* Releases all chunks, the array, and the layout. */
 void span_release(struct span *self, struct store *store, struct layouts *layouts);
 /* Makes `to` a second span over the same chunks and the same layout. False: no memory, and nothing has changed. */

@@ -12,7 +12,7 @@ void table_release_item(struct table *self, const struct contents *in, struct it
 {
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < item->span.n; i++)
-        if (chunk_leave(chunks[i], in->account) && in == &self->in)
+        if (chunk_leave(self->store, chunks[i], in->account) && in == &self->in)
             self->bytes -= chunks[i]->bytes;
     ordinals_leave(&self->tables->ordinals, item->key);
     span_release(&item->span, self->store, self->layouts);
@@ -95,14 +95,39 @@ void table_remove(struct table *self, uint32_t slot)
     EFFECT(self->loop, remove, self, slot);
 }
 
+static void evict(struct table *self, uint32_t slot)
+{
+    table_remove(self, slot);
+    self->stats.evicted++;
+}
+
 bool table_evict(struct table *self)
 {
     uint32_t slot;
     double probability;
     if (self->in.size == 0 || self->remover_ops->pick(self->in.remover, 1, &slot, &probability) != 1)
         return false;
-    table_remove(self, slot);
-    self->stats.evicted++;
+    evict(self, slot);
+    return true;
+}
+
+/* Picks of which one is evicted. */
+#define SPARSE_PICKS 16u
+
+bool table_evict_sparse(struct table *self)
+{
+    uint32_t slots[SPARSE_PICKS], best = 0, least = UINT32_MAX;
+    double probabilities[SPARSE_PICKS];
+    if (self->in.size == 0 ||
+        self->remover_ops->pick(self->in.remover, SPARSE_PICKS, slots, probabilities) != SPARSE_PICKS)
+        return false;
+    for (uint32_t i = 0; i < SPARSE_PICKS; i++) {
+        const struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
+        uint32_t fill = chunk->kind == CHUNK_SLAB ? slab_fill(chunk) : UINT32_MAX;
+        best = fill < least ? i : best;
+        least = fill < least ? fill : least;
+    }
+    evict(self, slots[best]);
     return true;
 }
 
@@ -118,11 +143,13 @@ static bool too_much(const struct table *self)
 /* Slots after which a growing table has its next slots prefaulted; a table counts as growing from the second time on. */
 #define LOOK_AHEAD 8192u
 
-static uint32_t slot_take(struct contents *in, uint32_t capacity)
+static uint32_t slot_take(struct table *self)
 {
+    struct contents *in = &self->in;
     if (in->free == NO_SLOT) {
         if (in->high % LOOK_AHEAD == 0 && in->high > LOOK_AHEAD)
-            reserve_group_ahead(&in->arrays, in->high, capacity);
+            reserve_group_ahead(&in->arrays, in->high, self->capacity);
+        self->store->overhead += in->arrays.slot_bytes;
         return in->high++;
     }
     uint32_t slot = in->free;
@@ -135,13 +162,13 @@ static bool span_enter(struct table *self, const struct span *span)
 {
     struct chunk *const *chunks = span_chunks(span);
     for (uint32_t i = 0; i < span->n; i++) {
-        enum chunk_entered entered = chunk_enter(chunks[i], self->in.account);
+        enum chunk_entered entered = chunk_enter(self->store, chunks[i], self->in.account);
         if (entered == CHUNK_FIRST)
             self->bytes += chunks[i]->bytes;
         if (entered != CHUNK_NO_MEMORY)
             continue;
         while (i-- > 0)
-            if (chunk_leave(chunks[i], self->in.account))
+            if (chunk_leave(self->store, chunks[i], self->in.account))
                 self->bytes -= chunks[i]->bytes;
         return false;
     }
@@ -151,7 +178,7 @@ static bool span_enter(struct table *self, const struct span *span)
 /* Takes a slot for an item, and enters its key and its chunks. An error: nothing has changed. */
 static rp_status slot_claim(struct table *self, const struct arrival *arrival, uint32_t *out, rp_error *err)
 {
-    uint32_t slot = *out = slot_take(&self->in, self->capacity);
+    uint32_t slot = *out = slot_take(self);
     if (!keymap_put(self->in.keys, arrival->key, slot)) {
         slot_give_back(&self->in, slot);
         if (keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
@@ -184,7 +211,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
 {
     const struct tables *tables = self->tables;
     struct loop *loop = self->loop;
-    if (__builtin_expect(store_memory(self->store) > tables->storage_budget || tables->disk.ctx, 0) &&
+    if (__builtin_expect(room_is_short(tables) || tables->disk.ctx, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(room_make(self, err));
     struct effects *effects = loop->effects;

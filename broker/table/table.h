@@ -125,6 +125,8 @@ void table_remove(struct table *self, uint32_t slot);
 void table_release_item(struct table *self, const struct contents *in, struct item *item);
 /* Removes the item that the remover picks. False: the table is empty. */
 bool table_evict(struct table *self);
+/* The same; of several picks of the remover the item whose first chunk lies in the emptiest slab goes. */
+bool table_evict_sparse(struct table *self);
 /* Both set a priority that has been checked. table_set_priority runs no hooks and does not count as an update. */
 void table_set_priority(struct table *self, uint32_t slot, double priority);
 void table_update(struct table *self, uint32_t slot, double priority);

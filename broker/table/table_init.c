@@ -95,7 +95,10 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     RP_TRY(signature_init(self, err));
     RP_TRY(table_set_metadata(self, config->metadata ? config->metadata : "", err));
     RP_TRY(contents_init(&self->in, self, (struct contents_seeds){self->seed, self->seed ^ 1}, err));
-    RP_TRY(extensions_init(self, err));
+    reserve_group_begin(&self->in.arrays);
+    rp_status status = extensions_init(self, err);
+    reserve_group_end(capacity);
+    RP_TRY(status);
     self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
     return RP_OK;
 }

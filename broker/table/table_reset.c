@@ -60,6 +60,7 @@ rp_status table_reset(struct table *self, rp_error *err)
         return status;
     }
     *old = (struct old_contents){.chore = {.step = old_contents_step}, .table = self, .in = self->in};
+    contents_uncount_slots(&old->in, self->store);
     self->in = fresh;
     self->bytes = 0;
     self->resets++;

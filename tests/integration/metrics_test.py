@@ -157,7 +157,7 @@ def figures_are_those_of_replay_ctl():
         for name, key in (("cursor", "cursor"), ("samples_per_insert", "samples_per_insert"), ("min_items", "min_size")):
             equal(metrics.get("replay_limiter_" + name, table="replay"), table["limiter"][key], name)
         server = info["server"]
-        equal(metrics.get("replay_memory_bytes", owner="chunks"), server["memory_bytes"])
+        equal(metrics.get("replay_memory_counted_bytes"), server["memory_bytes"])
         equal(metrics.get("replay_memory_limit_bytes"), server["memory_limit"])
         equal(metrics.get("replay_chunks"), server["chunk_count"])
         equal(metrics.get("replay_stored_bytes"), server["chunk_bytes"])

@@ -108,7 +108,14 @@ static void check_finds_memory_that_is_not_there(void **state)
          "tables[1].max_bytes: ",
          {"31MiB", "61MiB", "56MiB"}},
         {"{name: a, max_bytes: 50MiB}", NULL, {NULL}},
-        {"{name: a}", NULL, {NULL}},
+        {"{name: a}", "tables[0].max_size: ", {"1000000 items", "75MiB", "56MiB"}}, /* without any data */
+        {"{name: a, max_size: 700000}", NULL, {NULL}},
+        {"{name: a, max_size: 700000, remover: {kind: min_heap}}",
+         "tables[0].max_size: ",
+         {"700000 items", "66MiB", "56MiB"}},
+        {"{name: a, max_bytes: 30MiB, signature: [{name: x, dtype: uint8, shape: [64]}]}",
+         "tables[0].max_bytes: ",
+         {"491520 items", "67MiB", "56MiB"}},
     };
     for (uint32_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         char text[400];

@@ -450,6 +450,175 @@ static void random_use_at_the_limit_loses_nothing(void **state)
     }
 }
 
+/* ---- items whose slots and keys take more than their data ---- */
+
+static uint64_t insert_small(struct testpeer *writer, uint64_t key, uint64_t last, struct rng *rng)
+{
+    for (; key < last; key += 50) {
+        testpeer_insert(writer, "t", key + 1, 50, (double)rng_below(rng, 1000));
+        testpeer_heartbeat(writer, UINT64_MAX >> 1, false);
+        testpeer_forget(writer);
+    }
+    return key;
+}
+
+/* Whatever is evicted, the table neither grows beyond its memory nor shrinks to nothing, also when its keys are far apart. */
+static void slots_and_keys_count(void **state)
+{
+    (void)state;
+    static const char *const removers[] = {"fifo", "uniform", "prioritized", "min_heap"};
+    struct rng rng;
+    rng_seed(&rng, naive_seed("slots_and_keys_count"));
+    for (uint32_t r = 0; r < 4; r++) {
+        struct embed embed;
+        char tables[200];
+        snprintf(tables, sizeof tables,
+                 "  - {name: t, max_size: 10000000, remover: {kind: %s}, sampler: {kind: prioritized}, limiter: {kind: "
+                 "none}}\n",
+                 removers[r]);
+        embed_start(&embed, tables, "memory_limit: 2MiB\n");
+        struct testpeer *writer = testpeer_new(&embed);
+        testpeer_open(writer, false);
+        const struct store *store = &embed.broker->store;
+        uint64_t key = 0;
+        for (uint32_t turn = 1; turn <= 20; turn++) {
+            key = insert_small(writer, key, turn * 5000, &rng);
+            assert_true(store_memory(store) <= embed.broker->tables.storage_budget + 64 * KIB);
+            if (turn > 3)
+                assert_in_range(size_of(&embed, "t"), 5000, 13000);
+        }
+        const Replay__Wait *wait = find_wait(writer, "memory");
+        assert_non_null(wait);
+        assert_int_equal(wait->count, embed_table(&embed, "t")->stats.evicted);
+        embed_stop(&embed);
+    }
+}
+
+/* What --check expects of an item without data is what it takes. */
+static void an_item_takes_what_the_check_expects(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"fifo", "lifo", "uniform", "prioritized", "min_heap", "max_heap"};
+    struct rng rng;
+    rng_seed(&rng, 1);
+    for (uint32_t k = 0; k < 6; k++) {
+        struct embed embed;
+        char tables[200];
+        snprintf(tables, sizeof tables,
+                 "  - {name: t, max_size: 1000000, sampler: {kind: %s}, remover: {kind: %s}, limiter: {kind: none}}\n",
+                 kinds[k], kinds[5 - k]);
+        embed_start(&embed, tables, NULL);
+        struct testpeer *writer = testpeer_new(&embed);
+        testpeer_open(writer, false);
+        uint64_t n = insert_small(writer, 0, 50000, &rng);
+        assert_int_equal(size_of(&embed, "t"), n);
+        const struct table *table = embed_table(&embed, "t");
+        double takes = (double)contents_memory(&table->in) / (double)n;
+        assert_float_equal(takes, config_item_overhead(table->config), 4.0);
+        embed_stop(&embed);
+    }
+}
+
+/* Slots stay with their table: it goes on with large items, and a reset gives the slots back. */
+static void a_table_of_small_items_goes_on_with_large_ones(void **state)
+{
+    (void)state;
+    struct embed embed;
+    struct rng rng;
+    rng_seed(&rng, 1);
+    embed_start(&embed, "  - {name: t, max_size: 10000000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
+    struct testpeer *writer = testpeer_new(&embed), *large = testpeer_new(&embed);
+    testpeer_open(writer, false);
+    testpeer_open_with(large, false, &tenth, 1);
+    uint64_t key = insert_small(writer, 0, 60000, &rng);
+    rp_error err = {0};
+    assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
+    uint64_t evicted = embed_table(&embed, "t")->stats.evicted;
+    for (uint32_t i = 0; i < 4; i++, key += 50) /* in the same turn, before the chore that frees the old items */
+        testpeer_insert(writer, "t", key + 1, 50, 1.0);
+    embed_settle(&embed);
+    assert_int_equal(size_of(&embed, "t"), 200);
+    assert_int_equal(embed_table(&embed, "t")->stats.evicted, evicted);
+    key = insert_small(writer, key, key + 60000, &rng);
+    for (uint32_t reset = 0; reset < 2; reset++) {
+        for (uint32_t i = 0; i < 500; i++) {
+            testpeer_insert_large(large, "t", ++key, 10000, false);
+            testpeer_heartbeat(large, 0, false);
+            testpeer_forget(large);
+        }
+        assert_int_equal(large->credit->n_rejections, 0);
+        assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
+        assert_in_range(size_of(&embed, "t"), reset ? 300 : 20, reset ? 340 : 200);
+        testpeer_reset(writer, "t");
+    }
+    embed_stop(&embed);
+}
+
+/* A queue of very small items waits for memory, says so, and loses nothing. */
+static void a_queue_of_small_items_waits_for_memory(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 1000000, " QUEUE "}\n", "memory_limit: 1MiB\n");
+    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
+    testpeer_open(writer, false);
+    const struct table *table = embed_table(&embed, "t");
+    uint64_t sent = 0;
+    for (uint64_t next = 1; next <= 30000;) {
+        while (sent < 30000 && table->n_waiting_items == 0) {
+            testpeer_insert(writer, "t", sent + 1, 50, 1.0);
+            sent += 50;
+            testpeer_heartbeat(writer, 0, false);
+            testpeer_forget(writer);
+        }
+        assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
+        if (sent < 30000) {
+            const Replay__Wait *wait = find_wait(sampler, "insert");
+            assert_non_null(wait);
+            assert_non_null(strstr(wait->text, "memory_limit"));
+            assert_true(table->in.size > 2000);
+        }
+        struct testpeer_answer *answer = testpeer_await(sampler, testpeer_sample(sampler, "t", 500, 0, FLEXIBLE));
+        assert_int_equal(answer->status, RP_OK);
+        for (size_t i = 0; i < answer->reply->sample->n_key; i++)
+            assert_int_equal(answer->reply->sample->key[i], next++);
+        testpeer_settled(sampler, 0);
+        testpeer_forget(sampler);
+    }
+    assert_int_equal(table->stats.evicted, 0);
+    embed_stop(&embed);
+}
+
+/* Sizes that change leave slabs with few chunks: they count, and the table makes room until they are whole again. */
+static void slabs_that_are_mostly_free_count(void **state)
+{
+    (void)state;
+    struct embed embed;
+    embed_start(&embed, "  - {name: t, max_size: 1000000, remover: {kind: uniform}, limiter: {kind: none}}\n",
+                "memory_limit: 48MiB\n");
+    uint64_t key = 0, most = 0, least = UINT64_MAX;
+    for (uint32_t bytes = 1000; bytes <= 2500; bytes += 300) {
+        struct testpeer *writer = testpeer_new(&embed);
+        const struct testpeer_column column = {"x", "uint8", 1, {bytes}, bytes};
+        testpeer_open_with(writer, false, &column, 1);
+        for (uint32_t i = 0; i < 40000; i++) {
+            testpeer_insert_large(writer, "t", ++key, bytes, false);
+            if (i % 20)
+                continue;
+            testpeer_heartbeat(writer, 0, false);
+            testpeer_forget(writer);
+            uint64_t reserved = slab_bytes(embed.broker->store.slabs)->reserved, size = size_of(&embed, "t");
+            most = reserved > most ? reserved : most;
+            least = key > 40000 && size < least ? size : least;
+        }
+    }
+    print_message("at most %.1f MiB in slabs, at least %llu items\n", (double)most / (KIB * KIB),
+                  (unsigned long long)least);
+    assert_true(most <= 60 * KIB * KIB);
+    assert_true(least > 5000);
+    embed_stop(&embed);
+}
+
 /* ---- max_bytes ---- */
 
 static void max_bytes_is_held_and_larger_items_refused(void **state)
@@ -684,6 +853,11 @@ int main(void)
         cmocka_unit_test(what_cannot_be_sampled_is_evicted_and_counted),
         cmocka_unit_test(eviction_for_memory_is_told),
         cmocka_unit_test(random_use_at_the_limit_loses_nothing),
+        cmocka_unit_test(slots_and_keys_count),
+        cmocka_unit_test(an_item_takes_what_the_check_expects),
+        cmocka_unit_test(a_table_of_small_items_goes_on_with_large_ones),
+        cmocka_unit_test(a_queue_of_small_items_waits_for_memory),
+        cmocka_unit_test(slabs_that_are_mostly_free_count),
         cmocka_unit_test(max_bytes_is_held_and_larger_items_refused),
         cmocka_unit_test(max_bytes_holds_after_a_large_item),
         cmocka_unit_test(items_inserted_while_a_reset_frees_old_ones_stay),

@@ -128,11 +128,15 @@ static void check_released(struct embed *self)
     kept_list_fini(&broker->samples.kept); /* after its chore */
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
-    assert_int_equal(store_memory(&broker->store), 0);
+    assert_int_equal(store_chunk_memory(&broker->store), 0);
     assert_int_equal(broker->sessions.granted_bytes, 0);
     assert_int_equal(broker->sessions.n_writing, 0);
-    for (uint32_t i = 0; i < broker->tables.n; i++)
+    uint64_t overhead = broker->peers.kept_replies.bytes;
+    for (uint32_t i = 0; i < broker->tables.n; i++) {
         assert_int_equal(broker->tables.list[i].bytes, 0);
+        overhead += contents_memory(&broker->tables.list[i].in);
+    }
+    assert_int_equal(broker->store.overhead, overhead);
     for (uint32_t i = 0; i < broker->layouts.count; i++)
         assert_null(broker->layouts.list[i]);
 }

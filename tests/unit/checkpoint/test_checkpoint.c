@@ -145,7 +145,7 @@ static void insert(uint32_t t)
     arrival.span = (struct span){.n = n, .length = n, .layout = layout_of(t)};
     if (n > 1) {
         arrival.span.many = malloc(n * sizeof(*arrival.span.many));
-        broker->store.outside += n * sizeof(*arrival.span.many);
+        broker->store.outside += span_list_bytes(n);
     }
     for (uint32_t i = 0; i < n; i++) {
         struct chunk *chunk = chunk_of(arrival.key, i, 16 + 8 * below(38));

@@ -65,7 +65,7 @@ static void desk_open(struct desk *self, bool again, bool journal)
         .peers = &self->peers,
     };
     rp_error err = {0};
-    if (store_init(&self->store, &err) != RP_OK || stream_open(&self->stream, &state, &err) != RP_OK)
+    if (store_init(&self->store, UINT64_C(1) << 32, &err) != RP_OK || stream_open(&self->stream, &state, &err) != RP_OK)
         fail_msg("%s", err.text);
 }
 

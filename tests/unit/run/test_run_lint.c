@@ -302,21 +302,22 @@ static double table_bytes(const char *text, const char *set)
     return bytes;
 }
 
-/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list. */
+/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list; and 79 bytes
+ * without data: with uniform and fifo. */
 static void test_table_bytes(void **state)
 {
     (void)state;
     static const char text[] = "broker: {tables: [{name: replay, max_size: 1000}]}";
-    assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 2 * 8));
-    assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 11 * 8));
-    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (368 / 10.0 + 2 * 8));
-    assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 4096.0);
+    assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 32 + 79));
+    assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 96 + 79));
+    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (368 / 10.0 + 32 + 79));
+    assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 28.0 * (112 + 32 + 79));
     static const char sequences[] = "agent: {algorithm: impala, batch: 2}\n"
                                     "adder: {kind: sequence, length: 21, period: 20}\n"
                                     "broker: {tables: [{name: replay, max_size: 1000, max_times_sampled: 1,\n"
                                     "  limiter: {kind: queue, size: 100}}]}";
     /* 28 + 1 + 4 bytes in six columns; only 100 of them wait in the queue. */
-    assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 21 * 8));
+    assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 176 + 79));
 }
 
 static void test_memory(void **state)
@@ -328,18 +329,20 @@ static void test_memory(void **state)
         "  tables:\n"
         "    - name: replay\n"
         "      max_size: 1000000\n",
-        "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 128B need 122MiB, and tables may take 56MiB: "
+        "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 144B and 79B of overhead need 213MiB, and tables "
+        "may take 56MiB: "
         "broker.memory_limit 64MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n");
-    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 450000}]}", "");
-    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 50MiB}]}", "");
+    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 260000}]}", "");
+    runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 35MiB}]}", "");
     runtext_expect(
         "broker:\n"
         "  memory_limit: 64MiB\n"
         "  tables:\n"
         "    - name: replay\n"
         "      max_bytes: 60MiB\n",
-        "run.yaml:5:18: broker.tables[0].max_bytes: 1000000 items of 128B need 60MiB, and tables may take 56MiB: "
+        "run.yaml:5:18: broker.tables[0].max_bytes: 436906 items of 144B and 79B of overhead need 93MiB, and tables "
+        "may take 56MiB: "
         "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
         "max_size, or a higher memory_limit\n");
 }
@@ -360,7 +363,8 @@ static void test_memory_of_signatures(void **state)
         "        - {name: observation, dtype: uint8, shape: [64, 64, 4]}\n"
         "        - {name: next_observation, dtype: uint8, shape: [64, 64, 4]}\n"
         "    - {name: small, max_size: 1024, signature: [{name: x, dtype: float32, shape: [0, 64]}]}\n",
-        "run.yaml:7:17: broker.tables[1].max_size: 100000 items of 16KiB need 1.5GiB (1.5GiB with the other tables), "
+        "run.yaml:7:17: broker.tables[1].max_size: 100000 items of 16KiB and 79B of overhead need 1.5GiB (1.5GiB with "
+        "the other tables), "
         "and tables may take 896MiB: broker.memory_limit 1.0GiB less what is under way (ingest_budget); write "
         "max_bytes, a smaller max_size, or a higher memory_limit\n");
 }
@@ -401,7 +405,9 @@ static void test_all_at_once(void **state)
         "run.yaml:7:13: plan.spi: counts would be chosen for 2 samples per insert, but the limiter of table 'replay' "
         "holds 8: leave plan.spi out, or change the limiter\n"
         "run.yaml:8:17: launch.grace: '7' is a bare number and needs a unit: 60s, 500ms\n"
-        "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 128B need 49MiB, and tables may take 28MiB: "
+        "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 144B and 79B of overhead need 85MiB (85MiB with "
+        "the other "
+        "tables), and tables may take 28MiB: "
         "broker.memory_limit 32MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n"
         "run.yaml:14:26: broker.tables[0].max_times_sampled: an item leaves after 2 samples, but the limiter wants 8 "

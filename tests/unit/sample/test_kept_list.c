@@ -13,6 +13,7 @@ struct world {
     struct loop loop;
     struct broker_config config;
     struct samples samples;
+    struct store store;
     struct table table;
     struct kept_list *kept;
 };
@@ -21,7 +22,7 @@ static void begin(struct world *world)
 {
     *world = (struct world){.config = {.memory_limit = 1 << 20}};
     chores_init(&world->loop.chores);
-    world->samples = (struct samples){.loop = &world->loop, .config = &world->config};
+    world->samples = (struct samples){.loop = &world->loop, .config = &world->config, .store = &world->store};
     samples_init(&world->samples);
     world->kept = &world->samples.kept;
 }

@@ -30,7 +30,7 @@ static double cpu_ms(void)
 static void one_key_comes_and_goes(void **state)
 {
     (void)state;
-    struct keymap *map = keymap_new();
+    struct keymap *map = keymap_new(NULL);
     assert_int_equal(keymap_get(map, 42), KEYMAP_NONE);
     assert_true(keymap_put(map, 42, 7));
     assert_false(keymap_put(map, 42, 8));
@@ -50,7 +50,7 @@ static void extreme_keys_and_slots_work(void **state)
 {
     (void)state;
     static const uint64_t keys[] = {0, 1, 15, 16, UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 16, UINT64_C(1) << 63};
-    struct keymap *map = keymap_new();
+    struct keymap *map = keymap_new(NULL);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(keymap_put(map, keys[i], i % 2 ? KEYMAP_NONE - 1 - i : i));
     for (uint32_t i = 0; i < 8; i++)
@@ -100,7 +100,7 @@ static void random_operations_match_an_array(void **state)
     uint32_t slots[POOL];
     rng_seed(&rng, naive_seed("keymap"));
     for (int run = 0; run < 10; run++) {
-        struct keymap *map = keymap_new();
+        struct keymap *map = keymap_new(NULL);
         fill_pool(pool, &rng);
         for (uint32_t i = 0; i < POOL; i++)
             slots[i] = KEYMAP_NONE;
@@ -137,7 +137,7 @@ static void every_key_is_found_while_moving(void **state)
     (void)state;
     enum { MAPS = 300, BLOCKS = 600 };
     for (uint32_t m = 0; m < MAPS; m++) {
-        struct keymap *map = keymap_new();
+        struct keymap *map = keymap_new(NULL);
         for (uint32_t n = 0; n < BLOCKS; n++) {
             assert_true(keymap_put(map, (uint64_t)n * 16, n));
             if (m % 2 && n % 5 == 4) /* some go in between */
@@ -156,7 +156,7 @@ static void growth_is_spread_over_the_inserts(void **state)
 {
     (void)state;
     for (int in_order = 0; in_order < 2; in_order++) {
-        struct keymap *map = keymap_new();
+        struct keymap *map = keymap_new(NULL);
         for (uint32_t i = 0; i < MILLION + MILLION / 2; i++)
             assert_true(keymap_put(map, key_at(i, in_order), i));
         print_message("%s keys: %u entries moved at most by one insert, %zu bytes reserved\n",
@@ -174,7 +174,7 @@ static void memory_of_removed_keys_is_used_again(void **state)
 {
     (void)state;
     enum { HELD = 20000 };
-    struct keymap *map = keymap_new();
+    struct keymap *map = keymap_new(NULL);
     size_t settled = 0;
     for (uint32_t i = 0; i < 40 * HELD; i++) {
         assert_true(keymap_put(map, key_at(i, true), i % HELD));
@@ -194,7 +194,7 @@ static void a_million_keys_go_at_once(void **state)
     (void)state;
     double best = 1e9;
     for (int run = 0; run < 3; run++) {
-        struct keymap *map = keymap_new();
+        struct keymap *map = keymap_new(NULL);
         for (uint32_t i = 0; i < MILLION; i++)
             assert_true(keymap_put(map, key_at(i, true), i));
         double start = cpu_ms();

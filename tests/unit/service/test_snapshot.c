@@ -107,7 +107,8 @@ static void figures_are_those_of_the_work(void **state)
     assert_int_equal(snapshot->n_counters, 1);
     assert_string_equal(snapshot->counters[0].name, "steps");
     assert_int_equal(snapshot->counters[0].value, -7);
-    assert_int_equal(snapshot->memory.chunks, store_memory(&embed->broker->store));
+    assert_int_equal(snapshot->memory.counted, store_memory(&embed->broker->store));
+    assert_int_equal(snapshot->memory.chunks, store_chunk_memory(&embed->broker->store));
     assert_false(snapshot->disk.on);
     assert_int_equal(snapshot->n_sessions, 1);
     const struct snapshot_session *session = &snapshot->sessions[0];

@@ -1,0 +1,113 @@
+/* memory_limit bounds the resident memory of a real broker, whatever the size of items and chunks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "replay/replay.h"
+#include "tests/support/process.h"
+#include "tests/support/shardset.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define LIMIT (32 * MIB)
+#define WAIT 60000
+
+/* Returns the peak of a process's resident memory. */
+static uint64_t resident(pid_t pid)
+{
+    char path[64], line[256];
+    unsigned long long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (kib == 0 && fgets(line, sizeof line, file))
+        sscanf(line, "VmHWM: %llu kB", &kib);
+    fclose(file);
+    return kib * 1024;
+}
+
+struct shape {
+    const char *table;     /* what the configuration says besides its name */
+    uint32_t floats;       /* of an item */
+    uint32_t chunk_length; /* steps */
+    uint32_t items;        /* to write: more than fit */
+    uint32_t least;        /* that the table has at the end */
+    uint32_t shards;
+};
+
+static void fill(rp_client *client, const struct shape *shape)
+{
+    rp_error err = {0};
+    float *row = calloc(shape->floats, sizeof *row);
+    const void *values[] = {row};
+    const rp_column column = {
+        .name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_RAW, .rank = 1, .shape = {shape->floats}};
+    const rp_writer_options options = {.struct_size = sizeof options, .chunk_length = shape->chunk_length};
+    rp_writer *writer = rp_writer_new(client, &column, 1, &options, WAIT, &err);
+    assert_non_null(writer);
+    for (uint32_t i = 0; i < shape->items; i++) {
+        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
+        assert_int_equal(rp_writer_item_last(writer, "t", 1.0, 1, WAIT, NULL, &err), RP_OK);
+        if (i % 1024 == 1023) /* an episode goes to one shard */
+            assert_int_equal(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), RP_OK);
+    }
+    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
+    free(row);
+}
+
+static void check_bound(const struct shape *shape)
+{
+    char table[256];
+    struct shardset set;
+    rp_error err = {0};
+    snprintf(table, sizeof table, "  - {name: t, limiter: {kind: none}, %s}\n", shape->table);
+    shardset_start(&set, shape->shards, table, "memory_limit: 32MiB\n");
+    rp_client *client = rp_client_connect(shardset_endpoint(&set, 0), NULL, WAIT, &err);
+    assert_non_null(client);
+    fill(client, shape);
+    rp_info *info = NULL;
+    assert_int_equal(rp_admin_info(client, NULL, 0, WAIT, &info, &err), RP_OK);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < shape->shards; i++) {
+        uint64_t bytes = resident(set.brokers[i].pid);
+        most = bytes > most ? bytes : most;
+    }
+    print_message("%u floats, chunks of %u, %u shards: %llu items, %.1f MiB counted, %.1f MiB resident at most\n",
+                  shape->floats, shape->chunk_length, shape->shards, (unsigned long long)info->tables[0].size,
+                  (double)info->server.memory_bytes / (double)MIB, (double)most / (double)MIB);
+    if (!*process_env("RP_SANITIZE")) /* a sanitizer's own memory is several times that */
+        assert_true(most <= LIMIT / shape->shards * 11 / 10 + 32 * MIB);
+    assert_true(info->server.memory_bytes <= LIMIT);
+    assert_in_range(info->tables[0].size, shape->least, shape->items - 1);
+    rp_info_free(&info);
+    rp_client_destroy(&client);
+    shardset_fini(&set);
+}
+
+static void resident_memory_is_bounded(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {
+        {"max_size: 50000000", 1, 256, 1000000, 200000, 1},
+        {"max_size: 50000000, sampler: {kind: prioritized}, remover: {kind: uniform}", 6, 1, 400000, 80000, 1},
+        {"max_size: 50000000", 100, 16, 120000, 30000, 1},
+        {"max_size: 50000000, sampler: {kind: prioritized}", 10000, 1, 2000, 400, 1},
+        {"max_size: 50000000", 100000, 1, 400, 40, 1},
+        {"max_size: 50000000, sampler: {kind: prioritized}, remover: {kind: min_heap}", 1, 64, 600000, 150000, 2},
+    };
+    for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_bound(&shapes[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resident_memory_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
