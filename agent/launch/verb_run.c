@@ -292,6 +292,7 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
     rp_error err = {0};
     if (open_again(self, launch, state, &err) != RP_OK)
         return finish(self, &err);
+    snprintf(self->here, sizeof self->here, "%s", state->here);
     int status = prepare_config(self, launch, self->config_path);
     if (status >= 0) {
         prepare_fini(self);
@@ -299,8 +300,6 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
     }
     if (check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
         return finish(self, &err);
-    if (state->here[0])
-        snprintf(self->here, sizeof self->here, "%s", state->here);
     return -1;
 }
 
