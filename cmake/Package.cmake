@@ -8,9 +8,11 @@ set(data_dir "${CMAKE_INSTALL_DATAROOTDIR}/replay")
 install(FILES README.md DESTINATION "${doc_dir}")
 install(DIRECTORY docs DESTINATION "${doc_dir}")
 install(FILES proto/PROTOCOL.md DESTINATION "${doc_dir}/proto")
-# Not among the documents: systems that leave documents out need these all the same.
-install(FILES proto/replay.proto DESTINATION "${data_dir}")
+# Not among the documents: systems that leave documents out need these all the same. They keep their places, too: configs/ names the
+# client in plain Python, which reads the .proto file.
+install(FILES proto/replay.proto DESTINATION "${data_dir}/proto")
 install(DIRECTORY configs DESTINATION "${data_dir}")
+install(DIRECTORY tests/foreign DESTINATION "${data_dir}/tests" FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
 
 # ---- man pages, made from what --help prints
 set(summary_replay-broker "keeps replay tables and parameter slots")

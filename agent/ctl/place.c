@@ -57,7 +57,8 @@ static int find_run(struct ctl *ctl, const char *run, char **out)
     char folder[700], file[800], key[800];
     rp_error err = {0};
     bool name = !strchr(run, '/') && access(run, F_OK) != 0;
-    snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
+    if (!name || strcmp(run, "latest") != 0 || !why_find_living("runs", folder, sizeof folder))
+        snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
     snprintf(file, sizeof file, "%s/endpoints", folder);
     snprintf(key, sizeof key, "%s/keys/admin.key", folder);
     snprintf(ctl->status, sizeof ctl->status, "%s/status.json", folder);

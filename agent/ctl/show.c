@@ -234,28 +234,62 @@ static const char *text_of(const Replay__Wait *wait, bool shards)
     return shards && strncmp(wait->text, prefix, (size_t)size) == 0 ? wait->text + size : wait->text;
 }
 
+/* Orders waits so that those that differ only in who waits, how much and how long are neighbours. */
+static int compare_waits(const void *a, const void *b)
+{
+    const Replay__Wait *one = *(Replay__Wait *const *)a, *other = *(Replay__Wait *const *)b;
+    int order = strcmp(one->kind, other->kind);
+    order = order ? order : strcmp(one->table, other->table);
+    order = order ? order : strcmp(one->text, other->text);
+    order = order ? order : (int)one->has_shard_case - (int)other->has_shard_case;
+    return order ? order : (one->shard > other->shard) - (one->shard < other->shard);
+}
+
+/* Adds a line for n waits that are alike: the first with a name, the sum of their items, and the longest time. */
+static void add_waits(struct grid *grid, Replay__Wait *const *waits, size_t n, bool shards)
+{
+    const Replay__Wait *wait = waits[0];
+    uint64_t got = 0, count = 0, waited_ns = 0;
+    format_buffer b;
+    for (size_t i = 0; i < n; i++) {
+        got += waits[i]->got;
+        count += waits[i]->count;
+        waited_ns = waits[i]->waited_ns > waited_ns ? waits[i]->waited_ns : waited_ns;
+    }
+    if (shards && wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS)
+        grid_add(grid, "all");
+    else if (shards)
+        grid_addf(grid, "%u", wait->shard);
+    if (n > 1)
+        grid_addf(grid, "%s and %zu more", wait->who, n - 1);
+    else
+        grid_add(grid, wait->who);
+    grid_add(grid, wait->kind);
+    grid_add(grid, wait->table[0] ? wait->table : "-");
+    if (got)
+        grid_addf(grid, "%llu of %llu", (unsigned long long)got, (unsigned long long)count);
+    else
+        grid_addf(grid, "%llu", (unsigned long long)count);
+    grid_add(grid, format_time(b, waited_ns));
+    grid_add(grid, text_of(wait, shards));
+}
+
 static void print_waits(const Replay__WhyReply *why, bool shards)
 {
     static const char *const titles[] = {">shard", "who", "kind", "where", ">items", ">for", "what is missing"};
     struct grid grid;
+    Replay__Wait **waits = malloc(why->n_waits * sizeof(*waits));
     grid_init(&grid, titles + !shards, 6 + shards);
-    for (size_t i = 0; i < why->n_waits; i++) {
-        const Replay__Wait *wait = why->waits[i];
-        format_buffer b;
-        if (shards && wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS)
-            grid_add(&grid, "all");
-        else if (shards)
-            grid_addf(&grid, "%u", wait->shard);
-        grid_add(&grid, wait->who);
-        grid_add(&grid, wait->kind);
-        grid_add(&grid, wait->table[0] ? wait->table : "-");
-        if (wait->got)
-            grid_addf(&grid, "%llu of %llu", (unsigned long long)wait->got, (unsigned long long)wait->count);
-        else
-            grid_addf(&grid, "%llu", (unsigned long long)wait->count);
-        grid_add(&grid, format_time(b, wait->waited_ns));
-        grid_add(&grid, text_of(wait, shards));
+    if (waits) {
+        memcpy(waits, why->waits, why->n_waits * sizeof(*waits));
+        qsort(waits, why->n_waits, sizeof(*waits), compare_waits);
     }
+    for (size_t i = 0, n; waits && i < why->n_waits; i += n) {
+        for (n = 1; i + n < why->n_waits && compare_waits(&waits[i], &waits[i + n]) == 0;)
+            n++;
+        add_waits(&grid, waits + i, n, shards);
+    }
+    free(waits);
     grid_print(&grid, stdout);
     grid_fini(&grid);
 }

@@ -49,10 +49,21 @@ void prepare_fini(struct prepared *self)
 
 /* ---- the configuration ---- */
 
-/* Refuses a user's command whose program does not exist: it would only fail again and again. */
-static void check_program(const struct schema_list *command, const char *path, struct schema_report *report)
+/* Refuses a user's command whose program, or a file beside the configuration, does not exist: it would only fail again and
+ * again. */
+static void check_program(const struct schema_list *command, const char *here, const char *path,
+                          struct schema_report *report)
 {
-    const char *program = command->count > 0 ? *(char *const *)command->data : NULL;
+    char *const *words = command->data;
+    const char *program = command->count > 0 ? words[0] : NULL;
+    for (uint32_t i = 0; i < command->count; i++) {
+        char file[PATH_MAX];
+        if (strncmp(words[i], "{here}/", 7) != 0 || strchr(words[i] + 1, '{'))
+            continue;
+        snprintf(file, sizeof file, "%s%s", here, words[i] + 6);
+        if (access(file, F_OK) != 0)
+            schema_problem(report, path, "there is no file '%s'", file);
+    }
     if (program && !strchr(program, '{') && !spawn_can_start(program))
         schema_problem(report, path,
                        "there is no program '%s', or it is not executable: a path is relative to the folder that "
@@ -114,7 +125,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
     char real[PATH_MAX];
     if (!report)
         return EXIT_FAILED;
-    if (realpath(file, real))
+    if (!self->here[0] && realpath(file, real))
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
@@ -125,9 +136,9 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
     if (ok) {
         prepare_check_shards(&self->config, report);
         if (run_config_home_takes(&self->config, "actor")) /* elsewhere there may be other programs */
-            check_program(&self->config.actors.command, "actors.command", report);
+            check_program(&self->config.actors.command, self->here, "actors.command", report);
         if (run_config_home_takes(&self->config, "learner"))
-            check_program(&self->config.learners.command, "learners.command", report);
+            check_program(&self->config.learners.command, self->here, "learners.command", report);
         if (launch->submits && self->config.launch.engine == ENGINE_SLURM)
             slurm_check(&self->config, report);
         ok = schema_report_count(report) == 0;

@@ -99,7 +99,7 @@ int launch_open(struct launch *launch)
     rp_error err = {0};
     const char *given = launch->argument ? launch->argument : launch->run;
     bool broker = given && strstr(given, "://");
-    if (!broker && run_folder_find(RUNS, given, folder, &err) != RP_OK)
+    if (!broker && run_folder_find_living(RUNS, given, folder, &err) != RP_OK)
         return launch_fail(&err);
     char *url = !broker && !launch->http && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
     if (url) {

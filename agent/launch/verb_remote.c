@@ -33,7 +33,7 @@ static void nap(int ms)
 static int find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
 {
     rp_error err = {0};
-    return run_folder_find(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
+    return run_folder_find_living(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
 }
 
 /* ---- status ---- */

@@ -163,8 +163,8 @@ int launch_run(struct launch *launch)
 
 /* ---- resume ---- */
 
-/* The reason for which the run ended, from its status; "" if there is none. */
-static const char *reason_of(const char *folder, char *out, size_t size)
+/* Writes ": " and the reason for which the run ended, from its status; "" if there is none. */
+static void reason_of(const char *folder, char *out, size_t size)
 {
     struct status_copy copy;
     char *text = run_folder_read(folder, FOLDER_STATUS);
@@ -174,7 +174,15 @@ static const char *reason_of(const char *folder, char *out, size_t size)
         status_copy_fini(&copy);
     }
     free(text);
-    return out;
+}
+
+/* Returns the option that moves the stop condition which the reason names. */
+static const char *way_on(const char *reason)
+{
+    return strstr(reason, "stop.time")       ? "--set stop.time=..., of all legs together, or 0s for none"
+           : strstr(reason, "stop.value")    ? "--set stop.value=.inf"
+           : strstr(reason, "learner steps") ? "--set stop.learner_steps=..."
+                                             : "--set stop.steps=...";
 }
 
 /* Reads the plan of the earlier legs; without a plan the report compares nothing. */
@@ -212,11 +220,11 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     RP_TRY(run_folder_read_state(self->folder, state, err));
     RP_TRY(go_back(self, state->cwd, err));
     run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    reason_of(self->folder, reason, sizeof reason);
     if (state->done && launch->overrides.n == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
-                       "the run in '%s' has met its stop condition%s; to go on, move it: --set stop.value=.inf, "
-                       "--set stop.steps=...",
-                       self->folder, reason_of(self->folder, reason, sizeof reason));
+                       "the run in '%s' has met its stop condition%s; to go on, move it: %s", self->folder, reason,
+                       way_on(reason));
     RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     state->pid = (int32_t)getpid(); /* 'stop' must not mistake another process for this launcher */
     return run_folder_write_state(self->folder, state, err);
@@ -284,6 +292,7 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
     rp_error err = {0};
     if (open_again(self, launch, state, &err) != RP_OK)
         return finish(self, &err);
+    snprintf(self->here, sizeof self->here, "%s", state->here);
     int status = prepare_config(self, launch, self->config_path);
     if (status >= 0) {
         prepare_fini(self);
@@ -291,8 +300,6 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
     }
     if (check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
         return finish(self, &err);
-    if (state->here[0])
-        snprintf(self->here, sizeof self->here, "%s", state->here);
     return -1;
 }
 

@@ -5,6 +5,7 @@
 #define AGENT_WHY_WHY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "replay/admin.h"
@@ -79,5 +80,8 @@ struct why_state {
 };
 /* Reads it from the text of status.json. False: the text is no status. */
 bool why_read_state(const char *text, struct why_state *out);
+/* Finds the run below a folder that lives, by its status.json: the one that `latest` points to, or else the one with the newest
+ * status. False: none lives. */
+bool why_find_living(const char *runs, char *out, size_t size);
 
 #endif

@@ -140,6 +140,8 @@ def test_no_such_command():
         run = place.launch(*sets("actors.command=[./nothing-here]", "learners.command=[%s/run.yaml]" % place.base))
         contains(run.ends(2), "actors.command: there is no program './nothing-here', or it is not executable",
                  "learners.command: there is no program ", "2 mistakes in the configuration; nothing was started")
+        run = place.launch(*sets("actors.command=[sh, '{here}/gone.sh', '{index}']"))
+        contains(run.ends(2), "actors.command: there is no file '%s/gone.sh'" % place.base, "1 mistake")
         check(not (place.base / "runs").exists(), "a folder was made")
         place.nobody_left()
     with foreign("#!/bin/sh\nrm -- \"$0\"\nexit 7\n") as place:

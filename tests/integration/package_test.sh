@@ -36,11 +36,14 @@ for name in $programs; do
 done
 [ "$("$root/usr/bin/replay-broker" --version)" = "replay-broker $RP_VERSION" ]
 share=$root/usr/share
-for file in replay/replay.proto replay/configs/cartpole-dqn.yaml doc/replay/README.md doc/replay/proto/PROTOCOL.md \
+for file in replay/proto/replay.proto replay/configs/cartpole-dqn.yaml doc/replay/README.md doc/replay/proto/PROTOCOL.md \
     doc/replay/docs/OPERATE.md; do
     [ -s "$share/$file" ] || { echo "no $file"; exit 1; }
 done
-"$root/usr/bin/replay-launch" check "$share/replay/configs/cartpole-dqn.yaml"
+cd "$folder"
+for config in "$share"/replay/configs/*.yaml; do
+    "$root/usr/bin/replay-launch" check "$config" || { echo "$config is installed, and does not run"; exit 1; }
+done
 
 echo "-- the unit starts what the package has"
 unit=$root/usr/lib/systemd/system/replay-broker.service

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 LAUNCH = os.environ["RP_LAUNCH"]
 GOLDEN = os.path.join(os.environ["RP_SOURCE_DIR"], "tests", "golden", "run")
@@ -36,6 +37,46 @@ def holds(new, old):
     return new == old
 
 
+def change_status(folder, **members):
+    status = dict(load(folder, "status.json"), **members)
+    with open(os.path.join(folder, "status.json"), "w") as file:
+        json.dump(status, file)
+
+
+def the_reason_names_its_key(here, run):
+    """What a finished run says if it is resumed as it is."""
+    for reason, key in (("stop.time of 5 s is reached", "stop.time="), ("500 environment steps were taken", "stop.steps="),
+                        ("an evaluation gave 480, and stop.value is 475", "stop.value=.inf")):
+        change_status(run, reason=reason)
+        result = subprocess.run([LAUNCH, "resume", run], cwd=here, capture_output=True, text=True, timeout=90)
+        options = result.stderr.rsplit("move it:", 1)[-1]
+        assert result.returncode == 1 and key in options and options.count("stop.") == 1, result.stderr
+
+
+def the_latest_run_is_one_that_lives(here, run):
+    """runs/latest points to a run that has ended, while an older one goes on."""
+    runs = os.path.join(here, "runs")
+    for name in ("older", "newer"):
+        shutil.copytree(run, os.path.join(runs, name))
+        change_status(os.path.join(runs, name), name=name)
+        os.unlink(os.path.join(runs, name, "endpoints"))
+    os.symlink("newer", os.path.join(runs, "latest"))
+
+    def expect(launcher, ctl):
+        shown = json.loads(launch("status", "--json", cwd=here))["name"]
+        words = [os.environ["RP_CTL"], "--run", "latest", "info"]
+        said = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=90).stderr
+        assert shown == launcher and "runs/" + ctl in said, (shown, said)
+
+    expect("newer", "latest has ended")
+    change_status(os.path.join(runs, "older"), phase="running", unix_s=time.time())
+    expect("older", "older/endpoints")  # there is none: nothing runs here
+    change_status(os.path.join(runs, "newer"), phase="running", unix_s=time.time() - 1)
+    expect("newer", "newer/endpoints")
+    change_status(os.path.join(runs, "newer"), phase="running", unix_s=time.time() - 3600)  # its launcher was killed
+    expect("older", "older/endpoints")
+
+
 def main():
     with tempfile.TemporaryDirectory() as here:
         run = os.path.join(here, "run")
@@ -46,6 +87,8 @@ def main():
         assert shown["hosts"] == [] and all(process["host"] == "" for process in shown["processes"])
         listed = json.loads(launch("runs", run, "--json", cwd=here))
         print(json.dumps(listed)[:400])
+        the_latest_run_is_one_that_lives(here, run)
+        the_reason_names_its_key(here, run)
         before = load(GOLDEN, "report.json")
         launch("eval", run, cwd=here)
         launch("resume", run, "--set", "stop.steps=900", "--quiet", cwd=here)

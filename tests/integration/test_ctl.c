@@ -233,14 +233,20 @@ static void test_sessions_counters_params(void **state)
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
 }
 
-static int one_waits(void *ctx)
+struct waits_wanted {
+    rp_client *client;
+    uint32_t n;
+};
+
+static int waits_are(void *ctx)
 {
+    const struct waits_wanted *wanted = ctx;
     rp_waits *waits = NULL;
     rp_error err = {0};
-    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
-    int one = waits->n == 1;
+    ok(rp_admin_why(wanted->client, WAIT, &waits, &err), &err);
+    int same = waits->n == wanted->n;
     rp_waits_free(&waits);
-    return one;
+    return same;
 }
 
 static void test_why(void **state)
@@ -255,7 +261,7 @@ static void test_why(void **state)
     with.batch_size = 2;
     rp_sampler *sampler = rp_sampler_new(f->client, "spi", &with, &err);
     assert_non_null(sampler);
-    assert_true(process_await(one_waits, f->client, WAIT));
+    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 1}, WAIT));
     assert_int_equal(RUN(f, "why"), 0);
     has(f->out, "sample");
     has(f->out, "spi");
@@ -266,7 +272,18 @@ static void test_why(void **state)
     assert_string_equal(json_object_get_string(get(wait, "table")), "spi");
     assert_int_equal(json_object_get_int(get(wait, "count")), 2);
     json_object_put(root);
+    /* Waits that differ in their clients alone are one line. */
+    rp_sampler *others[2];
+    for (uint32_t i = 0; i < 2; i++)
+        assert_non_null(others[i] = rp_sampler_new(f->client, "spi", &with, &err));
+    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 3}, WAIT));
+    assert_int_equal(RUN(f, "why"), 0);
+    const char *line = strstr(f->out, " and 2 more  sample");
+    if (!line || strstr(line + 20, "  sample  "))
+        fail_msg("%s", f->out);
     rp_sampler_destroy(&sampler);
+    rp_sampler_destroy(&others[0]);
+    rp_sampler_destroy(&others[1]);
 }
 
 /* ---- changing ---- */

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/why/why.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"
 
@@ -159,6 +160,13 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
         return err_set(err, RP_NOT_FOUND, "there is no run in '%s': say which one with --run DIR", runs);
     return err_set(err, RP_NOT_FOUND, "there is no run in '%s', nor in '%s/%s': a run's folder has a " FOLDER_STATE,
                    given, runs, given);
+}
+
+rp_status run_folder_find_living(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
+{
+    if ((!given || strcmp(given, FOLDER_LATEST) == 0) && why_find_living(runs, out, FOLDER_SIZE - 64))
+        return RP_OK;
+    return run_folder_find(runs, given, out, err);
 }
 
 /* ---- the lock ---- */

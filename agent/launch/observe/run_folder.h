@@ -54,6 +54,8 @@ rp_status run_folder_create(const char *runs, const char *name, const char *give
 void run_folder_point_latest(const char *runs, const char *folder);
 /* Finds the folder of a run by what a user wrote: a path, a name below RUNS, or NULL for the latest. */
 rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
+/* The same for those who look at a run or stop it: of the runs that live, if the latest has ended. */
+rp_status run_folder_find_living(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err);
 
 /* Locks the run until the process ends. RP_FAILED_PRECONDITION: another launcher works on this run; RP_IO: locks
  * do not work in this folder. */

@@ -18,7 +18,8 @@
 
 #define TABLES                                                                                                         \
     "tables:\n"                                                                                                        \
-    "  - {name: r, max_size: 1001, max_bytes: 10485761, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, "  \
+    "  - {name: r, max_size: 1001, max_bytes: 10485761, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "  \
+    "2, "                                                                                                              \
     "min_size: 10, error_buffer: 100}}\n"                                                                              \
     "  - {name: d, max_size: 8, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, "          \
     "min_diff: -40}}\n"                                                                                                \
