@@ -59,7 +59,7 @@ RP_API void rp_wait_set(rp_wait_fn *fn, void *ctx);
 
 /* Connects to the service endpoint of a broker ("tcp://127.0.0.1:7600") and returns when the broker has answered. NULL
  * with err set: no connection. options may be NULL. While no broker answers, here or later, the log (replay/log.h) says so: after
- * five seconds, and again after pauses that double.
+ * five seconds, and again after pauses that double. RP_RESOURCE_EXHAUSTED: this process can open too few further files.
  *
  * A broker with shards: one endpoint, of any shard, is enough, because each shard knows the others. Several endpoints, separated
  * by commas, help when one of the shards may be down. The call waits for all shards; those that have not answered one second

@@ -20,7 +20,8 @@ typedef struct rp_server rp_server;
 /* Starts a broker and returns when clients can connect. yaml: a configuration (docs/CONFIG.md), for example
  * "service: tcp://127.0.0.1:0"; NULL: one prioritized table "replay" on free ports of 127.0.0.1. Keys about the log and the
  * endpoints file have no effect. zmq_context: borrowed, needed for inproc:// endpoints; NULL: the broker has its own. NULL with
- * err set: the mistakes in the configuration, as many as fit, or why the broker cannot start. */
+ * err set: the mistakes in the configuration, as many as fit, or why the broker cannot start (RP_RESOURCE_EXHAUSTED: this process can
+ * open too few further files). */
 RP_API rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err);
 /* The service endpoint that was bound, for rp_client_connect on this machine. */
 RP_API const char *rp_server_endpoint(const rp_server *server);

@@ -170,6 +170,28 @@ static void test_says_that_nobody_answers(void **state)
     pthread_mutex_destroy(&conn.mutex);
 }
 
+static void *stand_in(void *hello)
+{
+    for (int i = 0; i < 2000; i++) {
+        struct conn_hello *copy = hello_stand_in(hello);
+        assert_int_equal(copy->max_batch, 77);
+        conn_hello_unref(&copy);
+    }
+    return NULL;
+}
+
+/* Connections to several shards stand in for one another; a sanitizer sees what they share without care. */
+static void test_stand_ins_of_one_hello(void **state)
+{
+    (void)state;
+    struct conn_hello hello = {.refs = 1, .max_batch = 77};
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, stand_in, &hello), 0);
+    stand_in(&hello);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_int_equal(hello.refs, 1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -178,6 +200,7 @@ int main(void)
         CASE(test_stop_while_waking),
         CASE(test_cancel_while_waking),
         CASE(test_ends_at_any_time),
+        cmocka_unit_test(test_stand_ins_of_one_hello),
         cmocka_unit_test(test_says_that_nobody_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -353,6 +353,23 @@ static void test_going_on_after_damage(void **state)
     assert_int_equal(w->image.lost_inserts, 4);
 }
 
+/* A torn record is no torn end while a later segment has sound records, even if that one does not begin with one. */
+static void test_torn_before_a_damaged_segment(void **state)
+{
+    struct world *w = *state;
+    char path[256];
+    uint64_t end = diskfile_here(&w->out);
+    segment(w, 3, end, 0);
+    grow(w, 2);
+    diskfile_end(&w->out, &w->folder);
+    path_of(w, DISK_SEGMENT, 2, path, sizeof path);
+    assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
+    flip(w, DISK_SEGMENT, 3, FILE_HEAD_BYTES + 40);
+    assert_int_equal(load(w, 0, true), 9);
+    assert_true(damages(&w->image) > 0 && !w->image.whole);
+    assert_int_equal(w->image.lost_inserts, 1); /* the other is in the record that was hit */
+}
+
 static void test_missing_segments(void **state)
 {
     struct world *w = *state;
@@ -621,6 +638,7 @@ int main(void)
         WITH_FOLDER(test_segment_without_a_head),
         WITH_FOLDER(test_unreadable_end),
         WITH_HISTORY(test_going_on_after_damage),
+        WITH_HISTORY(test_torn_before_a_damaged_segment),
         WITH_HISTORY(test_missing_segments),
         WITH_HISTORY(test_cut_between_records),
         WITH_FOLDER(test_no_journal_for_a_while),
