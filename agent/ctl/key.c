@@ -247,8 +247,9 @@ static const struct {
     uint32_t least, most; /* arguments after the name */
     int (*run)(struct ctl *ctl);
 } verbs[] = {
-    {"new", 1, 1, key_new},       {"show", 1, 1, key_show}, {"trust", 2, 2, key_trust},   {"allow", 3, 8, key_allow},
-    {"change", 2, 7, key_change}, {"revoke", 2, 2, key_revoke}, {"list", 1, 1, key_list}, {"rotate", 1, 2, key_rotate},
+    {"new", 1, 1, key_new},     {"show", 1, 1, key_show},     {"trust", 2, 2, key_trust},
+    {"allow", 3, 8, key_allow}, {"change", 2, 7, key_change}, {"revoke", 2, 2, key_revoke},
+    {"list", 1, 1, key_list},   {"rotate", 1, 2, key_rotate},
 };
 
 int ctl_key(struct ctl *ctl)

@@ -26,7 +26,7 @@
 struct web {
     struct http *http;
     struct exchange *exchange;
-    int64_t shard; /* see web_options */
+    int64_t shard;                              /* see web_options */
     char token[TOKEN_TEXT], reader[TOKEN_TEXT]; /* reader: "" without keys */
     char url[HTTP_ADDRESS + 16];
     int stop_fd;               /* eventfd: readable when the server stops */

@@ -195,8 +195,8 @@ static void round_close(struct service *service, struct reduce_group *group)
         if (!group->members[m].addition) {
             char name[300];
             log_line(LEVEL_WARN, "B0401", "learner left its group: no vector before the deadline",
-                     "group=%s member=%llu round=%llu", log_quote(name, sizeof name, group->name), (unsigned long long)group->members[m].id,
-                     (unsigned long long)group->round);
+                     "group=%s member=%llu round=%llu", log_quote(name, sizeof name, group->name),
+                     (unsigned long long)group->members[m].id, (unsigned long long)group->round);
             member_drop(group, &group->members[m]);
         }
     for (uint32_t m = 0; m < group->n_members; m++) {

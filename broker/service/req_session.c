@@ -148,8 +148,8 @@ static struct session *hello_open(struct service *service, const Replay__Hello *
     }
     EFFECT(service->loop, session, session);
     char quoted[SESSION_QUOTED];
-    log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u",
-             session_quoted(session, quoted), session->ordinal, session->columns->count);
+    log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u", session_quoted(session, quoted),
+             session->ordinal, session->columns->count);
     return session;
 }
 

@@ -46,7 +46,7 @@ struct service {
     struct reduces reduces;
     struct checkpoint_wait *checkpoint_waits; /* clients that wait for a checkpoint: req_checkpoint.c */
     struct log_limit delete_log;
-    struct trace_session *trace;              /* a trace that is recorded or collected, or NULL: req_trace.c */
+    struct trace_session *trace; /* a trace that is recorded or collected, or NULL: req_trace.c */
 };
 
 /* The caller has set what is borrowed. */

@@ -230,7 +230,8 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
             char name[SESSION_QUOTED];
             session->gap = true;
             log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
-                     session_quoted(session, name), (unsigned long long)session->received, (unsigned long long)intake.in.number);
+                     session_quoted(session, name), (unsigned long long)session->received,
+                     (unsigned long long)intake.in.number);
             credit_mark(session, true);
         }
         return;

@@ -238,8 +238,8 @@ static void session_silent(struct timer *timer, void *ctx)
     if (log_allow(&sessions->session_log, 20, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0103", "session expired",
                  "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", session_quoted(self, name),
-                 self->ordinal, (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S, (unsigned long long)waiting,
-                 held);
+                 self->ordinal, (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S,
+                 (unsigned long long)waiting, held);
     session_empty(self);
     self->tombstone = true;
     count_open(self, false);
@@ -264,8 +264,8 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
         credit_open(self);
-        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu",
-                 session_quoted(self, name), self->ordinal, (unsigned long long)self->received);
+        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu", session_quoted(self, name),
+                 self->ordinal, (unsigned long long)self->received);
     }
     if (start > self->received) {
         *lost = start - self->received;
@@ -276,7 +276,8 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         log_line(LEVEL_ERROR, "B0105",
                  sessions->loop->effects ? "accepted messages were lost (before this journal, or its end is damaged)"
                                          : "accepted messages were lost (no journal)",
-                 "name=%s ordinal=%u messages=%llu", session_quoted(self, name), self->ordinal, (unsigned long long)*lost);
+                 "name=%s ordinal=%u messages=%llu", session_quoted(self, name), self->ordinal,
+                 (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;

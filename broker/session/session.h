@@ -56,8 +56,8 @@ struct session {
     uint8_t id[WIRE_SESSION_BYTES];
     uint32_t ordinal;
     struct key_range keys;
-    uint64_t serial; /* higher for later sessions */
-    char name[64]; /* from the client: logs quote it */
+    uint64_t serial;        /* higher for later sessions */
+    char name[64];          /* from the client: logs quote it */
     struct identity *owner; /* who opened it: nobody else may feed, resume or end it */
     struct columns *columns;
     struct envelope to;

@@ -365,16 +365,11 @@ static void test_reduce_is_a_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_scalars),
-        CASE(test_not_finite),
-        CASE(test_other_items),
-        CASE(test_other_items_are_skipped),
-        CASE(test_other_lengths),
-        CASE(test_delay),
-        CASE(test_delay_is_stopped),
-        CASE(test_publishing_does_not_wait),
-        CASE(test_waits_have_causes),
-        CASE(test_reduce_is_a_wait),
+        CASE(test_scalars),           CASE(test_not_finite),
+        CASE(test_other_items),       CASE(test_other_items_are_skipped),
+        CASE(test_other_lengths),     CASE(test_delay),
+        CASE(test_delay_is_stopped),  CASE(test_publishing_does_not_wait),
+        CASE(test_waits_have_causes), CASE(test_reduce_is_a_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,9 +15,9 @@ struct pool_host {
     struct host *host; /* NULL: home */
     char **carrier;    /* of a source's host */
     bool actors, learners;
-    double cores, memory; /* of the file; 0: those of the machine */
-    bool wanted;          /* to be kept open */
-    bool dropped;         /* its key was revoked: never wanted again */
+    double cores, memory;   /* of the file; 0: those of the machine */
+    bool wanted;            /* to be kept open */
+    bool dropped;           /* its key was revoked: never wanted again */
     char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
     enum host_state state;
     uint32_t failures; /* failed attempts and losses so far */
@@ -46,9 +46,9 @@ struct host_pool {
     struct bundle bundle;
     struct pool_file *files; /* of launch.send */
     uint32_t n_files;
-    int64_t keys_ns;       /* when the list of keys was looked at */
+    int64_t keys_ns;        /* when the list of keys was looked at */
     struct timespec listed; /* when that list was changed */
-    struct host **old; /* former connections of a source's hosts */
+    struct host **old;      /* former connections of a source's hosts */
     uint32_t n_old;
 };
 

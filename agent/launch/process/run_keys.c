@@ -46,7 +46,8 @@ static rp_status let_in(const char *list, const struct allowed_key *key, rp_erro
 static bool is_listed(const char *list, const char *name)
 {
     struct allow_list known = {0};
-    bool found = allow_read(list, &known, NULL) != RP_OK || allow_find(&known, name); /* who cannot read it does not know */
+    bool found =
+        allow_read(list, &known, NULL) != RP_OK || allow_find(&known, name); /* who cannot read it does not know */
     allow_free(&known);
     return found;
 }

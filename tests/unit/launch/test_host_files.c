@@ -22,12 +22,13 @@ static void test_mirror(void **state)
     char script[2048];
     hostbed_connect(f, 0);
     const char *work = host_facts(f->host)->work;
-    snprintf(script, sizeof script,
-             "cd '%s' && echo 1 > a.jsonl && mkdir -p a/deep/er && echo x > a/deep/er/file && echo secret > config.yaml && "
-             "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > a.w.tmp && echo old > a.w && "
-             "ln -s /etc/passwd link && "
-             "read x < go1; echo 2 >> a.jsonl; echo newer > a.w.tmp; mv a.w.tmp a.w; read x < go2; echo 3 > a.jsonl; exit 4",
-             work);
+    snprintf(
+        script, sizeof script,
+        "cd '%s' && echo 1 > a.jsonl && mkdir -p a/deep/er && echo x > a/deep/er/file && echo secret > config.yaml && "
+        "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > a.w.tmp && echo old > a.w && "
+        "ln -s /etc/passwd link && "
+        "read x < go1; echo 2 >> a.jsonl; echo newer > a.w.tmp; mv a.w.tmp a.w; read x < go2; echo 3 > a.jsonl; exit 4",
+        work);
     assert_int_equal(mkfifo(hostbed_path(work, "go1"), 0600), 0);
     assert_int_equal(mkfifo(hostbed_path(work, "go2"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
@@ -251,11 +252,30 @@ static void test_hostile(void **state)
     assert_false(hostbed_exists(hostbed_path(f->dir, "outside")));
     assert_false(hostbed_exists(hostbed_path(f->dir, "other/outside")));
     assert_false(hostbed_exists("/tmp/test-host-outside"));
-    static const char *const absent[] = {
-        "core.sbatch",  "checkpoint",  "checkpoints", "journal-1",     "status.json.new", "tables",
-        "logs",         "launch.lock", ".hidden",     "metrics.jsonl", "report.html",     "evaluator-0.jsonl",
-        "best.weights", "report.txt",  "return.svg",  "a.sparse",      "a.middle",        "x",
-        "learner.weights", "snapshots", "actor-1.jsonl", "tb", "profile", "ab.jsonl"};
+    static const char *const absent[] = {"core.sbatch",
+                                         "checkpoint",
+                                         "checkpoints",
+                                         "journal-1",
+                                         "status.json.new",
+                                         "tables",
+                                         "logs",
+                                         "launch.lock",
+                                         ".hidden",
+                                         "metrics.jsonl",
+                                         "report.html",
+                                         "evaluator-0.jsonl",
+                                         "best.weights",
+                                         "report.txt",
+                                         "return.svg",
+                                         "a.sparse",
+                                         "a.middle",
+                                         "x",
+                                         "learner.weights",
+                                         "snapshots",
+                                         "actor-1.jsonl",
+                                         "tb",
+                                         "profile",
+                                         "ab.jsonl"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
     assert_true(a.running);
@@ -285,10 +305,13 @@ static void test_bounds(void **state)
     int made = 0;
     for (int i = 0; i < 20; i++) { /* folders count, too */
         snprintf(name, sizeof name, "d%d/x", i);
-        made += host_folder_begin(&folder, name, 0600, &err) == RP_OK && host_folder_finish(&folder, NULL, &err) == RP_OK;
+        made +=
+            host_folder_begin(&folder, name, 0600, &err) == RP_OK && host_folder_finish(&folder, NULL, &err) == RP_OK;
     }
     assert_int_equal(err.status, RP_RESOURCE_EXHAUSTED);
     assert_in_range(made, 3, 4);
+    assert_int_equal(host_folder_begin(&folder, "a", 0600, &err), RP_OK); /* what is there may be replaced */
+    assert_int_equal(host_folder_finish(&folder, NULL, &err), RP_OK);
     host_folder_fini(&folder);
 }
 

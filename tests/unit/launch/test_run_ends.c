@@ -105,8 +105,11 @@ static void start(struct world *self, const char *script)
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
     struct host *host = host_pool_at(self->options.hosts, self->member.at);
     snprintf(log, sizeof log, "%s/log", self->folder);
-    const struct process_options options = {
-        .name = self->member.name, .argv = argv, .log = log, .guard = &self->guard, .place = host ? host_place(host) : NULL};
+    const struct process_options options = {.name = self->member.name,
+                                            .argv = argv,
+                                            .log = log,
+                                            .guard = &self->guard,
+                                            .place = host ? host_place(host) : NULL};
     if (process_start(&self->member.process, &options, now(), &err) != RP_OK)
         fail_msg("%s", err.text);
 }
@@ -198,7 +201,8 @@ static void test_endless_files(void **state)
         "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
         "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
         "cat >/dev/null <&0 & echo '@rp {\"type\":\"exited\",\"id\":1}'; "
-        "while sleep 0.02; do echo '@rp {\"type\":\"file\",\"name\":\"learner.weights\",\"data\":\"aGFybQ==\",\"offset\":0,"
+        "while sleep 0.02; do echo '@rp "
+        "{\"type\":\"file\",\"name\":\"learner.weights\",\"data\":\"aGFybQ==\",\"offset\":0,"
         "\"replace\":true,\"last\":true}'; done";
     static const char *const evil[] = {"/bin/sh", "-c", script, NULL};
     for (int hurry = 0; hurry < 2; hurry++) {
@@ -313,9 +317,12 @@ static void test_asker(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status), cmocka_unit_test(test_guard_of_carriers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status),
+                                       cmocka_unit_test(test_guard_of_carriers),
                                        cmocka_unit_test(test_last_state),
-        cmocka_unit_test(test_endless_files),  cmocka_unit_test(test_time_without_broker),
-                                       cmocka_unit_test(test_limit),       cmocka_unit_test(test_asker)};
+                                       cmocka_unit_test(test_endless_files),
+                                       cmocka_unit_test(test_time_without_broker),
+                                       cmocka_unit_test(test_limit),
+                                       cmocka_unit_test(test_asker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
