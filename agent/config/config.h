@@ -158,9 +158,9 @@ uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
 
-/* Prescribes the fields of the items of adder.table, unless the file does or another program inserts: what environment and adder
- * make of them. False: no memory. (config_signature.c) */
-bool run_config_prescribe(struct run_config *self);
+/* Prescribes the fields of the items of adder.table as environment and adder make them, unless another program inserts. Reports a
+ * signature of the file that they do not fit. False: no memory. (config_signature.c) */
+bool run_config_prescribe(struct run_config *self, struct schema_report *report);
 
 /* Samples per insert that the table's limiter enforces; 0: none. */
 double run_config_ratio(const struct table_config *table);

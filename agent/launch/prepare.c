@@ -129,7 +129,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
-    if (ok && (!run_config_open_broker(&self->config, report) || !run_config_prescribe(&self->config))) {
+    if (ok && (!run_config_open_broker(&self->config, report) || !run_config_prescribe(&self->config, report))) {
         schema_report_destroy(&report);
         return EXIT_FAILED;
     }

@@ -1,5 +1,6 @@
 """What the key of one role, or a program that can connect, may do to a run."""
 
+import json
 import pathlib
 import shutil
 import stat
@@ -56,6 +57,17 @@ def test_signatures_of_all_kinds():
             run.ends()
             equal(run.read("status.json")["restarts"], 0, kind + ": restarts")
             check("name: step_type" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
+
+
+@test
+def test_a_signature_that_does_not_fit():
+    """It is a mistake of the file, found before anything starts; one that fits is kept."""
+    fields = [{"name": name, "dtype": dtype, "shape": shape} for name, dtype, shape in (
+        ("observation", "float32", [4]), ("action", "int32", []), ("reward", "float32", []), ("discount", "float32", []),
+        ("next_observation", "float32", [4]))]
+    with Place() as place:
+        for wrong, status in ((fields, 0), (fields[:4], 2), (fields + fields[:1], 2), ([dict(fields[0], shape=[5])] + fields[1:], 2)):
+            place.call("check", "run.yaml", *sets("broker.tables[0].signature=" + json.dumps(wrong)), status=status)
 
 
 @test

@@ -43,11 +43,20 @@ bool host_folder_allows(const char *name)
     }
 }
 
+/* True if no further file or folder may be made; errno says so. */
+static bool is_full(const struct host_folder *self)
+{
+    errno = EDQUOT;
+    return self->files >= self->files_most;
+}
+
 static int open_below(struct host_folder *self, int folder, const char *name)
 {
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0 || errno != ENOENT)
         return fd;
+    if (is_full(self))
+        return -1;
     bool made = mkdirat(folder, name, 0777) == 0;
     self->files += made;
     return made || errno == EEXIST ? openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
@@ -79,17 +88,18 @@ static rp_status refuse(const char *name, rp_error *err)
 
 static rp_status failed(const struct host_folder *self, const char *name, rp_error *err)
 {
+    if (errno == EDQUOT)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "there are %u files and folders of %lld bytes; %u of %lld are allowed", self->files,
+                       (long long)self->bytes, self->files_most, (long long)self->bytes_most);
     return err_set(err, RP_IO, "%.200s/%.200s cannot be written: %s", self->path, name, strerror(errno));
 }
 
-/* Checks that `more` bytes fit, and one more file or folder. */
-static rp_status check_room(const struct host_folder *self, size_t more, rp_error *err)
+/* True if `more` bytes fit; else errno says so. */
+static bool has_room(const struct host_folder *self, size_t more)
 {
-    int64_t left = self->bytes_most - self->bytes - (self->fd >= 0 ? self->size : 0);
-    if (self->files < self->files_most && left >= (int64_t)more)
-        return RP_OK;
-    return err_set(err, RP_RESOURCE_EXHAUSTED, "%u files and folders of %lld bytes came; %u of %lld bytes are allowed",
-                   self->files, (long long)self->bytes, self->files_most, (long long)self->bytes_most);
+    errno = EDQUOT;
+    return self->bytes_most - self->bytes - (self->fd >= 0 ? self->size : 0) >= (int64_t)more;
 }
 
 rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err)
@@ -98,9 +108,8 @@ rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t m
     host_folder_drop(self);
     if (!host_folder_allows(name))
         return refuse(name, err);
-    RP_TRY(check_room(self, 0, err));
     self->parent = open_parent(self, name, &leaf);
-    if (self->parent >= 0) {
+    if (self->parent >= 0 && (faccessat(self->parent, leaf, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || !is_full(self))) {
         unlinkat(self->parent, self->temporary, 0);
         self->fd =
             openat(self->parent, self->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
@@ -134,10 +143,8 @@ rp_status host_folder_write(struct host_folder *self, const char *name, const vo
 {
     if (self->fd < 0 || !name || strcmp(name, self->name) != 0)
         return refuse(name, err);
-    rp_status status = check_room(self, size, err);
-    if (status == RP_OK && !write_all(self->fd, bytes, size, self->size))
-        status = failed(self, name, err);
-    if (status != RP_OK) {
+    if (!has_room(self, size) || !write_all(self->fd, bytes, size, self->size)) {
+        rp_status status = failed(self, name, err);
         host_folder_drop(self);
         return status;
     }
@@ -184,7 +191,6 @@ rp_status host_folder_append(struct host_folder *self, const char *name, const v
     struct stat info;
     if (!host_folder_allows(name))
         return refuse(name, err);
-    RP_TRY(check_room(self, size, err));
     int parent = open_parent(self, name, &leaf);
     int fd = parent >= 0 ? openat(parent, leaf, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
     bool other = fd < 0 && errno == ENOENT;
@@ -193,7 +199,7 @@ rp_status host_folder_append(struct host_folder *self, const char *name, const v
         other = fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != offset;
     if (other)
         status = err_set(err, RP_FAILED_PRECONDITION, "%.200s does not have %lld bytes", name, (long long)offset);
-    else if (fd < 0 || !write_all(fd, bytes, size, offset))
+    else if (fd < 0 || !has_room(self, size) || !write_all(fd, bytes, size, offset))
         status = failed(self, name, err);
     else
         self->bytes += (int64_t)size;
