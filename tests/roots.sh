@@ -61,7 +61,7 @@ copy_tree() {
 
 # in_root ROOT COMMAND: in namespaces of its own, so that no mount and no process outlives it, however this script ends.
 in_root() {
-    unshare --mount --pid --fork --kill-child bash -c '
+    setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child bash -c '
         set -e
         mount -t proc proc "$1/proc"
         mount --rbind /sys "$1/sys"

@@ -81,7 +81,7 @@ static struct json_object *parse(const char *text, size_t size)
     struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MOST);
     if (!tokener)
         return NULL;
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+    /* Not JSON_TOKENER_STRICT: with it, json-c 0.18 refuses all bytes above 127, valid UTF-8 too. */
     struct json_object *object = json_tokener_parse_ex(tokener, text, (int)size);
     bool whole = json_tokener_get_error(tokener) == json_tokener_success && json_tokener_get_parse_end(tokener) == size;
     json_tokener_free(tokener);

@@ -20,9 +20,16 @@
 static json_object *parse(const char *line, size_t size)
 {
     json_tokener *tokener = json_tokener_new();
+    char ascii[4096]; /* json-c 0.18 refuses all other bytes when it is strict */
+    assert_true(size <= sizeof ascii);
     assert_true(size > 2 && line[size - 1] == '\n' && memchr(line, '\n', size) == line + size - 1);
     assert_true(utf8_valid(line, size));
+    for (size_t i = 0; i < size; i++)
+        ascii[i] = line[i] & 0x80 ? '?' : line[i];
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+    json_object_put(json_tokener_parse_ex(tokener, ascii, (int)size - 1));
+    assert_int_equal(json_tokener_get_error(tokener), json_tokener_success);
+    json_tokener_set_flags(tokener, 0);
     json_object *object = json_tokener_parse_ex(tokener, line, (int)size - 1);
     if (json_tokener_get_error(tokener) != json_tokener_success || !json_object_is_type(object, json_type_object))
         fail_msg("no JSON: %.*s", (int)size, line);
