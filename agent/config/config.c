@@ -234,8 +234,6 @@ static const struct schema_row own_rows[] = {
      "maximum number of learners to try"},
     {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "2s", 1e8, 3.6e12, NULL, 0,
      "how long actors and learners run in each measurement, alone and together"},
-    {"plan.tolerance", SCHEMA_REAL, ROOT(plan.tolerance), "0.1", 0, 10, NULL, 0,
-     "how far the ratio without a limiter may be from the target before the plan says so"},
 
     {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
      "folder in which each run gets a folder NAME-TIME; 'folder' names a run's folder directly"},

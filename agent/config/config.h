@@ -59,7 +59,6 @@ struct plan_section {
     int64_t memory; /* bytes; 0: four fifths of the free memory */
     int64_t max_actors, max_learners;
     int64_t measure_ns; /* measuring time for each count */
-    double tolerance;   /* for the natural ratio */
 };
 
 /* Most machines of a run beside the launcher's, and the longest name of one with its end. */

@@ -17,6 +17,8 @@
 #define PREFETCH_SHARE 0.4
 /* A max_diff this large means "unlimited". */
 #define NO_BOUND 1e17
+/* How far plan.spi may be from the limiter's ratio, as a share of it. */
+#define MOST_OFF 0.1
 
 /* A user's own programs may replace ours: rules about our programs do not bind them. */
 static bool our_actors(const struct run_config *config)
@@ -321,7 +323,7 @@ static void check_plan(const struct run_config *config, struct schema_report *re
     bool actors = config->actors.count == 0, learners = config->learners.count == 0;
     if (!table || !config->actors.on || !config->learners.on)
         return;
-    if (spi > 0 && ratio > 0 && fabs(spi - ratio) > config->plan.tolerance * ratio)
+    if (spi > 0 && ratio > 0 && fabs(spi - ratio) > MOST_OFF * ratio)
         schema_problem(
             report, "plan.spi",
             "counts would be chosen for %g samples per insert, but the limiter of table '%s' holds %g: leave "

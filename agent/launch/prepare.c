@@ -21,8 +21,6 @@
 
 /* How long a run waits for its hosts at its start. */
 #define HOSTS_NS (60 * NS_PER_S)
-/* Share of the throughput that a better ratio or fewer processes may cost. */
-#define NEAR 0.05
 
 void prepare_init(struct prepared *self)
 {
@@ -410,8 +408,6 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
     self->input.fixed_actors = (uint32_t)config->actors.count;
     self->input.fixed_learners = (uint32_t)config->learners.count;
     self->input.fixed_shards = config->broker.shards.count;
-    self->input.near = NEAR;
-    self->input.tolerance = config->plan.tolerance;
     status = plan_solve(&self->input, &self->plan, err);
     if (status != RP_OK && !prepare_is_auto(self))
         return RP_OK; /* the numbers of the file count, with or without a plan */

@@ -24,9 +24,7 @@ struct plan_input curves_input(struct plan_curve actors, struct plan_curve learn
                                .cores = 2,
                                .memory = 4 * GIB,
                                .broker_memory = 100 * MIB,
-                               .other_memory = 20 * MIB,
-                               .near = 0.05,
-                               .tolerance = 0.1};
+                               .other_memory = 20 * MIB};
 }
 
 struct plan curves_solve(const struct plan_input *input)

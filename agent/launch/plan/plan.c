@@ -86,34 +86,9 @@ struct search {
     struct plan_choice smallest; /* the pair that needs the least memory */
 };
 
-static double near_of(const struct plan_input *input)
-{
-    return input->near > 0 && input->near < 1 ? input->near : 0;
-}
-
-/* How far the natural ratio is from the target, beyond what counts as on target. For computed pairs that is half of
- * the tolerance, because measuring adds an error of its own; for measured pairs it is the whole tolerance, so that a
- * plan that is good enough is not measured again with one actor more or less. */
-static double distance(const struct plan_input *input, const struct plan_choice *choice)
-{
-    if (!(input->spi > 0))
-        return 0;
-    if (!(choice->spi > 0))
-        return INFINITY;
-    double free = log1p(input->tolerance > 0 ? input->tolerance / (choice->measured ? 1 : 2) : 0);
-    return fmax(0, fabs(log(choice->spi / input->spi)) - free);
-}
-
 /* True if a is the better one of two pairs near the highest rate. */
-static bool better(const struct plan_input *input, const struct plan_choice *a, const struct plan_choice *b)
+static bool better(const struct plan_choice *a, const struct plan_choice *b)
 {
-    double far_a = distance(input, a), far_b = distance(input, b);
-    if (far_a != far_b)
-        return far_a < far_b;
-    if (a->measured != b->measured) /* a measured pair wins over a computed one */
-        return a->measured;
-    if (a->memory != b->memory)
-        return a->memory < b->memory;
     uint32_t count_a = a->actors + a->learners, count_b = b->actors + b->learners;
     return count_a != count_b ? count_a < count_b : a->inserts > b->inserts;
 }
@@ -142,8 +117,8 @@ static void second_look(struct search *self, const struct plan_choice *choice)
     if (fits && !may_choose(self, choice))
         return;
     struct plan_choice *best = fits ? &self->chosen : &self->unfit;
-    double least = (fits ? self->top.inserts : self->highest.inserts) * (1 - near_of(input));
-    if (choice->inserts >= least && (best->actors == 0 || better(input, choice, best)))
+    double least = (fits ? self->top.inserts : self->highest.inserts) * (1 - PLAN_NOISE);
+    if (choice->inserts >= least && (best->actors == 0 || better(choice, best)))
         *best = *choice;
 }
 
@@ -184,8 +159,7 @@ static struct range range_of(const struct plan_input *input, enum plan_who who, 
 /* True if a pair that does not fit into memory would give clearly more than the chosen one. */
 static bool memory_binds(const struct search *self)
 {
-    return self->any && self->unfit.actors &&
-           self->unfit.inserts * (1 - near_of(self->model->input)) > self->top.inserts;
+    return self->any && self->unfit.actors && self->unfit.inserts * (1 - PLAN_NOISE) > self->top.inserts;
 }
 
 /* If nothing fits (any is false), chosen is the pair that needs the least memory. */

@@ -9,10 +9,10 @@
  *
  * with several machines also network / bytes of an insert, and cores for each machine (plan_hosts.c),
  *
- * and the side that could do more waits. Of all pairs within cores and memory the one with the highest T is best; of
- * those that come within `near` of it, the one whose natural ratio (without a limiter) is nearest to the target,
- * then the one with the fewest processes. Where a pair was run jointly, the measurement replaces the formula, and
- * corrects what the formula says about the other pairs. */
+ * and the side that could do more waits. Of all pairs within cores and memory that come within PLAN_NOISE of the highest
+ * T, the one with the fewest processes is best; of equally many, the fastest. So no pair is chosen that is slower than a
+ * smaller one. Where a pair was run jointly, the measurement replaces the formula, and corrects what the formula says
+ * about the other pairs. */
 #ifndef AGENT_LAUNCH_PLAN_H
 #define AGENT_LAUNCH_PLAN_H
 
@@ -27,6 +27,7 @@
 #define PLAN_MAX_JOINTS 8u
 #define PLAN_MAX_OTHERS 6u
 #define PLAN_MAX_LOADS 16u
+#define PLAN_NOISE 0.04 /* rates that differ by a smaller share count as equal: a joint run lasts seconds */
 
 /* One side alone, at one count. */
 struct plan_point {
@@ -89,9 +90,7 @@ struct plan_input {
         other_memory; /* bytes: in all; of the broker with full tables; of other processes (evaluator) */
     uint32_t fixed_actors, fixed_learners; /* counts of the file; 0: auto */
     uint32_t max_actors, max_learners;     /* plan.max_actors, plan.max_learners; 0: no bound */
-    double near;      /* 0.02: share of the throughput that may be given away for a better ratio or fewer processes */
-    double tolerance; /* 0.1: how far the natural ratio may be from the target before the plan mentions it */
-    bool settled;     /* no more joint runs follow: only pairs that were run jointly are chosen */
+    bool settled;                          /* no more joint runs follow: only pairs that were run jointly are chosen */
 };
 
 enum plan_bottleneck {
@@ -112,7 +111,6 @@ struct plan_choice {
     uint32_t actors, learners;
     uint32_t shards;         /* above 1: auto has chosen them, and the pair was run with so many */
     double inserts, samples; /* items/s, sustained, with the limiter */
-    double spi;              /* natural: without the limiter */
     double actor_idle, learner_idle;
     double cpu;          /* cores */
     double memory;       /* bytes */

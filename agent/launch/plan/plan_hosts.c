@@ -130,8 +130,6 @@ static bool find_groups(struct plan_places *self, uint32_t actors, uint32_t lear
 struct demand {
     double learner; /* cores of one learner */
     double broker;  /* cores, at home */
-    double cost;    /* of an item, relative to the curves */
-    double factor;  /* what an actor does beside the learners, relative to its curve */
     double network; /* inserts/s that it carries */
     double most;    /* inserts/s that all actors can make beside this demand; negative: a machine is too small for it */
     bool by_network; /* actors elsewhere could send all that the network carries */
@@ -179,20 +177,11 @@ static double supply(const struct plan_places *self, struct demand *demand)
         double left = group->cores - group->learners * demand->learner - (group->home ? demand->broker : 0);
         if (left < 0)
             return demand->most;
-        double rate = group->actors && group->curve
-                          ? demand->factor * rate_within(group->curve, group->actors, left / demand->cost)
-                          : 0;
+        double rate = group->actors && group->curve ? rate_within(group->curve, group->actors, left) : 0;
         *(group->home ? &home : &elsewhere) += group->n * rate;
     }
     demand->by_network = elsewhere >= NEARLY * demand->network;
     return demand->most = home + fmin(elsewhere, demand->network);
-}
-
-/* What joint runs have shown about this many actors, relative to their curve. */
-static double factor_of(const struct plan_model *model, const struct plan_side *actors)
-{
-    double alone = plan_point_at(&model->curves[PLAN_OF_ACTORS], actors->count).rate;
-    return alone > 0 ? actors->rate / alone : 1;
 }
 
 static double carried(const struct plan_input *input)
@@ -205,7 +194,7 @@ double plan_hosts_within(const struct plan_model *model, const struct plan_side 
                          const struct plan_side *learners, double most, enum plan_bottleneck *bound)
 {
     struct plan_places *places = model->places;
-    struct demand demand = {.cost = model->cost, .factor = factor_of(model, actors), .network = carried(model->input)};
+    struct demand demand = {.network = carried(model->input)};
     *bound = PLAN_CORES;
     if (!(most > 0) || !find_groups(places, actors->count, learners->count))
         return most;
@@ -226,74 +215,6 @@ double plan_hosts_within(const struct plan_model *model, const struct plan_side 
     supply(places, &demand);
     *bound = demand.by_network ? PLAN_NETWORK : PLAN_CORES;
     return low;
-}
-
-/* ---- without the limiter ---- */
-
-/* The part of all learners that runs on a machine. The broker's cores count where the broker runs. */
-static struct plan_side learners_at(const struct plan_side *all, const struct group *group)
-{
-    struct plan_side side = *all;
-    double part = (double)group->learners / all->count;
-    side.count = group->learners;
-    side.rate *= part;
-    side.wish *= part;
-    side.all = group->home ? side.all : side.own;
-    return side;
-}
-
-static struct plan_side actors_at(const struct plan_model *model, const struct group *group, double factor)
-{
-    struct plan_side side = {0};
-    if (group->actors == 0 || !group->curve)
-        return side;
-    struct plan_point at = plan_point_at(group->curve, group->actors);
-    plan_side_of(group->curve, &at, at.rate * factor, group->cores, model->cost, &side);
-    side.all = group->home ? side.all : side.own;
-    return side;
-}
-
-/* The rates of one machine: each role of a machine of its own does what it did when it was measured. */
-static void natural_at(const struct plan_model *model, const struct group *group, const struct plan_side *learners,
-                       double factor, double cores, double rates[2])
-{
-    struct plan_side a = actors_at(model, group, factor), l = learners_at(learners, group);
-    rates[PLAN_OF_ACTORS] = a.rate;
-    rates[PLAN_OF_LEARNERS] = l.rate;
-    if (group->home || (group->actors > 0 && group->learners > 0))
-        plan_natural(&a, &l, cores, &rates[PLAN_OF_ACTORS], &rates[PLAN_OF_LEARNERS]);
-}
-
-void plan_hosts_natural(const struct plan_model *model, const struct plan_side *actors,
-                        const struct plan_side *learners, double *actors_rate, double *learners_rate)
-{
-    struct plan_places *places = model->places;
-    double factor = factor_of(model, actors), elsewhere[2] = {0, 0}, rates[2], home_cores = INFINITY;
-    const struct group *home = NULL;
-    *actors_rate = actors->rate;
-    *learners_rate = learners->rate;
-    if (!find_groups(places, actors->count, learners->count))
-        return;
-    for (uint32_t i = 0; i < places->n_groups; i++) {
-        const struct group *group = &places->groups[i];
-        if (group->home) {
-            home = group;
-            home_cores = group->cores;
-            continue;
-        }
-        natural_at(model, group, learners, factor, group->cores, rates);
-        for (int who = 0; who < 2; who++)
-            elsewhere[who] += group->n * rates[who];
-    }
-    elsewhere[PLAN_OF_ACTORS] = fmin(elsewhere[PLAN_OF_ACTORS], carried(model->input));
-    /* The broker works at home for the processes elsewhere too. */
-    home_cores -= elsewhere[PLAN_OF_ACTORS] * (actors->all - actors->own) +
-                  elsewhere[PLAN_OF_LEARNERS] * (learners->all - learners->own);
-    rates[0] = rates[1] = 0;
-    if (home)
-        natural_at(model, home, learners, factor, fmax(0, home_cores), rates);
-    *actors_rate = elsewhere[PLAN_OF_ACTORS] + rates[PLAN_OF_ACTORS];
-    *learners_rate = elsewhere[PLAN_OF_LEARNERS] + rates[PLAN_OF_LEARNERS];
 }
 
 /* ---- memory and bounds ---- */
@@ -357,13 +278,13 @@ static void fill_use(const struct plan_model *model, const struct plan_placer *p
     plan_side_at(model, PLAN_OF_LEARNERS, choice->learners, &l);
     fill_demand(model, &a, &l, choice->inserts, &demand);
     for (uint32_t i = 0; i < model->input->n_hosts; i++)
-        could += factor_of(model, &a) * actors_point(placer, i).rate;
+        could += actors_point(placer, i).rate;
     double part = could > 0 ? fmin(1, choice->inserts / could) : 0;
     for (uint32_t i = 0; i < model->input->n_hosts; i++) {
         const struct plan_site *site = &placer->sites[i];
         use[i] = (struct plan_use){.actors = site->actors, .learners = site->learners};
-        use[i].cpu = part * model->cost * actors_point(placer, i).cpu + site->learners * demand.learner +
-                     (i == HOME ? demand.broker : 0);
+        use[i].cpu =
+            part * actors_point(placer, i).cpu + site->learners * demand.learner + (i == HOME ? demand.broker : 0);
     }
 }
 

@@ -14,41 +14,16 @@ enum plan_who { PLAN_OF_ACTORS, PLAN_OF_LEARNERS };
 /* One side at one count. */
 struct plan_side {
     uint32_t count;
-    double rate;     /* items/s that the side can do beside the other side */
+    double rate;     /* items/s that the side can do */
     double own, all; /* processor seconds per item: of the side's processes; with the broker's part */
     double memory;   /* bytes of all processes of the side */
-    double demand;   /* cores that one process would use if they were free */
-    double wish;     /* items/s at that demand; above `rate` if the cores, not the processes, bound the rate */
-};
-
-/* What a joint run shows about one side. */
-struct plan_seen {
-    uint32_t count;
-    double rate;   /* the rate that it reached */
-    double could;  /* the rate without a limiter; equal to `rate` if that is not known */
-    double weight; /* confidence in `could`, 0 to 1 */
-};
-
-/* What joint runs have shown about a side at one count. */
-struct plan_factor {
-    uint32_t count;
-    double alone, rate; /* items/s: by its curve; beside the other side */
-    double log, least;  /* logarithms of the ratio to the curve: of what it could do; of what it did at least */
-    double weight;
-};
-
-struct plan_fit {
-    struct plan_factor at[PLAN_MAX_JOINTS]; /* ascending counts */
-    uint32_t n;
 };
 
 struct plan_model {
     const struct plan_input *input; /* borrowed */
     struct plan_curve curves[2];    /* [plan_who], smoothed */
-    struct plan_fit fits[2];        /* [plan_who] */
-    double cost;                    /* cores that joint runs took, relative to the curves */
-    double all[2];              /* rate of joint runs, relative to what the sides could do; [1]: with all cores busy */
-    struct plan_places *places; /* where processes go; NULL: one machine */
+    double scale;                   /* inserts of all joint runs, relative to what the curves say about their pairs */
+    struct plan_places *places;     /* where processes go; NULL: one machine */
 };
 
 /* Returns 0 for a value that was not measured. */
@@ -58,13 +33,6 @@ void plan_smooth(const struct plan_curve *curve, struct plan_curve *out);
 struct plan_point plan_point_at(const struct plan_curve *curve, uint32_t count);
 /* True if all cores were busy in a joint run. */
 bool plan_joint_full(const struct plan_input *input, const struct plan_joint *joint);
-struct plan_seen plan_joint_side(const struct plan_input *input, const struct plan_joint *joint, enum plan_who who);
-void plan_fit_side(const struct plan_input *input, const struct plan_curve *curve, enum plan_who who,
-                   struct plan_fit *out);
-/* Fills in a side from one count of a curve. rate: what it does beside the other side; cores: of its machine; cost: of an item,
- * relative to the curve. */
-void plan_side_of(const struct plan_curve *curve, const struct plan_point *at, double rate, double cores, double cost,
-                  struct plan_side *out);
 /* Beyond the last point of its curve, the rate stays at that point's. */
 void plan_side_at(const struct plan_model *model, enum plan_who who, uint32_t count, struct plan_side *out);
 /* Cores that the side takes, with the broker's part, if it is held back to a rate. */
@@ -109,9 +77,6 @@ void plan_places_destroy(struct plan_places **self);
  * below `most`. */
 double plan_hosts_within(const struct plan_model *model, const struct plan_side *actors,
                          const struct plan_side *learners, double most, enum plan_bottleneck *bound);
-/* Rates without the limiter: processes compete only on the machine that they share. */
-void plan_hosts_natural(const struct plan_model *model, const struct plan_side *actors,
-                        const struct plan_side *learners, double *actors_rate, double *learners_rate);
 /* Fills in the memory of the machine that has the least room. */
 void plan_hosts_memory(const struct plan_model *model, struct plan_choice *choice);
 /* Returns the largest number of actors that the hosts have cores for. */
@@ -135,8 +100,6 @@ void plan_print_where(const struct plan_choice *choice, const struct plan_input 
 /* plan_model_fini must follow. */
 void plan_model_init(struct plan_model *self, const struct plan_input *input);
 void plan_model_fini(struct plan_model *self);
-/* Rates of two sides that compete for the cores of one machine without a limiter. */
-void plan_natural(const struct plan_side *a, const struct plan_side *b, double cores, double *rate_a, double *rate_b);
 /* Fills in everything but the reason; bottleneck is never PLAN_MEMORY. */
 void plan_model_pair(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
                      struct plan_choice *out);

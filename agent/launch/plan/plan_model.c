@@ -11,24 +11,14 @@
  * works as fewer of its processes would that can do just T, so the costs are those of T, not those of the full speed
  * of x actors.
  *
- * Without the limiter (the natural ratio) processes compete: each gets an equal share of the cores, but none more
- * than it would use (water-filling). The broker gets what it needs: who waits for it leaves the processor to it. A
- * process that gets a part of what it would use does that part of its items.
- *
- * Who waits under the limiter: an actor that is never held back does its part of the natural rate, so to do T it is
- * at work for T / natural of the time and held back for the rest. Where the cores are all busy this is right too:
- * one that is awake gets its fair share, and the time that it is held back is what speeds the other side up. */
+ * The side that could do more than T waits for the limiter; where the cores bound both, neither does. */
 #include "agent/launch/plan/plan_impl.h"
 
 #include <math.h>
 #include <stddef.h>
 
-#define BALANCED 0.03   /* sides whose rates differ by less are in balance */
-#define ALL_BUSY 0.95   /* share of the cores from which on a joint run counts as full */
-#define FULL 0.9        /* share of the cores from which on the cores bound a pair */
-#define LEAST_SCALE 0.3 /* bounds of corrections: one failed joint run must not decide everything */
-#define MOST_SCALE 1.5
-#define MOST_COST 3.0
+#define BALANCED 0.03 /* sides whose rates differ by less are in balance */
+#define ALL_BUSY 0.95 /* share of the cores from which on a joint run counts as full */
 #define CORES_ROUNDS 8
 
 const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
@@ -65,53 +55,7 @@ static double within_cores(const struct plan_model *self, const struct plan_side
     return rate;
 }
 
-/* ---- both, without the limiter ---- */
-
-/* The share of its wish that a side gets if each process may use `level` cores. */
-static double share_at(const struct plan_side *side, double level)
-{
-    return side->demand > level ? level / side->demand : 1;
-}
-
-static double load_at(const struct plan_side *side, double level)
-{
-    return side->wish * side->all * share_at(side, level);
-}
-
-/* The load of a side for each core of the level, as long as its processes would use more than the level. */
-static double slope(const struct plan_side *side)
-{
-    return side->demand > 0 ? side->wish * side->all / side->demand : 0;
-}
-
-static double water_level(const struct plan_side *a, const struct plan_side *b, double cores)
-{
-    const struct plan_side *low = a->demand <= b->demand ? a : b, *high = low == a ? b : a;
-    double left = cores - load_at(low, low->demand);
-    if (left >= load_at(high, low->demand))
-        return slope(high) > 0 ? left / slope(high) : high->demand;
-    double both = slope(a) + slope(b);
-    return both > 0 ? cores / both : high->demand;
-}
-
-void plan_natural(const struct plan_side *a, const struct plan_side *b, double cores, double *rate_a, double *rate_b)
-{
-    double level = fmax(a->demand, b->demand);
-    if (load_at(a, level) + load_at(b, level) > cores)
-        level = water_level(a, b, cores);
-    double load = load_at(a, level) + load_at(b, level);
-    /* Reached only if the broker alone needs more cores than there are. */
-    double fits = load > cores ? cores / load : 1;
-    *rate_a = fmin(a->rate, a->wish * share_at(a, level) * fits);
-    *rate_b = fmin(b->rate, b->wish * share_at(b, level) * fits);
-}
-
 /* ---- both, with the limiter ---- */
-
-static double held_back(double rate, double natural)
-{
-    return natural > 0 ? fmin(1, fmax(0, 1 - rate / natural)) : 0;
-}
 
 /* The rate of inserts that the machines and the network allow. */
 static double within(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l, double most,
@@ -126,32 +70,21 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
                        struct plan_choice *out)
 {
     const struct plan_input *input = self->input;
-    double rate_a = 0, rate_l = 0;
-    if (self->places)
-        plan_hosts_natural(self, a, l, &rate_a, &rate_l);
-    else
-        plan_natural(a, l, input->cores, &rate_a, &rate_l);
-    *out = (struct plan_choice){.actors = a->count,
-                                .learners = l->count,
-                                .memory = a->memory + l->memory + plan_known(input->broker_memory) +
-                                          plan_known(input->other_memory),
-                                .spi = rate_a > 0 ? rate_l / rate_a : NAN};
-    if (self->places)
-        plan_hosts_memory(self, out);
-    if (!(input->spi > 0)) { /* no limiter sets a ratio, so none holds a side back */
-        out->inserts = rate_a;
-        out->samples = rate_l;
-        out->cpu = rate_a * a->all + rate_l * l->all;
-        out->bottleneck = out->cpu >= ALL_BUSY * input->cores ? PLAN_CORES : PLAN_BALANCED;
-        return;
-    }
-    double by_actors = a->rate, by_learners = l->rate / input->spi;
+    double by_actors = a->rate, by_learners = input->spi > 0 ? l->rate / input->spi : INFINITY;
     enum plan_bottleneck bound;
     double sides = fmin(by_actors, by_learners), rate = within(self, a, l, sides, &bound);
-    out->inserts = rate;
-    out->samples = rate * input->spi;
-    out->actor_idle = held_back(rate, rate_a);
-    out->learner_idle = held_back(rate * input->spi, rate_l);
+    *out = (struct plan_choice){.actors = a->count,
+                                .learners = l->count,
+                                .inserts = rate,
+                                .samples = input->spi > 0 ? rate * input->spi : l->rate,
+                                .memory = a->memory + l->memory + plan_known(input->broker_memory) +
+                                          plan_known(input->other_memory)};
+    if (self->places)
+        plan_hosts_memory(self, out);
+    if (by_actors > sides)
+        out->actor_idle = 1 - sides / by_actors;
+    else if (by_learners > sides && isfinite(by_learners))
+        out->learner_idle = 1 - sides / by_learners;
     out->cpu = plan_model_cores(self, a, l, rate);
     if (self->places) /* the sum of the hosts' curves costs a little more or less than each of them does */
         out->cpu = fmin(out->cpu, input->cores);
@@ -163,84 +96,27 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
         out->bottleneck = by_actors < by_learners ? PLAN_ACTORS : PLAN_LEARNERS;
 }
 
-/* ---- what joint runs have shown about both ---- */
+/* ---- joint runs ---- */
 
-struct mean {
-    double sum; /* mean of logarithms */
-    uint32_t n;
-};
-
-static void mean_add(struct mean *self, double value, double least, double most)
-{
-    if (!(value > 0) || !isfinite(value))
-        return;
-    self->sum += log(fmin(most, fmax(least, value)));
-    self->n++;
-}
-
-static double mean_get(const struct mean *self)
-{
-    return self->n ? exp(self->sum / self->n) : 1;
-}
-
-/* True if the pair uses so much of the cores that they are its bound. */
-static bool is_full(const struct plan_input *input, const struct plan_choice *choice)
-{
-    return choice->bottleneck == PLAN_CORES || choice->cpu >= FULL * input->cores;
-}
-
-static void joint_pair(const struct plan_model *self, const struct plan_joint *joint, struct plan_side *a,
-                       struct plan_side *l)
-{
-    plan_side_at(self, PLAN_OF_ACTORS, joint->actors, a);
-    plan_side_at(self, PLAN_OF_LEARNERS, joint->learners, l);
-}
-
-/* The cores that joint runs took, relative to what the curves predict. */
-static double fit_cost(const struct plan_model *self)
-{
-    struct mean mean = {0};
-    for (uint32_t i = 0; i < self->input->n_joints; i++) {
-        const struct plan_joint *joint = &self->input->joints[i];
-        struct plan_side a, l;
-        joint_pair(self, joint, &a, &l);
-        double load = plan_side_cores(self, PLAN_OF_ACTORS, &a, plan_known(joint->inserts)) +
-                      plan_side_cores(self, PLAN_OF_LEARNERS, &l, plan_known(joint->samples));
-        if (load > 0)
-            mean_add(&mean, plan_known(joint->cpu) / load, LEAST_SCALE, MOST_COST);
-    }
-    return mean_get(&mean);
-}
-
-/* The rate of joint runs, relative to what the sides could do: sides wait for each other now and then, and where all
- * cores are busy, switching between processes costs time too. */
-static void fit_all(struct plan_model *self)
-{
-    struct mean means[2] = {0};
-    for (uint32_t i = 0; i < self->input->n_joints; i++) {
-        const struct plan_joint *joint = &self->input->joints[i];
-        struct plan_side a, l;
-        struct plan_choice choice;
-        joint_pair(self, joint, &a, &l);
-        model_pair(self, &a, &l, &choice);
-        if (choice.inserts > 0)
-            mean_add(&means[is_full(self->input, &choice)], plan_known(joint->inserts) / choice.inserts, LEAST_SCALE,
-                     MOST_SCALE);
-    }
-    for (int i = 0; i < 2; i++)
-        self->all[i] = mean_get(&means[i]);
-}
-
+/* Sides wait for each other now and then, and get in each other's way: joint runs show by how much. */
 void plan_model_init(struct plan_model *self, const struct plan_input *input)
 {
-    *self = (struct plan_model){.input = input, .cost = 1, .all = {1, 1}};
+    double seen = 0, computed = 0;
+    *self = (struct plan_model){.input = input, .scale = 1};
     self->places = input->n_hosts > 1 ? plan_places_new(input) : NULL;
     plan_smooth(&input->actors, &self->curves[PLAN_OF_ACTORS]);
     plan_smooth(&input->learners, &self->curves[PLAN_OF_LEARNERS]);
-    for (int who = 0; who < 2; who++)
-        plan_fit_side(input, &self->curves[who], (enum plan_who)who, &self->fits[who]);
-    self->cost = fit_cost(self);
-    fit_all(self);
+    for (uint32_t i = 0; i < input->n_joints; i++) {
+        struct plan_side a, l;
+        struct plan_choice choice;
+        plan_side_at(self, PLAN_OF_ACTORS, input->joints[i].actors, &a);
+        plan_side_at(self, PLAN_OF_LEARNERS, input->joints[i].learners, &l);
+        model_pair(self, &a, &l, &choice);
+        seen += plan_known(input->joints[i].inserts);
+        computed += choice.inserts;
+    }
+    if (seen > 0 && computed > 0)
+        self->scale = seen / computed;
 }
 
 void plan_model_fini(struct plan_model *self)
@@ -261,8 +137,6 @@ static enum plan_bottleneck joint_bottleneck(const struct plan_input *input, con
     return apart > 0 ? PLAN_LEARNERS : PLAN_ACTORS;
 }
 
-/* Copies everything but the natural ratio, which would be a quotient of noisy shares; the model's ratio lies between
- * its neighbours. */
 static void take_joint(const struct plan_input *input, const struct plan_joint *joint, struct plan_choice *out)
 {
     out->measured = true;
@@ -295,11 +169,8 @@ void plan_model_pair(const struct plan_model *self, const struct plan_side *acto
     if (joint) {
         take_joint(input, joint, out);
     } else {
-        /* Both sides are slowed down alike, so the idle shares stay. */
-        double most = input->spi > 0 ? fmin(actors->rate, learners->rate / input->spi) : actors->rate;
-        double rate = fmin(out->inserts * self->all[is_full(input, out)], most);
-        out->samples *= out->inserts > 0 ? rate / out->inserts : 1;
-        out->inserts = rate;
+        out->inserts *= self->scale;
+        out->samples *= self->scale;
     }
     name_bound(input, out);
 }

@@ -25,8 +25,6 @@ static void print_samples(const struct plan_choice *choice, const struct plan_in
     fprintf(out, "  samples     %s/s", rate(text, choice->samples));
     if (input->spi > 0)
         fprintf(out, ", %.4g per insert", input->spi);
-    if (input->spi > 0 && choice->spi > 0)
-        fprintf(out, " (without the limiter %.3g)", choice->spi);
     fputc('\n', out);
 }
 

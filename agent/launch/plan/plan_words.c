@@ -63,15 +63,6 @@ static void add_waits(struct text *text, const struct plan_input *input, const s
         text_add(text, ": actors would wait %.0f%% of the time", 100 * choice->actor_idle);
 }
 
-static void add_ratio(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
-{
-    if (!(input->spi > 0) || !(choice->spi > 0))
-        return;
-    double off = choice->spi / input->spi;
-    if (fmax(off, 1 / off) - 1 > fmax(0, input->tolerance))
-        text_add(text, "; without the limiter %.3g samples per insert, not %.3g", choice->spi, input->spi);
-}
-
 static void keep(struct text *text, char *out, size_t size)
 {
     snprintf(out, size, "%s", text_get(text));
@@ -110,7 +101,6 @@ void plan_compare(const struct plan_input *input, const struct plan_choice *a, c
             text_add(&text, "same inserts/s");
         add_processes(&text, " with ", a, b);
         add_waits(&text, input, a);
-        add_ratio(&text, input, a);
     }
     keep(&text, out, size);
 }
@@ -143,11 +133,6 @@ static void add_budget(struct text *text, const struct plan_input *input)
     }
 }
 
-static double ratio_off(const struct plan_input *input, const struct plan_choice *choice)
-{
-    return choice->spi > 0 && input->spi > 0 ? fabs(log(choice->spi / input->spi)) : 0;
-}
-
 static void explain_search(struct text *text, const struct plan_input *input, const struct plan_choice *choice,
                            const struct plan_choice *top)
 {
@@ -155,17 +140,13 @@ static void explain_search(struct text *text, const struct plan_input *input, co
     if (same_pair(choice, top) || loss < PLAN_SAME / 10) {
         text_add(text, "the highest rate");
         add_budget(text, input);
-        if (!same_pair(choice, top) && choice->memory < top->memory)
-            add_processes(text, " with ", choice, top);
+        add_processes(text, " with ", choice, top);
         return;
     }
     text_add(text, "%.1f%% below the highest rate (", 100 * loss);
     add_pair(text, top);
     text_add(text, ")");
-    if (ratio_off(input, choice) < ratio_off(input, top))
-        text_add(text, ", with a ratio nearer to the target");
-    else
-        add_processes(text, ", with ", choice, top);
+    add_processes(text, ", with ", choice, top);
 }
 
 static void explain_fixed(struct text *text, const struct plan_input *input)
@@ -192,7 +173,6 @@ static void explain_chosen(const struct plan_input *input, struct plan_choice *c
         explain_search(&text, input, choice, top);
     }
     explain_fixed(&text, input);
-    add_ratio(&text, input, choice);
     keep(&text, choice->reason, sizeof choice->reason);
 }
 

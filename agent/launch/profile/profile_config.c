@@ -7,8 +7,6 @@
 
 /* A side that waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
-/* Share of the throughput that a plan may give away for a better ratio or fewer processes. */
-#define NEAR 0.02
 
 int64_t profile_batch(const struct run_config *config)
 {
@@ -59,8 +57,6 @@ void profile_fill(const struct run_config *config, struct plan_input *out)
     out->max_learners = (uint32_t)config->plan.max_learners;
     out->fixed_shards = config->broker.shards.count;
     out->most_shards = run_config_most_shards(config, profile_batch(config));
-    out->near = NEAR;
-    out->tolerance = config->plan.tolerance;
     if (out->n_hosts > 0)
         add_hosts(out);
 }

@@ -186,7 +186,6 @@ static void add_choice(struct text *out, const struct plan_choice *choice, bool 
              choice->actors, choice->learners);
     add_cell(out, "n", report_cell(&plain, choice->inserts, cell));
     add_cell(out, "n", report_cell(&plain, choice->samples, cell));
-    add_cell(out, "n", report_cell(&plain, choice->spi, cell));
     add_cell(out, "n", report_cell(&share, choice->actor_idle, cell));
     add_cell(out, "n", report_cell(&share, choice->learner_idle, cell));
     add_cell(out, "", plan_bottleneck_names[choice->bottleneck]);
@@ -200,7 +199,7 @@ static void add_plan(struct text *out, const struct plan *plan)
         return;
     text_add(out, "<h2>The plan and its alternatives</h2>\n<div class=\"card\"><table><tr><th class=\"n\">actors</th>"
                   "<th class=\"n\">learners</th><th class=\"n\">inserts/s</th><th class=\"n\">samples/s</th>"
-                  "<th class=\"n\">natural SPI</th><th class=\"n\">actors idle</th><th class=\"n\">learners idle</th>"
+                  "<th class=\"n\">actors idle</th><th class=\"n\">learners idle</th>"
                   "<th>bottleneck</th><th>why</th></tr>\n");
     add_choice(out, &plan->chosen, true);
     for (uint32_t i = 0; i < plan->n_others && i < PLAN_MAX_OTHERS; i++)

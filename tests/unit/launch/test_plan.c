@@ -59,7 +59,7 @@ static char *print(const struct plan *plan, const struct plan_input *input)
 /* ---- known curves ---- */
 
 /* Environments that sleep: far more actors than cores pay, until two learners are fed. 40 actors would feed them exactly; 39
- * come within 5% and their ratio is within half of the tolerance, 38 do not. */
+ * come within the noise, 38 do not. */
 static void a_slow_environment_takes_more_actors_than_cores(void **state)
 {
     (void)state;
@@ -69,7 +69,6 @@ static void a_slow_environment_takes_more_actors_than_cores(void **state)
     check_pair(&plan.chosen, 39, 2);
     check_close(plan.chosen.inserts, 3900, "inserts");
     check_close(plan.chosen.samples, 15600, "samples");
-    check_close(plan.chosen.spi, 16000.0 / 3900, "natural ratio");
     check_close(plan.chosen.actor_idle, 0, "actors idle");
     check_close(plan.chosen.learner_idle, 1 - 3900.0 / 4000, "learners idle");
     check_close(plan.chosen.cpu, 39 * 0.011 + 1.1 * 3900 / 4000, "cores");
@@ -110,28 +109,8 @@ static void cheap_sides_are_bounded_by_the_cores(void **state)
     check_close(one.inserts, 2 / 2.2e-4, "inserts");
     check_close(one.cpu, 2, "cores");
     assert_int_equal(one.bottleneck, PLAN_CORES);
-    /* Each process would get level = 2 / (1.2 + 1 / 0.9) cores, and the broker its part for what they do. */
-    double level = 2 / (1.2 + 1 / 0.9);
-    check_close(one.spi, 40000 * level / 0.9 / (10000 * level), "natural ratio");
     check_close(one.actor_idle, 0, "actors idle");
-    check_close(one.learner_idle, 1 - 4 * one.inserts / (40000 * level / 0.9), "learners idle");
-}
-
-/* Three actors on two cores use two thirds each, though each would use a whole one: against a learner they get 3 of 4
- * parts, not 2 of 3. */
-static void a_curve_that_the_cores_bound_hides_what_its_processes_would_use(void **state)
-{
-    (void)state;
-    struct plan_curve actors = {.n = 3, .points = {{1, 1000, 1, 0, 0}, {2, 2000, 2, 0, 0}, {3, 2000, 2, 0, 0}}};
-    struct plan_input input = curves_input(actors, curves_linear(1, 1000, 1, 0, 0), 1);
-    check_close(predict(&input, 1, 1).spi, 1, "natural ratio of 1 and 1");
-    check_close(predict(&input, 2, 1).spi, 0.5, "natural ratio of 2 and 1");
-    check_close(predict(&input, 3, 1).spi, 1.0 / 3, "natural ratio of 3 and 1");
-    struct plan plan = curves_solve(&input);
-    check_pair(&plan.chosen, 1, 1);
-    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
-    facts_said(other(&plan, 2, 1)->reason, "same inserts/s with 1 more process: actors would wait 25% of the time; "
-                                           "without the limiter 0.5 samples per insert, not 1");
+    check_close(one.learner_idle, 0, "learners idle");
 }
 
 static void memory_bounds_the_number_of_actors(void **state)
@@ -291,36 +270,14 @@ static void a_joint_run_counts_instead_of_the_formula(void **state)
     check_close(measured.actor_idle, 0.3, "actors idle");
     check_close(measured.cpu, 1.7, "cores");
     assert_int_equal(measured.bottleneck, PLAN_LEARNERS);
-    /* The learner could do 1580 / 0.98 there, and each of the actors 1600 / 0.7 / 2: in other pairs too. */
-    check_close(predict(&input, 3, 1).inserts, 1580 / 0.98 * (1600 / (1580 / 0.98)), "inserts with one actor more");
-    assert_true(predict(&input, 1, 1).inserts > 1000 && predict(&input, 1, 1).inserts < 1600 / 0.7 / 2);
-    /* One that is far off changes no more than the bound; an unknown idle share is the model's. */
+    /* Other pairs are slower than their curves by as much. */
+    check_close(predict(&input, 3, 1).inserts, 2000 * 0.8, "inserts with one actor more");
+    check_close(predict(&input, 1, 1).inserts, 1000 * 0.8, "inserts with one actor fewer");
+    /* An unknown idle share is the model's. */
     input.joints[0] = (struct plan_joint){2, 1, 1, 1, NAN, NAN, NAN, 0, 1, {{0}, {0}}};
-    check_close(predict(&input, 3, 1).inserts, 2000 * 0.3, "inserts");
     check_close(predict(&input, 2, 1).actor_idle, 0, "actors idle");
     input.joints[0] = (struct plan_joint){2, 1, 1900, 1900, 0, 0, 2, 0, 1, {{0}, {0}}};
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_CORES);
-}
-
-/* Somebody else used the machine while two learners were measured: two do not seem better than one, until a joint run
- * shows them at 3600/s and held back for a tenth of the time. */
-static void a_joint_run_that_outdoes_a_curve_corrects_it(void **state)
-{
-    (void)state;
-    struct plan_curve learners = {.n = 2, .points = {{1, 2000, 0.02, 0.01, MIB}, {2, 2100, 0.02, 0.01, MIB}}};
-    struct plan_input input = curves_input(curves_linear(8, 500, 0.01, 0.01, MIB), learners, 1);
-    struct plan plan = curves_solve(&input);
-    check_pair(&plan.chosen, 4, 1);
-    input.joints[0] = (struct plan_joint){7, 2, 3500, 3600, 0, 0.1, 0.2, 0, 1, {{0}, {0}}};
-    input.n_joints = 1;
-    check_close(predict(&input, 8, 2).inserts, 4000, "inserts");
-    check_close(predict(&input, 4, 2).spi, 2, "natural ratio");
-    check_close(predict(&input, 8, 1).inserts, 2000, "inserts of another number of learners");
-    plan = curves_solve(&input);
-    check_pair(&plan.chosen, 8, 2);
-    /* Who was held back for most of the time says little. */
-    input.joints[0] = (struct plan_joint){1, 2, 500, 500, 0, 0.9, 0.2, 0, 1, {{0}, {0}}};
-    check_close(predict(&input, 8, 2).inserts, 2100, "inserts");
 }
 
 /* A broker with much to do takes more at a time: an insert of 64 actors costs half of one of 16. That is no reason to start
@@ -337,70 +294,40 @@ static void costs_are_those_of_the_rate(void **state)
     struct plan plan = curves_solve(&input);
     assert_in_range(plan.chosen.actors, 19, 25);
     check_close(predict(&input, 32, 1).inserts, predict(&input, 64, 1).inserts, "inserts of 32 and of 64 actors");
-    assert_true(plan.chosen.spi > 32 / 1.1 && plan.chosen.spi < 32 * 1.1);
     /* 0.8 cores for 3200 inserts and half of 0.6 for the rest up to 4000, with what 128,000 samples take. */
     check_close(predict(&input, 20, 1).cpu, 0.8 + 0.15 + 1, "cores");
 }
 
-/* A joint run in which actors wait for half of the time and the learner never does: the learner is slower beside them than
- * it is alone, and half of the actors would do. */
-static void a_joint_run_tells_which_side_is_slower(void **state)
+/* A joint run says by its waits what to try next. */
+static void waits_say_what_to_run_next(void **state)
 {
     (void)state;
+    const struct {
+        struct plan_joint run;
+        uint32_t actors, learners;
+    } cases[] = {
+        {{8, 1, 800, 6400, 0, 0.5, 1, 0, 1, {{0}, {0}}}, 16, 1},     /* learners wait: more actors */
+        {{8, 1, 800, 6400, 0, 0.2, 1, 0, 1, {{0}, {0}}}, 10, 1},     /* as many as feed them */
+        {{8, 1, 800, 6400, 0.4, 0, 1, 0, 1, {{0}, {0}}}, 8, 2},      /* actors wait: more learners */
+        {{8, 4, 800, 6400, 0.4, 0, 1, 0, 1, {{0}, {0}}}, 5, 4},      /* there are no more: fewer actors */
+        {{8, 1, 800, 6400, 0.02, 0.03, 1, 0, 1, {{0}, {0}}}, 16, 2}, /* nobody waits: more of both */
+        {{32, 2, 800, 6400, 0, 0.93, 1, 0, 1, {{0}, {0}}}, 32, 1},   /* one learner is more than enough */
+        {{4, 1, 599, 4792, 0, 0.7, 1.9, 0, 1, {{0}, {0}}}, 2, 1},    /* all cores are busy: fewer actors */
+        {{1, 2, 599, 4792, 0, 0.05, 1.9, 0, 1, {{0}, {0}}}, 1, 1},   /* and fewer learners */
+        {{1, 1, 599, 4792, 0, 0.05, 1.9, 0, 1, {{0}, {0}}}, 1, 1},   /* nothing smaller: once more */
+        {{4, 1, 599, 4792, 0, 0.7, 1.0, 0.9, 1, {{0}, {0}}}, 2, 1},  /* busy with other programs */
+    };
     struct plan_input input =
-        curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
-    struct plan plan = curves_solve(&input);
-    assert_in_range(plan.chosen.actors, 18, 22);
-    input.joints[0] = (struct plan_joint){plan.chosen.actors, 1, 2000, 64000, 0.5, 0, 0.95, 0, 1, {{0}, {0}}};
-    input.n_joints = 1;
-    /* What was measured says the same about itself: without a limiter actors would make twice as much. */
-    check_close(predict(&input, plan.chosen.actors, 1).spi, 16, "natural ratio");
-    struct plan again = curves_solve(&input);
-    assert_in_range(again.chosen.actors, 9, 12);
-    assert_true(again.chosen.inserts > 1900 && again.chosen.inserts < 2100);
-    assert_true(again.chosen.actor_idle < 0.15);
-}
-
-/* A table with min_size alone: the limiter holds no side back, and processes wait only for answers. */
-static void without_a_limiter_the_ratio_is_what_it_was(void **state)
-{
-    (void)state;
-    struct plan_input input = curves_input(curves_linear(4, 500, 0.1, 0, MIB), curves_linear(2, 3000, 0.1, 0, MIB), 4);
-    input.joints[0] = (struct plan_joint){2, 2, 980, 5880, 0, 0.4, 0.5, 0, 1, {{0}, {0}}};
-    input.n_joints = 1;
-    check_close(predict(&input, 2, 2).spi, 6, "natural ratio");
-}
-
-/* One share of a joint run that is off by noise must not make 12 actors look unlike 11 and 13: natural ratios of
- * neighbours go one way, in steps as small as those of the counts. */
-static void natural_ratios_of_neighbours_make_sense(void **state)
-{
-    (void)state;
-    struct rng rng;
-    rng_seed(&rng, naive_seed("natural_ratios_of_neighbours_make_sense"));
-    for (int trial = 0; trial < 300; trial++) {
-        struct plan_input input =
-            curves_input(curves_linear(16, 500, 0.1, 0.02, MIB), curves_linear(2, 60000, 0.5, 0.1, MIB), 8);
-        input.cores = 16;
-        for (uint32_t i = 0; i < input.actors.n; i++) {
-            struct plan_point *point = &input.actors.points[i];
-            point->rate *= 0.85 + 0.3 * rng_unit(&rng);
-        }
-        for (uint32_t i = 0; i < 3; i++) {
-            double inserts = 4000 * (0.9 + 0.2 * rng_unit(&rng));
-            input.joints[input.n_joints++] = (struct plan_joint){.actors = 11 + (uint32_t)rng_below(&rng, 3),
-                                                                 .learners = 1 + (uint32_t)rng_below(&rng, 2),
-                                                                 .inserts = inserts,
-                                                                 .samples = 8 * inserts,
-                                                                 .actor_idle = 0.9 * rng_unit(&rng),
-                                                                 .learner_idle = 0.1 * rng_unit(&rng),
-                                                                 .cpu = 4};
-        }
-        for (uint32_t x = 2; x <= 16; x++) {
-            double fewer = predict(&input, x - 1, 2).spi, more = predict(&input, x, 2).spi;
-            if (more > fewer * (1 + 1e-9) || more < fewer * (x - 1) / x * (1 - 1e-9))
-                fail_msg("%.3g samples per insert with %u actors, %.3g with %u", fewer, x - 1, more, x);
-        }
+        curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(4, 64000, 0.9, 0.2, MIB), 8);
+    input.max_actors = 32;
+    input.max_learners = 4;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t actors = 0, learners = 0;
+        input.joints[0] = cases[i].run;
+        input.n_joints = 1;
+        assert_true(plan_next(&input, &actors, &learners));
+        if (actors != cases[i].actors || learners != cases[i].learners)
+            fail_msg("case %zu: %u actors and %u learners", i, actors, learners);
     }
 }
 
@@ -484,20 +411,6 @@ static void alternatives_are_runs(void **state)
     }
     again.actors = 100;
     assert_false(plan_add_joint(&input, &again));
-}
-
-/* Two pairs that are as good: the one whose figures were measured. */
-static void what_was_measured_is_kept(void **state)
-{
-    (void)state;
-    struct plan_input input =
-        curves_input(curves_linear(16, 100, 0.01, 0, MIB), curves_linear(1, 1000, 0.1, 0, MIB), 1);
-    struct plan plan = curves_solve(&input);
-    assert_in_range(plan.chosen.actors, 9, 10);
-    input.joints[0] = (struct plan_joint){plan.chosen.actors + 1, 1, 985, 985, 0.02, 0, 0.2, 0, 1, {{0}, {0}}};
-    input.n_joints = 1;
-    struct plan again = curves_solve(&input);
-    check_pair(&again.chosen, plan.chosen.actors + 1, 1);
 }
 
 /* Of a plan that goes from one pair to the next and never comes to rest, the best that was measured is taken. */
@@ -584,50 +497,27 @@ static double naive_read(const struct plan_curve *curve, uint32_t count, size_t 
     return NAN;
 }
 
-struct naive {
-    double rate, cpu, broker, memory, demand;
-};
-
-static struct naive naive_side(const struct plan_curve *curve, uint32_t count, double cores)
-{
-    struct naive side = {naive_read(curve, count, offsetof(struct plan_point, rate)),
-                         naive_read(curve, count, offsetof(struct plan_point, cpu)),
-                         naive_read(curve, count, offsetof(struct plan_point, broker_cpu)), 0, 0};
-    /* Memory is per process and the same at all counts in these curves. */
-    side.memory = curve->points[0].memory * count;
-    side.demand = side.cpu / count;
-    if (side.cpu + side.broker >= 0.9 * cores)
-        for (uint32_t i = 0; i < curve->n && curve->points[i].count <= count; i++)
-            side.demand = fmax(side.demand, curve->points[i].cpu / curve->points[i].count);
-    return side;
-}
-
-/* Rate of a side whose processes get at most `level` cores each. */
-static double naive_rate(const struct naive *side, uint32_t count, double level)
-{
-    return side->rate / side->cpu * count * fmin(side->demand, level);
-}
-
 static struct plan_choice naive_pair(const struct plan_input *input, uint32_t x, uint32_t y)
 {
-    struct naive a = naive_side(&input->actors, x, input->cores), l = naive_side(&input->learners, y, input->cores);
-    double ci = (a.cpu + a.broker) / a.rate, cs = (l.cpu + l.broker) / l.rate, low = 0, high = 1e6;
-    for (int i = 0; i < 200; i++) {
-        double level = (low + high) / 2;
-        bool over = naive_rate(&a, x, level) * ci + naive_rate(&l, y, level) * cs > input->cores;
-        *(over ? &high : &low) = level;
-    }
-    double ra = fmin(a.rate, naive_rate(&a, x, low)), rl = fmin(l.rate, naive_rate(&l, y, low));
-    double rate = fmin(fmin(a.rate, l.rate / input->spi), input->cores / (ci + input->spi * cs));
+    double a = naive_read(&input->actors, x, offsetof(struct plan_point, rate));
+    double l = naive_read(&input->learners, y, offsetof(struct plan_point, rate)) / input->spi;
+    double ci = (naive_read(&input->actors, x, offsetof(struct plan_point, cpu)) +
+                 naive_read(&input->actors, x, offsetof(struct plan_point, broker_cpu))) /
+                a;
+    double cs = (naive_read(&input->learners, y, offsetof(struct plan_point, cpu)) +
+                 naive_read(&input->learners, y, offsetof(struct plan_point, broker_cpu))) /
+                l;
+    double rate = fmin(fmin(a, l), input->cores / (ci + cs));
+    /* Memory is per process and the same at all counts in these curves. */
     return (struct plan_choice){.actors = x,
                                 .learners = y,
                                 .inserts = rate,
                                 .samples = rate * input->spi,
-                                .spi = rl / ra,
-                                .actor_idle = fmax(0, 1 - rate / ra),
-                                .learner_idle = fmax(0, 1 - rate * input->spi / rl),
-                                .cpu = rate * (ci + input->spi * cs),
-                                .memory = a.memory + l.memory + input->broker_memory + input->other_memory};
+                                .actor_idle = fmax(0, 1 - l / a),
+                                .learner_idle = fmax(0, 1 - a / l),
+                                .cpu = rate * (ci + cs),
+                                .memory = input->actors.points[0].memory * x + input->learners.points[0].memory * y +
+                                          input->broker_memory + input->other_memory};
 }
 
 static struct plan_curve random_curve(struct rng *rng, uint32_t most)
@@ -650,17 +540,10 @@ static void check_choice(const struct plan_choice *got, const struct plan_choice
 {
     check_close(got->inserts, want->inserts, "inserts");
     check_close(got->samples, want->samples, "samples");
-    check_close(got->spi, want->spi, "natural ratio");
     check_close(got->actor_idle, want->actor_idle, "actors idle");
     check_close(got->learner_idle, want->learner_idle, "learners idle");
     check_close(got->cpu, want->cpu, "cores");
     check_close(got->memory, want->memory, "memory");
-    assert_true(fmin(got->actor_idle, got->learner_idle) < 1e-6 || got->bottleneck == PLAN_CORES);
-}
-
-static double naive_distance(const struct plan_input *input, double spi)
-{
-    return fmax(0, fabs(log(spi / input->spi)) - log(1 + input->tolerance / 2));
 }
 
 static void check_solution(const struct plan_input *input)
@@ -684,18 +567,16 @@ static void check_solution(const struct plan_input *input)
     if (!any)
         return;
     assert_true(plan.chosen.memory <= input->memory);
-    assert_true(plan.chosen.inserts >= top * (1 - input->near) * (1 - 1e-9));
+    assert_true(plan.chosen.inserts >= top * (1 - PLAN_NOISE) * (1 - 1e-9));
     assert_true(plan.most_actors >= plan.chosen.actors && plan.most_actors <= most_x);
-    double far = naive_distance(input, plan.chosen.spi);
+    /* No pair near the highest rate is smaller, and none as small is faster. */
+    uint32_t count = plan.chosen.actors + plan.chosen.learners;
     for (uint32_t x = 1; x <= most_x; x++)
         for (uint32_t y = 1; y <= most_y; y++) {
             struct plan_choice pair = naive_pair(input, x, y);
-            if (pair.memory > input->memory || pair.inserts < top * (1 - input->near) * (1 + 1e-9))
+            if (pair.memory > input->memory || pair.inserts < top * (1 - PLAN_NOISE) * (1 + 1e-9))
                 continue;
-            double distance = naive_distance(input, pair.spi);
-            assert_true(distance > far - 1e-6);
-            if (distance < 1e-9 && far < 1e-9)
-                assert_true(pair.memory >= plan.chosen.memory * (1 - 1e-9));
+            assert_true(x + y > count || (x + y == count && pair.inserts <= plan.chosen.inserts * (1 + 1e-9)));
         }
 }
 
@@ -729,7 +610,6 @@ int main(void)
         cmocka_unit_test(a_slow_environment_takes_more_actors_than_cores),
         cmocka_unit_test(a_heavy_learner_needs_one_actor),
         cmocka_unit_test(cheap_sides_are_bounded_by_the_cores),
-        cmocka_unit_test(a_curve_that_the_cores_bound_hides_what_its_processes_would_use),
         cmocka_unit_test(memory_bounds_the_number_of_actors),
         cmocka_unit_test(a_curve_that_falls_is_not_climbed),
         cmocka_unit_test(one_point_is_a_curve),
@@ -737,15 +617,11 @@ int main(void)
         cmocka_unit_test(a_number_of_the_file_is_respected_and_compared),
         cmocka_unit_test(a_number_that_does_not_fit_is_respected),
         cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
-        cmocka_unit_test(a_joint_run_that_outdoes_a_curve_corrects_it),
         cmocka_unit_test(costs_are_those_of_the_rate),
-        cmocka_unit_test(a_joint_run_tells_which_side_is_slower),
-        cmocka_unit_test(without_a_limiter_the_ratio_is_what_it_was),
-        cmocka_unit_test(natural_ratios_of_neighbours_make_sense),
+        cmocka_unit_test(waits_say_what_to_run_next),
         cmocka_unit_test(a_noisy_curve_is_smoothed),
         cmocka_unit_test(the_bound_that_holds_has_a_name),
         cmocka_unit_test(alternatives_are_runs),
-        cmocka_unit_test(what_was_measured_is_kept),
         cmocka_unit_test(once_settled_only_what_was_measured_is_chosen),
         cmocka_unit_test(inputs_that_say_nothing_are_refused),
         cmocka_unit_test(any_curves_are_solved_as_by_hand),

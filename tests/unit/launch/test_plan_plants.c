@@ -17,8 +17,7 @@
 #include "tests/support/naive.h"
 
 /* As the profile has them. */
-#define MOST_RUNS 7
-#define NEAR 0.02
+#define MOST_RUNS 9
 /* The bars. */
 #define LEAST_SHARE 0.95
 #define MOST_OFF 0.15
@@ -148,7 +147,6 @@ static struct plan_input profile_plant(const struct plant *plant, struct rng *rn
     input.cores = plant->cores;
     input.max_actors = plant->max_actors;
     input.max_learners = plant->max_learners;
-    input.near = NEAR;
     uint32_t x, y;
     for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
         assert_in_range(x, 1, plant->max_actors);
@@ -167,6 +165,7 @@ static struct plan_input profile_plant(const struct plant *plant, struct rng *rn
 struct verdict {
     double share; /* of the best pair */
     double off;   /* the worst alternative's distance from what it really gives */
+    bool spare;   /* one learner fewer would do */
 };
 
 static double best_of(const struct plant *plant)
@@ -182,8 +181,16 @@ static struct verdict judge(const struct plant *plant, struct rng *rng, struct p
 {
     struct plan_input input = profile_plant(plant, rng);
     *plan = curves_solve(&input);
-    struct verdict verdict = {.share = run_plant(plant, plan->chosen.actors, plan->chosen.learners).inserts /
-                                       best_of(plant)};
+    uint32_t x = plan->chosen.actors, y = plan->chosen.learners;
+    double inserts = run_plant(plant, x, y).inserts;
+    struct verdict verdict = {.share = inserts / best_of(plant),
+                              .spare = y > 1 && run_plant(plant, x, y - 1).inserts > 0.99 * inserts};
+    for (uint32_t i = 0; i < input.n_joints; i++) {
+        const struct plan_joint *joint = &input.joints[i];
+        if (joint->actors + joint->learners < x + y && joint->inserts > plan->chosen.inserts)
+            fail_msg("%u+%u was measured slower than %u+%u: %g and %g", x, y, joint->actors, joint->learners,
+                     plan->chosen.inserts, joint->inserts);
+    }
     for (uint32_t i = 0; i < plan->n_others; i++) {
         const struct plan_choice *other = &plan->others[i];
         double off = fabs(other->inserts / run_plant(plant, other->actors, other->learners).inserts - 1);
@@ -224,18 +231,50 @@ static void any_plant_is_planned_well(void **state)
     (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("any_plant_is_planned_well"));
-    int n = 1000, low = 0;
+    int n = 1000, low = 0, spare = 0;
     for (int i = 0; i < n; i++) {
         struct plant plant = random_plant(&rng);
         struct plan plan;
         struct verdict verdict = judge(&plant, &rng, &plan);
         low += verdict.share < LEAST_SHARE;
+        spare += verdict.spare;
         if (verdict.share < 0.75 || verdict.off > MOST_OFF)
             fail_msg("%g cores, %.3g samples per insert: %u+%u gives %.3f of the best, an alternative is off by %.3f",
                      plant.cores, plant.spi, plan.chosen.actors, plan.chosen.learners, verdict.share, verdict.off);
     }
     if (low > n / 50)
         fail_msg("%d of %d plans are below %g of the best pair", low, n, LEAST_SHARE);
+    if (spare > n / 50)
+        fail_msg("%d of %d plans have a learner too many", spare, n);
+}
+
+/* An environment of 3 ms of processor time on two cores, and a learner that supplies 40 times the need: two actors and one
+ * learner are enough, however noisy the curves are. */
+static void a_heavy_environment_on_two_cores_gets_no_more_processes_than_help(void **state)
+{
+    (void)state;
+    struct plant plant = {.cores = 2,
+                          .spi = 8,
+                          .max_actors = 64,
+                          .max_learners = 4,
+                          .actor_cpu = 3e-3,
+                          .learner_cpu = 3e-6,
+                          .learner_wait = 1e-6,
+                          .wake = 2e-6,
+                          .reduce_cpu = 1e-6,
+                          .reduce_wait = 5e-6,
+                          .broker_insert = 5e-6,
+                          .broker_sample = 1e-6,
+                          .switching = 5e-3};
+    struct rng rng;
+    rng_seed(&rng, naive_seed("a_heavy_environment_on_two_cores_gets_no_more_processes_than_help"));
+    for (int trial = 0; trial < 200; trial++) {
+        struct plan plan;
+        plant.noise = trial % 2 ? 0.01 : 0.05;
+        judge(&plant, &rng, &plan);
+        assert_int_equal(plan.chosen.learners, 1);
+        assert_in_range(plan.chosen.actors, 2, trial % 2 ? 2 : 4);
+    }
 }
 
 /* ---- a machine whose figures were measured ---- */
@@ -286,7 +325,6 @@ static void curves_that_are_wrong_about_learners_are_found_out(void **state)
         input.cores = 16;
         input.max_actors = 64;
         input.max_learners = 2;
-        input.near = NEAR;
         assert_int_equal(curves_solve(&input).chosen.learners, 1); /* what the curves say */
         uint32_t x, y;
         for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
@@ -297,7 +335,7 @@ static void curves_that_are_wrong_about_learners_are_found_out(void **state)
         input.settled = true;
         struct plan plan = curves_solve(&input);
         assert_int_equal(plan.chosen.learners, 2);
-        assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= LEAST_SHARE * 7800);
+        assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= 7400);
         assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
         for (uint32_t i = 0; i < plan.n_others; i++) {
             double real = run_demo(&rng, 0, plan.others[i].actors, plan.others[i].learners).inserts;
@@ -330,7 +368,6 @@ static void a_crowd_that_helps_is_found(void **state)
     input.cores = 16;
     input.max_actors = 64;
     input.max_learners = 4;
-    input.near = NEAR;
     uint32_t x, y;
     for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
         struct plan_joint joint = run_apex(x, y);
@@ -362,7 +399,6 @@ static void numbers_of_the_file_are_kept(void **state)
         input.cores = plant.cores;
         input.max_actors = plant.max_actors;
         input.max_learners = plant.max_learners;
-        input.near = NEAR;
         input.fixed_actors = 1 + (uint32_t)rng_below(&rng, plant.max_actors);
         input.fixed_learners = trial % 2 ? 1 + (uint32_t)rng_below(&rng, plant.max_learners) : 0;
         uint32_t x, y;
@@ -381,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plant_is_planned_well),
+        cmocka_unit_test(a_heavy_environment_on_two_cores_gets_no_more_processes_than_help),
         cmocka_unit_test(curves_that_are_wrong_about_learners_are_found_out),
         cmocka_unit_test(a_crowd_that_helps_is_found),
         cmocka_unit_test(numbers_of_the_file_are_kept),

@@ -145,7 +145,7 @@ static void nothing_to_read(void **state)
 
 static struct plan_input example(void)
 {
-    struct plan_input input = {.spi = 32, .cores = 2, .memory = 1e9, .broker_memory = 2e7, .near = 0.05};
+    struct plan_input input = {.spi = 32, .cores = 2, .memory = 1e9, .broker_memory = 2e7};
     for (uint32_t i = 0; i < 3; i++) {
         input.actors.points[i] = (struct plan_point){1u << i, 1000.5 * (i + 1), 0.3, 0.1, 3e6};
         input.learners.points[i] = (struct plan_point){1u << i, 50000.25 * (i + 1), 0.9, 0.2, 5e6};

@@ -72,12 +72,11 @@ static int setup(void **state)
                               .inserts_rate = 5000,
                               .samples_rate = 160000,
                               .memory = 300 << 20};
-    f->input = (struct plan_input){.spi = 32, .cores = 2, .memory = 4e9, .near = 0.05, .tolerance = 0.1};
+    f->input = (struct plan_input){.spi = 32, .cores = 2, .memory = 4e9};
     f->plan.chosen = (struct plan_choice){.actors = 4,
                                           .learners = 1,
                                           .inserts = 5000,
                                           .samples = 160000,
-                                          .spi = 33,
                                           .actor_idle = 0.58,
                                           .learner_idle = 0.02,
                                           .bottleneck = PLAN_LEARNERS,
