@@ -36,6 +36,24 @@ static void differs_number(const struct table *table, const char *what, double f
     differs(table, what, a, b);
 }
 
+/* A change that was made while the broker ran holds until the configuration is changed. */
+static void keep_change(struct table *table, const struct entry_limiter *from)
+{
+    rp_error err = {0};
+    struct limiter kept = table->limiter;
+    const struct limiter_change settings = {from->samples_per_insert, from->min_size, from->min_diff, from->max_diff,
+                                            NAN};
+    if (from->kind != (uint32_t)kept.kind || !from->changed_from)
+        return;
+    if (limiter_keep(&kept, from->changed_from, &settings, &err) == RP_OK &&
+        kept.min_size <= (double)table->config->max_size)
+        table->limiter = kept;
+    if (table->limiter.changed_from)
+        log_line(LEVEL_INFO, "B0533", "the limiter keeps the settings to which it was changed",
+                 "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g", table->name,
+                 kept.samples_per_insert, kept.min_size, kept.min_diff, kept.max_diff);
+}
+
 static void report_differences(const struct table *table, const struct image_table *from)
 {
     const Replay__TableInfo *info = from->info;
@@ -133,6 +151,7 @@ rp_status restore_match(struct restoring *self, rp_error *err)
                      log_quote(quoted, sizeof quoted, from->name ? from->name : ""), from->size);
             continue;
         }
+        keep_change(table, &from->limiter);
         report_differences(table, from);
         RP_TRY(signature_match(table, from, err));
         if (from->high > table->capacity)
@@ -349,8 +368,7 @@ static void selector_load(const struct restoring *self, struct table *table, con
                  ops->name);
 }
 
-/* Restores the counters; the settings come from the configuration. If the ratio differs, the cursor keeps its value,
- * as when a running limiter is changed. The counters of another kind of limiter mean nothing here, so this one starts
+/* Restores the counters. If settings differ, the cursor goes where it goes when a running limiter is changed. The counters of another kind of limiter mean nothing here, so this one starts
  * balanced. */
 static void limiter_restore(struct table *table, const struct entry_limiter *from)
 {
@@ -366,13 +384,20 @@ static void limiter_restore(struct table *table, const struct entry_limiter *fro
             limiter->inserts = table->in.size;
         limiter->deletes = limiter->inserts - table->in.size;
     }
-    double now = (double)limiter->inserts * limiter->samples_per_insert - (double)limiter->samples;
-    double target = from->offset + (double)limiter->inserts * from->samples_per_insert - (double)limiter->samples;
-    if (from->kind != (uint32_t)limiter->kind)
-        target = limiter->kind == LIMITER_RATIO ? limiter->min_size_part * limiter->samples_per_insert : table->in.size;
-    limiter->offset = target - now;
-    if (from->kind == (uint32_t)limiter->kind && from->samples_per_insert == limiter->samples_per_insert)
-        limiter->offset = from->offset;
+    if (from->kind != (uint32_t)limiter->kind) {
+        double balanced =
+            limiter->kind == LIMITER_RATIO ? limiter->min_size_part * limiter->samples_per_insert : table->in.size;
+        limiter->offset = balanced - limiter_cursor(limiter);
+        return;
+    }
+    struct limiter before = *limiter;
+    before.samples_per_insert = from->samples_per_insert;
+    before.min_size = from->min_size;
+    before.min_size_part = from->min_size == limiter->min_size ? limiter->min_size_part : from->min_size;
+    before.min_diff = from->min_diff;
+    before.max_diff = from->max_diff;
+    limiter->offset = before.offset = from->offset;
+    limiter_place(limiter, &before);
 }
 
 static void extensions_restore(struct table *table, const struct pair *aged)

@@ -122,7 +122,8 @@ enum {
 };
 
 struct entry_limiter {
-    uint32_t kind, pad;
+    uint32_t kind;
+    uint32_t changed_from; /* 0: the settings are those of the configuration; otherwise a hash of what that said */
     double samples_per_insert, min_size, min_diff, max_diff, offset;
     uint64_t inserts, samples, deletes;
 };

@@ -115,6 +115,7 @@ struct entry_limiter journal_limiter_body(const struct limiter *limiter)
 {
     return (struct entry_limiter){
         .kind = (uint32_t)limiter->kind,
+        .changed_from = limiter->changed_from,
         .samples_per_insert = limiter->samples_per_insert,
         .min_size = limiter->min_size,
         .min_diff = limiter->min_diff,

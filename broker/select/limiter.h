@@ -1,6 +1,6 @@
 /* The rate limiter: how many inserts and samples a table allows now. One mechanism, five presets.
  *
- * cursor = inserts * samples_per_insert - samples, plus an offset that keeps it in place when the ratio is changed.
+ * cursor = inserts * samples_per_insert - samples, plus an offset that keeps it in its place when the ratio is changed.
  * Deletes change the size, never the cursor. Limits are inclusive. Embedded in its table, which calls it before and after each
  * operation. */
 #ifndef BROKER_LIMITER_H
@@ -37,10 +37,12 @@ struct limiter {
     double min_size_part; /* as configured: the parts of all shards add up to min_size of the table */
     double min_diff;
     double max_diff;
-    double offset; /* keeps the cursor in place when samples_per_insert changes */
+    double offset; /* keeps the cursor in its place when settings change */
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;
+    uint32_t configured;   /* hash of the settings of the configuration, never 0 */
+    uint32_t changed_from; /* `configured`, if the settings were changed since; otherwise 0 */
 };
 
 /* A change of a running limiter; NaN leaves a value as it is. */
@@ -57,8 +59,11 @@ int limiter_kind_by_name(const char *name);
 const char *limiter_kind_name(enum limiter_kind kind);
 
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err);
-/* Checks all values, then changes all; an error leaves the limiter as it was. Counters and cursor stay. Kind min_size can change
- * only min_size, queue and stack only max_diff (their size), none nothing. */
+/* Checks all values, then changes all; an error leaves the limiter as it was. Counters stay. Kind min_size can change only
+ * min_size, queue and stack only max_diff (their size), none nothing.
+ *
+ * Bounds that error_buffer has set follow a new ratio or min_size, and the cursor keeps its place between them; otherwise bounds
+ * and cursor stay where they are. */
 rp_status limiter_change(struct limiter *self, const struct limiter_change *change, rp_error *err);
 
 /* Returns how many inserts (samples) in a row are allowed now, at most `most`. */
@@ -71,6 +76,11 @@ void limiter_sampled(struct limiter *self, uint64_t n);
 void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_reset(struct limiter *self);
+/* Sets the offset after a change of settings: see limiter_change. from: the same limiter, before the change. */
+void limiter_place(struct limiter *self, const struct limiter *from);
+/* Takes over the settings of an earlier process that were changed while it ran, if the configuration is the same as then. */
+rp_status limiter_keep(struct limiter *self, uint32_t changed_from, const struct limiter_change *settings,
+                       rp_error *err);
 
 /* True if samples are paid for: over shards a sampler takes permits, which are charged, and its picks are not. Otherwise nobody
  * pays, and every pick counts, wherever it is made. */

@@ -106,6 +106,17 @@ static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error
     return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
 }
 
+/* FNV-1a over the settings. */
+static uint32_t hash_of(const struct limiter *self)
+{
+    const double settings[] = {(double)self->kind, self->samples_per_insert, self->min_size_part, self->min_diff,
+                               self->max_diff};
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < sizeof settings; i++)
+        hash = (hash ^ ((const uint8_t *)settings)[i]) * 16777619u;
+    return hash ? hash : 1;
+}
+
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err)
 {
     struct limiter made = {
@@ -140,6 +151,7 @@ rp_status limiter_init(struct limiter *self, const struct limiter_config *config
         return err_set(err, RP_INVALID_ARGUMENT,
                        "no such rate limiter; write none, min_size, sample_to_insert_ratio, queue or stack");
     }
+    made.configured = hash_of(&made);
     *self = made;
     return RP_OK;
 }
@@ -182,21 +194,62 @@ static void assign(double *value, double change)
         *value = change;
 }
 
+/* The error_buffer that gives these bounds; NaN: they do not lie around the cursor of a table that reaches min_size. */
+static double buffer_of(const struct limiter *self)
+{
+    double centre = self->samples_per_insert * self->min_size_part, buffer = limiter_span(self) / 2.0;
+    double off = fabs((self->min_diff + self->max_diff) / 2.0 - centre);
+    return buffer > 0.0 && off <= 1e-9 * (buffer + fabs(centre)) ? buffer : (double)NAN;
+}
+
+/* How far the cursor is from the centre of the bounds that error_buffer sets; below min_size, how far it will be there. */
+static double off_centre(const struct limiter *self)
+{
+    double missing = fmax(0.0, self->min_size_part - (double)limiter_size(self));
+    return limiter_cursor(self) + self->samples_per_insert * (missing - self->min_size_part);
+}
+
+/* A new ratio applies to future inserts, not to past ones. */
+void limiter_place(struct limiter *self, const struct limiter *from)
+{
+    bool follows = !isnan(buffer_of(self)) && !isnan(buffer_of(from));
+    self->offset += follows ? off_centre(from) - off_centre(self) : limiter_cursor(from) - limiter_cursor(self);
+}
+
 rp_status limiter_change(struct limiter *self, const struct limiter_change *change, rp_error *err)
 {
     struct limiter made = *self;
+    double buffer = change->error_buffer;
     RP_TRY(refuse_change(self, change, err));
     assign(&made.samples_per_insert, change->samples_per_insert);
-    /* The cursor stays where it is: a new ratio applies to future inserts, not to past ones. */
-    made.offset += (double)self->inserts * (self->samples_per_insert - made.samples_per_insert);
     if (!isnan(change->min_size))
         RP_TRY(set_min_size(&made, change->min_size, err));
     assign(&made.min_diff, change->min_diff);
     assign(&made.max_diff, change->max_diff);
-    if (self->kind == LIMITER_RATIO)
-        RP_TRY(check_ratio(&made, change->error_buffer, err));
+    if (isnan(buffer) && isnan(change->min_diff) && isnan(change->max_diff))
+        buffer = buffer_of(self);
+    if (self->kind == LIMITER_RATIO) {
+        RP_TRY(check_ratio(&made, buffer, err));
+        limiter_place(&made, self);
+    }
     if (self->kind == LIMITER_QUEUE || self->kind == LIMITER_STACK)
         RP_TRY(check_count("max_diff", made.max_diff, err));
+    made.changed_from = made.configured;
     *self = made;
     return RP_OK;
+}
+
+rp_status limiter_keep(struct limiter *self, uint32_t changed_from, const struct limiter_change *settings,
+                       rp_error *err)
+{
+    struct limiter_change change = *settings;
+    if (changed_from != self->configured)
+        return RP_OK;
+    if (self->kind != LIMITER_RATIO)
+        change.samples_per_insert = change.min_diff = NAN;
+    if (self->kind == LIMITER_QUEUE || self->kind == LIMITER_STACK || change.min_size == self->min_size)
+        change.min_size = NAN; /* a part of 0 items counts as 1 */
+    if (self->kind == LIMITER_MIN_SIZE)
+        change.max_diff = NAN;
+    return limiter_change(self, &change, err);
 }

@@ -159,6 +159,7 @@ static void take_info(struct observer *self, const rp_info *info)
     out->samples = table->limiter.samples;
     out->min_size = table->limiter.min_size;
     out->cursor = table->limiter.cursor;
+    out->spi = strcmp(table->limiter.kind, "sample_to_insert_ratio") == 0 ? table->limiter.samples_per_insert : 0.0;
     out->cursor_low = table->limiter.min_diff;
     out->cursor_high = table->limiter.max_diff;
     out->size = table->size;

@@ -235,7 +235,8 @@ void run_status(struct run *self, struct status *out)
     out->samples_rate = rate(self, offsetof(struct mark, samples));
     out->updates_rate = updates_rate(self, out->samples_rate);
     out->spi = out->inserts_rate > 0.0 ? out->samples_rate / out->inserts_rate : NAN;
-    out->spi_target = profile_target(self->config);
+    out->spi_target =
+        seen->spi > 0.0 ? seen->spi : profile_target(self->config); /* it may change while the run goes on */
     out->actor_idle = seen->actor_idle;
     out->learner_idle = seen->learner_idle;
     out->idle_by = seen->idle_by;

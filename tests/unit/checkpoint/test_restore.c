@@ -314,6 +314,49 @@ static void a_limiter_of_another_kind_starts_balanced(void **state)
     end(&pair);
 }
 
+#define RATIO(spi)                                                                                                     \
+    "  - {name: t, max_size: 100, sampler: {kind: uniform}, remover: {kind: fifo},\n"                                  \
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: " #spi ", min_size: 10, error_buffer: 40}}\n"
+
+static void check_ratio(struct pair_of *pair, const char *tables, double spi)
+{
+    again(pair, tables, NULL);
+    const struct limiter *limiter = &embed_table(&pair->embed, "t")->limiter;
+    assert_true(limiter->samples_per_insert == spi);
+    assert_true(limiter->min_diff == 10 * spi - 40 && limiter->max_diff == 10 * spi + 40);
+    /* The cursor is where it was between its bounds. */
+    assert_true(limiter->inserts == 60 && limiter_cursor(limiter) == 10 * spi);
+}
+
+/* A ratio that was changed while the broker ran holds until the configuration says something else. */
+static void a_change_of_a_limiter_survives_until_the_configuration_changes(void **state)
+{
+    (void)state;
+    struct pair_of pair;
+    begin(&pair, 60);
+    check_ratio(&pair, RATIO(32), 32);
+    struct testpeer *peer = testpeer_new(&pair.embed);
+    testpeer_open(peer, false);
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
+    ask.table = testpeer_text("t");
+    ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
+    ask.samples_per_insert = 4;
+    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
+    request.set_limiter = &ask;
+    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    twin_kill(&pair.embed);
+    check_ratio(&pair, RATIO(32), 4);
+    twin_checkpoint(&pair.embed);
+    twin_kill(&pair.embed);
+    check_ratio(&pair, RATIO(32), 4);
+    twin_kill(&pair.embed);
+    check_ratio(&pair, RATIO(16), 16);
+    twin_kill(&pair.embed);
+    check_ratio(&pair, RATIO(32), 32);
+    end(&pair);
+}
+
 static void starting_from_nothing_or_from_a_number(void **state)
 {
     (void)state;
@@ -500,6 +543,7 @@ int main(void)
         cmocka_unit_test(tables_come_and_go),
         cmocka_unit_test(another_signature_is_refused),
         cmocka_unit_test(a_limiter_of_another_kind_starts_balanced),
+        cmocka_unit_test(a_change_of_a_limiter_survives_until_the_configuration_changes),
         cmocka_unit_test(starting_from_nothing_or_from_a_number),
         cmocka_unit_test(a_torn_end_is_cut_off),
         cmocka_unit_test(picks_go_on_from_an_exact_checkpoint),

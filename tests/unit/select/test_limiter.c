@@ -520,29 +520,56 @@ static void small_buffers_are_not_overrun(void **state)
     limiter_explain_insert(&limiter, NULL, 0);
 }
 
-/* A new ratio holds from now on: it does not judge the inserts of the past anew. */
+/* The bounds of error_buffer follow the ratio, and the cursor keeps its place between them: what was possible stays possible. */
 static void a_new_ratio_leaves_the_cursor_in_place(void **state)
 {
     (void)state;
-    struct limiter limiter;
     rp_error err = {0};
-    struct limiter_config config = {.kind = LIMITER_RATIO,
-                                    .samples_per_insert = 8,
-                                    .min_size = 100,
-                                    .error_buffer = 400,
-                                    .min_diff = 0,
-                                    .max_diff = 0};
-    assert_int_equal(limiter_init(&limiter, &config, &err), RP_OK);
+    struct limiter limiter = make_ratio(32, 1000, 256);
     limiter_inserted(&limiter, 1000000);
-    limiter_sampled(&limiter, 8000000 - 800);
+    limiter_sampled(&limiter, 32000000 - 32000 + 100);
     struct limiter_change change = UNCHANGED;
     change.samples_per_insert = 4;
     assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
-    assert_true(fabs(limiter_cursor(&limiter) - 800.0) < 1e-6);
+    assert_true(limiter.min_diff == 4000.0 - 256.0 && limiter.max_diff == 4000.0 + 256.0);
+    assert_true(fabs(limiter_cursor(&limiter) - 3900.0) < 1e-6);
+    assert_int_equal(limiter_sampleable(&limiter, 1000), 156);
     limiter_inserted(&limiter, 10);
-    assert_true(fabs(limiter_cursor(&limiter) - 840.0) < 1e-6);
+    assert_true(fabs(limiter_cursor(&limiter) - 3940.0) < 1e-6);
     limiter_reset(&limiter);
     assert_true(limiter_cursor(&limiter) == 0.0);
+    /* Before min_size is reached, as if the new ratio had been there from the start. */
+    limiter_inserted(&limiter, 400);
+    change.samples_per_insert = 2;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(fabs(limiter_cursor(&limiter) - 800.0) < 1e-6);
+    assert_int_equal(limiter_sampleable(&limiter, 1), 0);
+    limiter_inserted(&limiter, 600);
+    assert_int_equal(limiter_sampleable(&limiter, 1000), 256);
+    /* min_size alone moves the bounds as well. */
+    change = (struct limiter_change)UNCHANGED;
+    change.min_size = 10;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter.min_diff == 20.0 - 256.0);
+    assert_int_equal(limiter_sampleable(&limiter, 1000), 256);
+    /* A buffer that is too small for the new ratio is named. */
+    change.samples_per_insert = 1000;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_INVALID_ARGUMENT);
+    change.error_buffer = 1000;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_int_equal(limiter_sampleable(&limiter, 5000), 1000);
+    /* Bounds that were given stay, and so does the cursor. */
+    limiter = make(&(struct limiter_config){.kind = LIMITER_RATIO,
+                                            .samples_per_insert = 8,
+                                            .min_size = 1,
+                                            .error_buffer = -1,
+                                            .min_diff = -50,
+                                            .max_diff = 50});
+    limiter_inserted(&limiter, 5);
+    change = (struct limiter_change)UNCHANGED;
+    change.samples_per_insert = 4;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_true(limiter_cursor(&limiter) == 40.0 && limiter.min_diff == -50.0 && limiter.max_diff == 50.0);
 }
 
 int main(void)
