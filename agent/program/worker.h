@@ -22,7 +22,8 @@ struct worker_options {
 };
 
 /* Counters at the broker, shared by all processes. */
-#define COUNTER_STEPS "environment_steps"
+#define COUNTER_STEPS "environment_steps" /* claimed before they are taken; an actor that ends gives back its rest */
+#define COUNTER_TAKEN "environment_steps_taken" /* taken by our actors; at most a moment behind, and it never falls */
 #define COUNTER_LEARNER_STEPS "learner_steps"
 /* Learner steps + 1 of the parameters that a learner published at its end; 0: none has ended. */
 #define COUNTER_LEARNER_END "learner_end"

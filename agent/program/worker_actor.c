@@ -206,6 +206,7 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     self->round.ctx = self;
     const struct claim_options claim = {.client = worker->client,
                                         .counter = COUNTER_STEPS,
+                                        .taken = COUNTER_TAKEN,
                                         .clock = worker->clock,
                                         .limit = config->stop.steps,
                                         .least = part_of(self),

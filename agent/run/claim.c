@@ -12,6 +12,8 @@
 /* Time between two checks of the stop flag. */
 #define LOOK_MS 200
 #define GIVE_BACK_MS 500
+/* Time between two additions to the counter of taken steps. */
+#define TELL_NS (100 * NS_PER_MS)
 /* Steps are given back only while this many times as many remain for all actors. */
 #define FAR_FROM_END 16
 
@@ -31,8 +33,34 @@ static uint64_t left_to_all(const struct claim *self)
     return self->seen < self->options.limit ? (uint64_t)(self->options.limit - self->seen) : 0;
 }
 
+/* Adds steps that were taken to their counter. */
+static void tell_taken(struct claim *self, uint64_t taken)
+{
+    int64_t value = 0;
+    if (!self->options.taken || taken <= self->told || self->begun_ns - self->told_ns < TELL_NS ||
+        (self->telling && rp_counter_end(&self->telling, 0, &value, NULL) == RP_DEADLINE_EXCEEDED))
+        return;
+    self->told_ns = self->begun_ns;
+    self->telling = rp_counter_begin(self->options.client, self->options.taken, (int64_t)(taken - self->told), NULL);
+    if (self->telling)
+        self->told = taken;
+}
+
+static void tell_last(struct claim *self)
+{
+    int64_t value = 0;
+    if (self->telling)
+        (void)rp_counter_end(&self->telling, GIVE_BACK_MS, &value, NULL);
+    rp_counter_forget(&self->telling);
+    if (self->options.taken && self->handed > self->told)
+        rp_counter_add(self->options.client, self->options.taken, (int64_t)(self->handed - self->told), GIVE_BACK_MS,
+                       NULL, NULL);
+    self->told = self->handed;
+}
+
 void claim_fini(struct claim *self)
 {
+    tell_last(self);
     uint64_t unused = self->left;
     int64_t before = 0;
     if (self->ahead && rp_counter_end(&self->ahead, GIVE_BACK_MS, &before, NULL) == RP_OK)
@@ -64,6 +92,9 @@ static uint64_t next_size(const struct claim *self)
 static rp_status begin(struct claim *self, rp_error *err)
 {
     rp_error why = {0};
+    /* The caller may not have taken the steps that it got last, nor some that do not fill a round of it. */
+    uint64_t open = self->out + self->options.least;
+    tell_taken(self, self->handed > open ? self->handed - open : 0);
     self->asked = next_size(self);
     self->ahead = rp_counter_begin(self->options.client, self->options.counter, (int64_t)self->asked, &why);
     return self->ahead ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
@@ -123,6 +154,8 @@ rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struc
     *out = (struct claim_steps){.n = self->left < most ? self->left : most, .total = self->total};
     self->left -= out->n;
     self->total += out->n;
+    self->handed += out->n;
+    self->out = out->n;
     if (!self->ahead && !self->full && self->left <= self->block / 2)
         RP_TRY(begin(self, err));
     return RP_OK;
@@ -144,4 +177,5 @@ void claim_return(struct claim *self, uint64_t n)
 {
     self->left += n;
     self->total -= n;
+    self->handed -= n;
 }

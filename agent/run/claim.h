@@ -16,6 +16,7 @@
 struct claim_options {
     rp_client *client; /* borrowed */
     const char *counter;
+    const char *taken; /* counter of the steps that were taken: claims may be given back, these never are; NULL: none */
     struct clock clock;
     int64_t limit;    /* stop.steps; 0: none */
     uint64_t least;   /* steps of a block */
@@ -36,6 +37,11 @@ struct claim {
     int64_t begun_ns; /* when the last block began */
     uint64_t claims;  /* number of blocks so far */
     uint64_t wait_ns; /* time spent waiting for steps */
+    uint64_t out;     /* steps that were handed out last */
+    uint64_t handed;  /* all steps that were handed out and not returned */
+    uint64_t told;    /* of these, counted as taken */
+    int64_t told_ns;
+    rp_addition *telling;
 };
 
 void claim_init(struct claim *self, const struct claim_options *options);

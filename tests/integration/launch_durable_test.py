@@ -153,6 +153,32 @@ def test_kill_anything():
 
 
 @test
+def test_another_ratio_while_it_runs():
+    """It is the target from then on, also for a broker that was killed. Steps never go back, not even at the end."""
+    with Place(CONFIG) as place:
+        run = place.launch("--folder", "run", *sets("stop.steps=0"))
+        run.await_phase("running")
+        ledger = Ledger(run)
+        done = subprocess.run([program("ctl"), "-e", run.read("launch.json")["service"], "limiter", "replay",
+                               "samples_per_insert=1"], capture_output=True, text=True)
+        equal(done.returncode, 0, done.stderr)
+        run.await_alive(lambda: run.read("status.json")["spi_target"] == 1, "the new target")
+        instance = ledger.ask()["server"]["instance"]
+        hurt(run, "broker", "kill")
+        run.await_alive(lambda: (ledger.ask() or {"server": {"instance": instance}})["server"]["instance"] != instance,
+                        "another broker")
+        equal(ledger.ask()["tables"][0]["limiter"]["samples_per_insert"], 1, "samples per insert")
+        before = run.read("status.json")["steps"]
+        run.await_alive(lambda: run.read("status.json")["steps"] > before + 500, "steps after the broker's death")
+        run.signal(signal.SIGINT)
+        run.ends()
+        steps = steps_of(run)
+        equal(steps, sorted(steps), "steps")
+        report = run.read("report.json")
+        equal((report["spi_target"], report["steps"]), (1, steps[-1]), "report")
+
+
+@test
 def test_resume_finds_the_table():
     with Place(CONFIG) as place:
         run = place.launch("--folder", "run", *sets("stop.steps=3000"))

@@ -15,6 +15,7 @@
 #define WAIT 20000
 #define ACTORS 3
 #define COUNTER "environment_steps"
+#define TAKEN "taken"
 
 struct fixture {
     struct broker_process broker;
@@ -55,6 +56,7 @@ static void begin(struct fixture *f, struct claim *claim, int64_t limit, uint64_
 {
     struct claim_options options = {.client = f->client,
                                     .counter = COUNTER,
+                                    .taken = TAKEN,
                                     .clock = clock_manual(&f->time),
                                     .limit = limit,
                                     .least = least,
@@ -63,11 +65,16 @@ static void begin(struct fixture *f, struct claim *claim, int64_t limit, uint64_
     claim_init(claim, &options);
 }
 
-static int64_t counted(struct fixture *f)
+static int64_t read_counter(struct fixture *f, const char *name)
 {
     int64_t value = 0;
-    ok(rp_counter_read(f->client, COUNTER, WAIT, &value, &f->err), &f->err);
+    ok(rp_counter_read(f->client, name, WAIT, &value, &f->err), &f->err);
     return value;
+}
+
+static int64_t counted(struct fixture *f)
+{
+    return read_counter(f, COUNTER);
 }
 
 /* Takes up to `most` steps of 20 us. */
@@ -160,15 +167,21 @@ static void test_ahead_of_need(void **state)
     claim_fini(&claim);
 }
 
-/* What was claimed and not taken is given back, unless the end is near. */
+/* What was claimed and not taken is given back, unless the end is near. What is counted as taken was taken, and stays so. */
 static void test_give_back(void **state)
 {
     struct fixture *f = *state;
     struct claim claim;
     uint64_t taken = 0;
+    int64_t told = 0;
     begin(f, &claim, 100000, 5, 2);
-    while (taken < 5000)
+    while (taken < 20000) {
         taken += step(f, &claim, 5);
+        int64_t now = read_counter(f, TAKEN);
+        assert_true(now >= told && now <= (int64_t)taken);
+        told = now;
+    }
+    assert_true(told > 10000);
     assert_true(counted(f) > (int64_t)taken);
     uint64_t n, total, again;
     ok(claim_next(&claim, 5, &n, &total, &f->err), &f->err);
@@ -179,6 +192,7 @@ static void test_give_back(void **state)
     claim_return(&claim, n);
     claim_fini(&claim);
     assert_int_equal(counted(f), taken);
+    assert_int_equal(read_counter(f, TAKEN), taken);
     begin(f, &claim, (int64_t)taken + 8, 5, 2);
     assert_int_equal(step(f, &claim, 2), 2);
     claim_fini(&claim);

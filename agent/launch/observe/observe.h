@@ -28,6 +28,7 @@ struct observation {
     bool broker;   /* the broker answered: its values below are new */
     uint64_t broker_instance;
     uint64_t steps, learner_steps; /* counters of the broker; 0 for a user's own programs that do not count */
+    uint64_t taken;                /* steps without those that actors have claimed and not taken, if they tell */
     uint64_t inserts, samples;     /* counted by the table's limiter since the broker's start */
     uint64_t size, max_size;       /* items in the table */
     double min_size;

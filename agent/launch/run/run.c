@@ -84,13 +84,14 @@ static void heed_interrupts(struct run *self)
 static void check_ends(struct run *self, const struct status *status)
 {
     const struct stop_section *stop = &self->config->stop;
+    uint64_t claimed = self->seen.steps > self->steps_before ? self->seen.steps : self->steps_before;
     if (self->phase >= PHASE_STOPPING)
         return;
     /* Checked first: a run that reaches its goal with the last step has reached it. */
     if (self->n_values > 0 && status->value >= stop->value) {
         self->reached = true;
         run_stop(self, RUN_DONE, false, "an evaluation gave %.6g, and stop.value is %.6g", status->value, stop->value);
-    } else if (stop->steps > 0 && status->steps >= (uint64_t)stop->steps) {
+    } else if (stop->steps > 0 && claimed >= (uint64_t)stop->steps) {
         run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
     } else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps) {
         run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
@@ -328,7 +329,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);
     if (options->before) {
-        self.steps_before = options->before->steps;
+        self.steps_before = self.steps_shown = options->before->steps;
         self.learner_steps_before = options->before->learner_steps;
     }
     self.context = (struct command_context){

@@ -15,16 +15,20 @@
 /* Restores the counters of before a resume, or of another broker: exploration and stop.steps continue from there. */
 static bool put_back(struct run *self)
 {
-    const int64_t before = (int64_t)self->steps_before;
-    rp_error err = {0};
-    int64_t total = 0;
-    if (before <= 0 || self->put_back)
+    const struct {
+        const char *name;
+        int64_t before;
+    } counters[] = {{COUNTER_STEPS, (int64_t)self->steps_before}, {COUNTER_TAKEN, (int64_t)self->steps_shown}};
+    if (self->steps_before == 0 || self->put_back)
         return self->put_back = true;
     rp_client *client = observer_client(self->observer);
-    if (!client || rp_counter_read(client, COUNTER_STEPS, RUN_LOOK_MS, &total, &err) != RP_OK)
-        return false;
-    if (total < before && rp_counter_add(client, COUNTER_STEPS, before - total, RUN_LOOK_MS, NULL, &err) != RP_OK)
-        return false;
+    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
+        int64_t total = 0, before = counters[i].before;
+        if (!client || rp_counter_read(client, counters[i].name, RUN_LOOK_MS, &total, NULL) != RP_OK ||
+            (total < before &&
+             rp_counter_add(client, counters[i].name, before - total, RUN_LOOK_MS, NULL, NULL) != RP_OK))
+            return false;
+    }
     return self->put_back = true;
 }
 
@@ -58,7 +62,7 @@ void run_fill_steps(struct run *self)
  * parameters. How far that one was is not how far this one is. */
 static bool forget(struct run *self)
 {
-    static const char *const names[] = {COUNTER_STEPS, COUNTER_LEARNER_STEPS, COUNTER_LEARNER_END};
+    static const char *const names[] = {COUNTER_STEPS, COUNTER_TAKEN, COUNTER_LEARNER_STEPS, COUNTER_LEARNER_END};
     rp_client *client = observer_client(self->observer);
     if (self->options->before || !config_folder(&self->config->broker))
         return true;
@@ -70,7 +74,7 @@ static bool forget(struct run *self)
             return false;
     }
     self->policy_before = self->seen.policy;
-    self->seen.steps = self->seen.learner_steps = 0;
+    self->seen.steps = self->seen.taken = self->seen.learner_steps = 0;
     return self->seen.broker;
 }
 

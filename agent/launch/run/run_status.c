@@ -224,9 +224,9 @@ void run_status(struct run *self, struct status *out)
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
     out->elapsed_s = run_elapsed(self);
-    out->steps = larger(seen->steps, self->steps_before); /* a new broker gets these counters a little later */
-    if (self->phase < PHASE_STOPPING)                     /* an actor that ends gives back steps that it had claimed */
-        out->steps = self->steps_shown = larger(out->steps, self->steps_shown);
+    /* When the actors have ended, nothing is claimed and not taken. A new broker gets these counters a little later. */
+    bool ended = self->phase >= PHASE_STOPPING && run_running(self, ROLE_ACTOR) == 0;
+    out->steps = self->steps_shown = larger(ended ? seen->steps : seen->taken, self->steps_shown);
     if (self->config->stop.steps > 0 && out->steps > (uint64_t)self->config->stop.steps)
         out->steps = (uint64_t)self->config->stop.steps; /* actors may claim a few more for a moment */
     out->learner_steps = larger(seen->learner_steps, self->learner_steps_before);

@@ -131,6 +131,7 @@ static rp_status open_all(struct player *self, rp_error *err)
         RP_TRY(open_seat(self, i, err));
     claim_init(&self->claim, &(struct claim_options){.client = self->client,
                                                      .counter = COUNTER_STEPS,
+                                                     .taken = COUNTER_TAKEN,
                                                      .clock = clock_system(),
                                                      .limit = options->config.stop.steps,
                                                      .least = claim_part(self),
