@@ -241,7 +241,7 @@ static void test_plan(void **state)
         "run.yaml:1:13: plan.spi: counts would be chosen for 4 samples per insert, but the limiter of table 'replay' "
         "holds 8: leave plan.spi out, or change the limiter\n");
     runtext_expect("plan: {spi: 8.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    runtext_expect("plan: {spi: 4, tolerance: 0.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
+    runtext_expect("plan: {spi: 7.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
     runtext_expect(
         "plan: {spi: 2}\n"
         "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]}",
