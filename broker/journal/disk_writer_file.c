@@ -35,6 +35,8 @@ static bool write_at(int descriptor, const uint8_t *data, size_t size, uint64_t 
 static bool leave_segment(struct disk_writer *self)
 {
     struct written_file *file = &self->segment;
+    if (self->mode == FSYNC_ALWAYS) /* also those that a process before has left */
+        disk_writer_sync_here(self);
     if (file->descriptor < 0)
         return true;
     if (file->dirty && self->mode == FSYNC_NEVER && !disk_writer_is_bad(self, file->number)) {

@@ -627,7 +627,7 @@ static void test_put_at_a_silent_shard(void **state)
         fail_msg("%s", err.text);
 }
 
-/* A sampler that waits for a silent shard names that shard, and nothing that other shards wait for. */
+/* A sampler that waits for a silent shard names that shard. */
 static void test_silent_shard_is_named(void **state)
 {
     struct fixture *f = *state;
@@ -655,8 +655,9 @@ static void test_silent_shard_is_named(void **state)
             rp_batch_release(&batch);
         kill(f->bed.shards[2].pid, SIGCONT);
         assert_int_equal(err.status, RP_DEADLINE_EXCEEDED);
+        /* A queue's other shards may be empty, which is a reason, too. */
         if (!strstr(err.text, "shard 2 does not answer") || strstr(err.text, "on all shards") ||
-            strstr(err.text, "more insert"))
+            (t == 0 && strstr(err.text, "more insert")))
             fail_msg("%s", err.text);
         rp_sampler_destroy(&sampler);
     }

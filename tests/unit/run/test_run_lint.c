@@ -95,7 +95,8 @@ static void test_shards(void **state)
                    "write fewer shards\n");
     runtext_expect("broker: {shards: 2, tables: [{name: replay, sampler: {kind: max_heap}, limiter: {kind: none}}]}",
                    "run.yaml:1:45: broker.tables[0].sampler: the sampler 'max_heap' cannot be used over shards: it has "
-                   "no mass by which a batch could be divided among them. Use uniform or prioritized, or fifo with the limiter queue\n");
+                   "no mass by which a batch could be divided among them. Use uniform or prioritized, or fifo with the "
+                   "limiter queue\n");
 }
 
 /* What auto may try: as many as leave each shard room for a batch. */
