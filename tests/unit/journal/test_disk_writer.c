@@ -519,6 +519,28 @@ static void a_name_that_cannot_be_synced_is_waited_for(void **state)
     desk_close(&desk);
 }
 
+/* A new segment says that it goes on where the last one of the process before ends. If that end were lost with the power, the new
+ * segment would look like one that others are missing before. */
+static void what_a_process_before_has_left_is_synced_first(void **state)
+{
+    (void)state;
+    struct desk desk, next;
+    desk_open(&desk, NULL, FSYNC_NEVER);
+    desk_record(&desk, 1, 1000, 0);
+    disk_writer_destroy(&desk.disk_writer, 5000);
+    disk_pool_fini(&desk.pool);
+    folder_close(&desk.folder);
+    desk_open(&next, desk.path, FSYNC_ALWAYS);
+    name_error = EIO; /* the next segment cannot even be begun */
+    syncs = 0;
+    uint64_t last = desk_record(&next, 2, 1000, 1);
+    assert_true(desk_await(&next, in_trouble, 1, 5000));
+    assert_int_equal(syncs, 1);
+    name_error = 0;
+    assert_true(desk_await(&next, is_durable, last, 5000));
+    desk_close(&next);
+}
+
 int main(void)
 {
     zsys_handler_set(NULL);
@@ -534,6 +556,7 @@ int main(void)
         cmocka_unit_test(a_file_that_may_not_grow_is_cut_back),
         cmocka_unit_test(after_a_failed_sync_a_checkpoint_alone_helps),
         cmocka_unit_test(a_name_that_cannot_be_synced_is_waited_for),
+        cmocka_unit_test(what_a_process_before_has_left_is_synced_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
