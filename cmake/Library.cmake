@@ -45,6 +45,9 @@ replay_library(replayserver
         ${CMAKE_DL_LIBS}
     LIBRARIES zmq czmq protobuf-c lz4 yaml isal ${CMAKE_DL_LIBS})
 
+# libzmq calls functions of this library once a broker has started (broker/peer/imports.h), and may stay longer than the library.
+target_link_options(replayserver PRIVATE -Wl,-z,nodelete)
+
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/replay")
 # Relative, so that "cmake --install --prefix" to any place gives a working file.

@@ -158,8 +158,9 @@ uint32_t run_config_learners(const struct run_config *self);
 const struct table_config *run_config_table(const struct run_config *self);
 
 /* Prescribes the fields of the items of adder.table as environment and adder make them, unless another program inserts. Reports a
- * signature of the file that they do not fit. False: no memory. (config_signature.c) */
-bool run_config_prescribe(struct run_config *self, struct schema_report *report);
+ * signature of the file that they do not fit; again: the file is that of a run that goes on, so the signature is ours, and is made
+ * anew. False: no memory. (config_signature.c) */
+bool run_config_prescribe(struct run_config *self, bool again, struct schema_report *report);
 
 /* Samples per insert that the table's limiter enforces; 0: none. */
 double run_config_ratio(const struct table_config *table);

@@ -16,6 +16,18 @@ static bool fill(struct field_config *out, const struct adder_field *field)
     return out->name && out->dtype && shape;
 }
 
+static void release(struct schema_list *signature)
+{
+    struct field_config *fields = signature->data;
+    for (uint32_t i = 0; i < signature->count; i++) {
+        free(fields[i].name);
+        free(fields[i].dtype);
+        free(fields[i].shape.data);
+    }
+    free(fields);
+    *signature = (struct schema_list){0};
+}
+
 /* True if items with this field fit the file's signature. A length of 0 there fits any number of steps. */
 static bool fits(const struct field_config *written, const struct adder_field *field)
 {
@@ -44,7 +56,7 @@ static void check(const struct run_config *self, const struct table_config *tabl
                        n, i, i < n ? fields[i].name : written[i].name);
 }
 
-bool run_config_prescribe(struct run_config *self, struct schema_report *report)
+bool run_config_prescribe(struct run_config *self, bool again, struct schema_report *report)
 {
     struct table_config *table = (struct table_config *)(uintptr_t)run_config_table(self);
     const struct agent_ops *ops = run_config_algorithm(self);
@@ -57,11 +69,14 @@ bool run_config_prescribe(struct run_config *self, struct schema_report *report)
         .config = &self->adder, .spec = &env.spec, .with_log_prob = ops->stores_log_prob};
     uint32_t n = adder_fields(&options, fields, NULL);
     env_close(&env);
-    if (table->signature.count > 0) {
+    if (n == 0)
+        return true;
+    if (table->signature.count > 0 && !again) {
         check(self, table, fields, n, report);
         return true;
     }
-    struct field_config *signature = calloc(n ? n : 1, sizeof *signature);
+    release(&table->signature);
+    struct field_config *signature = calloc(n, sizeof *signature);
     bool ok = signature != NULL;
     for (uint32_t i = 0; ok && i < n; i++)
         ok = fill(&signature[i], &fields[i]);

@@ -47,14 +47,14 @@ void prepare_fini(struct prepared *self)
 
 /* ---- the configuration ---- */
 
-/* Refuses a user's command whose program, or a file beside the configuration, does not exist: it would only fail again and
- * again. */
+/* Refuses a user's command whose program, or its script beside the configuration, does not exist: it would only fail again and
+ * again. Further words may name files that the program makes. */
 static void check_program(const struct schema_list *command, const char *here, const char *path,
                           struct schema_report *report)
 {
     char *const *words = command->data;
     const char *program = command->count > 0 ? words[0] : NULL;
-    for (uint32_t i = 0; i < command->count; i++) {
+    for (uint32_t i = 0; i < command->count && i < 2; i++) {
         char file[PATH_MAX];
         if (strncmp(words[i], "{here}/", 7) != 0 || strchr(words[i] + 1, '{'))
             continue;
@@ -127,7 +127,8 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
-    if (ok && (!run_config_open_broker(&self->config, report) || !run_config_prescribe(&self->config, report))) {
+    if (ok && (!run_config_open_broker(&self->config, report) ||
+               !run_config_prescribe(&self->config, file == self->config_path, report))) {
         schema_report_destroy(&report);
         return EXIT_FAILED;
     }

@@ -106,6 +106,9 @@ bool why_find_living(const char *runs, char *out, size_t size)
     snprintf(path, sizeof path, "%s/latest", runs);
     ssize_t n = readlink(path, latest, sizeof latest - 1);
     latest[n > 0 ? n : 0] = '\0';
+    snprintf(path, sizeof path, "%s/latest/status.json", runs);
+    if (n > 0 && access(path, F_OK) != 0) /* it is being measured, or waits for its turn */
+        return false;
     DIR *dir = opendir(runs);
     for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         if (entry->d_name[0] == '.' || strcmp(entry->d_name, "latest") == 0)

@@ -218,7 +218,7 @@ rp_status image_load(struct image *self, const struct folder *folder, uint64_t n
     bool alone = status == RP_NOT_FOUND && !number && !until_checkpoint;
     if (alone || (status == RP_OK && !until_checkpoint))
         status = image_load_journal(self, folder, cut, err);
-    if (status == RP_OK && alone && self->journal_entries == 0)
+    if (status == RP_OK && alone && self->journal_entries == 0 && (self->whole || tried))
         status = err_set(err, RP_NOT_FOUND, "folder '%s' has nothing to load", folder->path);
     if (status == RP_NOT_FOUND && tried)
         status =

@@ -24,7 +24,8 @@ static void import_set(const struct dl_phdr_info *object, const ElfW(Rela) * ent
     bool constant = false; /* the loader has made it so */
     for (size_t i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        constant |= part->p_type == PT_GNU_RELRO && entry->r_offset - part->p_vaddr < part->p_memsz;
+        uintptr_t end = (object->dlpi_addr + part->p_vaddr + part->p_memsz) & ~(page - 1);
+        constant |= part->p_type == PT_GNU_RELRO && entry->r_offset - part->p_vaddr < part->p_memsz && at < end;
     }
     void *start = (void *)(at & ~(page - 1));
     if (constant && mprotect(start, page, PROT_READ | PROT_WRITE) != 0)

@@ -183,6 +183,13 @@ static uint64_t sum_up(const struct inflow_watch *watch, int *oldest)
     return sum;
 }
 
+void inflow_watch_init(struct inflow_watch *self)
+{
+    pthread_mutex_lock(&cut.mutex);
+    self->cut = cut.n;
+    pthread_mutex_unlock(&cut.mutex);
+}
+
 static void log_cuts(struct inflow_watch *self, int64_t now)
 {
     uint32_t held;
@@ -203,7 +210,8 @@ uint64_t inflow_check(struct inflow_watch *self, uint64_t most, int64_t now)
         note_cut(oldest, atomic_load(&connections[oldest].bytes));
         atomic_store(&connections[oldest].most, CUT);
         atomic_store(&connections[oldest].bytes, 0);
-        shutdown(oldest, SHUT_RDWR);
+        if (cookie_of(oldest) == atomic_load(&connections[oldest].cookie))
+            shutdown(oldest, SHUT_RDWR);
         sum = sum_up(self, &oldest);
     }
     atomic_store_explicit(&inflow_asks, oldest >= 0, memory_order_relaxed);

@@ -51,6 +51,8 @@ struct inflow_watch {
     uint64_t cut; /* connections that were logged */
     struct log_limit log;
 };
+/* What brokers before in this process have cut is not logged again. */
+void inflow_watch_init(struct inflow_watch *self);
 /* Cuts connections until no more than `most` bytes are unfinished; 0: no bound for all together. Returns the bytes. */
 uint64_t inflow_check(struct inflow_watch *self, uint64_t most, int64_t now_ns);
 

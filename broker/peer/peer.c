@@ -64,10 +64,11 @@ bool peer_is_full(const struct peers *peers, const struct peer *peer)
            (peer->unread && unread_is_full(peer->unread));
 }
 
-static void count(struct peer *peer, long long bytes)
+/* shared: other clients of the key may be sent the same bytes, which are in memory once. */
+static void count(struct peer *peer, long long bytes, bool shared)
 {
     atomic_fetch_add_explicit(&peer->pending_bytes, bytes, memory_order_relaxed);
-    if (peer->unread)
+    if (peer->unread && !shared)
         atomic_fetch_add_explicit(&peer->unread->bytes, bytes, memory_order_relaxed);
 }
 
@@ -76,7 +77,7 @@ struct ticket {
     struct peer *peer;
     size_t size;
     void *buffer;
-    bool viewing;
+    bool viewing, shared;
     zmq_msg_t kept;
 };
 
@@ -84,7 +85,7 @@ static void ticket_done(void *data, void *hint)
 {
     (void)data;
     struct ticket *ticket = hint;
-    count(ticket->peer, -(long long)ticket->size);
+    count(ticket->peer, -(long long)ticket->size, ticket->shared);
     peer_release(ticket->peer);
     if (ticket->viewing)
         zmq_msg_close(&ticket->kept);
@@ -92,20 +93,20 @@ static void ticket_done(void *data, void *hint)
     free(ticket);
 }
 
-static struct ticket *ticket_new(struct peer *peer, size_t size)
+static struct ticket *ticket_new(struct peer *peer, size_t size, bool shared)
 {
     struct ticket *ticket = malloc(sizeof *ticket);
     if (!ticket)
         return NULL;
-    *ticket = (struct ticket){.peer = peer, .size = size};
+    *ticket = (struct ticket){.peer = peer, .size = size, .shared = shared};
     atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
-    count(peer, (long long)size);
+    count(peer, (long long)size, shared);
     return ticket;
 }
 
 bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size)
 {
-    struct ticket *ticket = ticket_new(peer, size);
+    struct ticket *ticket = ticket_new(peer, size, false);
     if (!ticket) {
         free(data);
         return false;
@@ -117,9 +118,10 @@ bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size)
     return false;
 }
 
-bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size)
+static bool frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size,
+                       bool shared)
 {
-    struct ticket *ticket = ticket_new(peer, size);
+    struct ticket *ticket = ticket_new(peer, size, shared);
     if (!ticket)
         return false;
     zmq_msg_init(&ticket->kept);
@@ -131,10 +133,15 @@ bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, con
     return false;
 }
 
+bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size)
+{
+    return frame_view(peer, message, kept, data, size, false);
+}
+
 bool peer_charge(struct peer *peer, zmq_msg_t *message)
 {
     zmq_msg_t view;
-    if (!peer_frame_view(peer, &view, message, zmq_msg_data(message), zmq_msg_size(message)))
+    if (!frame_view(peer, &view, message, zmq_msg_data(message), zmq_msg_size(message), true))
         return false;
     zmq_msg_move(message, &view);
     zmq_msg_close(&view);

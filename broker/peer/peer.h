@@ -44,7 +44,8 @@ bool peer_is_full(const struct peers *peers, const struct peer *peer);
 bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size);
 /* The same for a view of part of a kept message. */
 bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, const void *data, size_t size);
-/* Charges the peer for any other message until it has left. False: no memory. */
+/* Charges the peer for any other message until it has left, and not its key: the message is in memory once, whoever gets it. False: no
+ * memory. */
 bool peer_charge(struct peer *peer, zmq_msg_t *message);
 
 /* Sends envelope, header and payload, now or when the journal is durable (commit.h); takes all messages. False: the peer is

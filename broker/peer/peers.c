@@ -10,6 +10,7 @@ void peers_init(struct peers *self, struct loop *loop, const struct broker_confi
     self->config = config;
     self->ducts = ducts;
     commit_init(&self->commit);
+    inflow_watch_init(&self->inflow);
     self->identities.anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};
 }
 

@@ -41,7 +41,9 @@ static uint64_t writers(const struct session *self)
 static uint64_t most_bytes(const struct session *self)
 {
     const struct sessions *sessions = self->sessions;
-    return least((uint64_t)sessions->config->window_bytes, sessions->ingest_budget / (writers(self) + 1));
+    uint64_t own = (uint64_t)self->owner->quota.granted_bytes;
+    uint64_t most = least((uint64_t)sessions->config->window_bytes, sessions->ingest_budget / (writers(self) + 1));
+    return own ? least(most, own / ((uint64_t)self->owner->sessions + 1)) : most;
 }
 
 /* Returns the window of a session that does not write. */
@@ -206,7 +208,8 @@ void credit_measure(struct session *self)
     self->measured_bytes = self->received_bytes;
     set_writing(self, used > 0 || session_unresolved(self) > 0);
     self->keep_bytes = 0;
-    if (sessions->granted_bytes <= sessions->ingest_budget / 2)
+    uint64_t own = (uint64_t)self->owner->quota.granted_bytes;
+    if (sessions->granted_bytes <= sessions->ingest_budget / 2 && (!own || self->owner->granted_bytes <= own / 2))
         return;
     keep = keep > 2 * used ? keep : 2 * used;
     if (self->window_bytes > keep)

@@ -75,6 +75,9 @@ def the_latest_run_is_one_that_lives(here, run):
     expect("newer", "newer/endpoints")
     change_status(os.path.join(runs, "newer"), phase="running", unix_s=time.time() - 3600)  # its launcher was killed
     expect("older", "older/endpoints")
+    os.unlink(os.path.join(runs, "newer", "status.json"))  # it is being measured
+    said = subprocess.run([LAUNCH, "status"], cwd=here, capture_output=True, text=True, timeout=90).stderr
+    assert "newer" in said and "older" not in said, said
 
 
 def main():

@@ -245,16 +245,24 @@ def limit_of_unread_bytes(world):
     key = world.broker.new("unread", "learner")
     other = world.broker.new("reader", "learner")
     world.broker.edit(key, "learner", "unread=8MiB")
+    check(write(world.broker.actor(world.broker.new("few", "actor"), "few")), "an item")
     equal(status(world.watch, "params_put", pb.ParamsPut(name="large"), [os.urandom(1 << 20)]), 0)
-    body = pb.ParamsGet(name=["large"], have=[0], timeout_ms=0)
-    silent = [Service(world.broker.endpoints["service"], context=KeyContext(key, silent=True)) for _ in range(2)]
-    asked = [(service, service.send("params_get", body)) for _ in range(40) for service in silent]
-    reader = world.broker.service(other)
-    equal(status(reader, "params_get", body), 0)
-    statuses = [service.wait(id, 20, check=False)[0].status for service, id in asked]
+    params = pb.ParamsGet(name=["large"], have=[0], timeout_ms=0)
+    body = pb.Sample(table="t", count=4096)
+
+    def ask(kind, body, times):
+        silent = [Service(world.broker.endpoints["service"], context=KeyContext(key, silent=True)) for _ in range(2)]
+        asked = [(service, service.send(kind, body)) for _ in range(times) for service in silent]
+        reader = world.broker.service(other)
+        equal(status(reader, kind, body), 0)
+        return silent[0], [service.wait(id, 20, check=False)[0].status for service, id in asked]
+
+    silent, statuses = ask("sample", body, 100)
     check(0 in statuses and RESOURCE_EXHAUSTED in statuses, statuses)
     check(set(statuses) <= {0, RESOURCE_EXHAUSTED}, statuses)
-    equal(status(silent[0], "params_get", body), 0, "after it has read")
+    equal(status(silent, "sample", body), 0, "after it has read")
+    # All actors of a key may be sent the same parameters at once: these are in memory once.
+    equal(set(ask("params_get", params, 10)[1]), {0}, "parameters")
 
 
 @test

@@ -359,15 +359,14 @@ static void a_torn_end_is_reported_and_the_broker_starts(void **state)
 }
 
 /* Items that were confirmed are gone, and the broker must not go on as if nothing had happened. */
-static void a_cut_in_the_middle_is_refused_until_told(void **state)
+static void a_cut_is_refused_until_told(double before)
 {
-    (void)state;
     struct scene scene;
     start(&scene, TABLES);
     for (uint64_t i = 0; i < 20; i++)
         write_items(&scene, 100 * i, 20);
     broker_process_stop(&scene.broker, SIGKILL);
-    cut_last_segment(&scene, 0.5, 200);
+    cut_last_segment(&scene, before, 200);
     char config[160], text[4096];
     snprintf(config, sizeof config, "%s/broker.yaml", scene.broker.dir);
     const char *const argv[] = {process_env("RP_BROKER"), "-c", config, NULL};
@@ -381,7 +380,7 @@ static void a_cut_in_the_middle_is_refused_until_told(void **state)
     snprintf(scene.broker.more + used, sizeof scene.broker.more - used, "checkpoint: {load: salvage}\n");
     broker_process_again(&scene.broker, TABLES);
     uint64_t size = size_of_log(&scene);
-    assert_true(size > 0 && size < 400);
+    assert_true(size < 400);
     write_items(&scene, 10000, 10);
     broker_process_stop(&scene.broker, SIGKILL);
     scene.broker.more[used] = '\0';
@@ -389,6 +388,19 @@ static void a_cut_in_the_middle_is_refused_until_told(void **state)
     assert_int_equal(size_of_log(&scene), size + 10);
     broker_process_fini(&scene.broker);
     twin_folder_fini(&scene.folder);
+}
+
+static void a_cut_in_the_middle_is_refused_until_told(void **state)
+{
+    (void)state;
+    a_cut_is_refused_until_told(0.5);
+}
+
+/* Nothing of the journal can be applied, but there was something. */
+static void a_cut_at_the_beginning_is_refused_until_told(void **state)
+{
+    (void)state;
+    a_cut_is_refused_until_told(0.002);
 }
 
 static void a_smaller_table_is_reported_and_trimmed(void **state)
@@ -443,6 +455,7 @@ int main(void)
         cmocka_unit_test(nor_with_a_sync_before_every_answer),
         cmocka_unit_test(a_torn_end_is_reported_and_the_broker_starts),
         cmocka_unit_test(a_cut_in_the_middle_is_refused_until_told),
+        cmocka_unit_test(a_cut_at_the_beginning_is_refused_until_told),
         cmocka_unit_test(a_smaller_table_is_reported_and_trimmed),
         cmocka_unit_test(another_signature_is_refused_with_a_sentence),
     };

@@ -44,7 +44,8 @@ static int set_up(void **state)
     broker_process_start(&f->broker, tables, "");
     rp_client_options options = {.struct_size = sizeof options, .name = "actor-3", .backoff_max_ms = 200};
     f->client = rp_client_connect(f->broker.service, &options, 5000, &f->err);
-    struct observe_options observe = {.service = f->broker.service, .table = "queue", .folder = ""};
+    struct observe_options observe = {
+        .service = f->broker.service, .table = "queue", .folder = "", .foreign_actors = true};
     f->observer = observer_new(&observe, &f->err);
     if (!f->client || !f->observer)
         fail_msg("%s", f->err.text);
@@ -93,6 +94,7 @@ static void counts_and_waits(void **state)
     struct fixture *f = *state;
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
     rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
+    rp_counter_add(f->client, "environment_steps_taken", 3, LOOK_MS, NULL, NULL); /* what an earlier leg has put back */
     rp_counter_add(f->client, "learner_steps", 7, LOOK_MS, NULL, NULL);
     rp_params_put(f->client, "policy", "p", 1, LOOK_MS, NULL, NULL);
     rp_params_put(f->client, "policy", "q", 1, LOOK_MS, NULL, NULL);
@@ -105,6 +107,7 @@ static void counts_and_waits(void **state)
     assert_int_equal(f->seen.size, 4);
     assert_int_equal(f->seen.max_size, 1000);
     assert_int_equal(f->seen.steps, 70);
+    assert_int_equal(f->seen.taken, 70); /* actors of the user's own claim what they take */
     assert_int_equal(f->seen.learner_steps, 7);
     assert_int_equal(f->seen.policy, 2);
     assert_non_null(strstr(f->seen.inserts_wait, "queue"));

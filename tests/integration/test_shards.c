@@ -657,8 +657,8 @@ static void a_stream_waits_for_a_silent_shard(void **state)
 {
     enum { ITEMS = 600, MOST = 200 };
     struct fixture *f = *state;
-    for (uint32_t i = 0; i < 3; i++) {
-        const char *table = i == 1 ? "queue" : "once";
+    for (uint32_t i = 0; i < 4; i++) {
+        const char *table = i % 2 ? "queue" : "once";
         uint32_t seen[ITEMS] = {0};
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
@@ -667,7 +667,7 @@ static void a_stream_waits_for_a_silent_shard(void **state)
         options.batch_size = 16;
         options.flexible = 1;
         options.timeout_ms = 500;
-        options.max_samples = i == 2 ? MOST : 0;
+        options.max_samples = i >= 2 ? MOST : 0;
         insert(f->client, table, 0, ITEMS, NULL);
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
         assert_non_null(sampler);
@@ -681,7 +681,7 @@ static void a_stream_waits_for_a_silent_shard(void **state)
             rp_batch_release(&batch);
         }
         kill(f->shards.brokers[3].pid, SIGCONT);
-        if (status != RP_DEADLINE_EXCEEDED)
+        if (status != RP_DEADLINE_EXCEEDED && !(i == 3 && got == MOST)) /* the shard may owe nothing then */
             fail_msg("case %u: %u items, then %s", i, got, status == RP_OK ? "more" : err.text);
         got += take_all(sampler, seen);
         if (options.max_samples)

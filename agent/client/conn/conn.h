@@ -194,6 +194,8 @@ bool conn_is_inside(const struct conn *self);
 /* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */
 struct duct *conn_data_duct(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
+/* True if the connection is made with a key. */
+bool conn_has_key(const struct conn *self);
 /* Returns an rp_client_state. */
 int32_t conn_state(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);

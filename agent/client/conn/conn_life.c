@@ -59,6 +59,11 @@ uint64_t conn_client_id(const struct conn *self)
     return self->client_id;
 }
 
+bool conn_has_key(const struct conn *self)
+{
+    return self->has_key;
+}
+
 int32_t conn_state(struct conn *self)
 {
     pthread_mutex_lock(&self->mutex);

@@ -117,7 +117,8 @@ static void on_params(void *ctx, struct conn_reply *reply)
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_OK)
         keep(self, lane, params);
-    else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED)
+    else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
+             status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
         params_link_keep_error(&self->link, &lane->lane, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);

@@ -244,8 +244,7 @@ static rp_status learn(struct mixer *self, rp_error *err)
         self->parts[p].connected = conn_state(self->parts[p].source.conn) == RP_CLIENT_CONNECTED;
     pthread_mutex_lock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++) {
-        bool plain = self->groups[self->parts[p].group].deal == DEAL_PLAIN;
-        if (self->parts[p].connected && (!plain || self->options.distinct)) /* plans_drop has to know queues */
+        if (self->parts[p].connected) /* also plain ones: whether they remove items, and whether they are queues */
             part_permit(&self->parts[p], 0);
     }
     while (status == RP_OK && (until = learn_until(self, start, conn_now(), &known_ns)) > 0)

@@ -172,6 +172,7 @@ struct mixer {
     pthread_mutex_t lock;
     pthread_cond_t work, ready;
     bool stopping, ending;
+    bool stop;           /* the caller wants no more: the thread that plans ends the stream */
     bool late;           /* the stream's time is over: no more requests that wait, and it ends when all are answered */
     bool news;           /* something has changed for the thread that plans */
     bool wanted;         /* on_demand: a call waits for a batch */

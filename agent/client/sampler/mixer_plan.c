@@ -224,7 +224,7 @@ static void pay_group(struct mixer *self, struct plan *plan, uint32_t g)
     uint32_t want = plan->of_group[g], count = want;
     uint64_t all = group_spare(self, group);
     uint32_t spare = all < want ? (uint32_t)all : want;
-    if (spare && (self->options.distinct || !group_has_items(self, group, want)))
+    if (spare && (self->options.distinct || (is_dealt(group->deal) && !group_has_items(self, group, want))))
         count = spare; /* there are no others, or they could be the same: spare rows are of an earlier batch */
     take_spare(self, plan, group, spare, group->share / count);
     uint32_t rest = count - spare, drawn = rest;
@@ -354,7 +354,7 @@ uint64_t group_rows(const struct mixer *self, const struct group *group)
 /* Returns how many items a group gives to a plan that is not paid: for the permits that there are, or the rows that are spare. */
 static uint64_t offer_drawn(const struct mixer *self, const struct group *group, uint32_t want)
 {
-    uint64_t spare = group_spare(self, group), paid = group->stock > spare ? group->stock : spare;
+    uint64_t spare = group_spare(self, group), paid = self->ending && spare > group->stock ? spare : group->stock;
     uint64_t have = group_has_items(self, group, self->options.whole ? want : 0) ? want : spare;
     if (group->deal == DEAL_PERMITS && have > paid)
         have = paid;

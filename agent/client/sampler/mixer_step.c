@@ -190,7 +190,9 @@ static void ask_queue(struct mixer *self, uint32_t g, int64_t now_ns)
     uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
     uint32_t idle = 0, turn = self->turn++;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
-        have += self->parts[p].rows + part_expected(&self->parts[p]);
+        have +=
+            self->parts[p].rows + (self->options.max_samples ? self->parts[p].outstanding /* others would be too many */
+                                                             : part_expected(&self->parts[p]));
     for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
         struct part *part = &self->parts[p];
         if (!is_idle(part, now_ns) || part->size == 0)
@@ -268,7 +270,8 @@ bool mixer_is_owed(const struct mixer *self, bool away)
 {
     for (uint32_t p = 0; p < self->n_parts; p++) {
         const struct part *part = &self->parts[p];
-        if (part->outstanding && part_is_last(part) && part->away == away)
+        bool stays = part->known && part->deal != DEAL_QUEUE && !part->removes; /* sampling takes nothing out */
+        if (part->outstanding && part_is_last(part) && part->away == away && !stays)
             return true;
     }
     return false;
@@ -305,6 +308,8 @@ int64_t mixer_step(struct mixer *self)
     for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
         while (part_decode(&self->parts[p]))
             ;
+    if (self->stop && !self->ending)
+        mixer_end(self, "%s", SAMPLE_STOPPED);
     look_at_parts(self, now);
     plans_draw(self, now);
     for (uint32_t g = 0; g < self->n_groups; g++)

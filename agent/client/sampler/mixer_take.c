@@ -181,8 +181,8 @@ rp_status mixer_next(struct mixer *self, rp_batch **batch, int64_t timeout_ms, r
 void mixer_stop(struct mixer *self)
 {
     pthread_mutex_lock(&self->lock);
-    if (!self->ending)
-        mixer_end(self, "%s", SAMPLE_STOPPED);
+    self->stop = true; /* plans and requests belong to the thread that plans, which may be in the middle of one */
+    mixer_wake(self);
     pthread_mutex_unlock(&self->lock);
 }
 

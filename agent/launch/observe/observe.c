@@ -87,12 +87,12 @@ const struct observe_value *observer_values(const struct observer *self, uint32_
 
 /* ---- from the broker ---- */
 
-static uint64_t counter(const rp_info *info, const char *name, uint64_t none)
+static uint64_t counter(const rp_info *info, const char *name)
 {
     for (uint32_t i = 0; i < info->n_counters; i++)
         if (strcmp(info->counters[i].name, name) == 0)
             return info->counters[i].value > 0 ? (uint64_t)info->counters[i].value : 0;
-    return none;
+    return 0;
 }
 
 static const rp_table_info *find_table(const rp_table_info *tables, uint32_t n, const char *name)
@@ -138,9 +138,9 @@ static void take_first(struct observer *self, const rp_info *info)
     if (info->n_shards && info->shards[0].problem[0])
         return;
     out->broker_instance = info->server.instance;
-    out->steps = counter(info, COUNTER_STEPS, 0);
-    out->taken = counter(info, COUNTER_TAKEN, self->files.foreign_actors ? out->steps : 0);
-    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS, 0);
+    out->steps = counter(info, COUNTER_STEPS);
+    out->taken = self->files.foreign_actors ? out->steps : counter(info, COUNTER_TAKEN);
+    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
 }
 
 static void take_info(struct observer *self, const rp_info *info)

@@ -164,7 +164,11 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
 
 rp_status run_folder_find_living(const char *runs, const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
-    if ((!given || strcmp(given, FOLDER_LATEST) == 0) && why_find_living(runs, out, FOLDER_SIZE - 64))
+    bool latest = !given || strcmp(given, FOLDER_LATEST) == 0;
+    /* A run that goes on has the status of its end until it has one of its own. */
+    if (latest && run_folder_find(runs, given, out, NULL) == RP_OK && run_folder_locked(out))
+        return RP_OK;
+    if (latest && why_find_living(runs, out, FOLDER_SIZE - 64))
         return RP_OK;
     return run_folder_find(runs, given, out, err);
 }

@@ -146,9 +146,12 @@ void run_keys_close(struct run_keys *self)
         snprintf(path, sizeof path, "%s/%s", self->folder, entry->d_name);
         if (key_read(path, &key, NULL) != RP_OK)
             continue;
-        allow_remove(self->list, key.name, NULL);
+        if (is_listed(self->list,
+                      key.name)) { /* otherwise it was revoked, and its file tells so when the run goes on */
+            allow_remove(self->list, key.name, NULL);
+            unlink(path);
+        }
         key_wipe(&key);
-        unlink(path);
     }
     if (folder)
         closedir(folder);

@@ -90,12 +90,32 @@ static void test_keys_of_hosts(void **state)
     run_keys_close(&keys);
 }
 
+/* In a list of the user's, too: the end of a leg takes the run's keys off that list. */
+static void test_a_revoked_host_of_a_foreign_list(void **state)
+{
+    (void)state;
+    struct run_keys keys;
+    struct host_key key, other;
+    rp_error err = {0};
+    char list[128];
+    snprintf(list, sizeof list, "%s/list", tempdir);
+    for (int leg = 0; leg < 2; leg++) {
+        assert_int_equal(run_keys_open(&keys, &curve, tempdir, list, &err), RP_OK);
+        assert_int_equal(run_keys_of_host(&keys, "cpu1", "actor", &key, &err), leg ? RP_PERMISSION_DENIED : RP_OK);
+        assert_int_equal(run_keys_of_host(&keys, "cpu2", "actor", &other, &err), RP_OK);
+        if (leg == 0)
+            assert_int_equal(allow_remove(list, key.name, &err), RP_OK);
+        run_keys_close(&keys);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keys_are_used_again, tempdir_enter, tempdir_leave),
         cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, tempdir_enter, tempdir_leave),
         cmocka_unit_test_setup_teardown(test_keys_of_hosts, tempdir_enter, tempdir_leave),
+        cmocka_unit_test_setup_teardown(test_a_revoked_host_of_a_foreign_list, tempdir_enter, tempdir_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

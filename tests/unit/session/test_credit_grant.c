@@ -217,6 +217,30 @@ static void unused_grants_go_to_those_who_write(void **state)
     embed_stop(&embed);
 }
 
+/* The same within the limit of one key, which is less than the budget. */
+static void unused_grants_of_a_key_go_to_its_other_writers(void **state)
+{
+    (void)state;
+    struct embed embed;
+    struct writer idle, fast;
+    embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
+    struct identity *key = &embed.broker->peers.identities.anyone;
+    key->quota.granted_bytes = (int64_t)(embed.broker->sessions.ingest_budget / 4);
+    open_writer(&embed, &idle, true);
+    write_rounds(&embed, &idle, 14);
+    open_writer(&embed, &fast, true);
+    for (uint32_t step = 0; step < 4; step++) {
+        write_rounds(&embed, &fast, 6);
+        embed_advance(&embed, 500);
+        beat(&embed, &idle);
+        assert_true(key->granted_bytes <= (uint64_t)key->quota.granted_bytes);
+    }
+    write_rounds(&embed, &fast, 6);
+    const struct session *session = session_of(&embed, &fast);
+    assert_true((session->offered_bytes - session->returned_bytes) * 4 >= (uint64_t)key->quota.granted_bytes);
+    embed_stop(&embed);
+}
+
 /* A client that does not know of keep_bytes is asked in vain: it keeps its promise and can use it, to the last byte, and
  * only then finds its window smaller. */
 static void a_client_that_does_not_know_keeps_what_it_was_promised(void **state)
@@ -413,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_that_never_write_cost_a_writer_nothing),
         cmocka_unit_test(unused_grants_go_to_those_who_write),
+        cmocka_unit_test(unused_grants_of_a_key_go_to_its_other_writers),
         cmocka_unit_test(a_client_that_does_not_know_keeps_what_it_was_promised),
         cmocka_unit_test(resumed_sessions_fit_into_the_budget),
         cmocka_unit_test(credit_is_given_up_once),
