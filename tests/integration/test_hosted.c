@@ -235,7 +235,6 @@ static void test_without_patience(void **state)
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
 }
 
-/* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing. */
 /* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
 static void test_many_items(void **state)
 {
@@ -251,6 +250,8 @@ static void test_many_items(void **state)
     rp_info_free(&info);
 }
 
+/* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing, unless the machine stood
+ * still meanwhile. */
 static void test_time_out(void **state)
 {
     struct fixture *f = *state;
@@ -258,12 +259,16 @@ static void test_time_out(void **state)
     for (uint32_t in_flight = 0; in_flight <= 2; in_flight += 2) {
         rp_sampler *sampler = open_sampler(f->client, "late", 3, in_flight);
         rp_batch *batch;
-        uint64_t turns = f->turns;
-        int64_t start = conn_now();
-        assert_int_equal(rp_sampler_next(sampler, &batch, 300, &err), RP_DEADLINE_EXCEEDED);
-        assert_true(conn_now() - start >= 300 * NS_PER_MS);
-        assert_in_range(f->turns - turns, 1, 100);
-        assert_non_null(strstr(err.text, "10"));
+        bool told = false;
+        for (uint32_t i = 0; i < 10 && !told; i++) {
+            uint64_t turns = f->turns;
+            int64_t start = conn_now();
+            assert_int_equal(rp_sampler_next(sampler, &batch, 300, &err), RP_DEADLINE_EXCEEDED);
+            assert_true(conn_now() - start >= 300 * NS_PER_MS);
+            assert_in_range(f->turns - turns, 1, 100);
+            told = strstr(err.text, "10") != NULL;
+        }
+        assert_true(told);
         rp_sampler_destroy(&sampler);
     }
 }
