@@ -62,7 +62,7 @@ void err_fill(rp_error *err, rp_status status, const char *format, ...)
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
     va_end(args);
     trim_partial_utf8(text, sizeof text);
     err->status = (int32_t)status;
@@ -76,7 +76,7 @@ void err_prefix(rp_error *err, const char *format, ...)
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
+    int n = vsnprintf(text, sizeof text, format, args); /* NOLINT: the same */
     va_end(args);
     size_t used = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
     snprintf(text + used, sizeof text - used, ": %s", err->text);
