@@ -150,8 +150,8 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
         /* With a checkpoint that was made without a journal and chosen by its number, no journal was applied. */
         stream->start.after = self.image.end || !number ? self.image.end : disk_at(1, 0);
         stream->start.loaded = stream->origin = self.image.checkpoint;
-        if (!self.image.checkpoint &&
-            !self.image.end) /* nothing of a damaged journal: later starts pass over it, too */
+        /* Nothing of a damaged journal could be applied: later starts pass over it, too. */
+        if (!self.image.checkpoint && !self.image.end)
             stream->start.flags = START_FRESH;
         stream->journal_bytes = self.image.journal_bytes;
         stream->first_own = self.image.journal_entries ? folder_next(&stream->folder, DISK_SEGMENT) : 0;

@@ -368,8 +368,8 @@ static void selector_load(const struct restoring *self, struct table *table, con
                  ops->name);
 }
 
-/* Restores the counters. If settings differ, the cursor goes where it goes when a running limiter is changed. The counters of another kind of limiter mean nothing here, so this one starts
- * balanced. */
+/* Restores the counters. If settings differ, the cursor goes where it goes when a running limiter is changed. The counters of
+ * another kind of limiter mean nothing here, so this one starts balanced. */
 static void limiter_restore(struct table *table, const struct entry_limiter *from)
 {
     struct limiter *limiter = &table->limiter;
