@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 
 static const char *const kind_names[] = {
@@ -106,18 +107,12 @@ static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error
     return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
 }
 
-/* FNV-1a over the settings, eight bytes at a time. */
 static uint32_t hash_of(const struct limiter *self)
 {
     const double settings[] = {(double)self->kind, self->samples_per_insert, self->min_size_part, self->min_diff,
                                self->max_diff};
-    uint64_t hash = UINT64_C(14695981039346656037), bits;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        memcpy(&bits, &settings[i], sizeof bits);
-        hash = (hash ^ bits) * UINT64_C(1099511628211);
-        hash ^= hash >> 32;
-    }
-    return (uint32_t)hash ? (uint32_t)hash : 1;
+    uint32_t hash = crc32c(0, settings, sizeof settings);
+    return hash ? hash : 1;
 }
 
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err)
