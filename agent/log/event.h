@@ -3,8 +3,8 @@
  * A file is a row of records: u64 length, masked crc32c of the length, that many bytes of a tensorboard.Event
  * (proto/event.proto), masked crc32c of the bytes; all little-endian. The first record tells the version. Every start
  * of a process begins a file of its own, named by time, host and process; TensorBoard reads the files of a folder one
- * after the other. TensorBoard follows a file while it grows, so events are not removed from it later: instead, the longer a process runs, the
- * further apart they are (thin_width). */
+ * after the other. TensorBoard follows a file while it grows, so events are not removed from it later: instead, the longer a
+ * process runs, the further apart they are (thin_width). */
 #ifndef AGENT_LOG_EVENT_H
 #define AGENT_LOG_EVENT_H
 

@@ -86,7 +86,7 @@ static void explain_group(struct mixer *self, struct group *group, char *out, si
     group_sum(self, group, &sum);
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         room += self->parts[p].away ? 0 : self->parts[p].room;
-    /* A plain group's broker is not asked for its state. */
+    /* What is known of a plain group's broker is its state at the start. */
     uint32_t missing = group->deal != DEAL_PLAIN ? name_parts(self, group, is_missing, out, size) : 0;
     if (missing) {
         add(out, size, " %s not answer; ", missing > 1 ? "do" : "does");
