@@ -74,6 +74,11 @@ static rp_status introduce(const struct ctl *ctl, struct key *key, rp_error *err
     return allow_add(ctl->keys, &allowed, err);
 }
 
+static int no_role(const struct ctl *ctl)
+{
+    return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+}
+
 static int key_new(struct ctl *ctl)
 {
     struct key key;
@@ -83,7 +88,7 @@ static int key_new(struct ctl *ctl)
     if (ctl->keys && !ctl->role)
         return ctl_usage("--keys needs --role: actor, learner, observer or admin, or several joined by '+'");
     if (ctl->keys && !roles_parse(ctl->role))
-        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+        return no_role(ctl);
     if (!ctl->keys && ctl->role)
         return ctl_usage("--role is for the broker's list of keys: give its folder with --keys");
     name_of(path, name);
@@ -144,7 +149,7 @@ static int key_allow(struct ctl *ctl)
     struct allowed_key key;
     rp_error err = {0};
     if (ctl->role && !roles_parse(ctl->role))
-        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+        return no_role(ctl);
     if (!ctl->role)
         return ctl_usage("--role is needed: actor, learner, observer or admin, or several joined by '+'");
     char line[1024];
@@ -162,7 +167,7 @@ static int key_change(struct ctl *ctl)
     struct quota quota = {-1, -1, -1, -1, -1};
     rp_error err = {0};
     if (ctl->role && !roles_parse(ctl->role))
-        return ctl_usage("'%s' is no role: actor, learner, observer or admin, or several joined by '+'", ctl->role);
+        return no_role(ctl);
     if (!ctl->role && ctl->argc == 3)
         return ctl_usage("there is nothing to change: give --role ROLES, or limits such as sessions=10");
     for (uint32_t i = 3; i < ctl->argc; i++) {

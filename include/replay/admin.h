@@ -189,8 +189,8 @@ typedef struct rp_limiter_change {
 
 /* Changes a table's limiter while the broker runs. Checks every value before it changes any. The change is in force when the
  * call returns; rp_admin_info shows the new state. Bounds that error_buffer has set follow a new ratio or min_size. With a journal
- * or a checkpoint the change survives a restart, until the configuration of the limiter is changed. With shards, each gets its part of min_size, min_diff, max_diff and
- * error_buffer, and a shard that is away keeps the old limiter until it is changed again. */
+ * or a checkpoint the change survives a restart, until the configuration of the limiter is changed. With shards, each gets its part
+ * of min_size, min_diff, max_diff and error_buffer, and a shard that is away keeps the old limiter until it is changed again. */
 RP_API rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change,
                                       int64_t timeout_ms, rp_error *err);
 
