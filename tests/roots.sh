@@ -47,6 +47,7 @@ make_root() {
     eval "$(apt-config shell proxy Acquire::http::Proxy)"
     env ${proxy:+"http_proxy=$proxy"} debootstrap --variant=minbase "$1" "$new" "$mirror" || return
     apt-config dump | grep -E '^Acquire::(https?::|Check-Valid-Until)' >"$new/etc/apt/apt.conf.d/90mirror" || true
+    [ -e "$new/etc/hosts" ] || printf '127.0.0.1\tlocalhost\n' >"$new/etc/hosts" # which an installed system has
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] ||
         install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$new/etc/ssl/certs/ca-certificates.crt"
     mv "$new" "$2"
