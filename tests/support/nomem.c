@@ -33,6 +33,10 @@ char *__wrap_strndup(const char *text, size_t most);
 int __wrap_vasprintf(char **out, const char *format, va_list args);
 int __wrap_asprintf(char **out, const char *format, ...);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
+void *__wrap_need_alloc(size_t size);
+void *__wrap_need_resize(void *array, size_t n, size_t size);
+char *__wrap_need_text(const char *text);
+char *__wrap_need_print(const char *format, ...);
 int __wrap_zmq_msg_init_size(zmq_msg_t *message, size_t size);
 int __wrap_zmq_msg_init_data(zmq_msg_t *message, void *data, size_t size, zmq_free_fn *done, void *hint);
 
@@ -294,6 +298,36 @@ int __wrap_asprintf(char **out, const char *format, ...)
     int size = __wrap_vasprintf(out, format, args);
     va_end(args);
     return size;
+}
+
+/* need_*: never fail here, because the process would end. */
+
+void *__wrap_need_alloc(size_t size)
+{
+    return keep(__real_calloc(1, size ? size : 1), SITE);
+}
+
+void *__wrap_need_resize(void *array, size_t n, size_t size)
+{
+    if (array)
+        forget(array);
+    return keep(__real_realloc(array, n && size ? n * size : 1), SITE);
+}
+
+char *__wrap_need_text(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    return memcpy(keep(__real_malloc(size), SITE), text, size);
+}
+
+char *__wrap_need_print(const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int size = __real_vasprintf(&text, format, args);
+    va_end(args);
+    return size < 0 ? NULL : keep(text, SITE);
 }
 
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset)

@@ -1,0 +1,21 @@
+/* Small memory that a program cannot go on without: the records, names and lists of the broker and of the launcher. If there is none
+ * left, the process ends with a sentence; the journal is there for that. Never for memory whose size a peer or a file chooses (chunks,
+ * batches, replies), and never in libreplay: those report RP_NO_MEMORY. */
+#ifndef PROTO_NEED_H
+#define PROTO_NEED_H
+
+#include <stddef.h>
+
+/* Returns size bytes of zeros. */
+void *need_alloc(size_t size) __attribute__((malloc, returns_nonnull));
+
+/* Resizes an array, which may be NULL, to n elements of size bytes; new elements are not cleared. */
+void *need_resize(void *array, size_t n, size_t size) __attribute__((returns_nonnull));
+
+/* Returns a copy of text. */
+char *need_text(const char *text) __attribute__((malloc, returns_nonnull));
+
+/* Returns the formatted text. */
+char *need_print(const char *format, ...) __attribute__((format(printf, 1, 2), malloc, returns_nonnull));
+
+#endif
