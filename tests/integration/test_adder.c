@@ -1,22 +1,18 @@
 /* Adders against a model that gets whole episodes and lists the items that must come out: random lengths, ends,
  * discounts and settings, sampled back from a real broker in the order of insertion and compared field by field. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "agent/adder/adder.h"
 #include "proto/base/rng.h"
 #include "replay/sampler.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define MAX_T 40
@@ -451,21 +447,18 @@ static void random_cases(int32_t kind, uint64_t seed, uint32_t cases)
     free(world);
 }
 
-static void test_transitions(void **state)
+TEST(transitions, start, stop)
 {
-    (void)state;
     random_cases(ADDER_TRANSITION, naive_seed("transitions"), 60);
 }
 
-static void test_sequences(void **state)
+TEST(sequences, start, stop)
 {
-    (void)state;
     random_cases(ADDER_SEQUENCE, naive_seed("sequences"), 100);
 }
 
-static void test_episodes(void **state)
+TEST(episodes, start, stop)
 {
-    (void)state;
     random_cases(ADDER_EPISODE, naive_seed("episodes"), 25);
 }
 
@@ -487,9 +480,8 @@ static uint64_t count_items(const struct adder_config *config, uint32_t length, 
     return n;
 }
 
-static void test_transition_counts(void **state)
+TEST(transition_counts, start, stop)
 {
-    (void)state;
     for (int64_t n = 1; n <= 5; n++)
         for (uint32_t length = 1; length <= 8; length++) {
             struct adder_config config = {
@@ -499,9 +491,8 @@ static void test_transition_counts(void **state)
         }
 }
 
-static void test_sequence_counts(void **state)
+TEST(sequence_counts, start, stop)
 {
-    (void)state;
     /* Rows are one more than steps. {length, period, end, steps, episodes, items} */
     static const int64_t cases[][6] = {
         {4, 2, ADDER_PAD, 7, 1, 3},      /* at rows 4, 6, 8 */
@@ -533,15 +524,4 @@ static void test_sequence_counts(void **state)
         if (n != (uint64_t)cases[i][5])
             fail_msg("case %zu: %llu items instead of %lld", i, (unsigned long long)n, (long long)cases[i][5]);
     }
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, start, stop)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_transitions),       CASE(test_sequences),       CASE(test_episodes),
-        CASE(test_transition_counts), CASE(test_sequence_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,22 +1,18 @@
 /* What stops an adder: full queues, tables that want something else, episodes that are too long, wrong calls, a broker that
  * goes away. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "agent/adder/adder.h"
 #include "replay/admin.h"
 #include "replay/sampler.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 
@@ -173,7 +169,7 @@ static uint64_t items_of(const struct fixture *f)
 }
 
 /* One who is held back goes on when half of its items in flight are confirmed, not for each of them. */
-static void test_waits_for_half(void **state)
+TEST(waits_for_half, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("full");
@@ -197,7 +193,7 @@ static void test_waits_for_half(void **state)
     assert_int_equal(items_of(f), 12);
 }
 
-static void test_full_table_blocks_and_goes_on(void **state)
+TEST(full_table_blocks_and_goes_on, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("full");
@@ -234,7 +230,7 @@ static void test_full_table_blocks_and_goes_on(void **state)
 }
 
 /* A whole end of an episode (3 items at once) that is done in pieces, and a destroy that does the rest. */
-static void test_destroy_finishes_the_step(void **state)
+TEST(destroy_finishes_the_step, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("full");
@@ -270,7 +266,7 @@ static void test_destroy_finishes_the_step(void **state)
 
 /* ---- tables ---- */
 
-static void test_tables_that_want_something_else(void **state)
+TEST(tables_that_want_something_else, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("replya");
@@ -301,7 +297,7 @@ static void test_tables_that_want_something_else(void **state)
 }
 
 /* The broker comes back with another idea of the table: what it says reaches the caller. */
-static void test_rejections_surface(void **state)
+TEST(rejections_surface, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("signed");
@@ -321,7 +317,7 @@ static void test_rejections_surface(void **state)
 }
 
 /* An episode that is too large for its table is refused. The adder goes on, and counts it. */
-static void test_a_refused_item_is_counted(void **state)
+TEST(a_refused_item_is_counted, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("small");
@@ -343,7 +339,7 @@ static void test_a_refused_item_is_counted(void **state)
     ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
-static void test_broker_restart_is_survived(void **state)
+TEST(broker_restart_is_survived, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
@@ -366,7 +362,7 @@ static void test_broker_restart_is_survived(void **state)
 
 /* ---- wrong use ---- */
 
-static void test_episode_too_long(void **state)
+TEST(episode_too_long, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = {
@@ -399,7 +395,7 @@ static void test_episode_too_long(void **state)
     ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
-static void test_wrong_calls(void **state)
+TEST(wrong_calls, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
@@ -433,7 +429,7 @@ static void test_wrong_calls(void **state)
     ok(adder_destroy(&f->adder, WAIT, &err), &err);
 }
 
-static void test_wrong_configurations(void **state)
+TEST(wrong_configurations, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config good = transitions("free"), config = good;
@@ -464,7 +460,7 @@ static void test_wrong_configurations(void **state)
 }
 
 /* Two actors: items tell them apart. */
-static void test_sessions_tell_actors_apart(void **state)
+TEST(sessions_tell_actors_apart, setup, teardown)
 {
     struct fixture *f = *state;
     struct adder_config config = transitions("free");
@@ -487,24 +483,4 @@ static void test_sessions_tell_actors_apart(void **state)
     }
     assert_int_not_equal(sessions[0], sessions[1]);
     rp_sampler_destroy(&f->sampler);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_waits_for_half),
-        CASE(test_full_table_blocks_and_goes_on),
-        CASE(test_destroy_finishes_the_step),
-        CASE(test_tables_that_want_something_else),
-        CASE(test_rejections_surface),
-        CASE(test_a_refused_item_is_counted),
-        CASE(test_broker_restart_is_survived),
-        CASE(test_episode_too_long),
-        CASE(test_wrong_calls),
-        CASE(test_wrong_configurations),
-        CASE(test_sessions_tell_actors_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Checkpoints of a real broker: when they are made, what a restart makes of them, and what remains after kill -9. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 200000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -159,9 +155,8 @@ static struct testpeer_answer *checkpoint(void)
 
 /* ---- tests ---- */
 
-static void a_client_asks(void **state)
+TEST(a_client_asks)
 {
-    (void)state;
     start("every: 0s, on_exit: false", false);
     insert(1, 1000);
     const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
@@ -188,9 +183,8 @@ static void a_client_asks(void **state)
     end();
 }
 
-static void several_share_one_and_time_runs_out(void **state)
+TEST(several_share_one_and_time_runs_out)
 {
-    (void)state;
     start("every: 0s, on_exit: false", false);
     insert(1, 20000);
     uint64_t first = ask(true, NO_TIMEOUT), hasty = ask(false, 0), second = ask(false, NO_TIMEOUT),
@@ -207,9 +201,8 @@ static void several_share_one_and_time_runs_out(void **state)
     end();
 }
 
-static void it_says_that_it_is_off(void **state)
+TEST(it_says_that_it_is_off)
 {
-    (void)state;
     broker_process_start(&broker, TABLE, NULL);
     context = zmq_ctx_new();
     peer = testpeer_connect(context, broker.service);
@@ -224,9 +217,8 @@ static void it_says_that_it_is_off(void **state)
     broker_process_fini(&broker);
 }
 
-static void a_signal_the_period_and_the_end(void **state)
+TEST(a_signal_the_period_and_the_end)
 {
-    (void)state;
     start("every: 0s, keep: 5", false);
     insert(1, 300);
     kill(broker.pid, SIGUSR1);
@@ -266,9 +258,8 @@ static void damage(uint32_t number, bool cut)
     close(file);
 }
 
-static void the_one_before_is_used(void **state)
+TEST(the_one_before_is_used)
 {
-    (void)state;
     for (int cut = 0; cut < 2; cut++) {
         start("every: 0s, on_exit: false", false);
         insert(1, 700);
@@ -294,9 +285,8 @@ static void the_one_before_is_used(void **state)
 }
 
 /* With a journal the damage costs nothing. */
-static void the_journal_makes_up_for_it(void **state)
+TEST(the_journal_makes_up_for_it)
 {
-    (void)state;
     start("every: 0s, on_exit: false", true);
     insert(1, 700);
     checkpoint();
@@ -311,9 +301,8 @@ static void the_journal_makes_up_for_it(void **state)
     end();
 }
 
-static void killed_while_one_is_written(void **state)
+TEST(killed_while_one_is_written)
 {
-    (void)state;
     for (int journal = 0; journal < 2; journal++) {
         start("every: 0s, on_exit: false", journal);
         insert(1, 500);
@@ -332,18 +321,4 @@ static void killed_while_one_is_written(void **state)
         checkpoint();
         end();
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_client_asks),
-        cmocka_unit_test(several_share_one_and_time_runs_out),
-        cmocka_unit_test(it_says_that_it_is_off),
-        cmocka_unit_test(a_signal_the_period_and_the_end),
-        cmocka_unit_test(the_one_before_is_used),
-        cmocka_unit_test(the_journal_makes_up_for_it),
-        cmocka_unit_test(killed_while_one_is_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

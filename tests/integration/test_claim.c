@@ -1,16 +1,12 @@
 /* Claims of steps against a real broker. Clocks are moved by hand: how large blocks get depends on nothing else. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "agent/run/claim.h"
 #include "proto/base/rng.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 20000
 #define ACTORS 3
@@ -88,7 +84,7 @@ static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
 }
 
 /* One actor: every step is given out once, in order, and there are far fewer claims than parts of five. */
-static void test_blocks(void **state)
+TEST(blocks, setup, teardown)
 {
     struct fixture *f = *state;
     struct claim claim;
@@ -110,7 +106,7 @@ static void test_blocks(void **state)
 }
 
 /* Several that claim from one counter take together what is allowed, never more, whoever is quick. */
-static void test_never_too_many(void **state)
+TEST(never_too_many, setup, teardown)
 {
     struct fixture *f = *state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -138,7 +134,7 @@ static void test_never_too_many(void **state)
 }
 
 /* While the broker does not answer, steps go on for the rest of the block; then a stop is heard. */
-static void test_ahead_of_need(void **state)
+TEST(ahead_of_need, setup, teardown)
 {
     struct fixture *f = *state;
     struct claim claim;
@@ -168,7 +164,7 @@ static void test_ahead_of_need(void **state)
 }
 
 /* What was claimed and not taken is given back, unless the end is near. What is counted as taken was taken, and stays so. */
-static void test_give_back(void **state)
+TEST(give_back, setup, teardown)
 {
     struct fixture *f = *state;
     struct claim claim;
@@ -197,13 +193,4 @@ static void test_give_back(void **state)
     assert_int_equal(step(f, &claim, 2), 2);
     claim_fini(&claim);
     assert_true(counted(f) >= (int64_t)taken + 5);
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {CASE(test_blocks), CASE(test_never_too_many), CASE(test_ahead_of_need),
-                                       CASE(test_give_back)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * by commit c9b3bf6. The present broker loads them, and finds in them what was put there.
  *
  * With RP_COMPAT_WRITE=DIR this program writes such folders below DIR, by the same calls that the check repeats. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -274,23 +270,12 @@ static void load_folder(const char *name, bool journal)
     twin_folder_fini(&desk.folder);
 }
 
-static void an_old_checkpoint_is_loaded(void **state)
+TEST(an_old_checkpoint_is_loaded)
 {
-    (void)state;
     load_folder("tests/golden/disk/checkpoint", false);
 }
 
-static void an_old_journal_is_loaded(void **state)
+TEST(an_old_journal_is_loaded)
 {
-    (void)state;
     load_folder("tests/golden/disk/journal", true);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_old_checkpoint_is_loaded),
-        cmocka_unit_test(an_old_journal_is_loaded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* The broker program's command line and files: what it prints, its exit codes, and a log that cannot be written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 
 #include "agent/launch/process/spawn.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static char dir[64];
@@ -67,9 +63,8 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
-static void a_bad_configuration_ends_with_2_and_starts_nothing(void **state)
+TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
 {
-    (void)state;
     const char *bad = write_file("bad.yaml", "servce: x\nio_threads: 99\ntables:\n  - {name: a, max_siz: 3}\n");
     for (int check = 0; check < 2; check++) {
         assert_int_equal(run("-c", bad, check ? "--check" : NULL), 2);
@@ -89,9 +84,8 @@ static void a_bad_configuration_ends_with_2_and_starts_nothing(void **state)
 }
 
 /* --check finds tables that memory_limit cannot hold; a broker with such a file runs, evicts or waits, and says so. */
-static void check_finds_memory_that_is_not_there(void **state)
+TEST(check_finds_memory_that_is_not_there)
 {
-    (void)state;
     static const struct {
         const char *tables, *where, *numbers[3];
     } rows[] = {
@@ -130,9 +124,8 @@ static void check_finds_memory_that_is_not_there(void **state)
     }
 }
 
-static void check_says_that_all_is_well(void **state)
+TEST(check_says_that_all_is_well)
 {
-    (void)state;
     const char *good = write_file("good.yaml", "tables:\n  - {name: a}\n  - {name: b}\n");
     assert_int_equal(run("-c", good, "--check"), 0);
     says(out, "no mistakes; 2 tables");
@@ -143,9 +136,8 @@ static void check_says_that_all_is_well(void **state)
 }
 
 /* Nothing that is asked for is dropped in silence. */
-static void shards_are_a_number_and_replace_no_list(void **state)
+TEST(shards_are_a_number_and_replace_no_list)
 {
-    (void)state;
     static const char *const wrong[] = {"auto", "0", "256", "-1", "x", ""};
     for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(run("--shards", wrong[i], "--check"), 2);
@@ -163,9 +155,8 @@ static void shards_are_a_number_and_replace_no_list(void **state)
     says(err, "--section broker");
 }
 
-static void what_print_config_prints_is_the_same_configuration(void **state)
+TEST(what_print_config_prints_is_the_same_configuration)
 {
-    (void)state;
     const char *good =
         write_file("good.yaml", "memory_limit: 123MiB\ntables:\n  - {name: a, sampler: {kind: prioritized, "
                                 "options: {exponent: 0.7}}}\n");
@@ -228,9 +219,8 @@ static void use_it(const char *service)
     zmq_ctx_term(context);
 }
 
-static void port_0_gives_free_ports_that_are_printed_and_written(void **state)
+TEST(port_0_gives_free_ports_that_are_printed_and_written)
 {
-    (void)state;
     const char *config =
         write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                                 "log: {level: off}\ntables: [{name: a}]\n");
@@ -250,9 +240,8 @@ static void port_0_gives_free_ports_that_are_printed_and_written(void **state)
     assert_int_equal(stop(&broker), 0);
 }
 
-static void a_full_disk_for_the_log_does_not_stop_service(void **state)
+TEST(a_full_disk_for_the_log_does_not_stop_service)
 {
-    (void)state;
     const char *config =
         write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                                 "log: {level: debug, file: /dev/full}\ntables: [{name: a}]\n");
@@ -264,9 +253,8 @@ static void a_full_disk_for_the_log_does_not_stop_service(void **state)
 }
 
 /* A client gets to all three sockets by the name that the broker tells. */
-static void an_advertised_host_is_what_clients_are_told(void **state)
+TEST(an_advertised_host_is_what_clients_are_told)
 {
-    (void)state;
     const char *config =
         write_file("good.yaml", "service: 'tcp://*:0'\ningest: 'tcp://*:0'\nevents: tcp://127.0.0.1:0\n"
                                 "advertise: localhost\nsecurity: {mode: none}\ntables: [{name: a}]\n");
@@ -277,9 +265,8 @@ static void an_advertised_host_is_what_clients_are_told(void **state)
     assert_int_equal(stop(&broker), 0);
 }
 
-static void an_endpoint_in_use_is_named(void **state)
+TEST(an_endpoint_in_use_is_named)
 {
-    (void)state;
     void *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_REP);
     char endpoint[128], yaml[400];
     size_t size = sizeof endpoint;
@@ -296,16 +283,5 @@ static void an_endpoint_in_use_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bad_configuration_ends_with_2_and_starts_nothing),
-        cmocka_unit_test(check_says_that_all_is_well),
-        cmocka_unit_test(shards_are_a_number_and_replace_no_list),
-        cmocka_unit_test(check_finds_memory_that_is_not_there),
-        cmocka_unit_test(what_print_config_prints_is_the_same_configuration),
-        cmocka_unit_test(port_0_gives_free_ports_that_are_printed_and_written),
-        cmocka_unit_test(a_full_disk_for_the_log_does_not_stop_service),
-        cmocka_unit_test(an_endpoint_in_use_is_named),
-        cmocka_unit_test(an_advertised_host_is_what_clients_are_told),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return test_run(setup, teardown);
 }

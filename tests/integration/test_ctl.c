@@ -2,10 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <json-c/json.h>
 
 #include "replay/admin.h"
@@ -24,6 +20,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 
@@ -127,7 +124,7 @@ static struct json_object *get(struct json_object *object, const char *name)
 
 /* ---- looking ---- */
 
-static void test_info(void **state)
+TEST(info, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "info"), 0);
@@ -151,7 +148,7 @@ static void test_info(void **state)
     json_object_put(root);
 }
 
-static void test_items_and_item(void **state)
+TEST(items_and_item, setup, teardown)
 {
     struct fixture *f = *state;
     char key[32];
@@ -189,7 +186,7 @@ static void test_items_and_item(void **state)
     assert_int_equal(RUN(f, "item", "nine"), 2);
 }
 
-static void test_sessions_counters_params(void **state)
+TEST(sessions_counters_params, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "counters"), 0);
@@ -249,7 +246,7 @@ static int waits_are(void *ctx)
     return same;
 }
 
-static void test_why(void **state)
+TEST(why, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "why"), 0);
@@ -288,7 +285,7 @@ static void test_why(void **state)
 
 /* ---- changing ---- */
 
-static void test_delete(void **state)
+TEST(delete, setup, teardown)
 {
     struct fixture *f = *state;
     char key[2][32];
@@ -312,7 +309,7 @@ static void test_delete(void **state)
     json_object_put(root);
 }
 
-static void test_limiter_and_reset(void **state)
+TEST(limiter_and_reset, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "limiter", "replay"), 0);
@@ -347,7 +344,7 @@ static void test_limiter_and_reset(void **state)
 
 /* ---- exit codes and help ---- */
 
-static void test_refusals(void **state)
+TEST(refusals, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "items", "replai"), 1);
@@ -372,7 +369,7 @@ static void test_refusals(void **state)
     has(f->err, "unit");
 }
 
-static void test_no_broker(void **state)
+TEST(no_broker, setup, teardown)
 {
     struct fixture *f = *state;
     const char *argv[] = {
@@ -409,7 +406,7 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
     return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
 }
 
-static void test_run_that_has_ended(void **state)
+TEST(run_that_has_ended, setup, teardown)
 {
     struct fixture *f = *state;
     struct timespec start, end;
@@ -429,7 +426,7 @@ static void test_run_that_has_ended(void **state)
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
 }
 
-static void test_endpoints(void **state)
+TEST(endpoints, setup, teardown)
 {
     struct fixture *f = *state;
     char path[128];
@@ -444,7 +441,7 @@ static void test_endpoints(void **state)
     unsetenv("REPLAY_ENDPOINT");
 }
 
-static void test_help(void **state)
+TEST(help, setup, teardown)
 {
     struct fixture *f = *state;
     static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
@@ -464,7 +461,7 @@ static void test_help(void **state)
 
 /* ---- top ---- */
 
-static void test_top_plain(void **state)
+TEST(top_plain, setup, teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
@@ -486,7 +483,7 @@ static void test_top_plain(void **state)
 }
 
 /* In a terminal of 80x24: the alternate screen, no line too long, q quits. */
-static void test_top_terminal(void **state)
+TEST(top_terminal, setup, teardown)
 {
     struct fixture *f = *state;
     struct winsize size = {.ws_col = 80, .ws_row = 24};
@@ -535,18 +532,4 @@ static void test_top_terminal(void **state)
         at = strchr(stop, '\n') + 1;
     }
     assert_true(lines > 5 && lines < 24);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_info),      CASE(test_items_and_item),     CASE(test_sessions_counters_params),
-        CASE(test_why),       CASE(test_limiter_and_reset),  CASE(test_refusals),
-        CASE(test_no_broker), CASE(test_run_that_has_ended), CASE(test_endpoints),
-        CASE(test_help),      CASE(test_top_plain),          CASE(test_top_terminal),
-        CASE(test_delete),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,12 +3,7 @@
  * file system of a few MiB.
  *
  * RP_DISK_SECONDS: how long each run writes. Unset: until it has written many times what the disk holds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -30,6 +25,7 @@
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
@@ -228,23 +224,20 @@ static void stays_below(const char *remover, const char *keys, uint64_t most, bo
     end(&self);
 }
 
-static void the_folder_stays_below_its_bound(void **state)
+TEST(the_folder_stays_below_its_bound)
 {
-    (void)state;
     stays_below("fifo", ", max: 1MiB, fsync: interval", most_bytes(MIB, 3), true);
 }
 
 /* Something lives in every segment. */
-static void so_it_does_if_items_stay_at_random(void **state)
+TEST(so_it_does_if_items_stay_at_random)
 {
-    (void)state;
     stays_below("uniform", ", max: 1MiB, fsync: always", most_bytes(MIB, 3), false);
 }
 
 /* journal.max is many times the disk. */
-static void a_small_disk_has_a_short_journal(void **state)
+TEST(a_small_disk_has_a_short_journal)
 {
-    (void)state;
     stays_below("uniform", "", DISK_BYTES, false);
 }
 
@@ -254,9 +247,8 @@ static int has_shrunk(void *ctx)
 }
 
 /* The disk is nearly full, of a journal of dead data and of what others have put there. */
-static void a_start_on_a_full_disk_makes_room_first(void **state)
+TEST(a_start_on_a_full_disk_makes_room_first)
 {
-    (void)state;
     struct scene self = {0};
     if (!begin(&self, "fifo", ", max: 1GiB, fsync: never"))
         skip();
@@ -270,15 +262,4 @@ static void a_start_on_a_full_disk_makes_room_first(void **state)
     write_much(&self, 20 * MIB, NULL);
     check_items(&self, true);
     end(&self);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_folder_stays_below_its_bound),
-        cmocka_unit_test(so_it_does_if_items_stay_at_random),
-        cmocka_unit_test(a_small_disk_has_a_short_journal),
-        cmocka_unit_test(a_start_on_a_full_disk_makes_room_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,16 @@
 /* fork: in the child, every call with an object of the parent returns at once and says why; new objects work. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "replay/replay.h"
 #include "replay/server.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define CHILD_S 20 /* a child that takes longer hangs, and SIGALRM ends it */
@@ -347,7 +343,7 @@ static void fork_once(struct objects *all)
         fail_msg("the child ended with status %d at line %d", status, wrong);
 }
 
-static void test_every_call(void **state)
+TEST(every_call, set_up, tear_down)
 {
     struct objects *all = *state;
     int64_t children = 0;
@@ -409,7 +405,7 @@ static void *ask(void *arg)
     return NULL;
 }
 
-static void test_while_threads_wait(void **state)
+TEST(while_threads_wait, set_up, tear_down)
 {
     struct objects *all = *state;
     struct busy busy = {.all = all};
@@ -432,13 +428,4 @@ static void test_while_threads_wait(void **state)
     rp_writer_destroy(&busy.blocked, 0, NULL);
     rp_sampler_destroy(&busy.waits);
     rp_sampler_destroy(&busy.takes);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_every_call, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_while_threads_wait, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

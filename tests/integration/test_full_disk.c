@@ -1,11 +1,6 @@
 /* A disk that is full: writers wait, everybody who asks is told why, nothing is torn or lost, also if the broker is killed
  * meanwhile, and all goes on when there is room. With a real broker on a file system of a few MiB. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,6 +19,7 @@
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
@@ -175,22 +171,19 @@ static void full_disk(const char *sync, bool kills)
     end(self);
 }
 
-static void writers_wait_for_a_full_disk(void **state)
+TEST(writers_wait_for_a_full_disk)
 {
-    (void)state;
     full_disk("interval", false);
 }
 
-static void a_kill_on_a_full_disk_loses_nothing(void **state)
+TEST(a_kill_on_a_full_disk_loses_nothing)
 {
-    (void)state;
     full_disk("always", true);
 }
 
 /* Nothing at all can be written, and nobody will free space while the broker is told to end. */
-static void the_end_does_not_wait_for_a_full_disk(void **state)
+TEST(the_end_does_not_wait_for_a_full_disk)
 {
-    (void)state;
     struct scene *self = calloc(1, sizeof *self);
     if (!mount_disk(self, "size=2m")) {
         free(self);
@@ -225,14 +218,4 @@ static void the_end_does_not_wait_for_a_full_disk(void **state)
     read_all(self);
     rp_client_destroy(&self->client);
     end(self);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writers_wait_for_a_full_disk),
-        cmocka_unit_test(a_kill_on_a_full_disk_loses_nothing),
-        cmocka_unit_test(the_end_does_not_wait_for_a_full_disk),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

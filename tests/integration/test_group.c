@@ -1,19 +1,15 @@
 /* Parallel learners against a real broker: whatever happens to one of them, those who go on have the same bits, and
  * nothing that was learned is lost. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/run/group.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define ROUND_MS 150
@@ -135,9 +131,8 @@ static struct group_info info_of(const struct peer *self)
 }
 
 /* Initial parameters differ, so that one must have come from the other. */
-static void test_two(void **state)
+TEST(two, setup, teardown)
 {
-    (void)state;
     struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1 + i);
@@ -155,9 +150,8 @@ static void test_two(void **state)
 }
 
 /* Learner 0 comes back anew while learner 1 waits for data longer than a round: nobody answers, but nobody is dead. */
-static void test_slow_and_restarted(void **state)
+TEST(slow_and_restarted, setup, teardown)
 {
-    (void)state;
     struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1);
@@ -184,9 +178,8 @@ static void test_slow_and_restarted(void **state)
 }
 
 /* The same, and both have taken the same number of steps: only their parameters tell. */
-static void test_equal_steps(void **state)
+TEST(equal_steps, setup, teardown)
 {
-    (void)state;
     struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], i, 1);
@@ -208,9 +201,8 @@ static void test_equal_steps(void **state)
 }
 
 /* Learner 0 is dead, and the broker forgets everything: the others go on from what they have. */
-static void test_broker_restart_without_first(void **state)
+TEST(broker_restart_without_first, setup, teardown)
 {
-    (void)state;
     struct peer p[3];
     for (uint32_t i = 0; i < 3; i++)
         peer_open(&p[i], i, 1);
@@ -238,9 +230,8 @@ static void test_broker_restart_without_first(void **state)
 }
 
 /* A member that asks too late for a round does not wait for a state that nobody gives. */
-static void test_late_joiner(void **state)
+TEST(late_joiner, setup, teardown)
 {
-    (void)state;
     struct peer p[2];
     peer_open(&p[0], 0, 1);
     peer_open(&p[1], 1, 1); /* a member of the reduce from here on, and silent */
@@ -259,9 +250,8 @@ static void test_late_joiner(void **state)
         peer_close(&p[i]);
 }
 
-static void test_twins(void **state)
+TEST(twins, setup, teardown)
 {
-    (void)state;
     struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
         peer_open(&p[i], 0, 1);
@@ -274,16 +264,4 @@ static void test_twins(void **state)
     assert_true(facts_within(refused->err.text, "another learner with index 0"));
     for (uint32_t i = 0; i < 2; i++)
         peer_close(&p[i]);
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_two),         CASE(test_slow_and_restarted),
-        CASE(test_equal_steps), CASE(test_broker_restart_without_first),
-        CASE(test_late_joiner), CASE(test_twins),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* SIGHUP: the broker opens its log anew, at any time, and goes on to its last checkpoint. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define TABLES "  - {name: t, max_size: 100, limiter: {kind: none}}\n"
 #define WAIT 60000
@@ -43,9 +39,8 @@ static void await_text(const char *path, const char *text)
         fail_msg("%s has no line with %s", path, text);
 }
 
-static void a_hangup_opens_the_log_anew(void **state)
+TEST(a_hangup_opens_the_log_anew)
 {
-    (void)state;
     char folder[64] = "/tmp/test-hangup-XXXXXX", path[96], old[96], data[96], checkpoint[160], more[300];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/broker.log", folder);
@@ -78,12 +73,4 @@ static void a_hangup_opens_the_log_anew(void **state)
     broker_process_fini(&broker);
     const char *const argv[] = {"/bin/rm", "-r", folder, NULL};
     assert_int_equal(process_run(argv, NULL, 0, NULL, 0), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hangup_opens_the_log_anew),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* A client without a thread, and the broker that it hosts: everything that a client can do, on one thread. */
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
@@ -16,6 +11,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/embed.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -150,7 +146,7 @@ static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
 
 /* More items than the ring between writer and connection has room for, and than the table has: each call that waits makes
  * the other side move. */
-static void test_queue(void **state)
+TEST(queue, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -171,7 +167,7 @@ static void test_queue(void **state)
 }
 
 /* Items over any of a stream's columns, in chunks of their own and in one: a reply has the blocks that its items need. */
-static void test_some_columns(void **state)
+TEST(some_columns, setup, teardown)
 {
     struct fixture *f = *state;
     static const rp_column columns[] = {{.name = "a", .dtype = RP_DTYPE_INT32},
@@ -212,7 +208,7 @@ static void test_some_columns(void **state)
 }
 
 /* Whoever asks again and again without patience gets there, too. */
-static void test_without_patience(void **state)
+TEST(without_patience, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -236,7 +232,7 @@ static void test_without_patience(void **state)
 }
 
 /* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
-static void test_many_items(void **state)
+TEST(many_items, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -252,7 +248,7 @@ static void test_many_items(void **state)
 
 /* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing, unless the machine stood
  * still meanwhile. */
-static void test_time_out(void **state)
+TEST(time_out, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -274,7 +270,7 @@ static void test_time_out(void **state)
 }
 
 /* A broker that does not answer: requests end at their time. */
-static void test_deaf(void **state)
+TEST(deaf, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -286,7 +282,7 @@ static void test_deaf(void **state)
 
 /* ---- the rest ---- */
 
-static void test_priorities(void **state)
+TEST(priorities, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -314,7 +310,7 @@ static void test_priorities(void **state)
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
 }
 
-static void test_parameters(void **state)
+TEST(parameters, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -343,7 +339,7 @@ static void test_parameters(void **state)
 }
 
 /* Those that talk while their caller does something else: here, while it looks. */
-static void test_without_waiting(void **state)
+TEST(without_waiting, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -371,7 +367,7 @@ static void test_without_waiting(void **state)
 }
 
 /* What is under way when the client goes is ended, not waited for. */
-static void test_end(void **state)
+TEST(end, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler *sampler = open_sampler(f->client, "late", 3, 4);
@@ -380,16 +376,4 @@ static void test_end(void **state)
     rp_sampler_destroy(&sampler);
     sampler = open_sampler(f->client, "late", 3, 4);
     rp_sampler_destroy(&sampler);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_many_items),      CASE(test_queue), CASE(test_some_columns), CASE(test_without_patience),
-        CASE(test_time_out),        CASE(test_deaf),  CASE(test_priorities),   CASE(test_parameters),
-        CASE(test_without_waiting), CASE(test_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* A broker with a journal is killed at any instant, again and again, under real writers, samplers and learners: nothing
  * that was confirmed is missing, nothing is there twice, and the order is kept. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <pthread.h>
@@ -24,6 +19,7 @@
 #include "replay/replay.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/twin.h"
 
 #define TABLES                                                                                                         \
@@ -251,16 +247,14 @@ static void kill_again_and_again(const char *test, const char *fsync, uint64_t s
     free(scene);
 }
 
-static void nothing_is_lost_whenever_the_broker_is_killed(void **state)
+TEST(nothing_is_lost_whenever_the_broker_is_killed)
 {
-    (void)state;
-    kill_again_and_again("nothing_is_lost_whenever_the_broker_is_killed", "interval", 30000, 8);
+    kill_again_and_again(__func__, "interval", 30000, 8);
 }
 
-static void nor_with_a_sync_before_every_answer(void **state)
+TEST(nor_with_a_sync_before_every_answer)
 {
-    (void)state;
-    kill_again_and_again("nor_with_a_sync_before_every_answer", "always", 1500, 1);
+    kill_again_and_again(__func__, "always", 1500, 1);
 }
 
 /* ---- the files ---- */
@@ -338,9 +332,8 @@ static uint64_t size_of_log(const struct scene *scene)
     return size;
 }
 
-static void a_torn_end_is_reported_and_the_broker_starts(void **state)
+TEST(a_torn_end_is_reported_and_the_broker_starts)
 {
-    (void)state;
     struct scene scene;
     start(&scene, TABLES);
     write_items(&scene, 0, 500);
@@ -390,22 +383,19 @@ static void a_cut_is_refused_until_told(double before)
     twin_folder_fini(&scene.folder);
 }
 
-static void a_cut_in_the_middle_is_refused_until_told(void **state)
+TEST(a_cut_in_the_middle_is_refused_until_told)
 {
-    (void)state;
     a_cut_is_refused_until_told(0.5);
 }
 
 /* Nothing of the journal can be applied, but there was something. */
-static void a_cut_at_the_beginning_is_refused_until_told(void **state)
+TEST(a_cut_at_the_beginning_is_refused_until_told)
 {
-    (void)state;
     a_cut_is_refused_until_told(0.002);
 }
 
-static void a_smaller_table_is_reported_and_trimmed(void **state)
+TEST(a_smaller_table_is_reported_and_trimmed)
 {
-    (void)state;
     struct scene scene;
     start(&scene, TABLES);
     write_items(&scene, 0, 500);
@@ -420,9 +410,8 @@ static void a_smaller_table_is_reported_and_trimmed(void **state)
     twin_folder_fini(&scene.folder);
 }
 
-static void another_signature_is_refused_with_a_sentence(void **state)
+TEST(another_signature_is_refused_with_a_sentence)
 {
-    (void)state;
     struct scene scene;
     start(&scene, "  - {name: log, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n");
     write_items(&scene, 0, 5);
@@ -446,18 +435,4 @@ static void another_signature_is_refused_with_a_sentence(void **state)
     assert_int_equal(size_of_log(&scene), 5);
     broker_process_fini(&scene.broker);
     twin_folder_fini(&scene.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_lost_whenever_the_broker_is_killed),
-        cmocka_unit_test(nor_with_a_sync_before_every_answer),
-        cmocka_unit_test(a_torn_end_is_reported_and_the_broker_starts),
-        cmocka_unit_test(a_cut_in_the_middle_is_refused_until_told),
-        cmocka_unit_test(a_cut_at_the_beginning_is_refused_until_told),
-        cmocka_unit_test(a_smaller_table_is_reported_and_trimmed),
-        cmocka_unit_test(another_signature_is_refused_with_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* A learner against a real broker, and what a table may hold that it did not expect. */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "agent/run/learner.h"
 #include "proto/base/clock.h"
@@ -18,6 +13,7 @@
 #include "replay/writer.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define BATCH 8
@@ -129,7 +125,7 @@ static double scalar(const struct learner_stats *stats, const char *name)
 }
 
 /* Each second step of TD3 has scalars of the policy: means are over the steps that have one. */
-static void test_scalars(void **state)
+TEST(scalars, setup, teardown)
 {
     enum { STEPS = 24, NAMES = 4 };
     static const char *const names[NAMES] = {"loss", "gradient_norm", "policy_gradient_norm", "policy_loss"};
@@ -158,7 +154,7 @@ static void test_scalars(void **state)
 }
 
 /* Anybody may insert anything: numbers that are not finite cost a step, not the learner. */
-static void test_not_finite(void **state)
+TEST(not_finite, setup, teardown)
 {
     struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: ddpg, huber: 1", "kind: transition, table: replay");
@@ -175,7 +171,7 @@ static void test_not_finite(void **state)
         ok(learner_step(f->learner, WAIT, &f->err), &f->err);
 }
 
-static void test_other_items(void **state)
+TEST(other_items, setup, teardown)
 {
     struct fixture *f = *state;
     open_learner(f, "CartPole-v1", "algorithm: dqn", "kind: transition, table: replay");
@@ -202,7 +198,7 @@ static void insert_other(struct fixture *f, uint32_t n)
 }
 
 /* They are counted, cost a batch, and a prioritized table hardly picks them again. */
-static void test_other_items_are_skipped(void **state)
+TEST(other_items_are_skipped, setup, teardown)
 {
     struct fixture *f = *state;
     struct learner_stats stats;
@@ -226,7 +222,7 @@ static void test_other_items_are_skipped(void **state)
     assert_true(stats.batches >= 90);
 }
 
-static void test_other_lengths(void **state)
+TEST(other_lengths, setup, teardown)
 {
     struct fixture *f = *state;
     open_learner(f, "CartPole-v1", "algorithm: impala", "kind: sequence, table: replay, length: 2, period: 1");
@@ -236,7 +232,7 @@ static void test_other_lengths(void **state)
 }
 
 /* Longer steps are no wait for data. */
-static void test_delay(void **state)
+TEST(delay, setup, teardown)
 {
     struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
@@ -262,7 +258,7 @@ static void *stop_soon(void *stop)
 }
 
 /* A step of an hour ends when it is told to. */
-static void test_delay_is_stopped(void **state)
+TEST(delay_is_stopped, setup, teardown)
 {
     struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
@@ -301,7 +297,7 @@ static int has_sampled(void *ctx)
 
 /* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the
  * steps waits for that. */
-static void test_publishing_does_not_wait(void **state)
+TEST(publishing_does_not_wait, setup, teardown)
 {
     struct fixture *f = *state;
     f->learners = "prefetch: 6, publish_every: 1";
@@ -324,7 +320,7 @@ static void test_publishing_does_not_wait(void **state)
 }
 
 /* Whatever it waits for is counted, under its cause. */
-static void test_waits_have_causes(void **state)
+TEST(waits_have_causes, setup, teardown)
 {
     struct fixture *f = *state;
     /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
@@ -350,7 +346,7 @@ static void test_waits_have_causes(void **state)
     kill(f->broker.pid, SIGCONT);
 }
 
-static void test_reduce_is_a_wait(void **state)
+TEST(reduce_is_a_wait, setup, teardown)
 {
     struct fixture *f = *state;
     f->learners = "count: 2, round: 50ms";
@@ -358,18 +354,4 @@ static void test_reduce_is_a_wait(void **state)
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     ok(learner_step(f->learner, WAIT, &f->err), &f->err);
     assert_true(learner_idle(f->learner)->ns[IDLE_REDUCE] > 0);
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_scalars),           CASE(test_not_finite),
-        CASE(test_other_items),       CASE(test_other_items_are_skipped),
-        CASE(test_other_lengths),     CASE(test_delay),
-        CASE(test_delay_is_stopped),  CASE(test_publishing_does_not_wait),
-        CASE(test_waits_have_causes), CASE(test_reduce_is_a_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

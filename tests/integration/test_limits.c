@@ -1,14 +1,10 @@
 /* Bounds on what a peer can make the broker do or keep. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -28,9 +24,8 @@ static uint64_t open_raw(struct testpeer *peer)
 }
 
 /* Ten thousand sessions, two thousand at a time; all are gone after their silence, and nobody else noticed. */
-static void ten_thousand_sessions_opened_and_dropped(void **state)
+TEST(ten_thousand_sessions_opened_and_dropped)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, "session: {heartbeat: 1s, expiry: 4s, tombstone: 8s}\n");
     struct testpeer *many = testpeer_new(&embed), *good = testpeer_new(&embed);
@@ -62,9 +57,8 @@ static void ten_thousand_sessions_opened_and_dropped(void **state)
 }
 
 /* A client that asks and never reads: refused above its bound, and others are served. */
-static void a_slow_consumer_is_refused_and_others_are_served(void **state)
+TEST(a_slow_consumer_is_refused_and_others_are_served)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, "peer_backlog_bytes: 2MiB\n");
     struct testpeer *writer = testpeer_new(&embed), *slow = testpeer_new(&embed), *good = testpeer_new(&embed);
@@ -93,7 +87,7 @@ static void a_slow_consumer_is_refused_and_others_are_served(void **state)
     embed_stop(&embed);
 }
 
-static void too_many_frames_are_refused(void **state)
+EMBED_TEST(too_many_frames_are_refused, TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -115,7 +109,7 @@ static void too_many_frames_are_refused(void **state)
 }
 
 /* A damaged header of a known session is passed over with a rejection; the next message goes on. */
-static void a_damaged_message_is_passed_over(void **state)
+EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -137,7 +131,7 @@ static void a_damaged_message_is_passed_over(void **state)
 }
 
 /* Frames that do not fit the header concern the items that need them. */
-static void a_chunk_of_a_wrong_size_concerns_its_items_only(void **state)
+EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -159,7 +153,7 @@ static void a_chunk_of_a_wrong_size_concerns_its_items_only(void **state)
 }
 
 /* Two bad chunks in a message: each item is told what is wrong with its own. */
-static void every_bad_chunk_has_its_own_reason(void **state)
+EMBED_TEST(every_bad_chunk_has_its_own_reason, TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -175,17 +169,4 @@ static void every_bad_chunk_has_its_own_reason(void **state)
     assert_int_equal(peer->credit->n_rejections, 2);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "codec"));
     assert_non_null(strstr(peer->credit->rejections[1]->text, "codec"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_thousand_sessions_opened_and_dropped),
-        cmocka_unit_test(a_slow_consumer_is_refused_and_others_are_served),
-        EMBED_TEST(too_many_frames_are_refused, TABLE, NULL),
-        EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL),
-        EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL),
-        EMBED_TEST(every_bad_chunk_has_its_own_reason, TABLE, NULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

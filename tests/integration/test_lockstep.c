@@ -2,19 +2,15 @@
  * asked for. */
 #include <dirent.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#include <cmocka.h>
-
 #include "agent/program/lockstep.h"
+#include "tests/support/test.h"
 
 static const char dqn[] =
     "environment: {name: CartPole-v1}\n"
@@ -86,9 +82,8 @@ static bool same(const struct lockstep_result *a, const struct lockstep_result *
 
 /* ---- the same run twice ---- */
 
-static void test_dqn_repeats(void **state)
+TEST(dqn_repeats)
 {
-    (void)state;
     struct lockstep_result a = run(dqn, NULL), b = run(dqn, NULL), other = run(dqn, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_int_equal(a.steps, 3000);
@@ -97,9 +92,8 @@ static void test_dqn_repeats(void **state)
     assert_true(other.fingerprint != a.fingerprint);
 }
 
-static void test_impala_repeats(void **state)
+TEST(impala_repeats)
 {
-    (void)state;
     struct lockstep_result a = run(impala, NULL), b = run(impala, NULL), other = run(impala, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_true(other.fingerprint != a.fingerprint);
@@ -111,9 +105,8 @@ static void test_impala_repeats(void **state)
     assert_in_range(a.inserted, rows / 10 - 6, rows / 10);
 }
 
-static void test_td3_repeats(void **state)
+TEST(td3_repeats)
 {
-    (void)state;
     struct lockstep_result a = run(td3, NULL), b = run(td3, NULL), other = run(td3, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_true(other.fingerprint != a.fingerprint);
@@ -122,9 +115,8 @@ static void test_td3_repeats(void **state)
     assert_true(a.evaluation < 0.0 && a.evaluation > -2000.0);
 }
 
-static void test_looking_changes_nothing(void **state)
+TEST(looking_changes_nothing)
 {
-    (void)state;
     struct lockstep_result a = run(dqn, NULL), b = run(dqn, SET("evaluator.every=50"));
     assert_int_equal(a.fingerprint, b.fingerprint);
     assert_int_equal(a.learner_steps, b.learner_steps);
@@ -141,9 +133,8 @@ static uint64_t allowed(const struct lockstep_result *result, uint64_t ratio, ui
     return (result->inserted * ratio - (min_size * ratio - buffer)) / batch;
 }
 
-static void test_exact_ratio(void **state)
+TEST(exact_ratio)
 {
-    (void)state;
     struct lockstep_result a = run(dqn, SET("evaluator.every=100"));
     assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 160, 16));
     a = run(dqn, SET("broker.tables[0].limiter.samples_per_insert=16", "evaluator.every=100"));
@@ -157,9 +148,8 @@ static void test_exact_ratio(void **state)
 }
 
 /* Without an episode's beginning and end, one item per step. */
-static void test_items(void **state)
+TEST(items)
 {
-    (void)state;
     struct lockstep_result a = run(dqn, SET("adder.n_step=1", "evaluator.every=100"));
     assert_in_range(a.inserted, a.steps - 2, a.steps); /* what follows the last step of an actor is not known yet */
     a = run(td3, NULL);
@@ -179,9 +169,8 @@ static void refused(const char *text, const char *const *overrides, const char *
     run_config_free(&config);
 }
 
-static void test_unbounded_refused(void **state)
+TEST(unbounded_refused)
 {
-    (void)state;
     refused(dqn, SET("broker.tables[0].limiter.kind=min_size"),
             "a run in one process learns for as long as the limiter of table 'replay' lets it, and a min_size limiter "
             "always does: use sample_to_insert_ratio or queue");
@@ -191,9 +180,8 @@ static void test_unbounded_refused(void **state)
 }
 
 /* Six actors with episodes that end in the same round insert 24 items, which takes the cursor on by 192. */
-static void test_narrow_refused(void **state)
+TEST(narrow_refused)
 {
-    (void)state;
     refused(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=183"),
             "the limiter of table 'replay' leaves less room than a run in one process needs: a batch, and what 6 "
             "actors insert in one round; write error_buffer of at least 184");
@@ -210,9 +198,8 @@ static void test_narrow_refused(void **state)
 
 /* ---- the end ---- */
 
-static void test_limits(void **state)
+TEST(limits)
 {
-    (void)state;
     struct lockstep_result a = run(dqn, SET("actors.count=4", "stop.steps=501")); /* not a multiple of the actors */
     assert_int_equal(a.steps, 501);
     a = run(dqn, SET("stop.learner_steps=100", "broker.tables[0].limiter.samples_per_insert=64",
@@ -259,9 +246,8 @@ static struct lockstep_result run_stopped(struct stopper *stopper, const char *c
     return result;
 }
 
-static void test_stop(void **state)
+TEST(stop)
 {
-    (void)state;
     struct stopper stopper = {.at = 700};
     struct lockstep_result a = run_stopped(&stopper, SET("evaluator.every=0"));
     assert_int_equal(a.steps, 700);
@@ -284,9 +270,8 @@ static void on_alarm(int number)
     atomic_store(&alarmed, true);
 }
 
-static void test_stop_while_evaluating(void **state)
+TEST(stop_while_evaluating)
 {
-    (void)state;
     struct run_config config = read_config(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
     struct lockstep_result result;
     rp_error err = {0};
@@ -303,9 +288,8 @@ static void test_stop_while_evaluating(void **state)
     run_config_free(&config);
 }
 
-static void test_reports(void **state)
+TEST(reports)
 {
-    (void)state;
     struct stopper stopper = {0};
     struct lockstep_result a = run_stopped(&stopper, SET("stop.steps=1000", "evaluator.every=500"));
     assert_int_equal(stopper.reports, 10);
@@ -348,9 +332,8 @@ static long voluntary_switches(void)
 
 /* Broker, client, actors and learner call each other: nobody is waited for, of any algorithm. Beside the caller there is
  * at most the thread of the process that brings in memory for brokers. */
-static void test_no_hand_overs(void **state)
+TEST(no_hand_overs)
 {
-    (void)state;
     static const char *const runs[] = {dqn, impala, td3};
     for (uint32_t i = 0; i < 3; i++) {
         struct run_config config = read_config(runs[i], SET("evaluator.every=0"));
@@ -368,18 +351,4 @@ static void test_no_hand_overs(void **state)
         assert_in_range(threads.most, 1, threads.before + 1);
         run_config_free(&config);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dqn_repeats),    cmocka_unit_test(test_impala_repeats),
-        cmocka_unit_test(test_td3_repeats),    cmocka_unit_test(test_exact_ratio),
-        cmocka_unit_test(test_items),          cmocka_unit_test(test_unbounded_refused),
-        cmocka_unit_test(test_narrow_refused), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_stop),           cmocka_unit_test(test_stop_while_evaluating),
-        cmocka_unit_test(test_reports),        cmocka_unit_test(test_looking_changes_nothing),
-        cmocka_unit_test(test_no_hand_overs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Byte accounts and limits: of chunks, tables, and the whole broker. At the limit the run goes on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define KIB 1024u
@@ -23,9 +19,8 @@ static uint64_t size_of(struct embed *embed, const char *table)
 }
 
 /* Half of the memory that max_size needs, a ratio limiter, a real sampler: several times max_size goes through. */
-static void the_run_goes_on_at_half_the_memory_that_max_size_needs(void **state)
+TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - name: t\n    max_size: 1000\n    sampler: {kind: uniform}\n"
@@ -68,9 +63,8 @@ static void the_run_goes_on_at_half_the_memory_that_max_size_needs(void **state)
 }
 
 /* A writer that lets go of no chunk must not drive everybody's items out of the tables. */
-static void chunks_kept_by_one_session_do_not_empty_the_tables(void **state)
+TEST(chunks_kept_by_one_session_do_not_empty_the_tables)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 8MiB\n");
     struct testpeer *good = testpeer_new(&embed), *hoarder = testpeer_new(&embed);
@@ -102,9 +96,8 @@ static void chunks_kept_by_one_session_do_not_empty_the_tables(void **state)
     embed_stop(&embed);
 }
 
-static void a_table_with_nothing_to_remove_names_the_holder(void **state)
+TEST(a_table_with_nothing_to_remove_names_the_holder)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: large, max_size: 100000, limiter: {kind: none}}\n"
@@ -133,9 +126,8 @@ static void a_table_with_nothing_to_remove_names_the_holder(void **state)
     embed_stop(&embed);
 }
 
-static void an_item_that_finds_no_room_is_refused_with_numbers(void **state)
+TEST(an_item_that_finds_no_room_is_refused_with_numbers)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n",
                 "memory_limit: 1MiB\nmax_message_bytes: 8MiB\n");
@@ -152,9 +144,8 @@ static void an_item_that_finds_no_room_is_refused_with_numbers(void **state)
     embed_stop(&embed);
 }
 
-static void a_refused_duplicate_removes_nothing_at_the_limit(void **state)
+TEST(a_refused_duplicate_removes_nothing_at_the_limit)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 2MiB\n");
     struct testpeer *peer = testpeer_new(&embed);
@@ -220,9 +211,8 @@ static uint64_t fill(struct testpeer *writer, uint64_t sent, uint64_t last)
 #define QUEUE "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}"
 
 /* At the memory limit a queue keeps what it has accepted; inserts wait, and go on as it is read. */
-static void a_queue_loses_nothing_at_the_memory_limit(void **state)
+TEST(a_queue_loses_nothing_at_the_memory_limit)
 {
-    (void)state;
     static const struct {
         const char *table, *more;
     } rows[] = {{"  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 4MiB\n"},
@@ -263,9 +253,8 @@ static void a_queue_loses_nothing_at_the_memory_limit(void **state)
 }
 
 /* A batch that memory cannot hold: it waits, with the reason, and what it has got is delivered at its deadline. */
-static void a_batch_larger_than_memory_ends_at_its_deadline(void **state)
+TEST(a_batch_larger_than_memory_ends_at_its_deadline)
 {
-    (void)state;
     for (int flags = 0; flags <= WHOLE; flags += WHOLE) {
         struct embed embed;
         embed_start(&embed, "  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 2MiB\n");
@@ -302,9 +291,8 @@ static void a_batch_larger_than_memory_ends_at_its_deadline(void **state)
 }
 
 /* A reset, a delete, or another table's items that go wake inserts that wait for memory. */
-static void memory_that_comes_free_elsewhere_wakes_inserts(void **state)
+TEST(memory_that_comes_free_elsewhere_wakes_inserts)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 5000, " QUEUE "}\n  - {name: u, max_size: 5000, limiter: {kind: none}}\n",
@@ -328,9 +316,8 @@ static void memory_that_comes_free_elsewhere_wakes_inserts(void **state)
 }
 
 /* Items that need more samples than the limiter will ever allow do not stop the run: they are evicted, and counted. */
-static void what_cannot_be_sampled_is_evicted_and_counted(void **state)
+TEST(what_cannot_be_sampled_is_evicted_and_counted)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 5000, max_times_sampled: 4, limiter: {kind: sample_to_insert_ratio, "
@@ -357,9 +344,8 @@ static void what_cannot_be_sampled_is_evicted_and_counted(void **state)
     embed_stop(&embed);
 }
 
-static void eviction_for_memory_is_told(void **state)
+TEST(eviction_for_memory_is_told)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 5000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
     char path[] = "/tmp/replay-memory-XXXXXX";
@@ -393,9 +379,8 @@ static void eviction_for_memory_is_told(void **state)
 }
 
 /* Writers and samplers of all kinds at the limit: what is accepted is delivered as often as it owes, and all goes on. */
-static void random_use_at_the_limit_loses_nothing(void **state)
+TEST(random_use_at_the_limit_loses_nothing)
 {
-    (void)state;
     enum { ITEMS = 600 };
     static const char *const kinds[] = {
         "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}",
@@ -406,7 +391,7 @@ static void random_use_at_the_limit_loses_nothing(void **state)
         "min_size: 1, min_diff: 0, max_diff: 1000}",
     };
     struct rng rng;
-    rng_seed(&rng, naive_seed("random_use_at_the_limit_loses_nothing"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t k = 0; k < 4; k++) {
         struct embed embed;
         char tables[300];
@@ -463,12 +448,11 @@ static uint64_t insert_small(struct testpeer *writer, uint64_t key, uint64_t las
 }
 
 /* Whatever is evicted, the table neither grows beyond its memory nor shrinks to nothing, also when its keys are far apart. */
-static void slots_and_keys_count(void **state)
+TEST(slots_and_keys_count)
 {
-    (void)state;
     static const char *const removers[] = {"fifo", "uniform", "prioritized", "min_heap"};
     struct rng rng;
-    rng_seed(&rng, naive_seed("slots_and_keys_count"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t r = 0; r < 4; r++) {
         struct embed embed;
         char tables[200];
@@ -495,9 +479,8 @@ static void slots_and_keys_count(void **state)
 }
 
 /* What --check expects of an item without data is what it takes. */
-static void an_item_takes_what_the_check_expects(void **state)
+TEST(an_item_takes_what_the_check_expects)
 {
-    (void)state;
     static const char *const kinds[] = {"fifo", "lifo", "uniform", "prioritized", "min_heap", "max_heap"};
     struct rng rng;
     rng_seed(&rng, 1);
@@ -520,9 +503,8 @@ static void an_item_takes_what_the_check_expects(void **state)
 }
 
 /* Slots stay with their table: it goes on with large items, and a reset gives the slots back. */
-static void a_table_of_small_items_goes_on_with_large_ones(void **state)
+TEST(a_table_of_small_items_goes_on_with_large_ones)
 {
-    (void)state;
     struct embed embed;
     struct rng rng;
     rng_seed(&rng, 1);
@@ -555,9 +537,8 @@ static void a_table_of_small_items_goes_on_with_large_ones(void **state)
 }
 
 /* A queue of very small items waits for memory, says so, and loses nothing. */
-static void a_queue_of_small_items_waits_for_memory(void **state)
+TEST(a_queue_of_small_items_waits_for_memory)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 1000000, " QUEUE "}\n", "memory_limit: 1MiB\n");
     struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
@@ -590,9 +571,8 @@ static void a_queue_of_small_items_waits_for_memory(void **state)
 }
 
 /* Sizes that change leave slabs with few chunks: they count, and the table makes room until they are whole again. */
-static void slabs_that_are_mostly_free_count(void **state)
+TEST(slabs_that_are_mostly_free_count)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 1000000, remover: {kind: uniform}, limiter: {kind: none}}\n",
                 "memory_limit: 48MiB\n");
@@ -621,9 +601,8 @@ static void slabs_that_are_mostly_free_count(void **state)
 
 /* ---- max_bytes ---- */
 
-static void max_bytes_is_held_and_larger_items_refused(void **state)
+TEST(max_bytes_is_held_and_larger_items_refused)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
     struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed), *huge = testpeer_new(&embed);
@@ -653,9 +632,8 @@ static void max_bytes_is_held_and_larger_items_refused(void **state)
 }
 
 /* One large item in place of very many small ones: the limit holds again once the broker is at rest. */
-static void max_bytes_holds_after_a_large_item(void **state)
+TEST(max_bytes_holds_after_a_large_item)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
     struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed);
@@ -674,9 +652,8 @@ static void max_bytes_holds_after_a_large_item(void **state)
 }
 
 /* What is inserted right after a reset stays, though the old items are still being freed. */
-static void items_inserted_while_a_reset_frees_old_ones_stay(void **state)
+TEST(items_inserted_while_a_reset_frees_old_ones_stay)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -699,9 +676,8 @@ static void items_inserted_while_a_reset_frees_old_ones_stay(void **state)
 
 /* ---- shared chunks ---- */
 
-static void a_chunk_in_two_tables_is_stored_once(void **state)
+TEST(a_chunk_in_two_tables_is_stored_once)
 {
-    (void)state;
     struct embed embed;
     embed_start(
         &embed,
@@ -767,11 +743,10 @@ static uint64_t count_bytes(const struct table *table)
 }
 
 /* Items over one to four chunks, shared by three tables, one of which copies what is sampled to another. */
-static void random_use_keeps_the_accounts(void **state)
+TEST(random_use_keeps_the_accounts)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("random_use_keeps_the_accounts"));
+    rng_seed(&rng, naive_seed(__func__));
     static const char *const tables[] = {"a", "b", "c"};
     struct embed embed;
     embed_start(
@@ -818,9 +793,8 @@ static void random_use_keeps_the_accounts(void **state)
     embed_stop(&embed);
 }
 
-static void information_has_the_bytes(void **state)
+TEST(information_has_the_bytes)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n", "memory_limit: 64MiB\n");
     struct testpeer *peer = testpeer_new(&embed);
@@ -837,33 +811,4 @@ static void information_has_the_bytes(void **state)
     assert_int_equal(info->tables[0]->bytes, 10000);
     assert_int_equal(info->tables[0]->size, 10);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_run_goes_on_at_half_the_memory_that_max_size_needs),
-        cmocka_unit_test(chunks_kept_by_one_session_do_not_empty_the_tables),
-        cmocka_unit_test(a_table_with_nothing_to_remove_names_the_holder),
-        cmocka_unit_test(an_item_that_finds_no_room_is_refused_with_numbers),
-        cmocka_unit_test(a_refused_duplicate_removes_nothing_at_the_limit),
-        cmocka_unit_test(a_queue_loses_nothing_at_the_memory_limit),
-        cmocka_unit_test(a_batch_larger_than_memory_ends_at_its_deadline),
-        cmocka_unit_test(memory_that_comes_free_elsewhere_wakes_inserts),
-        cmocka_unit_test(what_cannot_be_sampled_is_evicted_and_counted),
-        cmocka_unit_test(eviction_for_memory_is_told),
-        cmocka_unit_test(random_use_at_the_limit_loses_nothing),
-        cmocka_unit_test(slots_and_keys_count),
-        cmocka_unit_test(an_item_takes_what_the_check_expects),
-        cmocka_unit_test(a_table_of_small_items_goes_on_with_large_ones),
-        cmocka_unit_test(a_queue_of_small_items_waits_for_memory),
-        cmocka_unit_test(slabs_that_are_mostly_free_count),
-        cmocka_unit_test(max_bytes_is_held_and_larger_items_refused),
-        cmocka_unit_test(max_bytes_holds_after_a_large_item),
-        cmocka_unit_test(items_inserted_while_a_reset_frees_old_ones_stay),
-        cmocka_unit_test(a_chunk_in_two_tables_is_stored_once),
-        cmocka_unit_test(random_use_keeps_the_accounts),
-        cmocka_unit_test(information_has_the_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

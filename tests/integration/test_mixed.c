@@ -1,14 +1,9 @@
 /* Samplers over several sources of one broker: queues beside replay, different fields and lengths, ends, time-outs, polls. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "proto/base/clock.h"
 #include "replay/admin.h"
@@ -16,6 +11,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -151,7 +147,7 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 }
 
 /* Items of different lengths, from a queue that must give each once, beside replay, and an exact end; with and without prefetch. */
-static void a_queue_beside_replay(void **state)
+TEST(a_queue_beside_replay, setup, teardown)
 {
     struct fixture *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
@@ -176,7 +172,7 @@ static void a_queue_beside_replay(void **state)
 
 /* The stream of a queue ends when the queue has been empty for a while, and not before all items were given. */
 /* Sources by mass without a min_size of their own need one item, wherever it is. */
-static void one_item_is_enough(void **state)
+TEST(one_item_is_enough, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = options(4, 1);
@@ -194,7 +190,7 @@ static void one_item_is_enough(void **state)
     }
 }
 
-static void streams_end_after_their_time(void **state)
+TEST(streams_end_after_their_time, setup, teardown)
 {
     struct fixture *f = *state;
     static const int64_t times[] = {0, 1, 50};
@@ -216,7 +212,7 @@ static void streams_end_after_their_time(void **state)
 }
 
 /* Two tables by mass, of which one has a ratio: permits run out, and all of them have been used. */
-static void a_ratio_ends_a_stream(void **state)
+TEST(a_ratio_ends_a_stream, setup, teardown)
 {
     struct fixture *f = *state;
     uint32_t seen[256] = {0};
@@ -236,7 +232,7 @@ static void a_ratio_ends_a_stream(void **state)
 }
 
 /* A first call that does not wait gets what can be sampled at once. */
-static void a_first_poll_gets_a_batch(void **state)
+TEST(a_first_poll_gets_a_batch, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -256,7 +252,7 @@ static void a_first_poll_gets_a_batch(void **state)
 }
 
 /* With `whole`, a batch that lacks the items of one source is not given in part; without, it is. */
-static void whole_batches(void **state)
+TEST(whole_batches, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -283,7 +279,7 @@ static void whole_batches(void **state)
 }
 
 /* Items of a distinct batch that was given up are not used for the next one, where they could come twice. */
-static void distinct_batches_that_are_given_up(void **state)
+TEST(distinct_batches_that_are_given_up, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -308,7 +304,7 @@ static void distinct_batches_that_are_given_up(void **state)
 }
 
 /* Items that do not fit into one array come in batches of their own, each with its source. */
-static void sources_of_different_fields(void **state)
+TEST(sources_of_different_fields, setup, teardown)
 {
     struct fixture *f = *state;
     uint32_t seen[2][256] = {{0}}, n = 0;
@@ -335,7 +331,7 @@ static void sources_of_different_fields(void **state)
 }
 
 /* max_bytes bounds a batch; a reply has the items of many. */
-static void max_bytes_of_a_batch(void **state)
+TEST(max_bytes_of_a_batch, setup, teardown)
 {
     struct fixture *f = *state;
     uint32_t seen[256] = {0};
@@ -375,7 +371,7 @@ static bool somebody_waits(rp_client *client)
 }
 
 /* A call that its caller ends leaves nothing at the broker, and costs no item of a queue. */
-static void a_call_that_its_caller_ends(void **state)
+TEST(a_call_that_its_caller_ends, setup, teardown)
 {
     struct fixture *f = *state;
     uint32_t seen[256] = {0};
@@ -403,23 +399,9 @@ static void a_call_that_its_caller_ends(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        CASE(a_queue_beside_replay),
-        CASE(one_item_is_enough),
-        CASE(streams_end_after_their_time),
-        CASE(a_ratio_ends_a_stream),
-        CASE(a_first_poll_gets_a_batch),
-        CASE(whole_batches),
-        CASE(distinct_batches_that_are_given_up),
-        CASE(sources_of_different_fields),
-        CASE(max_bytes_of_a_batch),
-        CASE(a_call_that_its_caller_ends),
-    };
     if (getenv("ONLY"))
         cmocka_set_test_filter(getenv("ONLY"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

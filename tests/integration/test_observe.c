@@ -2,20 +2,16 @@
 #include "agent/launch/observe/observe.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/log.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define LOOK_MS 2000
 
@@ -89,7 +85,7 @@ static int sample_waits(void *ctx)
     return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
-static void counts_and_waits(void **state)
+TEST(counts_and_waits, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
@@ -135,7 +131,7 @@ static int broker_answers(void *ctx)
 }
 
 /* Without a broker what it said last stands, and nobody waits longer than asked for. */
-static void broker_goes_and_comes(void **state)
+TEST(broker_goes_and_comes, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
@@ -152,20 +148,10 @@ static void broker_goes_and_comes(void **state)
     assert_int_equal(f->seen.steps, 0);
 }
 
-static void nobody_answers(void **state)
+TEST(nobody_answers, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct observe_options observe = {.service = "nonsense", .table = "queue", .folder = ""};
     assert_null(observer_new(&observe, &f->err));
     assert_true(f->err.text[0] != '\0');
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(counts_and_waits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(broker_goes_and_comes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(nobody_answers, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,9 @@
 /* Offline learning: an expert's episodes go through a real broker into a checkpoint, and learners without actors imitate
  * them; in one process, as processes, and under the launcher. */
 #include <ftw.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/adder/adder.h"
 #include "agent/env/env.h"
 #include "replay/client.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define EPISODES 20
@@ -201,9 +198,8 @@ static void single(const char *seed, char *out, size_t size)
     run(&words, 0, out, size, NULL, 0);
 }
 
-static void test_one_process_imitates(void **state)
+TEST(one_process_imitates)
 {
-    (void)state;
     char out[1024];
     static const char *const seeds[] = {"1", "2", "3"};
     for (size_t i = 0; i < (slow ? 1 : sizeof seeds / sizeof seeds[0]); i++) {
@@ -217,9 +213,8 @@ static void test_one_process_imitates(void **state)
 }
 
 /* What is loaded is the same each time, and nothing in the folder has changed. */
-static void test_the_same_again(void **state)
+TEST(the_same_again)
 {
-    (void)state;
     char first[1024], second[1024];
     single("7", first, sizeof first);
     single("7", second, sizeof second);
@@ -230,9 +225,8 @@ static void test_the_same_again(void **state)
 }
 
 /* A learner against a broker that somebody has started with the checkpoint. */
-static void test_a_learner_alone(void **state)
+TEST(a_learner_alone)
 {
-    (void)state;
     struct broker_process broker = {0};
     char more[160], out[1024], problems[2048];
     snprintf(more, sizeof more, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", expert);
@@ -262,9 +256,8 @@ static void test_a_learner_alone(void **state)
 }
 
 /* Nobody inserts what is missing: that is said at once, and not waited for. */
-static void test_too_little_was_loaded(void **state)
+TEST(too_little_was_loaded)
 {
-    (void)state;
     static const char little[] =
         "table 'expert' holds 10000 items, its limiter wants 20000 (min_size), and there are no actors";
     char out[1024], problems[4096];
@@ -305,9 +298,8 @@ static void launch_record(const char *folder, const char *steps, const char *say
 }
 
 /* The whole way with the shipped files: imitate, record what the imitator does, and some more, imitate that. */
-static void test_launched(void **state)
+TEST(launched)
 {
-    (void)state;
     char out[8192];
     struct words words;
     begin(&words, "RP_LAUNCH", "offline-bc.yaml");
@@ -336,12 +328,5 @@ static void test_launched(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process_imitates),
-        cmocka_unit_test(test_the_same_again),
-        cmocka_unit_test(test_a_learner_alone),
-        cmocka_unit_test(test_too_little_was_loaded),
-        cmocka_unit_test(test_launched),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return test_run(setup, teardown);
 }

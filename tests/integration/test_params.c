@@ -1,21 +1,17 @@
 /* Parameter slots, counters and reduce against a real broker. */
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/params.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 
@@ -59,7 +55,7 @@ static void ok(rp_status status, const rp_error *err)
 
 /* ---- slots ---- */
 
-static void test_put_and_get(void **state)
+TEST(put_and_get, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -84,7 +80,7 @@ static void test_put_and_get(void **state)
     assert_int_equal(rp_params_get(f->client, "", 2, 50, &params, &err), RP_INVALID_ARGUMENT);
 }
 
-static void test_large_and_empty(void **state)
+TEST(large_and_empty, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -146,7 +142,7 @@ static int one_waits(void *ctx)
     return one;
 }
 
-static void test_long_poll(void **state)
+TEST(long_poll, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -164,7 +160,7 @@ static void test_long_poll(void **state)
 
 /* ---- counters ---- */
 
-static void test_counters(void **state)
+TEST(counters, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -244,7 +240,7 @@ static void member_fini(struct member *m)
     rp_client_destroy(&m->client);
 }
 
-static void test_reduce_rounds(void **state)
+TEST(reduce_rounds, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m[3] = {{0}};
@@ -294,7 +290,7 @@ static pid_t start_victim(const struct fixture *f)
 }
 
 /* A member whose process is killed holds the others up no longer than their deadline, and only once. */
-static void test_reduce_dying_member(void **state)
+TEST(reduce_dying_member, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m[2] = {{0}};
@@ -319,7 +315,7 @@ static void test_reduce_dying_member(void **state)
 }
 
 /* One that comes too late gets the sum without its part and is in the group again. */
-static void test_reduce_late_member(void **state)
+TEST(reduce_late_member, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m[2] = {{0}};
@@ -340,7 +336,7 @@ static void test_reduce_late_member(void **state)
 }
 
 /* A call that times out leaves its vector in the round; the next one takes up the wait. */
-static void test_reduce_deadline(void **state)
+TEST(reduce_deadline, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m[2] = {{0}};
@@ -365,7 +361,7 @@ static void test_reduce_deadline(void **state)
     member_fini(&m[0]);
 }
 
-static void test_reduce_broker_restart(void **state)
+TEST(reduce_broker_restart, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m = {0};
@@ -387,7 +383,7 @@ static void test_reduce_broker_restart(void **state)
     member_fini(&m);
 }
 
-static void test_reduce_wrong_length(void **state)
+TEST(reduce_wrong_length, setup, teardown)
 {
     struct fixture *f = *state;
     struct member m[2] = {{0}};
@@ -412,23 +408,9 @@ static void test_reduce_wrong_length(void **state)
     member_fini(&m[1]);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--die") == 0)
         return die_main(argv[2]);
-    const struct CMUnitTest tests[] = {
-        CASE(test_put_and_get),
-        CASE(test_large_and_empty),
-        CASE(test_long_poll),
-        CASE(test_counters),
-        CASE(test_reduce_rounds),
-        CASE(test_reduce_dying_member),
-        CASE(test_reduce_late_member),
-        CASE(test_reduce_deadline),
-        CASE(test_reduce_broker_restart),
-        CASE(test_reduce_wrong_length),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Selectors and extensions from shared objects, in an embedded broker and in the real program. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <signal.h>
@@ -14,6 +9,7 @@
 
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -73,18 +69,16 @@ static void exercise(struct testpeer *peer)
     assert_true(stat(testpeer_table_info(peer, "t"), "decay_inserted") == 0);
 }
 
-static void plugins_work_in_an_embedded_broker(void **state)
+TEST(plugins_work_in_an_embedded_broker)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLES, plugins());
     exercise(testpeer_new(&embed));
     embed_stop(&embed);
 }
 
-static void plugins_work_in_the_real_program(void **state)
+TEST(plugins_work_in_the_real_program)
 {
-    (void)state;
     struct broker_process broker;
     broker_process_start(&broker, TABLES, plugins());
     void *context = zmq_ctx_new();
@@ -111,9 +105,8 @@ static void refused(const char *tables, const char *more, const char *part)
     schema_free(&broker_schema, &config);
 }
 
-static void what_can_not_be_loaded_is_named(void **state)
+TEST(what_can_not_be_loaded_is_named)
 {
-    (void)state;
     char more[1200];
     refused("  - {name: t}\n", "plugins: [/nowhere/at_all.so]\n", "/nowhere/at_all.so");
     snprintf(more, sizeof more, "plugins: [%s]\n", "libm.so.6");
@@ -125,9 +118,8 @@ static void what_can_not_be_loaded_is_named(void **state)
 }
 
 /* A plug-in that was built before selectors had a mass works as it did, but not over shards. */
-static void an_older_plugin_works_without_a_mass(void **state)
+TEST(an_older_plugin_works_without_a_mass)
 {
-    (void)state;
     static const char table[] = "  - {name: t, max_size: 100, sampler: {kind: last}, limiter: {kind: none}}\n";
     char more[1400];
     struct embed embed;
@@ -144,15 +136,4 @@ static void an_older_plugin_works_without_a_mass(void **state)
     strcat(more, "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\nshard: 0\n");
     refused(table, more, "'last'");
     refused("  - {name: t, sampler: {kind: softmax}}\n", more, "'softmax'");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plugins_work_in_an_embedded_broker),
-        cmocka_unit_test(plugins_work_in_the_real_program),
-        cmocka_unit_test(what_can_not_be_loaded_is_named),
-        cmocka_unit_test(an_older_plugin_works_without_a_mass),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

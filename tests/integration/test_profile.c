@@ -5,9 +5,6 @@
 
 #include <libgen.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 /* One step takes 20 ms, whoever else is at work. */
 #define DELAY_S 0.02
@@ -188,7 +184,7 @@ static void check_rates(const struct plan_input *input)
     assert_true(input->broker_memory > 1e6);
 }
 
-static void measures_and_remembers(void **state)
+TEST(measures_and_remembers, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input, again;
@@ -213,7 +209,7 @@ static void measures_and_remembers(void **state)
     assert_int_equal(profile_write(&input, f->folder, &err), RP_OK);
 }
 
-static void respects_numbers(void **state)
+TEST(respects_numbers, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input;
@@ -230,7 +226,7 @@ static void respects_numbers(void **state)
     check_nothing_runs(f);
 }
 
-static void stops_when_told(void **state)
+TEST(stops_when_told, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input;
@@ -244,7 +240,7 @@ static void stops_when_told(void **state)
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
 }
 
-static void tells_who_failed(void **state)
+TEST(tells_who_failed, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input;
@@ -298,19 +294,12 @@ static int profile_file(const char *path, const char *const *overrides)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(measures_and_remembers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(respects_numbers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(stops_when_told, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(tells_who_failed, set_up, tear_down),
-    };
     rp_error err = {0};
     if (guard_start(&guard, &err) != RP_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    int status =
-        argc > 1 ? profile_file(argv[1], (const char *const *)argv + 2) : cmocka_run_group_tests(tests, NULL, NULL);
+    int status = argc > 1 ? profile_file(argv[1], (const char *const *)argv + 2) : test_run(NULL, NULL);
     guard_stop(&guard);
     return status;
 }

@@ -1,20 +1,16 @@
 /* Publishers, subscribers and additions under way against a real broker, which is stopped (SIGSTOP), killed and started
  * again to hold requests where a test wants them. Counts are asserted, never times. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/params.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 20000
 #define SLOT "policy"
@@ -133,7 +129,7 @@ static void await(struct await want)
 /* ---- publisher ---- */
 
 /* One put is under way for as long as the broker does not answer; of the blocks given meanwhile the newest is sent. */
-static void test_newest_wins(void **state)
+TEST(newest_wins, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t version = 0;
@@ -160,7 +156,7 @@ static void test_newest_wins(void **state)
     assert_int_equal(value, 50);
 }
 
-static void test_error_at_next_call(void **state)
+TEST(error_at_next_call, setup, teardown)
 {
     struct fixture *f = *state;
     void *block = calloc(1, TOO_LARGE);
@@ -186,7 +182,7 @@ static void test_error_at_next_call(void **state)
     assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
 }
 
-static void test_stop_under_way(void **state)
+TEST(stop_under_way, setup, teardown)
 {
     struct fixture *f = *state;
     kill(f->broker.pid, SIGSTOP);
@@ -231,7 +227,7 @@ static int64_t cutter_tick(struct conn_part *part, int64_t now_ns)
 static const struct conn_part_ops cutter_ops = {.up = cutter_up, .down = cutter_ignore, .tick = cutter_tick};
 
 /* A put whose answer is lost is repeated, and makes one version. */
-static void test_put_once(void **state)
+TEST(put_once, setup, teardown)
 {
     struct fixture *f = *state;
     struct cutter cutter = {.part.ops = &cutter_ops, .conn = client_conn(f->client)};
@@ -249,7 +245,7 @@ static void test_put_once(void **state)
 }
 
 /* What was given while there is no broker reaches the next one. */
-static void test_put_without_broker(void **state)
+TEST(put_without_broker, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t version = 0;
@@ -268,7 +264,7 @@ static void test_put_without_broker(void **state)
 /* ---- subscriber ---- */
 
 /* A look is no request: however often one looks, one poll stands at the broker. */
-static void test_looks_cost_nothing(void **state)
+TEST(looks_cost_nothing, setup, teardown)
 {
     struct fixture *f = *state;
     await((struct await){.f = f, .polls = 1, .waits = 1});
@@ -290,7 +286,7 @@ static void test_looks_cost_nothing(void **state)
 }
 
 /* Versions never go back, the last one arrives, and those that lie there untaken are replaced. */
-static void test_versions(void **state)
+TEST(versions, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t last = 0, version = 0;
@@ -324,7 +320,7 @@ static void test_versions(void **state)
 }
 
 /* Versions of a broker that keeps nothing begin at 1 again: that one is new all the same. */
-static void test_restart_under_poll(void **state)
+TEST(restart_under_poll, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t version = 0;
@@ -345,7 +341,7 @@ static void test_restart_under_poll(void **state)
 
 /* ---- additions under way ---- */
 
-static void test_additions(void **state)
+TEST(additions, setup, teardown)
 {
     struct fixture *f = *state;
     int64_t value = 0;
@@ -377,16 +373,4 @@ static void test_additions(void **state)
     rp_subscriber_destroy(&f->subscriber);
     rp_client_destroy(&f->client);
     kill(f->broker.pid, SIGCONT);
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_newest_wins),        CASE(test_error_at_next_call), CASE(test_stop_under_way),
-        CASE(test_put_without_broker), CASE(test_looks_cost_nothing), CASE(test_versions),
-        CASE(test_restart_under_poll), CASE(test_put_once),           CASE(test_additions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* memory_limit bounds the resident memory of a real broker, whatever the size of items and chunks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 #include "replay/replay.h"
 #include "tests/support/process.h"
 #include "tests/support/shardset.h"
+#include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (32 * MIB)
@@ -89,9 +85,8 @@ static void check_bound(const struct shape *shape)
     shardset_fini(&set);
 }
 
-static void resident_memory_is_bounded(void **state)
+TEST(resident_memory_is_bounded)
 {
-    (void)state;
     static const struct shape shapes[] = {
         {"max_size: 50000000", 1, 256, 1000000, 200000, 1},
         {"max_size: 50000000, sampler: {kind: prioritized}, remover: {kind: uniform}", 6, 1, 400000, 80000, 1},
@@ -102,12 +97,4 @@ static void resident_memory_is_bounded(void **state)
     };
     for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_bound(&shapes[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resident_memory_is_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* Connections that break in mid-stream, sockets that go and come back, and a broker that is killed: what is acknowledged
  * is in its table exactly once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +12,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
@@ -50,11 +46,10 @@ static void take_up_again(struct testpeer *peer)
 }
 
 /* What was in the pipes when the sockets went is lost; the numbers tell. */
-static void sockets_torn_down_in_mid_stream(void **state)
+TEST(sockets_torn_down_in_mid_stream)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("sockets_torn_down_in_mid_stream"));
+    rng_seed(&rng, naive_seed(__func__));
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -91,9 +86,8 @@ static void sockets_torn_down_in_mid_stream(void **state)
 }
 
 /* The same over tcp, where the PUSH connects again by itself and goes on in mid-stream, without knowing what was lost. */
-static void a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found(void **state)
+TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
     struct testpeer *peer = testpeer_new(&embed);
@@ -146,9 +140,8 @@ static void insert_and_confirm(struct testpeer *peer, uint64_t first, uint32_t n
         testpeer_heartbeat(peer, 0, false);
 }
 
-static void a_killed_broker_does_not_know_the_session(void **state)
+TEST(a_killed_broker_does_not_know_the_session)
 {
-    (void)state;
     struct broker_process broker;
     broker_process_start(&broker, TABLE, NULL);
     void *context = zmq_ctx_new();
@@ -172,9 +165,8 @@ static void a_killed_broker_does_not_know_the_session(void **state)
     broker_process_fini(&broker);
 }
 
-static void sigterm_drains(void **state)
+TEST(sigterm_drains)
 {
-    (void)state;
     struct broker_process broker;
     broker_process_start(&broker,
                          "  - {name: t, max_size: 100, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"
@@ -203,15 +195,4 @@ static void sigterm_drains(void **state)
     testpeer_close(peer);
     zmq_ctx_term(context);
     broker_process_fini(&broker);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sockets_torn_down_in_mid_stream),
-        cmocka_unit_test(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found),
-        cmocka_unit_test(a_killed_broker_does_not_know_the_session),
-        cmocka_unit_test(sigterm_drains),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

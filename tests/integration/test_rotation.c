@@ -1,11 +1,6 @@
 /* The broker's key is rotated under a writer and a sampler of the library, over tcp: nothing is lost, and clients that know only
  * the old key are told what to do. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -22,6 +17,7 @@
 
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 1000000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
@@ -202,9 +198,8 @@ static void check_client(const struct scene *self, const char *key_file, bool co
     rp_client_destroy(&client);
 }
 
-static void rotation_under_load(void **state)
+TEST(rotation_under_load)
 {
-    (void)state;
     struct scene scene;
     pthread_t writer, sampler;
     char out[256], public_key[64] = "", old_key[96];
@@ -238,10 +233,4 @@ static void rotation_under_load(void **state)
     char command[96];
     snprintf(command, sizeof command, "rm -rf %s", scene.folder);
     assert_int_equal(system(command), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rotation_under_load)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

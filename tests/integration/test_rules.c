@@ -1,17 +1,13 @@
 /* The rules of the wire that small experiments with libzmq showed to be necessary, each with a test. The broker is
  * embedded; "a client" is a raw peer that speaks the protocol and nothing more. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define FREE_TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -25,7 +21,7 @@ static uint64_t size_of(struct embed *embed, const char *table)
 
 /* ---- rule 1: envelopes and unasked messages ---- */
 
-static void a_req_peer_never_gets_an_unasked_message(void **state)
+EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false);
@@ -46,7 +42,7 @@ static void a_req_peer_never_gets_an_unasked_message(void **state)
     assert_int_equal(dealer->notices, 0);
 }
 
-static void a_dealer_that_asks_gets_notices(void **state)
+EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     for (int delimiter = 0; delimiter < 2; delimiter++) {
@@ -64,7 +60,7 @@ static void a_dealer_that_asks_gets_notices(void **state)
     }
 }
 
-static void every_envelope_comes_back(void **state)
+EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *const peers[] = {testpeer_new_type(embed, ZMQ_DEALER, false),
@@ -76,7 +72,7 @@ static void every_envelope_comes_back(void **state)
 }
 
 /* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
-static void a_relaxed_req_gets_the_answer_to_its_last_request(void **state)
+EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false), *writer = testpeer_new(embed);
@@ -94,7 +90,7 @@ static void a_relaxed_req_gets_the_answer_to_its_last_request(void **state)
 
 /* ---- rule 2: routes ---- */
 
-static void a_session_is_bound_to_its_newest_route(void **state)
+EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
@@ -107,7 +103,7 @@ static void a_session_is_bound_to_its_newest_route(void **state)
     assert_int_equal(embed->broker->peers.counters.replies_dropped, 0);
 }
 
-static void a_peer_that_has_gone_costs_a_failed_send(void **state)
+EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *gone = testpeer_new(embed), *other = testpeer_new(embed);
@@ -132,7 +128,7 @@ static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
     return testpeer_ask_with(peer, &request, id, NULL, 0);
 }
 
-static void a_retried_counter_counts_once(void **state)
+EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -149,7 +145,7 @@ static void a_retried_counter_counts_once(void **state)
 }
 
 /* A retry comes seconds later, and other clients have not stood still. */
-static void retries_are_known_among_thousands_of_other_requests(void **state)
+EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
@@ -165,7 +161,7 @@ static void retries_are_known_among_thousands_of_other_requests(void **state)
     assert_int_equal(testpeer_counter(other, "steps", 0), 2100 * 5);
 }
 
-static void a_retried_put_makes_one_version(void **state)
+EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -182,7 +178,7 @@ static void a_retried_put_makes_one_version(void **state)
     assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
 }
 
-static void a_retried_reset_resets_once(void **state)
+EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -195,7 +191,7 @@ static void a_retried_reset_resets_once(void **state)
     assert_int_equal(size_of(embed, "t"), 2);
 }
 
-static void a_retried_hello_opens_one_session(void **state)
+EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -209,7 +205,7 @@ static void a_retried_hello_opens_one_session(void **state)
     assert_int_equal(embed->broker->sessions.n_open, 1);
 }
 
-static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
+EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *writer = testpeer_new(embed);
@@ -229,7 +225,7 @@ static void a_waiting_sample_follows_its_retry_to_a_new_route(void **state)
     assert_int_equal(embed->broker->peers.waits.count, 0);
 }
 
-static void unknown_versions_and_messages_get_a_sentence(void **state)
+EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -251,7 +247,7 @@ static void unknown_versions_and_messages_get_a_sentence(void **state)
 
 /* ---- rule 4: loss is found by numbers ---- */
 
-static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
+EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -282,7 +278,7 @@ static void a_gap_is_told_and_healed_by_hello_and_resend(void **state)
     assert_int_equal(answer->reply->sample->key[0], 1);
 }
 
-static void stale_epochs_and_duplicates_are_ignored(void **state)
+EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -306,7 +302,7 @@ static void stale_epochs_and_duplicates_are_ignored(void **state)
     assert_int_equal(size_of(embed, "t"), 3);
 }
 
-static void messages_of_unknown_sessions_are_ignored(void **state)
+EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
@@ -322,7 +318,7 @@ static void messages_of_unknown_sessions_are_ignored(void **state)
 }
 
 /* A writer is told that it lost messages for good, and goes on. */
-static void lost_messages_are_told_and_the_session_goes_on(void **state)
+EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -346,7 +342,7 @@ static void lost_messages_are_told_and_the_session_goes_on(void **state)
 
 /* ---- rule 6: rejections ---- */
 
-static void rejections_are_per_item_and_repeated_until_confirmed(void **state)
+EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
@@ -382,7 +378,7 @@ static void rejections_are_per_item_and_repeated_until_confirmed(void **state)
     assert_int_equal(size_of(embed, "t"), 8);
 }
 
-static void a_writer_that_reads_no_rejections_gets_no_credit(void **state)
+EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
@@ -405,7 +401,7 @@ static void a_writer_that_reads_no_rejections_gets_no_credit(void **state)
 
 /* ---- rule 7: chunks outlive doubt ---- */
 
-static void a_waiting_item_holds_its_chunks(void **state)
+EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -421,7 +417,7 @@ static void a_waiting_item_holds_its_chunks(void **state)
     assert_int_equal(embed->broker->store.chunks, 0);
 }
 
-static void chunks_that_were_let_go_of_are_refused(void **state)
+EMBED_TEST(chunks_that_were_let_go_of_are_refused, FREE_TABLE, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -442,32 +438,4 @@ static void chunks_that_were_let_go_of_are_refused(void **state)
     assert_int_equal(peer->credit->rejections[0]->status, RP_FAILED_PRECONDITION);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 1 is gone"));
     assert_non_null(strstr(peer->credit->rejections[1]->text, "never sent"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL),
-        EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL),
-        EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL),
-        EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NULL),
-        EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL),
-        EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL),
-        EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL),
-        EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL),
-        EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL),
-        EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL),
-        EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL),
-        EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL),
-        EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL),
-        EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL),
-        EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL),
-        EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL),
-        EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL),
-        EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NULL),
-        EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL),
-        EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL),
-        EMBED_TEST(chunks_that_were_let_go_of_are_refused, FREE_TABLE, NULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

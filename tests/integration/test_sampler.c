@@ -1,22 +1,18 @@
 /* The sampler against a real broker: order, bounds, ends, deadlines, restarts, updates, memory of the caller. */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -146,7 +142,7 @@ static int samples_reached(void *ctx)
 
 /* ---- order and bounds ---- */
 
-static void test_order_and_max_samples(void **state)
+TEST(order_and_max_samples, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 2000, NULL);
@@ -180,7 +176,7 @@ static void test_order_and_max_samples(void **state)
     assert_null(sampler);
 }
 
-static void test_bounded_prefetch(void **state)
+TEST(bounded_prefetch, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
@@ -205,7 +201,7 @@ static void test_bounded_prefetch(void **state)
 }
 
 /* Requests go out in bursts, when half of the batches were taken: no request for each of them. */
-static void test_bursts(void **state)
+TEST(bursts, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
@@ -226,7 +222,7 @@ static void test_bursts(void **state)
 
 /* ---- ends and deadlines ---- */
 
-static void test_timeout_ends_stream(void **state)
+TEST(timeout_ends_stream, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 7, NULL);
@@ -248,7 +244,7 @@ static void test_timeout_ends_stream(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_zero_timeout_polls(void **state)
+TEST(zero_timeout_polls, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = options(10, 2);
@@ -271,7 +267,7 @@ static void test_zero_timeout_polls(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_deadline_says_why(void **state)
+TEST(deadline_says_why, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "late", 0, 4, NULL);
@@ -294,7 +290,7 @@ static void test_deadline_says_why(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_flexible_and_distinct(void **state)
+TEST(flexible_and_distinct, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "uniform", 0, 30, NULL);
@@ -339,7 +335,7 @@ static int something_waits(void *ctx)
     return !nothing_waits(ctx);
 }
 
-static void test_destroy_cancels(void **state)
+TEST(destroy_cancels, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = options(8, 4);
@@ -350,7 +346,7 @@ static void test_destroy_cancels(void **state)
 }
 
 /* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
-static void test_stop(void **state)
+TEST(stop, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -379,7 +375,7 @@ static void test_stop(void **state)
     }
 }
 
-static void test_wrong_use(void **state)
+TEST(wrong_use, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -409,7 +405,7 @@ static rp_sampler_options on_demand(uint32_t batch)
     return out;
 }
 
-static void test_demand_asks_for_nothing_ahead(void **state)
+TEST(demand_asks_for_nothing_ahead, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 100, NULL);
@@ -476,7 +472,7 @@ static void take_mixed(rp_sampler *sampler, uint32_t n, bool rising, uint32_t *s
 }
 
 /* Whatever stands side by side in a queue, each item is delivered once. */
-static void test_items_of_different_fields(void **state)
+TEST(items_of_different_fields, setup, teardown)
 {
     struct fixture *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
@@ -505,7 +501,7 @@ static void test_items_of_different_fields(void **state)
     }
 }
 
-static void test_different_fields_by_chance(void **state)
+TEST(different_fields_by_chance, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "uniform", 0, 1, NULL);
@@ -519,7 +515,7 @@ static void test_different_fields_by_chance(void **state)
 }
 
 /* A fetch gives one batch, or says what does not fit; nothing is removed by it. */
-static void test_fetch_of_different_fields(void **state)
+TEST(fetch_of_different_fields, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t keys[2];
@@ -542,7 +538,7 @@ static void test_fetch_of_different_fields(void **state)
     }
 }
 
-static void test_demand_polls_and_waits(void **state)
+TEST(demand_polls_and_waits, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "late", 0, 4, NULL);
@@ -574,7 +570,7 @@ static void *insert_when_waited_for(void *ctx)
     return NULL;
 }
 
-static void test_demand_waits_in_the_broker(void **state)
+TEST(demand_waits_in_the_broker, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = on_demand(8);
@@ -594,7 +590,7 @@ static void test_demand_waits_in_the_broker(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_demand_without_broker(void **state)
+TEST(demand_without_broker, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = on_demand(4);
@@ -618,7 +614,7 @@ static void test_demand_without_broker(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_demand_wrong_use(void **state)
+TEST(demand_wrong_use, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -635,7 +631,7 @@ static void test_demand_wrong_use(void **state)
 /* ---- data ---- */
 
 /* Items of several chunks, with strided and negative slices. */
-static void test_strided_over_chunks(void **state)
+TEST(strided_over_chunks, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -671,7 +667,7 @@ static void test_strided_over_chunks(void **state)
     }
 }
 
-static void test_variable_length(void **state)
+TEST(variable_length, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -706,7 +702,7 @@ static void test_variable_length(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_posted_buffers(void **state)
+TEST(posted_buffers, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 40, NULL);
@@ -739,7 +735,7 @@ static void test_posted_buffers(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_weights_and_metadata(void **state)
+TEST(weights_and_metadata, setup, teardown)
 {
     struct fixture *f = *state;
     uint64_t keys[9];
@@ -774,7 +770,7 @@ static void test_weights_and_metadata(void **state)
 
 /* ---- updates ---- */
 
-static void test_updates_and_deletes(void **state)
+TEST(updates_and_deletes, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -821,7 +817,7 @@ static void test_updates_and_deletes(void **state)
 }
 
 /* More keys than one request may have. */
-static void test_large_updates_are_split(void **state)
+TEST(large_updates_are_split, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -842,7 +838,7 @@ static void test_large_updates_are_split(void **state)
     free(priorities);
 }
 
-static void test_updater(void **state)
+TEST(updater, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -904,17 +900,17 @@ static void restart_under_sampler(struct fixture *f, int signal_number)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_survives_kill(void **state)
+TEST(survives_kill, setup, teardown)
 {
     restart_under_sampler(*state, SIGKILL);
 }
 
-static void test_survives_shutdown(void **state)
+TEST(survives_shutdown, setup, teardown)
 {
     restart_under_sampler(*state, SIGTERM);
 }
 
-static void test_table_gone_after_restart(void **state)
+TEST(table_gone_after_restart, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = options(8, 2);
@@ -928,7 +924,7 @@ static void test_table_gone_after_restart(void **state)
     rp_sampler_destroy(&sampler);
 }
 
-static void test_batch_outlives_sampler_and_client(void **state)
+TEST(batch_outlives_sampler_and_client, setup, teardown)
 {
     struct fixture *f = *state;
     insert(f->client, "queue", 5, 4, NULL);
@@ -943,42 +939,4 @@ static void test_batch_outlives_sampler_and_client(void **state)
     for (int32_t i = 0; i < 4; i++)
         assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], 5 + i);
     rp_batch_release(&batch);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_order_and_max_samples),
-        CASE(test_bounded_prefetch),
-        CASE(test_bursts),
-        CASE(test_timeout_ends_stream),
-        CASE(test_zero_timeout_polls),
-        CASE(test_deadline_says_why),
-        CASE(test_flexible_and_distinct),
-        CASE(test_destroy_cancels),
-        CASE(test_stop),
-        CASE(test_wrong_use),
-        CASE(test_demand_asks_for_nothing_ahead),
-        CASE(test_demand_polls_and_waits),
-        CASE(test_items_of_different_fields),
-        CASE(test_different_fields_by_chance),
-        CASE(test_fetch_of_different_fields),
-        CASE(test_demand_waits_in_the_broker),
-        CASE(test_demand_without_broker),
-        CASE(test_demand_wrong_use),
-        CASE(test_strided_over_chunks),
-        CASE(test_variable_length),
-        CASE(test_posted_buffers),
-        CASE(test_weights_and_metadata),
-        CASE(test_updates_and_deletes),
-        CASE(test_large_updates_are_split),
-        CASE(test_updater),
-        CASE(test_survives_kill),
-        CASE(test_survives_shutdown),
-        CASE(test_table_gone_after_restart),
-        CASE(test_batch_outlives_sampler_and_client),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,7 @@
 /* A broker inside the process, through the public interface alone. */
 #include <dirent.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <zmq.h>
 
 #include "replay/replay.h"
 #include "replay/server.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 
@@ -73,9 +70,8 @@ static uint64_t table_size(rp_client *client)
     return info.table_size;
 }
 
-static void test_default(void **state)
+TEST(default)
 {
-    (void)state;
     rp_server *server = start(NULL);
     rp_client *client = connect_to(server);
     assert_string_equal(rp_client_table(client, 0), "replay");
@@ -87,9 +83,8 @@ static void test_default(void **state)
     rp_server_stop(&server);
 }
 
-static void test_two_at_once(void **state)
+TEST(two_at_once)
 {
-    (void)state;
     rp_server *a = start(NULL), *b = start(NULL);
     assert_string_not_equal(rp_server_endpoint(a), rp_server_endpoint(b));
     rp_client *to_a = connect_to(a), *to_b = connect_to(b);
@@ -124,9 +119,8 @@ static void write_noise(rp_client *client, const char *table, uint32_t n)
 
 /* Inside one process, a reply is unread until the client has let go of it. A sampler of two sources that keeps the replies of one
  * until the other answers would wait for ever. */
-static void test_large_replies_of_two_sources(void **state)
+TEST(large_replies_of_two_sources)
 {
-    (void)state;
     rp_error err = {0};
     void *context = zmq_ctx_new();
     rp_server *server = rp_server_start("service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n"
@@ -169,9 +163,8 @@ static rp_info *info_of(rp_client *client)
 }
 
 /* A table tells what it was configured with and what is stored there. */
-static void test_signature_and_metadata(void **state)
+TEST(signature_and_metadata)
 {
-    (void)state;
     rp_server *server = start("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                               "tables:\n"
                               "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
@@ -232,9 +225,8 @@ static void test_signature_and_metadata(void **state)
     rp_server_stop(&server);
 }
 
-static void test_mistakes(void **state)
+TEST(mistakes)
 {
-    (void)state;
     rp_error err = {0};
     assert_null(rp_server_start("tables: [{name: a, max_sise: 3}]\n", NULL, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
@@ -250,9 +242,8 @@ static void test_mistakes(void **state)
 }
 
 /* A broker that listens everywhere is reached by the endpoint that the call gives. */
-static void test_every_interface(void **state)
+TEST(every_interface)
 {
-    (void)state;
     rp_server *server = start("service: tcp://*:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                               "security: {mode: none}\ntables: [{name: replay, max_size: 10}]\n");
     assert_null(strchr(rp_server_endpoint(server), '*'));
@@ -295,9 +286,8 @@ static void await_open_threads(uint32_t want)
 }
 
 /* With a journal there are czmq actors, which would catch signals if they were let. */
-static void test_signals_stay(void **state)
+TEST(signals_stay)
 {
-    (void)state;
     char folder[] = "/tmp/rp_server_XXXXXX", yaml[512];
     assert_non_null(mkdtemp(folder));
     snprintf(yaml, sizeof yaml,
@@ -345,9 +335,8 @@ static void *sample_one(void *ctx)
 }
 
 /* Nothing is in the table: the sample waits at the broker, which stops all the same. */
-static void test_stop_ends_waits(void **state)
+TEST(stop_ends_waits)
 {
-    (void)state;
     rp_error err = {0};
     rp_server *server = start(NULL);
     rp_client *client = connect_to(server);
@@ -380,9 +369,8 @@ static void keep_line(void *ctx, int32_t level, const char *line)
     pthread_mutex_unlock(&self->lock);
 }
 
-static void test_log(void **state)
+TEST(log)
 {
-    (void)state;
     struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER, .lowest = RP_LOG_OFF};
     rp_log_set(keep_line, &lines, RP_LOG_INFO);
     rp_server *server = start(NULL);
@@ -459,9 +447,8 @@ static void connect_with_few(int n)
     rp_client_destroy(&client);
 }
 
-static void test_few_descriptors(void **state)
+TEST(few_descriptors)
 {
-    (void)state;
     for (int n = 0; n < 90; n += n < 16 ? 1 : 7)
         if (run_apart(start_with_few, n) != 0)
             fail_msg("a broker with %d descriptors", n);
@@ -511,27 +498,13 @@ static void serve_without_descriptors(int unused)
         _exit(6);
 }
 
-static void test_connection_without_descriptors(void **state)
+TEST(connection_without_descriptors)
 {
-    (void)state;
     assert_int_equal(run_apart(serve_without_descriptors, 0), 0);
 }
 
 int main(void)
 {
     rp_log_set(NULL, NULL, RP_LOG_OFF);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default),
-        cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_every_interface),
-        cmocka_unit_test(test_signals_stay),
-        cmocka_unit_test(test_stop_ends_waits),
-        cmocka_unit_test(test_large_replies_of_two_sources),
-        cmocka_unit_test(test_log),
-        cmocka_unit_test(test_signature_and_metadata),
-        cmocka_unit_test(test_few_descriptors),
-        cmocka_unit_test(test_connection_without_descriptors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,18 +1,13 @@
 /* The administrative calls over three real shards: one logical table, and shards that do not answer. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/launch/observe/observe.h"
@@ -22,6 +17,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/shardset.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 #define SHARDS 3u
@@ -109,7 +105,7 @@ static void near(double a, double b)
 }
 
 /* Sums over all shards are what one broker with this configuration says. */
-static void a_table_is_the_sum_of_its_shards(void **state)
+TEST(a_table_is_the_sum_of_its_shards)
 {
     struct fixture *f = *state;
     rp_info *info = info_of(f, NULL, 1);
@@ -151,7 +147,7 @@ static void a_table_is_the_sum_of_its_shards(void **state)
     rp_info_free(&info);
 }
 
-static void all_items_are_listed_and_fetched(void **state)
+TEST(all_items_are_listed_and_fetched)
 {
     struct fixture *f = *state;
     rp_item_info items[20];
@@ -187,7 +183,7 @@ static void all_items_are_listed_and_fetched(void **state)
     assert_int_equal(rp_admin_list(f->client, "none", &cursor, items, &n, WAIT, &err), RP_NOT_FOUND);
 }
 
-static void a_limiter_is_divided(void **state)
+TEST(a_limiter_is_divided)
 {
     struct fixture *f = *state;
     rp_limiter_change change = {.struct_size = sizeof change,
@@ -240,7 +236,7 @@ static uint64_t samples_of(struct fixture *f)
 }
 
 /* Tables without a ratio need no permits, and their samples count all the same, also after kill -9. */
-static void samples_are_counted(void **state)
+TEST(samples_are_counted)
 {
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -269,7 +265,7 @@ static void samples_are_counted(void **state)
 }
 
 /* A sampler of a table that has no items waits for permits at shards. */
-static void permits_that_wait_are_shown(void **state)
+TEST(permits_that_wait_are_shown)
 {
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -297,7 +293,7 @@ static uint32_t count(const char *text, const char *part)
 }
 
 /* A trace has each shard as a process of its own. */
-static void a_trace_is_of_all(void **state)
+TEST(a_trace_is_of_all)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -313,7 +309,7 @@ static void a_trace_is_of_all(void **state)
     rp_string_free(&json);
 }
 
-static void a_checkpoint_is_of_all(void **state)
+TEST(a_checkpoint_is_of_all)
 {
     struct fixture *f = *state;
     rp_checkpoint_info made = {.struct_size = sizeof made};
@@ -348,7 +344,7 @@ static void change_at(struct fixture *f, uint32_t shard, double samples_per_inse
     ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
 }
 
-static void replay_ctl_shows_each_shard(void **state)
+TEST(replay_ctl_shows_each_shard)
 {
     struct fixture *f = *state;
     static char out[100000];
@@ -400,7 +396,7 @@ static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 }
 
 /* A stopped shard is silent although it is connected; a killed one is away. Neither holds up the others. */
-static void a_shard_without_an_answer_is_named(void **state)
+TEST(a_shard_without_an_answer_is_named)
 {
     struct fixture *f = *state;
     struct clock clock = clock_system();
@@ -458,16 +454,5 @@ static void a_shard_without_an_answer_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_table_is_the_sum_of_its_shards),
-        cmocka_unit_test(all_items_are_listed_and_fetched),
-        cmocka_unit_test(samples_are_counted),
-        cmocka_unit_test(a_limiter_is_divided),
-        cmocka_unit_test(permits_that_wait_are_shown),
-        cmocka_unit_test(replay_ctl_shows_each_shard),
-        cmocka_unit_test(a_trace_is_of_all),
-        cmocka_unit_test(a_checkpoint_is_of_all),
-        cmocka_unit_test(a_shard_without_an_answer_is_named),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return test_run(setup, teardown);
 }

@@ -1,18 +1,13 @@
 /* A client of several shards against real brokers: finding them, losing them, and calls that go to one of them or to all. */
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/client.h"
@@ -21,6 +16,7 @@
 #include "replay/writer.h"
 #include "tests/support/process.h"
 #include "tests/support/shardbed.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define SHARDS 3u
@@ -141,7 +137,7 @@ static uint32_t fill(rp_writer *writer)
 }
 
 /* The window of a writer holds for all shards together, less a part for each; what waits for a shard that is away takes no room. */
-static void test_window(void **state)
+TEST(window, setup_none, teardown)
 {
     static const char held[] = "  - {name: held, max_size: 3000, limiter: {kind: sample_to_insert_ratio, "
                                "samples_per_insert: 1, min_size: 3, error_buffer: 3}}\n";
@@ -170,7 +166,7 @@ static void test_window(void **state)
 
 /* ---- connecting ---- */
 
-static void test_connect(void **state)
+TEST(connect, setup, teardown)
 {
     struct fixture *f = *state;
     char names[400];
@@ -183,7 +179,7 @@ static void test_connect(void **state)
     assert_int_equal(info_of(f)->connected_shards, SHARDS);
 }
 
-static void test_other_settings(void **state)
+TEST(other_settings, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -209,7 +205,7 @@ static void test_other_settings(void **state)
 }
 
 /* A shard is started elsewhere. A client hears of it when another shard comes back with the new list. */
-static void test_moved_shard(void **state)
+TEST(moved_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -229,7 +225,7 @@ static void test_moved_shard(void **state)
 }
 
 /* One of 16 comes late, and the client does not wait for it. */
-static void test_sixteen(void **state)
+TEST(sixteen, setup_none, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -252,7 +248,7 @@ static void test_sixteen(void **state)
 
 /* ---- changes by key ---- */
 
-static void test_changes(void **state)
+TEST(changes, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -288,7 +284,7 @@ static void test_changes(void **state)
 }
 
 /* A shard is killed: the updater goes on with the others, and ends with the shard when that is back. */
-static void test_lost_shard(void **state)
+TEST(lost_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -368,7 +364,7 @@ static int reads_elsewhere(void *ctx)
 }
 
 /* All shards have one version, also after one of them, or shard 0, came back without any. */
-static void test_params(void **state)
+TEST(params, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -420,7 +416,7 @@ static void test_params(void **state)
 }
 
 /* A client that has nothing finds what another shard than its own has. */
-static void test_params_at_one(void **state)
+TEST(params_at_one, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -473,7 +469,7 @@ static int has_polled(void *ctx)
 }
 
 /* A subscriber never goes back to the older version of a slower shard, unless all shards count anew. */
-static void test_params_of_a_slow_shard(void **state)
+TEST(params_of_a_slow_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -514,7 +510,7 @@ static void test_params_of_a_slow_shard(void **state)
 }
 
 /* A get does not go back either. Shard 0 knows whether versions count anew. */
-static void test_get_of_a_slow_shard(void **state)
+TEST(get_of_a_slow_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -576,7 +572,7 @@ static uint32_t see(rp_params **params, uint64_t *last, bool seen[])
 }
 
 /* Every put makes one version, and no block comes back after another one, whoever reads it and where. */
-static void test_rival_publishers(void **state)
+TEST(rival_publishers, setup, teardown)
 {
     struct fixture *f = *state;
     struct rivals all = {.running = PUBLISHERS};
@@ -613,7 +609,7 @@ static void test_rival_publishers(void **state)
 /* ---- time-outs ---- */
 
 /* A put that waits for a silent shard names that one, and not a shard that is away and need not have it. */
-static void test_put_at_a_silent_shard(void **state)
+TEST(put_at_a_silent_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -628,7 +624,7 @@ static void test_put_at_a_silent_shard(void **state)
 }
 
 /* A sampler that waits for a silent shard names that shard. */
-static void test_silent_shard_is_named(void **state)
+TEST(silent_shard_is_named, setup_none, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -665,7 +661,7 @@ static void test_silent_shard_is_named(void **state)
 
 /* ---- shard 0 ---- */
 
-static void test_counters(void **state)
+TEST(counters, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -712,7 +708,7 @@ static rp_client *connect_with(const struct fixture *f, const char *key_file, rp
 }
 
 /* Every shard has a key of its own, and the client's key file names them all, in another order than that of the shards. */
-static void test_keys(void **state)
+TEST(keys, setup_none, teardown)
 {
     struct fixture *f = *state;
     char file[128], folder[128], more[300], own[41], broker[41];
@@ -752,7 +748,7 @@ static void test_keys(void **state)
 
 /* ---- fork ---- */
 
-static void test_fork(void **state)
+TEST(fork, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -778,30 +774,4 @@ static void test_fork(void **state)
     ok(rp_updater_destroy(&updater, WAIT, &err), &err);
     assert_int_equal(info_of(f)->connected_shards, SHARDS);
     assert_int_equal(f->info.reconnects, 0);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_connect),
-        CASE(test_other_settings),
-        CASE(test_moved_shard),
-        cmocka_unit_test_setup_teardown(test_sixteen, setup_none, teardown),
-        cmocka_unit_test_setup_teardown(test_window, setup_none, teardown),
-        CASE(test_params),
-        CASE(test_params_at_one),
-        CASE(test_params_of_a_slow_shard),
-        CASE(test_get_of_a_slow_shard),
-        CASE(test_rival_publishers),
-        CASE(test_changes),
-        CASE(test_lost_shard),
-        CASE(test_put_at_a_silent_shard),
-        cmocka_unit_test_setup_teardown(test_silent_shard_is_named, setup_none, teardown),
-        cmocka_unit_test_setup_teardown(test_keys, setup_none, teardown),
-        CASE(test_counters),
-        CASE(test_fork),
-    };
-    return cmocka_run_group_tests_name("shard_client", tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
 /* Writers and samplers over four real shards: one table, the right probabilities, one ratio, and shards that die. */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/shardset.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 #define SHARDS 4u
@@ -142,7 +138,7 @@ static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t ba
 }
 
 /* Episodes are spread over all shards, and all of them are sampled in proportion to their priorities. */
-static void items_of_all_shards_are_sampled_by_priority(void **state)
+TEST(items_of_all_shards_are_sampled_by_priority, setup, teardown)
 {
     struct fixture *f = *state;
     enum { ITEMS = 300, BATCHES = 400, BATCH = 128 };
@@ -205,7 +201,7 @@ static void *change_masses(void *arg)
 
 /* The mean of 1 / (N probability) over the items of a shard is the shard's part of all items, whatever masses the draws were made
  * with. */
-static void weights_are_exact_while_masses_change(void **state)
+TEST(weights_are_exact_while_masses_change, setup, teardown)
 {
     struct fixture *f = *state;
     enum { ITEMS = 240, BATCHES = 1500, BATCH = 64 };
@@ -247,7 +243,7 @@ static void weights_are_exact_while_masses_change(void **state)
     rp_sampler_destroy(&samplers[1]);
 }
 
-static void updates_and_deletes_find_their_shard(void **state)
+TEST(updates_and_deletes_find_their_shard, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -271,7 +267,7 @@ static void updates_and_deletes_find_their_shard(void **state)
 }
 
 /* The sum of samples stays within the ratio and its buffer, and a starved sampler says why. */
-static void the_ratio_holds_over_all_shards(void **state)
+TEST(the_ratio_holds_over_all_shards, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -295,7 +291,7 @@ static void the_ratio_holds_over_all_shards(void **state)
 }
 
 /* All items come out of a queue, each once; and so they do where a sample removes its items, whatever shard has run out of them. */
-static void a_queue_gives_each_item_once(void **state)
+TEST(a_queue_gives_each_item_once, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -346,7 +342,7 @@ static const char *await_waits(rp_client *client, const char *table, uint32_t n)
 }
 
 /* A sampler waits for all shards together: no shard has a request of it, and each tells of it. */
-static void min_size_counts_the_items_of_all_shards(void **state)
+TEST(min_size_counts_the_items_of_all_shards, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -366,7 +362,7 @@ static void min_size_counts_the_items_of_all_shards(void **state)
 }
 
 /* One item is enough for min_size 1, wherever it is; and items without priority are as likely as each other. */
-static void few_items_and_no_priorities(void **state)
+TEST(few_items_and_no_priorities, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -395,7 +391,7 @@ static void few_items_and_no_priorities(void **state)
 }
 
 /* A sampler and a writer go on while a shard is dead, and take it back. */
-static void a_shard_dies_and_comes_back(void **state)
+TEST(a_shard_dies_and_comes_back, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -502,7 +498,7 @@ static void check_items_of_a_silent_shard(struct fixture *f, const char *table, 
     rp_sampler_destroy(&sampler);
 }
 
-static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
+TEST(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown)
 {
     static const struct {
         const char *table;
@@ -525,7 +521,7 @@ static void a_silent_shard_keeps_items_that_leave_their_table(void **state)
 
 /* What was picked comes at once if the sampler is flexible, and otherwise when its time is over. The stream ends `timeout_ms` after
  * the last row. */
-static void a_stream_ends_after_its_last_row(void **state)
+TEST(a_stream_ends_after_its_last_row, setup, teardown)
 {
     struct fixture *f = *state;
     enum { ITEMS = 300, TIMEOUT_MS = 2000 };
@@ -562,7 +558,7 @@ static void a_stream_ends_after_its_last_row(void **state)
 }
 
 /* A shard that is stopped and not dead: connected, and silent. */
-static void a_shard_that_is_silent(void **state)
+TEST(a_shard_that_is_silent, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -625,7 +621,7 @@ static void check_all_came(struct fixture *f, const char *table, uint32_t times,
 }
 
 /* A sampler that is stopped gives everything that it has got ahead: what it does not give is in the table. */
-static void a_sampler_that_is_stopped_loses_nothing(void **state)
+TEST(a_sampler_that_is_stopped_loses_nothing, setup, teardown)
 {
     enum { ITEMS = 300 };
     static const char *const names[] = {"queue", "once", "twice"};
@@ -653,7 +649,7 @@ static void a_sampler_that_is_stopped_loses_nothing(void **state)
 }
 
 /* A stream does not end before a silent shard has given what it owes; and max_samples is exact, so nothing is picked in vain. */
-static void a_stream_waits_for_a_silent_shard(void **state)
+TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
 {
     enum { ITEMS = 600, MOST = 200 };
     struct fixture *f = *state;
@@ -692,7 +688,7 @@ static void a_stream_waits_for_a_silent_shard(void **state)
 }
 
 /* `distinct` holds within each batch, also if there are hardly more items; `flexible` batches are full while there is room. */
-static void distinct_and_flexible_batches(void **state)
+TEST(distinct_and_flexible_batches, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -750,7 +746,7 @@ static void distinct_and_flexible_batches(void **state)
 }
 
 /* max_samples is exact, posted memory is used, and a sampler may be destroyed at any time. */
-static void samplers_end_at_any_time(void **state)
+TEST(samplers_end_at_any_time, setup, teardown)
 {
     struct fixture *f = *state;
     static const char *const names[] = {"uniform", "ratio", "queue", "prioritized"};
@@ -809,7 +805,7 @@ static uint64_t charged(rp_client *client, const char *table)
 }
 
 /* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */
-static void what_a_sampler_leaves_charged(void **state)
+TEST(what_a_sampler_leaves_charged, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -832,7 +828,7 @@ static void what_a_sampler_leaves_charged(void **state)
 }
 
 /* Demonstrations beside replay: a fixed share of each batch's items. */
-static void sources_with_shares(void **state)
+TEST(sources_with_shares, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -868,7 +864,7 @@ static void sources_with_shares(void **state)
 }
 
 /* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */
-static void a_batch_above_the_buffer_is_refused(void **state)
+TEST(a_batch_above_the_buffer_is_refused, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -897,7 +893,7 @@ static void take_batches(rp_sampler *sampler, uint32_t n)
 }
 
 /* Batches ahead are as old as they are many: only a caller that waits for them gets more than it needs. */
-static void a_caller_that_waits_gets_more_batches_ahead(void **state)
+TEST(a_caller_that_waits_gets_more_batches_ahead, setup, teardown)
 {
     struct fixture *f = *state;
     enum { LEAST = 2 * SHARDS, ROUNDS = 2000 };
@@ -925,28 +921,7 @@ static void a_caller_that_waits_gets_more_batches_ahead(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(items_of_all_shards_are_sampled_by_priority, setup, teardown),
-        cmocka_unit_test_setup_teardown(weights_are_exact_while_masses_change, setup, teardown),
-        cmocka_unit_test_setup_teardown(updates_and_deletes_find_their_shard, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_ratio_holds_over_all_shards, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_queue_gives_each_item_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(min_size_counts_the_items_of_all_shards, setup, teardown),
-        cmocka_unit_test_setup_teardown(few_items_and_no_priorities, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_shard_dies_and_comes_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_shard_that_is_silent, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_stream_ends_after_its_last_row, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_sampler_that_is_stopped_loses_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_stream_waits_for_a_silent_shard, setup, teardown),
-        cmocka_unit_test_setup_teardown(distinct_and_flexible_batches, setup, teardown),
-        cmocka_unit_test_setup_teardown(samplers_end_at_any_time, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_caller_that_waits_gets_more_batches_ahead, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_a_sampler_leaves_charged, setup, teardown),
-        cmocka_unit_test_setup_teardown(sources_with_shares, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_batch_above_the_buffer_is_refused, setup, teardown),
-    };
     if (getenv("ONLY"))
         cmocka_set_test_filter(getenv("ONLY"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

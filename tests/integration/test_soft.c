@@ -1,15 +1,11 @@
 /* Soft capacity: the table grows past max_size, and the surplus is removed from time to time, all of it at once for
  * those who look and in slices for the loop. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define SOFT                                                                                                           \
@@ -26,9 +22,8 @@ static void fill(struct embed *embed, struct testpeer *peer, uint64_t first, uin
     }
 }
 
-static void the_surplus_stays_until_the_interval_is_over(void **state)
+TEST(the_surplus_stays_until_the_interval_is_over)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -53,9 +48,8 @@ static void the_surplus_stays_until_the_interval_is_over(void **state)
 }
 
 /* A writer faster than the interval: never more than a quarter above max_size. */
-static void growth_is_bounded(void **state)
+TEST(growth_is_bounded)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -70,9 +64,8 @@ static void growth_is_bounded(void **state)
     embed_stop(&embed);
 }
 
-static void a_reset_during_the_removal_leaves_new_items_alone(void **state)
+TEST(a_reset_during_the_removal_leaves_new_items_alone)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -88,14 +81,4 @@ static void a_reset_during_the_removal_leaves_new_items_alone(void **state)
     assert_int_equal(table->in.size, 50);
     assert_false(table->removing);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_surplus_stays_until_the_interval_is_over),
-        cmocka_unit_test(growth_is_bounded),
-        cmocka_unit_test(a_reset_during_the_removal_leaves_new_items_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

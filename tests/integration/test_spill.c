@@ -1,10 +1,5 @@
 /* A broker that holds many times its memory: a real process, with real files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,6 +15,7 @@
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -161,9 +157,8 @@ static bool is_instrumented(void)
     return how && how[0] && strcmp(how, "coverage") != 0;
 }
 
-static void eight_times_memory(void **state)
+TEST(eight_times_memory)
 {
-    (void)state;
     struct world world;
     begin(&world, "storage: {dir: %s, memory: 8MiB}\nmemory_limit: 64MiB\n");
     uint64_t before = resident(&world), most = 0;
@@ -197,9 +192,8 @@ static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
     return answer;
 }
 
-static void samplers_and_a_writer_at_once(void **state)
+TEST(samplers_and_a_writer_at_once)
 {
-    (void)state;
     struct world world;
     begin(&world, "storage: {dir: %s, memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
@@ -238,9 +232,8 @@ static void samplers_and_a_writer_at_once(void **state)
     end(&world);
 }
 
-static void killed_and_started_again(void **state)
+TEST(killed_and_started_again)
 {
-    (void)state;
     struct world world;
     begin(&world, "journal: {dir: %s, fsync: never}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 2048);
@@ -290,9 +283,8 @@ static int files_are_large(void *ctx)
     return visit_files(ctx, false) >= 10;
 }
 
-static void damaged_files(void **state)
+TEST(damaged_files)
 {
-    (void)state;
     struct world world;
     begin(&world, "storage: {dir: %s, memory: 1MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
@@ -321,15 +313,4 @@ static void damaged_files(void **state)
     assert_int_equal(testpeer_table_info(peer, "t")->size, world.keys - lost);
     testpeer_close(peer);
     end(&world);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eight_times_memory),
-        cmocka_unit_test(samplers_and_a_writer_at_once),
-        cmocka_unit_test(killed_and_started_again),
-        cmocka_unit_test(damaged_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

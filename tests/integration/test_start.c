@@ -1,9 +1,7 @@
 /* Brokers that must not start, and brokers that must go on: a path that is taken, too few descriptors. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 static const char tables[] = "  - {name: t, max_size: 10}\n";
 
@@ -40,9 +37,8 @@ static int serves_now(void *ctx)
     return serves(((struct broker_process *)ctx)->service);
 }
 
-static void test_a_path_that_is_taken_is_refused(void **state)
+TEST(a_path_that_is_taken_is_refused)
 {
-    (void)state;
     struct broker_process broker;
     char err[1024] = "";
     broker_process_start(&broker, tables, NULL);
@@ -52,9 +48,8 @@ static void test_a_path_that_is_taken_is_refused(void **state)
     broker_process_fini(&broker);
 }
 
-static void test_what_a_killed_broker_left_is_no_obstacle(void **state)
+TEST(what_a_killed_broker_left_is_no_obstacle)
 {
-    (void)state;
     struct broker_process broker;
     char path[128];
     struct stat file;
@@ -67,9 +62,8 @@ static void test_what_a_killed_broker_left_is_no_obstacle(void **state)
     broker_process_fini(&broker);
 }
 
-static void test_a_file_at_the_path_is_kept(void **state)
+TEST(a_file_at_the_path_is_kept)
 {
-    (void)state;
     struct broker_process broker;
     char path[128], err[1024] = "";
     broker_process_start(&broker, tables, NULL);
@@ -123,9 +117,8 @@ static pid_t start_at_end_of(const int *start, const char *config)
 }
 
 /* Of brokers that start at the same instant exactly one stays. */
-static void test_one_of_many_gets_the_path(void **state)
+TEST(one_of_many_gets_the_path)
 {
-    (void)state;
     struct broker_process broker;
     struct race race = {.ended = 0};
     char config[128];
@@ -168,9 +161,8 @@ static int needed(const char *text)
     return at ? atoi(at + strlen("at least ")) : 0;
 }
 
-static void test_too_few_descriptors_are_told(void **state)
+TEST(too_few_descriptors_are_told)
 {
-    (void)state;
     static const char *const arguments[] = {
         "--set service=tcp://127.0.0.1:0 --set ingest=tcp://127.0.0.1:0 --set events=tcp://127.0.0.1:0",
         "--set service=tcp://127.0.0.1:0 --set ingest=tcp://127.0.0.1:0 --set events=tcp://127.0.0.1:0 "
@@ -230,9 +222,8 @@ static void write_limited(const char *path, int files)
 }
 
 /* With as few descriptors as it starts with, and with a disk, which takes most. */
-static void test_more_connections_than_descriptors(void **state)
+TEST(more_connections_than_descriptors)
 {
-    (void)state;
     char err[1024] = "", more[300], folder[] = "/tmp/replay-test-XXXXXX", limited[64], line[64], program[512];
     assert_non_null(mkdtemp(folder));
     run_limited("", 24, err, sizeof err);
@@ -262,9 +253,8 @@ static void test_more_connections_than_descriptors(void **state)
 
 /* ---- signals ---- */
 
-static void test_no_signal_reaches_a_broker_that_goes(void **state)
+TEST(no_signal_reaches_a_broker_that_goes)
 {
-    (void)state;
     char program[512], err[1024] = "";
     snprintf(program, sizeof program, "%s/tests/replay-broker-signals", process_env("RP_BUILD_DIR"));
     const char *argv[] = {program,
@@ -279,18 +269,4 @@ static void test_no_signal_reaches_a_broker_that_goes(void **state)
                           NULL};
     assert_int_equal(process_run(argv, NULL, 0, err, sizeof err), 1);
     assert_non_null(strstr(err, "/nowhere/at/all"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_path_that_is_taken_is_refused),
-        cmocka_unit_test(test_what_a_killed_broker_left_is_no_obstacle),
-        cmocka_unit_test(test_a_file_at_the_path_is_kept),
-        cmocka_unit_test(test_one_of_many_gets_the_path),
-        cmocka_unit_test(test_too_few_descriptors_are_told),
-        cmocka_unit_test(test_more_connections_than_descriptors),
-        cmocka_unit_test(test_no_signal_reaches_a_broker_that_goes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * loop is measured by the CPU time of this thread, with a million items in the table. A machine whose memory is slow, or shared
  * with others, gets more: the time of as many cache misses as take 2 ms elsewhere. Under a sanitizer everything is run small, and
  * nothing is measured. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +10,7 @@
 #include <time.h>
 
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define MOST_NS (2 * NS_PER_MS)
@@ -382,26 +378,33 @@ static void attempt(void (*run)(const char *), const char *what)
     assert_int_equal(too_long, 0);
 }
 
-static void a_large_table_stays_within_the_bar(void **state)
+TEST(a_large_prioritized_table_stays_within_the_bar)
 {
-    attempt(large_table, *state);
+    attempt(large_table, "prioritized");
 }
 
-static void removal_en_masse_stays_within_the_bar(void **state)
+TEST(a_large_uniform_table_stays_within_the_bar)
 {
-    (void)state;
+    attempt(large_table, "uniform");
+}
+
+TEST(a_large_max_heap_table_stays_within_the_bar)
+{
+    attempt(large_table, "max_heap");
+}
+
+TEST(removal_en_masse_stays_within_the_bar)
+{
     attempt(removal_en_masse, NULL);
 }
 
-static void the_end_of_a_session_stays_within_the_bar(void **state)
+TEST(the_end_of_a_session_stays_within_the_bar)
 {
-    (void)state;
     attempt(session_release, NULL);
 }
 
-static void waking_parameter_waiters_stays_within_the_bar(void **state)
+TEST(waking_parameter_waiters_stays_within_the_bar)
 {
-    (void)state;
     attempt(parameter_waiters, NULL);
 }
 
@@ -417,13 +420,5 @@ int main(void)
         n_items = 20000;
         measured = false;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "prioritized"),
-        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "uniform"),
-        cmocka_unit_test_prestate(a_large_table_stays_within_the_bar, "max_heap"),
-        cmocka_unit_test(removal_en_masse_stays_within_the_bar),
-        cmocka_unit_test(the_end_of_a_session_stays_within_the_bar),
-        cmocka_unit_test(waking_parameter_waiters_stays_within_the_bar),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

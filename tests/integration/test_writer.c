@@ -1,11 +1,7 @@
 /* A writer and a real broker: rows come back as they were written, and items survive what happens to connections,
  * sessions and brokers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +14,7 @@
 #include "replay/replay.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 static const char tables[] = "  - name: replay\n"
                              "    max_size: 100000\n"
@@ -121,7 +118,7 @@ static uint64_t table_size(struct fixture *f, const char *name)
 /* ---- rows */
 
 /* Items of random slices are fetched by key and compared row by row. */
-static void rows_come_back_as_they_were_written(void **state)
+TEST(rows_come_back_as_they_were_written, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rng rng;
@@ -217,7 +214,7 @@ static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
 }
 
 /* Columns whose shape holds a 0 have no data, and their fields have their shape. */
-static void shapes_may_hold_a_zero(void **state)
+TEST(shapes_may_hold_a_zero, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (uint32_t i = 0; i < 4; i++) {
@@ -244,7 +241,7 @@ static void shapes_may_hold_a_zero(void **state)
     }
 }
 
-static void absent_values_stay_out_of_items(void **state)
+TEST(absent_values_stay_out_of_items, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 1, 4);
@@ -265,7 +262,7 @@ static void absent_values_stay_out_of_items(void **state)
 }
 
 /* Every chunk is a frame of its own, and several go in one item. */
-static void large_rows_travel_whole(void **state)
+TEST(large_rows_travel_whole, set_up, tear_down)
 {
     struct fixture *f = *state;
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {30000}};
@@ -297,7 +294,7 @@ static void large_rows_travel_whole(void **state)
 
 /* ---- refusals */
 
-static void mistakes_are_refused_at_the_call(void **state)
+TEST(mistakes_are_refused_at_the_call, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 2, 4);
@@ -326,7 +323,7 @@ static void mistakes_are_refused_at_the_call(void **state)
 
 /* ---- back-pressure */
 
-static void a_held_back_table_is_explained_and_holds_back_nobody_else(void **state)
+TEST(a_held_back_table_is_explained_and_holds_back_nobody_else, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 1, 1);
@@ -352,7 +349,7 @@ static void a_held_back_table_is_explained_and_holds_back_nobody_else(void **sta
 }
 
 /* An insert that waits at the broker is not confirmed by its end. */
-static void what_waits_at_shutdown_is_not_confirmed(void **state)
+TEST(what_waits_at_shutdown_is_not_confirmed, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 1, 1);
@@ -371,7 +368,7 @@ static void what_waits_at_shutdown_is_not_confirmed(void **state)
 
 /* ---- loss */
 
-static void a_restarted_broker_puts_items_in_doubt_and_is_used_again(void **state)
+TEST(a_restarted_broker_puts_items_in_doubt_and_is_used_again, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 1, 4);
@@ -437,7 +434,7 @@ static int write_in_another_process(const char *service)
 }
 
 /* The writer's process is stopped for longer than its session lasts, in the middle of its work. */
-static void a_stopped_process_takes_its_session_up_again(void **state)
+TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
 {
     struct fixture *f = *state;
     int go[2], done[2];
@@ -494,7 +491,7 @@ static void a_stopped_process_takes_its_session_up_again(void **state)
 }
 
 /* A broker that stands still for a while, longer than the client's patience: nothing is lost or doubled. */
-static void a_broker_that_stood_still_goes_on(void **state)
+TEST(a_broker_that_stood_still_goes_on, set_up, tear_down)
 {
     struct fixture *f = *state;
     open_writer(f, 1, 2);
@@ -516,7 +513,7 @@ static void a_broker_that_stood_still_goes_on(void **state)
     assert_int_equal(info.sessions, 1);
 }
 
-static void several_writers_share_a_client(void **state)
+TEST(several_writers_share_a_client, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_writer *writers[8];
@@ -537,24 +534,9 @@ static void several_writers_share_a_client(void **state)
     assert_int_equal(table_size(f, "replay"), 1000);
 }
 
-#define WITH_BROKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[0], "writer") == 0)
         return write_in_another_process(argv[1]);
-    const struct CMUnitTest tests[] = {
-        WITH_BROKER(shapes_may_hold_a_zero),
-        WITH_BROKER(rows_come_back_as_they_were_written),
-        WITH_BROKER(absent_values_stay_out_of_items),
-        WITH_BROKER(large_rows_travel_whole),
-        WITH_BROKER(mistakes_are_refused_at_the_call),
-        WITH_BROKER(a_held_back_table_is_explained_and_holds_back_nobody_else),
-        WITH_BROKER(what_waits_at_shutdown_is_not_confirmed),
-        WITH_BROKER(a_restarted_broker_puts_items_in_doubt_and_is_used_again),
-        WITH_BROKER(a_stopped_process_takes_its_session_up_again),
-        WITH_BROKER(a_broker_that_stood_still_goes_on),
-        WITH_BROKER(several_writers_share_a_client),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -37,8 +37,7 @@ struct embed_options {
 };
 int embed_setup(void **state);
 int embed_teardown(void **state);
-#define EMBED_TEST(test, tables, more)                                                                                 \
-    cmocka_unit_test_prestate_setup_teardown(test, embed_setup, embed_teardown, &((struct embed_options){tables, more}))
+#define EMBED_TEST(name, tables, more) TEST(name, embed_setup, embed_teardown, &(struct embed_options){tables, more})
 
 /* Runs the broker's loop until it has nothing to do without more input. */
 void embed_settle(struct embed *self);

@@ -72,6 +72,6 @@ void hostbed_connect_script(struct hostbed *f, const char *script);
 /* Process id of the node agent. */
 pid_t hostbed_node(const struct hostbed *f);
 
-#define HOSTBED_TEST(name) cmocka_unit_test_setup_teardown(name, hostbed_set_up, hostbed_tear_down)
+#define HOSTBED_TEST(name) TEST(name, hostbed_set_up, hostbed_tear_down)
 
 #endif

@@ -1,14 +1,9 @@
 #include "proto/base/clock.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/test.h"
 
-#include <cmocka.h>
-
-static void test_system_clock_never_goes_back(void **state)
+TEST(system_clock_never_goes_back)
 {
-    (void)state;
     struct clock clock = clock_system();
     int64_t last = clock_now(&clock), first = last;
     assert_true(first > 0);
@@ -20,9 +15,8 @@ static void test_system_clock_never_goes_back(void **state)
     }
 }
 
-static void test_manual_clock_moves_only_when_told(void **state)
+TEST(manual_clock_moves_only_when_told)
 {
-    (void)state;
     struct clock_manual manual = {.now_ns = 5 * NS_PER_S};
     struct clock clock = clock_manual(&manual);
     struct clock copy = clock;
@@ -31,13 +25,4 @@ static void test_manual_clock_moves_only_when_told(void **state)
     manual.now_ns += 3 * NS_PER_MS;
     assert_int_equal(clock_now(&clock), 5003 * NS_PER_MS);
     assert_int_equal(clock_now(&copy), 5003 * NS_PER_MS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_system_clock_never_goes_back),
-        cmocka_unit_test(test_manual_clock_moves_only_when_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,15 @@
 /* What replay-ctl makes of numbers and names. Its sources are not part of a library: they are compiled in here. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "agent/ctl/top_render.c"
 #include "agent/ctl/top_sessions.c"
 #include "proto/base/format.h"
+#include "tests/support/test.h"
 
-static void test_bytes(void **state)
+TEST(bytes)
 {
-    (void)state;
     format_buffer out;
     assert_string_equal(format_bytes(out, 0), "0 B");
     assert_string_equal(format_bytes(out, 999), "999 B");
@@ -25,9 +20,8 @@ static void test_bytes(void **state)
     assert_string_equal(format_bytes(out, UINT64_MAX), "16 EiB");
 }
 
-static void test_counts(void **state)
+TEST(counts)
 {
-    (void)state;
     format_buffer out;
     assert_string_equal(format_count(out, 0), "0");
     assert_string_equal(format_count(out, 999), "999");
@@ -49,9 +43,8 @@ static void test_counts(void **state)
     assert_string_equal(format_percent(out, 1, 0), "-");
 }
 
-static void test_times(void **state)
+TEST(times)
 {
-    (void)state;
     format_buffer out;
     assert_string_equal(format_time(out, 0), "0 ns");
     assert_string_equal(format_time(out, 1500), "1.5 us");
@@ -68,9 +61,8 @@ static void test_times(void **state)
     assert_string_equal(format_seconds(out, NAN), "-");
 }
 
-static void test_clean(void **state)
+TEST(clean)
 {
-    (void)state;
     char out[32];
     assert_string_equal(format_clean(out, sizeof out, "a\x1b[2Jb\n\x7f"), "a?[2Jb??");
     assert_string_equal(format_clean(out, sizeof out,
@@ -84,9 +76,8 @@ static void test_clean(void **state)
     assert_int_equal(format_cut("ab", 3), 2);
 }
 
-static void test_bars(void **state)
+TEST(bars)
 {
-    (void)state;
     char out[16];
     assert_string_equal(format_bar(out, sizeof out, 12, 0), "[..........]");
     assert_string_equal(format_bar(out, sizeof out, 12, 0.5), "[#####.....]");
@@ -98,9 +89,8 @@ static void test_bars(void **state)
     assert_string_equal(format_place(out, sizeof out, 12, -3), "[o.........]");
 }
 
-static void test_grid(void **state)
+TEST(grid)
 {
-    (void)state;
     static const char *const titles[] = {"name", ">size", "note"};
     struct grid grid;
     char *data = NULL;
@@ -182,9 +172,8 @@ static uint32_t check_screen(const char *text, uint32_t columns)
     return lines;
 }
 
-static void test_top_fits(void **state)
+TEST(top_fits)
 {
-    (void)state;
     static const uint32_t sizes[][2] = {{80, 24}, {80, 10}, {40, 5}, {10, 1}, {200, 60}};
     struct view v;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -206,9 +195,8 @@ static void test_top_fits(void **state)
 }
 
 /* A terminal with more rows than a frame has lines: the footer stays, and keys lead to every session. */
-static void test_top_in_a_high_terminal(void **state)
+TEST(top_in_a_high_terminal)
 {
-    (void)state;
     static struct top_session sessions[500];
     struct view v;
     view_init(&v, 20, 50);
@@ -231,9 +219,8 @@ static void test_top_in_a_high_terminal(void **state)
 }
 
 /* What has arrived is items, not messages; items that wait have used their credit. */
-static void test_top_session(void **state)
+TEST(top_session)
 {
-    (void)state;
     Replay__SessionInfo info = REPLAY__SESSION_INFO__INIT;
     Replay__SessionTable tables[2] = {REPLAY__SESSION_TABLE__INIT, REPLAY__SESSION_TABLE__INIT};
     Replay__SessionTable *list[2] = {&tables[0], &tables[1]};
@@ -253,9 +240,8 @@ static void test_top_session(void **state)
     assert_int_equal(session.credit, 7);
 }
 
-static void test_top_says(void **state)
+TEST(top_says)
 {
-    (void)state;
     struct view v;
     struct text text = {0};
     view_init(&v, 1, 0);
@@ -289,9 +275,8 @@ static void test_top_says(void **state)
 }
 
 /* Totals that leave out a shard say so beside them. */
-static void test_top_missing_shard(void **state)
+TEST(top_missing_shard)
 {
-    (void)state;
     struct view v;
     struct text text = {0};
     Replay__ShardInfo rows[] = {REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT};
@@ -316,22 +301,4 @@ static void test_top_missing_shard(void **state)
     top_render(&text, &frame, &small, &look);
     check_screen(text_get(&text), 40);
     text_fini(&text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_times),
-        cmocka_unit_test(test_clean),
-        cmocka_unit_test(test_bars),
-        cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_top_fits),
-        cmocka_unit_test(test_top_says),
-        cmocka_unit_test(test_top_missing_shard),
-        cmocka_unit_test(test_top_in_a_high_terminal),
-        cmocka_unit_test(test_top_session),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 #include "proto/base/dtype.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/test.h"
 
-#include <cmocka.h>
-
-static void test_every_type_is_found_by_its_name(void **state)
+TEST(every_type_is_found_by_its_name)
 {
-    (void)state;
 #define CHECK(name, code, text, bytes, integer)                                                                        \
     assert_int_equal(dtype_by_name(text), code);                                                                       \
     assert_string_equal(dtype_name(code), text);                                                                       \
@@ -18,9 +13,8 @@ static void test_every_type_is_found_by_its_name(void **state)
 #undef CHECK
 }
 
-static void test_other_types_do_not_exist(void **state)
+TEST(other_types_do_not_exist)
 {
-    (void)state;
     const int32_t codes[] = {0, -1, 16, 1000, INT32_MIN, INT32_MAX};
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
         assert_int_equal(dtype_size(codes[i]), 0);
@@ -35,18 +29,16 @@ static void test_other_types_do_not_exist(void **state)
     assert_int_equal(dtype_by_name(NULL), -1);
 }
 
-static void test_row_bytes(void **state)
+TEST(row_bytes)
 {
-    (void)state;
     assert_int_equal(dtype_row_bytes(RP_DTYPE_FLOAT64, 0, NULL), 8);
     assert_int_equal(dtype_row_bytes(RP_DTYPE_UINT8, 3, (uint32_t[]){84, 84, 4}), 84 * 84 * 4);
     assert_int_equal(dtype_row_bytes(RP_DTYPE_COMPLEX128, 2, (uint32_t[]){3, 5}), 240);
     assert_int_equal(dtype_row_bytes(RP_DTYPE_INT16, 8, (uint32_t[]){1, 1, 1, 1, 1, 1, 1, 7}), 14);
 }
 
-static void test_row_bytes_out_of_range(void **state)
+TEST(row_bytes_out_of_range)
 {
-    (void)state;
     const uint32_t ones[RP_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     assert_int_equal(dtype_row_bytes(RP_DTYPE_INT8, RP_MAX_RANK, ones), 1);
     assert_true(dtype_row_bytes(RP_DTYPE_INT8, RP_MAX_RANK + 1, ones) == DTYPE_NO_ROW);
@@ -60,15 +52,4 @@ static void test_row_bytes_out_of_range(void **state)
     for (uint32_t i = 0; i < RP_MAX_RANK; i++)
         all[i] = UINT32_MAX;
     assert_true(dtype_row_bytes(RP_DTYPE_COMPLEX128, RP_MAX_RANK, all) == DTYPE_NO_ROW);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type_is_found_by_its_name),
-        cmocka_unit_test(test_other_types_do_not_exist),
-        cmocka_unit_test(test_row_bytes),
-        cmocka_unit_test(test_row_bytes_out_of_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

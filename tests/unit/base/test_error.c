@@ -1,16 +1,12 @@
 #include "proto/base/error.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
-static void test_names_and_texts(void **state)
+TEST(names_and_texts)
 {
-    (void)state;
     assert_string_equal(rp_status_name(RP_OK), "OK");
     assert_string_equal(rp_status_name(RP_RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
     assert_string_equal(rp_status_text(RP_UNAVAILABLE), "no broker answers");
@@ -23,9 +19,8 @@ static void test_names_and_texts(void **state)
 }
 
 /* The codes travel on the wire: a change here breaks every client that is out there. */
-static void test_codes_are_fixed(void **state)
+TEST(codes_are_fixed)
 {
-    (void)state;
     static const char *const names[] = {
         "OK",
         "INVALID_ARGUMENT",
@@ -51,9 +46,8 @@ static void test_codes_are_fixed(void **state)
         assert_string_equal(rp_status_name(i), names[i]);
 }
 
-static void test_set_and_prefix(void **state)
+TEST(set_and_prefix)
 {
-    (void)state;
     rp_error err = {0};
     assert_int_equal(err_set(&err, RP_NOT_FOUND, "no table '%s'", "replay"), RP_NOT_FOUND);
     assert_int_equal(err.status, RP_NOT_FOUND);
@@ -67,9 +61,8 @@ static void test_set_and_prefix(void **state)
     err_prefix(NULL, "x");
 }
 
-static void test_long_texts_are_cut_between_characters(void **state)
+TEST(long_texts_are_cut_between_characters)
 {
-    (void)state;
     rp_error err;
     char text[2000];
     memset(text, 'x', sizeof text);
@@ -96,24 +89,11 @@ static rp_status try_it(rp_status status, int *passed)
     return RP_OK;
 }
 
-static void test_try(void **state)
+TEST(try)
 {
-    (void)state;
     int passed = 0;
     assert_int_equal(try_it(RP_IO, &passed), RP_IO);
     assert_int_equal(passed, 0);
     assert_int_equal(try_it(RP_OK, &passed), RP_OK);
     assert_int_equal(passed, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_and_texts),
-        cmocka_unit_test(test_codes_are_fixed),
-        cmocka_unit_test(test_set_and_prefix),
-        cmocka_unit_test(test_long_texts_are_cut_between_characters),
-        cmocka_unit_test(test_try),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

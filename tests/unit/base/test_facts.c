@@ -1,25 +1,19 @@
 /* The comparison that other tests rely on: prose may change, facts may not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
-static void test_facts(void **state)
+TEST(facts)
 {
-    (void)state;
     char out[256];
     facts_of("c.yaml:1:42: tables[0].sampler: 'liffo' is not one of them; max_size is 60s (or 5).\nSecond line, 7.",
              out, sizeof out);
     assert_string_equal(out, "c.yaml:1:42 tables[0].sampler 'liffo' max_size 60s 5 \n 7 ");
 }
 
-static void test_comparison(void **state)
+TEST(comparison)
 {
-    (void)state;
     facts_same("waits for 12 items of 'a'", "12 more items are needed in table 'a'");
     assert_true(facts_within("x: needs 12 more inserts: the table has 88 items", "12 inserts, has 88"));
     assert_false(facts_within("needs 12 more inserts: the table has 88 items", "88 items"
@@ -28,10 +22,4 @@ static void test_comparison(void **state)
     assert_false(facts_within("needs 12 more inserts", "13 more"));
     assert_true(facts_within("nothing waits", "nothing"));
     assert_false(facts_within("nothing waits", "something"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_facts), cmocka_unit_test(test_comparison)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

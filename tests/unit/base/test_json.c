@@ -1,16 +1,13 @@
 /* JSON text: what is written reads back with another parser. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <json-c/json.h>
 
 #include "proto/base/json.h"
 #include "replay.pb-c.h"
+#include "tests/support/test.h"
 
 static struct json_object *parse(struct json *json)
 {
@@ -32,9 +29,8 @@ static struct json_object *get(struct json_object *object, const char *name)
     return value;
 }
 
-static void test_strings(void **state)
+TEST(strings)
 {
-    (void)state;
     struct json json = {0};
     json_open(&json, '[');
     json_string(&json, "plain \"quoted\" back\\slash\n\t\x01\x7f");
@@ -53,9 +49,8 @@ static void test_strings(void **state)
     json_object_put(root);
 }
 
-static void test_numbers(void **state)
+TEST(numbers)
 {
-    (void)state;
     static const double doubles[] = {0, 0.1, 1e300, -2.5, 1.0 / 3, 5e-324, 123456789012345678.0};
     struct json json = {0};
     json_open(&json, '[');
@@ -81,9 +76,8 @@ static void test_numbers(void **state)
     free(text);
 }
 
-static void test_message(void **state)
+TEST(message)
 {
-    (void)state;
     Replay__InfoReply info = REPLAY__INFO_REPLY__INIT;
     Replay__ServerInfo server = REPLAY__SERVER_INFO__INIT;
     Replay__TableInfo table = REPLAY__TABLE_INFO__INIT, *tables[] = {&table};
@@ -118,9 +112,8 @@ static void test_message(void **state)
 }
 
 /* Of a oneof only the member that is set is written, also when its value is the default; enums by name. */
-static void test_oneof_and_enum(void **state)
+TEST(oneof_and_enum)
 {
-    (void)state;
     struct json json = {0};
     Replay__Reduce reduce = REPLAY__REDUCE__INIT;
     reduce.op = REPLAY__REDUCE__OP__JOIN;
@@ -145,15 +138,4 @@ static void test_oneof_and_enum(void **state)
     char *text = json_take(&json);
     assert_string_equal(text, "null");
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_message),
-        cmocka_unit_test(test_oneof_and_enum),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

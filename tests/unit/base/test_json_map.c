@@ -1,15 +1,12 @@
 /* Structs as JSON and back: one table for both directions. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <json-c/json.h>
 
 #include "proto/base/json_map.h"
+#include "tests/support/test.h"
 
 enum colour { RED, GREEN, BLUE };
 
@@ -68,9 +65,8 @@ static bool read_text(const char *text, struct whole *out)
     return ok;
 }
 
-static void test_text(void **state)
+TEST(text)
 {
-    (void)state;
     struct json json = {0};
     json_open(&json, '{');
     json_map_write(&json, whole_rows, &sample);
@@ -80,9 +76,8 @@ static void test_text(void **state)
     free(text);
 }
 
-static void test_tree(void **state)
+TEST(tree)
 {
-    (void)state;
     struct json_object *tree = json_map_object(whole_rows, &sample);
     assert_string_equal(json_object_to_json_string_ext(tree, JSON_C_TO_STRING_PLAIN),
                         "{\"name\":\"a\\\"b\",\"known\":0.10000000000000001,\"unknown\":null,"
@@ -92,9 +87,8 @@ static void test_tree(void **state)
     json_object_put(tree);
 }
 
-static void test_back(void **state)
+TEST(back)
 {
-    (void)state;
     struct whole out;
     memset(&out, 0xa5, sizeof out);
     assert_true(read_text(sample_text, &out));
@@ -112,9 +106,8 @@ static void test_back(void **state)
 }
 
 /* Nothing to read: every member has its absent value. */
-static void test_absent(void **state)
+TEST(absent)
 {
-    (void)state;
     static const char *const texts[] = {
         "null", "[]", "{}", "7",
         "{\"name\": 1, \"known\": \"x\", \"unknown\": [], \"big\": {}, \"small\": null, \"sign\": \"3\", \"flag\": [], "
@@ -133,9 +126,8 @@ static void test_absent(void **state)
 }
 
 /* Values out of range are cut to it, and the reader says so. */
-static void test_range(void **state)
+TEST(range)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint32_t count;
@@ -163,13 +155,4 @@ static void test_range(void **state)
     assert_false(read_text("{\"name\": \"longer than it\", \"many\": [{}, {}, {}, {}, {}]}", &out));
     assert_string_equal(out.name, "longer ");
     assert_int_equal(out.n_many, 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),   cmocka_unit_test(test_tree),  cmocka_unit_test(test_back),
-        cmocka_unit_test(test_absent), cmocka_unit_test(test_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

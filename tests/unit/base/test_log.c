@@ -4,10 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <regex.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 struct fixture {
     char folder[64];
@@ -66,7 +62,7 @@ static void assert_matches(const char *text, const char *pattern)
     regfree(&regex);
 }
 
-static void test_lines(void **state)
+TEST(lines, set_up, tear_down)
 {
     struct fixture *f = *state;
     assert_int_equal(log_open(f->path, NULL), RP_OK);
@@ -81,7 +77,7 @@ static void test_lines(void **state)
         "[0-9T:.-]{23}Z error B0103 no fields\n$");
 }
 
-static void test_one_line_stays_one_line(void **state)
+TEST(one_line_stays_one_line, set_up, tear_down)
 {
     struct fixture *f = *state;
     assert_int_equal(log_open(f->path, NULL), RP_OK);
@@ -102,9 +98,8 @@ static void test_one_line_stays_one_line(void **state)
     }
 }
 
-static void test_open_fails_with_a_reason(void **state)
+TEST(open_fails_with_a_reason, set_up, tear_down)
 {
-    (void)state;
     rp_error err = {0};
     assert_int_equal(log_open("/nonexistent/log", &err), RP_IO);
     assert_string_equal(err.text, "the log '/nonexistent/log' cannot be opened: No such file or directory");
@@ -112,7 +107,7 @@ static void test_open_fails_with_a_reason(void **state)
 
 /* The same descriptor fails with ENOSPC, then works: /dev/full stands in the log's place through a symbolic link. */
 /* Rotation: the file is renamed, then opened anew. A file that cannot be opened anew changes nothing. */
-static void test_reopen(void **state)
+TEST(reopen, set_up, tear_down)
 {
     struct fixture *f = *state;
     char old[128];
@@ -139,7 +134,7 @@ static void test_reopen(void **state)
     log_reopen(); /* standard error stays what it is */
 }
 
-static void test_full_disk(void **state)
+TEST(full_disk, set_up, tear_down)
 {
     struct fixture *f = *state;
     uint64_t before = log_lost();
@@ -171,7 +166,7 @@ static void test_full_disk(void **state)
 }
 
 /* A file-size limit cuts a line in the middle; the next one that can be written starts on a line of its own. */
-static void test_cut_line(void **state)
+TEST(cut_line, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rlimit old, small;
@@ -192,7 +187,7 @@ static void test_cut_line(void **state)
                    "^[^\n]*fits\n[^\n]*B0002 [^\n]*\n[^\n]* L0001 [^\n]*count=2 [^\n]*\n[^\n]*back\n$");
 }
 
-static void test_reader_that_sleeps_or_leaves(void **state)
+TEST(reader_that_sleeps_or_leaves, set_up, tear_down)
 {
     struct fixture *f = *state;
     uint64_t before = log_lost();
@@ -219,7 +214,7 @@ static void *writer(void *arg)
     return NULL;
 }
 
-static void test_threads_do_not_mix_lines(void **state)
+TEST(threads_do_not_mix_lines, set_up, tear_down)
 {
     struct fixture *f = *state;
     assert_int_equal(log_open(f->path, NULL), RP_OK);
@@ -242,9 +237,8 @@ static void test_threads_do_not_mix_lines(void **state)
     assert_int_equal(total, WRITERS * LINES);
 }
 
-static void test_quote(void **state)
+TEST(quote)
 {
-    (void)state;
     char buffer[64];
     assert_string_equal(log_quote(buffer, sizeof buffer, "a b"), "\"a b\"");
     assert_string_equal(log_quote(buffer, sizeof buffer, "q\"\\\n\t\x01\x7f"), "\"q\\\"\\\\\\n\\t\\x01\\x7f\"");
@@ -257,9 +251,8 @@ static void test_quote(void **state)
     assert_string_equal(log_quote(buffer, 3, "abc"), "\"\"");
 }
 
-static void test_allow(void **state)
+TEST(allow)
 {
-    (void)state;
     struct log_limit limit = {0};
     uint32_t held = 99;
     int64_t now = 5 * NS_PER_S;
@@ -276,30 +269,11 @@ static void test_allow(void **state)
     assert_false(log_allow(&limit, 2, now + NS_PER_S, NULL));
 }
 
-static void test_levels(void **state)
+TEST(levels)
 {
-    (void)state;
     assert_int_equal(log_level_by_name("warn"), LEVEL_WARN);
     assert_int_equal(log_level_by_name("OFF"), LEVEL_OFF);
     assert_int_equal(log_level_by_name("loud"), -1);
     assert_int_equal(log_level_by_name(NULL), -1);
     assert_string_equal(log_level_name(LEVEL_DEBUG), "debug");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_lines, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_one_line_stays_one_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_open_fails_with_a_reason, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_reopen, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_cut_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_reader_that_sleeps_or_leaves, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_threads_do_not_mix_lines, set_up, tear_down),
-        cmocka_unit_test(test_quote),
-        cmocka_unit_test(test_allow),
-        cmocka_unit_test(test_levels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

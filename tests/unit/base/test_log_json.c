@@ -1,20 +1,16 @@
 /* Log lines as JSON objects: types, escapes, lines that are too long, and fields of any bytes. */
 #include <json-c/json.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/log.h"
 #include "proto/base/log_json.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
+#include "tests/support/test.h"
 
 /* Parses a line strictly; fails unless it is one whole object on one line. */
 static json_object *parse(const char *line, size_t size)
@@ -52,9 +48,8 @@ static void assert_member(json_object *object, const char *name, json_type type,
     assert_string_equal(json_object_get_string(value), text);
 }
 
-static void test_members(void **state)
+TEST(members)
 {
-    (void)state;
     json_object *object =
         converted("name=actor-3 ordinal=7 silent_s=30.2 ratio=-1.5e-3 why=\"no \\\"room\\\": a=1\\n\" ok=true "
                   "client=1234567890123456 zeros=007 place=in the rack of=x text=\"inner\" empty= nan=nan");
@@ -79,9 +74,8 @@ static void test_members(void **state)
 }
 
 /* Whatever log_quote writes comes out as it was, as far as it is UTF-8. */
-static void test_quoted(void **state)
+TEST(quoted)
 {
-    (void)state;
     static const char *const texts[] = {"",        "a \\ b",        "\"",          "tab\there",
                                         "\x1b[2J", "größer → 日本", "a=1 b=\"2\"", "\\x41"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -94,9 +88,8 @@ static void test_quoted(void **state)
     }
 }
 
-static void test_any_bytes(void **state)
+TEST(any_bytes)
 {
-    (void)state;
     static const char pieces[] = " ==\"\"\\\\xx01ab_ab \xc3\xa4\xe6\x97\xff\x80.-e\n\t\x1b{}[],:";
     struct rng rng;
     rng_seed(&rng, 15);
@@ -113,9 +106,8 @@ static void test_any_bytes(void **state)
 }
 
 /* Through the log itself: a line of any length is one object, of at most one page. */
-static void test_log(void **state)
+TEST(log)
 {
-    (void)state;
     char path[] = "/tmp/rp_log_json_XXXXXX", large[6000], text[8192];
     int fd = mkstemp(path);
     assert_true(fd >= 0 && !log_is_json());
@@ -136,15 +128,4 @@ static void test_log(void **state)
     log_set_json(false);
     close(fd);
     unlink(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members),
-        cmocka_unit_test(test_quoted),
-        cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_log),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

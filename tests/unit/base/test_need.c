@@ -1,19 +1,15 @@
 #include "proto/base/need.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
-static void test_gives_what_was_asked_for(void **state)
+TEST(gives_what_was_asked_for)
 {
-    (void)state;
     static const char zeros[100];
     char *memory = need_alloc(sizeof zeros);
     assert_memory_equal(memory, zeros, sizeof zeros);
@@ -43,17 +39,9 @@ static int ended_with(size_t n, size_t size)
     return WEXITSTATUS(status);
 }
 
-static void test_ends_the_process_if_there_is_none(void **state)
+TEST(ends_the_process_if_there_is_none)
 {
-    (void)state;
     assert_int_equal(ended_with(8, 8), 0);
     assert_int_equal(ended_with(SIZE_MAX / 4, 8), 1);
     assert_int_equal(ended_with(SIZE_MAX / 16, 8), 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_what_was_asked_for),
-                                       cmocka_unit_test(test_ends_the_process_if_there_is_none)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

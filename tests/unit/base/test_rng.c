@@ -1,16 +1,12 @@
 #include "proto/base/rng.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 /* First outputs of the published reference for the state {1, 2, 3, 4}. */
-static void test_matches_the_reference(void **state)
+TEST(matches_the_reference)
 {
-    (void)state;
     static const uint64_t expected[] = {UINT64_C(41943041), UINT64_C(58720359), UINT64_C(3588806011781223),
                                         UINT64_C(3591011842654386)};
     struct rng rng = {{1, 2, 3, 4}};
@@ -22,9 +18,8 @@ static void test_matches_the_reference(void **state)
     assert_true(rng.s[1] == UINT64_C(0x6e789e6aa1b965f4));
 }
 
-static void test_same_seed_same_numbers(void **state)
+TEST(same_seed_same_numbers)
 {
-    (void)state;
     struct rng a, b, c;
     rng_seed(&a, 7);
     rng_seed(&b, 7);
@@ -38,9 +33,8 @@ static void test_same_seed_same_numbers(void **state)
     assert_int_equal(equal, 0);
 }
 
-static void test_below_is_uniform(void **state)
+TEST(below_is_uniform)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 1);
     for (int i = 0; i < 100; i++)
@@ -63,9 +57,8 @@ static void test_below_is_uniform(void **state)
     assert_true(chi < 27.9);
 }
 
-static void test_unit_is_in_range(void **state)
+TEST(unit_is_in_range)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 3);
     double sum = 0;
@@ -80,9 +73,8 @@ static void test_unit_is_in_range(void **state)
     assert_true(rng_unit(&all) < 1);
 }
 
-static void test_system_bytes_differ(void **state)
+TEST(system_bytes_differ)
 {
-    (void)state;
     unsigned char a[600] = {0}, b[600] = {0}, zero[600] = {0};
     rng_system(a, sizeof a);
     rng_system(b, sizeof b);
@@ -91,9 +83,8 @@ static void test_system_bytes_differ(void **state)
     rng_system(zero, 0);
 }
 
-static void normals_have_their_moments(void **state)
+TEST(normals_have_their_moments)
 {
-    (void)state;
     enum { PAIRS = 100000 };
     struct rng rng;
     double sum = 0, square = 0, fourth = 0, product = 0;
@@ -112,14 +103,4 @@ static void normals_have_their_moments(void **state)
     assert_true(square / (2 * PAIRS) > 0.98 && square / (2 * PAIRS) < 1.02);
     assert_true(fourth / (2 * PAIRS) > 2.9 && fourth / (2 * PAIRS) < 3.1);
     assert_true(product / PAIRS > -0.02 && product / PAIRS < 0.02);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matches_the_reference), cmocka_unit_test(test_same_seed_same_numbers),
-        cmocka_unit_test(test_below_is_uniform),      cmocka_unit_test(test_unit_is_in_range),
-        cmocka_unit_test(test_system_bytes_differ),   cmocka_unit_test(normals_have_their_moments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

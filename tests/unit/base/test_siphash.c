@@ -1,16 +1,12 @@
 /* SipHash against the values of its reference implementation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "proto/base/siphash.h"
 
+#include "tests/support/test.h"
+
 /* Key 00 01 .. 0f, messages 00 01 .. of 0, 1, 7, 8 and 15 bytes. */
-static void test_reference(void **state)
+TEST(reference)
 {
-    (void)state;
     static const struct {
         size_t size;
         uint64_t hash;
@@ -24,10 +20,4 @@ static void test_reference(void **state)
         key[i] = text[i] = i;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         assert_int_equal(siphash(key, text, rows[i].size), rows[i].hash);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

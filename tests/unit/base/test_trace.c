@@ -2,20 +2,16 @@
 #include "proto/base/trace.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 #define THREADS 4u
 #define ADDS 20000u
 
-static void nothing_is_kept_while_off(void **state)
+TEST(nothing_is_kept_while_off)
 {
-    (void)state;
     struct trace trace;
     struct trace_list list;
     trace_init(&trace);
@@ -29,9 +25,8 @@ static void nothing_is_kept_while_off(void **state)
     trace_fini(&trace);
 }
 
-static void a_full_record_keeps_the_first(void **state)
+TEST(a_full_record_keeps_the_first)
 {
-    (void)state;
     struct trace trace;
     struct trace_list list;
     trace_init(&trace);
@@ -54,9 +49,8 @@ static void a_full_record_keeps_the_first(void **state)
     trace_fini(&trace);
 }
 
-static void texts_are_bounded(void **state)
+TEST(texts_are_bounded)
 {
-    (void)state;
     struct trace trace;
     struct trace_list list;
     char name[200];
@@ -84,9 +78,8 @@ static void *add_many(void *arg)
 }
 
 /* Under the sanitizers: no memory is used after a stop. */
-static void threads_add_while_it_starts_and_stops(void **state)
+TEST(threads_add_while_it_starts_and_stops)
 {
-    (void)state;
     struct trace trace;
     struct trace_list list;
     pthread_t threads[THREADS];
@@ -109,15 +102,4 @@ static void threads_add_while_it_starts_and_stops(void **state)
     assert_true(seen <= (uint64_t)THREADS * ADDS);
     trace_list_fini(&list);
     trace_fini(&trace);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_kept_while_off),
-        cmocka_unit_test(a_full_record_keeps_the_first),
-        cmocka_unit_test(texts_are_bounded),
-        cmocka_unit_test(threads_add_while_it_starts_and_stops),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

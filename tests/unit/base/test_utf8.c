@@ -1,11 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/utf8.h"
+#include "tests/support/test.h"
 
 static void check(const char *in, const char *cleaned)
 {
@@ -18,9 +14,8 @@ static void check(const char *in, const char *cleaned)
     assert_true(utf8_valid(buffer, size));
 }
 
-static void accepts_text_and_replaces_the_rest(void **state)
+TEST(accepts_text_and_replaces_the_rest)
 {
-    (void)state;
     check("", "");
     check("plain", "plain");
     check("gr\xc3\xb6\xc3\x9f", "gr\xc3\xb6\xc3\x9f");
@@ -32,10 +27,4 @@ static void accepts_text_and_replaces_the_rest(void **state)
     check("\xed\xa0\x80", "???");      /* surrogate */
     check("\xf4\x90\x80\x80", "????"); /* past the last code point */
     check("\xe2\x82", "??");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(accepts_text_and_replaces_the_rest)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 /* Lines broken between words: nothing is lost, nothing is too wide, and tables stay tables. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/format.h"
 #include "proto/base/rng.h"
 #include "proto/base/terminal.h"
+#include "tests/support/test.h"
 
 static char *wrap(const char *text, uint32_t columns)
 {
@@ -28,9 +24,8 @@ static void check(const char *text, uint32_t columns, const char *expected)
     free(got);
 }
 
-static void test_examples(void **state)
+TEST(examples)
 {
-    (void)state;
     check("", 40, "");
     check("short\n\nlines\n", 40, "short\n\nlines\n");
     check("no end", 40, "no end\n");
@@ -43,9 +38,8 @@ static void test_examples(void **state)
           "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4 12345 12345\n");
 }
 
-static void test_frame(void **state)
+TEST(frame)
 {
-    (void)state;
     struct text out = {0};
     terminal_add_frame(&out, "one\n\nlast");
     assert_string_equal(text_get(&out), "one\x1b[K\n\x1b[K\nlast\x1b[K\n\x1b[J");
@@ -53,9 +47,8 @@ static void test_frame(void **state)
 }
 
 /* The words come out as they went in, and a line is wider than asked for only if it is one word. */
-static void test_any(void **state)
+TEST(any)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 3);
     for (int round = 0; round < 2000; round++) {
@@ -77,11 +70,4 @@ static void test_any(void **state)
         free(got);
         free(copy);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_frame), cmocka_unit_test(test_examples),
-                                       cmocka_unit_test(test_any)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,24 +1,20 @@
 /* The embedded broker: a thread beside its clients, over each of the transports. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include <cmocka.h>
-
 #include "replay/replay.h"
 #include "replay/server.h"
+#include "tests/support/test.h"
 
-/* state: the endpoints' common part, with a place for a name. */
-static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
+/* endpoints: their common part, with a place for a name. */
+static void a_writer_and_a_sampler_meet(const char *endpoints)
 {
     char service[80], ingest[80], events[80], yaml[400];
-    snprintf(service, sizeof service, (const char *)*state, "service");
-    snprintf(ingest, sizeof ingest, (const char *)*state, "ingest");
-    snprintf(events, sizeof events, (const char *)*state, "events");
+    snprintf(service, sizeof service, endpoints, "service");
+    snprintf(ingest, sizeof ingest, endpoints, "ingest");
+    snprintf(events, sizeof events, endpoints, "events");
     snprintf(
         yaml, sizeof yaml,
         "service: %s\ningest: %s\nevents: %s\nlog: {level: off}\ntables: [{name: replay, sampler: {kind: fifo}}]\n",
@@ -55,9 +51,25 @@ static void a_writer_and_a_sampler_meet_inside_one_process(void **state)
     zmq_ctx_term(context); /* returns: the broker has closed its sockets */
 }
 
-static void a_broker_that_cannot_start_says_why(void **state)
+TEST(over_inproc)
 {
-    (void)state;
+    a_writer_and_a_sampler_meet("inproc://%s");
+}
+
+TEST(over_ipc)
+{
+    char ipc[64];
+    snprintf(ipc, sizeof ipc, "ipc:///tmp/replay-test-%d-%%s", (int)getpid());
+    a_writer_and_a_sampler_meet(ipc);
+}
+
+TEST(over_tcp_at_any_port)
+{
+    a_writer_and_a_sampler_meet("tcp://127.0.0.1:0");
+}
+
+TEST(a_broker_that_cannot_start_says_why)
+{
     rp_error err = {0};
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: replay}]\n", NULL, &err));
     assert_int_not_equal(err.status, RP_OK);
@@ -67,13 +79,5 @@ static void a_broker_that_cannot_start_says_why(void **state)
 int main(void)
 {
     rp_log_set(NULL, NULL, RP_LOG_OFF);
-    char ipc[64];
-    snprintf(ipc, sizeof ipc, "ipc:///tmp/replay-test-%d-%%s", (int)getpid());
-    const struct CMUnitTest tests[] = {
-        {"inproc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "inproc://%s"},
-        {"ipc", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, ipc},
-        {"tcp, any port", a_writer_and_a_sampler_meet_inside_one_process, NULL, NULL, "tcp://127.0.0.1:0"},
-        cmocka_unit_test(a_broker_that_cannot_start_says_why),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Checkpoints: what is written in slices, while everything changes, is the state at one instant. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,6 +14,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/embed.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -450,10 +446,9 @@ static void make_one(void)
 
 /* ---- tests ---- */
 
-static void slices_add_up_to_one_instant(void **state)
+TEST(slices_add_up_to_one_instant)
 {
-    (void)state;
-    rng_seed(&rng, naive_seed("slices_add_up_to_one_instant"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t round = 0; round < 4; round++) {
         twin_folder_init(&folder);
         start(round % 2, NULL);
@@ -483,9 +478,8 @@ static void slices_add_up_to_one_instant(void **state)
 }
 
 /* A slot that is taken, freed and taken again before its turn is what it was. */
-static void a_slot_that_is_reused_is_what_it_was(void **state)
+TEST(a_slot_that_is_reused_is_what_it_was, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 1);
     start(false, NULL);
     for (uint32_t i = 0; i < 200; i++)
@@ -505,9 +499,8 @@ static void a_slot_that_is_reused_is_what_it_was(void **state)
     stop();
 }
 
-static void what_a_reset_took_away_is_still_written(void **state)
+TEST(what_a_reset_took_away_is_still_written, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 2);
     start(true, NULL);
     for (uint32_t i = 0; i < 250; i++)
@@ -528,9 +521,8 @@ static void what_a_reset_took_away_is_still_written(void **state)
     stop();
 }
 
-static void a_change_is_small(void **state)
+TEST(a_change_is_small, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 3);
     start(false, NULL);
     for (uint32_t t = 0; t < TABLES; t++)
@@ -549,9 +541,8 @@ static void a_change_is_small(void **state)
     stop();
 }
 
-static void old_ones_go_and_foreign_files_stay(void **state)
+TEST(old_ones_go_and_foreign_files_stay, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 4);
     start(true, "checkpoint: {keep: 2, every: 0s, on_exit: false}\n");
     static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
@@ -640,9 +631,8 @@ static void move_and_check(bool journal)
     check_files(&model);
 }
 
-static void what_lives_in_dead_segments_is_moved(void **state)
+TEST(what_lives_in_dead_segments_is_moved)
 {
-    (void)state;
     for (int journal = 0; journal < 2; journal++) {
         rng_seed(&rng, 5);
         twin_folder_init(&folder);
@@ -653,9 +643,8 @@ static void what_lives_in_dead_segments_is_moved(void **state)
         twin_folder_fini(&folder);
     }
 }
-static void after_a_failure_the_next_is_whole(void **state)
+TEST(after_a_failure_the_next_is_whole, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 6);
     start(false, NULL);
     for (uint32_t i = 0; i < 2000; i++)
@@ -724,9 +713,8 @@ static void let_go(void)
 }
 
 /* The journal since the last whole one names a segment that was dead when the failed one began. */
-static void a_failed_one_lets_no_segment_go(void **state)
+TEST(a_failed_one_lets_no_segment_go, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 9);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
@@ -747,9 +735,8 @@ static void a_failed_one_lets_no_segment_go(void **state)
 }
 
 /* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
-static void what_the_start_removes_stays_for_the_next(void **state)
+TEST(what_the_start_removes_stays_for_the_next, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 11);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     uint64_t segment = hold_segment();
@@ -770,9 +757,8 @@ static void what_the_start_removes_stays_for_the_next(void **state)
 }
 
 /* A base would keep the files that are to go. */
-static void one_for_space_is_whole(void **state)
+TEST(one_for_space_is_whole, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 10);
     start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
     for (uint32_t i = 0; i < 200; i++)
@@ -808,9 +794,8 @@ static void picks_of(uint64_t *out, uint32_t n)
 }
 
 /* How long the journal is counts from the last one that is whole, whatever failed or was killed since. */
-static void the_journal_is_counted_from_the_last_one(void **state)
+TEST(the_journal_is_counted_from_the_last_one, set_up, tear_down)
 {
-    (void)state;
     const char *extra = "checkpoint: {every: 0s, on_exit: false}\n";
     rng_seed(&rng, 8);
     start(true, extra);
@@ -833,12 +818,11 @@ static void the_journal_is_counted_from_the_last_one(void **state)
     stop();
 }
 
-static void picks_go_on_after_a_restart(void **state)
+TEST(picks_go_on_after_a_restart)
 {
-    (void)state;
     enum { N = 200 };
     static uint64_t before[TABLES * N * 2], after[TABLES * N * 2];
-    rng_seed(&rng, naive_seed("picks_go_on_after_a_restart"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t round = 0; round < 2; round++) {
         twin_folder_init(&folder);
         start(round == 1, NULL);
@@ -864,9 +848,8 @@ static void picks_go_on_after_a_restart(void **state)
     }
 }
 
-static void one_that_waits_for_the_disk_sleeps(void **state)
+TEST(one_that_waits_for_the_disk_sleeps, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 7);
     start(false, NULL);
     for (uint32_t i = 0; i < 300; i++)
@@ -886,9 +869,8 @@ static void one_that_waits_for_the_disk_sleeps(void **state)
 }
 
 /* Sessions, replies and samples are those of the instant; a large value is not copied by the core thread. */
-static void the_rest_is_of_the_instant_too(void **state)
+TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
 {
-    (void)state;
     rng_seed(&rng, 8);
     start(false, NULL);
     struct testpeer *writer[3], *reader = testpeer_new(&embed);
@@ -951,26 +933,4 @@ static void the_rest_is_of_the_instant_too(void **state)
     folder_close(&in);
     free(value);
     stop();
-}
-
-int main(void)
-{
-#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_add_up_to_one_instant),
-        IN_A_FOLDER(a_slot_that_is_reused_is_what_it_was),
-        IN_A_FOLDER(what_a_reset_took_away_is_still_written),
-        IN_A_FOLDER(a_change_is_small),
-        IN_A_FOLDER(old_ones_go_and_foreign_files_stay),
-        cmocka_unit_test(what_lives_in_dead_segments_is_moved),
-        IN_A_FOLDER(after_a_failure_the_next_is_whole),
-        IN_A_FOLDER(the_journal_is_counted_from_the_last_one),
-        IN_A_FOLDER(a_failed_one_lets_no_segment_go),
-        IN_A_FOLDER(what_the_start_removes_stays_for_the_next),
-        IN_A_FOLDER(one_for_space_is_whole),
-        cmocka_unit_test(picks_go_on_after_a_restart),
-        IN_A_FOLDER(one_that_waits_for_the_disk_sleeps),
-        IN_A_FOLDER(the_rest_is_of_the_instant_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

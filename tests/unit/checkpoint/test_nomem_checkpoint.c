@@ -1,18 +1,14 @@
 /* A checkpoint that cannot begin for lack of memory is tried again after a pause, not in every turn. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include <ftw.h>
 
 #include "broker/checkpoint/checkpoint_run.h"
 #include "tests/support/embed.h"
 #include "tests/support/nomem.h"
+#include "tests/support/test.h"
 
 void __real_broker_turn(struct broker *self, int wait_ms);
 void __wrap_broker_turn(struct broker *self, int wait_ms);
@@ -50,9 +46,8 @@ static bool run(struct broker *broker, bool memory)
     return began;
 }
 
-static void test_pause(void **state)
+TEST(pause)
 {
-    (void)state;
     char folder[] = "/tmp/test-nomem-checkpoint-XXXXXX", keys[200];
     struct embed embed;
     assert_non_null(mkdtemp(folder));
@@ -72,10 +67,4 @@ static void test_pause(void **state)
     assert_true(checkpoint_is_running(broker->checkpoints));
     embed_stop(&embed);
     assert_int_equal(nftw(folder, forget, 8, FTW_DEPTH | FTW_PHYS), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pause)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

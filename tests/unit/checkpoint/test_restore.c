@@ -1,10 +1,5 @@
 /* From files to a broker: the same state, and what differs from the configuration. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +13,7 @@
 #include "broker/journal/stream.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/world.h"
 
 /* Selectors without chance give the same items in the same order; extensions know the items. */
@@ -30,11 +26,10 @@ static void check_selectors(struct world *old, struct world *new)
     twin_drain(&old->embed, &new->embed, "any", true);
 }
 
-static void a_broker_goes_on_from_its_files_again_and_again(void **state)
+TEST(a_broker_goes_on_from_its_files_again_and_again)
 {
-    (void)state;
     struct world worlds[2], *now = &worlds[0], *next = &worlds[1];
-    world_start(now, naive_seed("a_broker_goes_on_from_its_files_again_and_again"), NULL);
+    world_start(now, naive_seed(__func__), NULL);
     for (uint32_t round = 0; round < 6; round++) {
         world_run(now, 150);
         world_twin(now, next, NULL);
@@ -53,9 +48,8 @@ static void a_broker_goes_on_from_its_files_again_and_again(void **state)
 }
 
 /* Ties in a heap go by the last touch, also over a restart. */
-static void equal_priorities_keep_their_order(void **state)
+TEST(equal_priorities_keep_their_order)
 {
-    (void)state;
     struct world old, new;
     world_start(&old, 3, NULL);
     struct testpeer *peer = old.peers[0];
@@ -104,9 +98,8 @@ static void end(struct pair_of *self)
 }
 
 /* The oldest go, as the remover says, and the journal knows: the next start has the same. */
-static void a_smaller_table_keeps_what_fits(void **state)
+TEST(a_smaller_table_keeps_what_fits)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512];
     begin(&pair, 60);
@@ -134,9 +127,8 @@ static void a_smaller_table_keeps_what_fits(void **state)
 }
 
 /* A checkpoint of a table that was once larger names slots beyond its size. */
-static void a_smaller_table_can_be_checkpointed_and_loaded(void **state)
+TEST(a_smaller_table_can_be_checkpointed_and_loaded)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512];
     begin(&pair, 60);
@@ -152,9 +144,8 @@ static void a_smaller_table_can_be_checkpointed_and_loaded(void **state)
     end(&pair);
 }
 
-static void times_sampled_above_a_new_limit_remove_the_item(void **state)
+TEST(times_sampled_above_a_new_limit_remove_the_item)
 {
-    (void)state;
     struct twin_folder folder;
     struct embed embed;
     twin_folder_init(&folder);
@@ -205,9 +196,8 @@ static void metadata_becomes(struct twin_folder *folder, const char *configured,
     twin_kill(&embed);
 }
 
-static void metadata_is_kept_unless_the_configuration_has_other(void **state)
+TEST(metadata_is_kept_unless_the_configuration_has_other)
 {
-    (void)state;
     struct twin_folder folder;
     twin_folder_init(&folder);
     metadata_becomes(&folder, ", metadata: 'unit: meters'", "unit: meters", 0);
@@ -218,9 +208,8 @@ static void metadata_is_kept_unless_the_configuration_has_other(void **state)
     twin_folder_fini(&folder);
 }
 
-static void tables_come_and_go(void **state)
+TEST(tables_come_and_go)
 {
-    (void)state;
     struct pair_of pair;
     begin(&pair, 20);
     again(&pair, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
@@ -259,9 +248,8 @@ static struct broker *refused(const struct twin_folder *folder, const char *tabl
 }
 
 /* The sentence names the field and both types; the files stay as they are. */
-static void another_signature_is_refused(void **state)
+TEST(another_signature_is_refused)
 {
-    (void)state;
     struct pair_of pair;
     twin_folder_init(&pair.folder);
     char tables[512];
@@ -299,9 +287,8 @@ static void another_signature_is_refused(void **state)
     end(&pair);
 }
 
-static void a_limiter_of_another_kind_starts_balanced(void **state)
+TEST(a_limiter_of_another_kind_starts_balanced)
 {
-    (void)state;
     struct pair_of pair;
     begin(&pair, 60);
     again(&pair,
@@ -329,9 +316,8 @@ static void check_ratio(struct pair_of *pair, const char *tables, double spi)
 }
 
 /* A ratio that was changed while the broker ran holds until the configuration says something else. */
-static void a_change_of_a_limiter_survives_until_the_configuration_changes(void **state)
+TEST(a_change_of_a_limiter_survives_until_the_configuration_changes)
 {
-    (void)state;
     struct pair_of pair;
     begin(&pair, 60);
     check_ratio(&pair, RATIO(32), 32);
@@ -357,9 +343,8 @@ static void a_change_of_a_limiter_survives_until_the_configuration_changes(void 
     end(&pair);
 }
 
-static void starting_from_nothing_or_from_a_number(void **state)
+TEST(starting_from_nothing_or_from_a_number)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512];
     rp_error err = {0};
@@ -381,9 +366,8 @@ static void starting_from_nothing_or_from_a_number(void **state)
 }
 
 /* A torn end is no damage: the broker starts with all that is whole. */
-static void a_torn_end_is_cut_off(void **state)
+TEST(a_torn_end_is_cut_off)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512], path[128];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
@@ -402,11 +386,10 @@ static void a_torn_end_is_cut_off(void **state)
 }
 
 /* From a checkpoint alone, selectors go on with the very same picks. */
-static void picks_go_on_from_an_exact_checkpoint(void **state)
+TEST(picks_go_on_from_an_exact_checkpoint)
 {
-    (void)state;
     struct world old, new;
-    world_start(&old, naive_seed("picks_go_on_from_an_exact_checkpoint"), NULL);
+    world_start(&old, naive_seed(__func__), NULL);
     world_run(&old, 300);
     twin_checkpoint(&old.embed);
     world_twin(&old, &new, NULL);
@@ -437,9 +420,8 @@ static void picks_go_on_from_an_exact_checkpoint(void **state)
 }
 
 /* Keys stay those of their sessions over a restart, where ordinals have come round, too. */
-static void keys_go_on_after_a_restart(void **state)
+TEST(keys_go_on_after_a_restart)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
@@ -477,9 +459,8 @@ static void keys_go_on_after_a_restart(void **state)
 }
 
 /* Files from when ordinals had 24 bits and counters 40 do not tell a session's first key. */
-static void sessions_of_older_files_keep_their_keys(void **state)
+TEST(sessions_of_older_files_keep_their_keys)
 {
-    (void)state;
     struct pair_of pair;
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
@@ -513,11 +494,10 @@ static void sessions_of_older_files_keep_their_keys(void **state)
     end(&pair);
 }
 
-static void pairs_are_sorted_and_equal_ones_stay_in_order(void **state)
+TEST(pairs_are_sorted_and_equal_ones_stay_in_order)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("pairs_are_sorted_and_equal_ones_stay_in_order"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t round = 0; round < 200; round++) {
         uint64_t n = rng_next(&rng) % 300, bits = rng_next(&rng) % 64;
         struct pair *pairs = calloc(n + 1, sizeof *pairs);
@@ -529,27 +509,4 @@ static void pairs_are_sorted_and_equal_ones_stay_in_order(void **state)
                         (pairs[i - 1].key == pairs[i].key && pairs[i - 1].value < pairs[i].value));
         free(pairs);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_broker_goes_on_from_its_files_again_and_again),
-        cmocka_unit_test(equal_priorities_keep_their_order),
-        cmocka_unit_test(a_smaller_table_keeps_what_fits),
-        cmocka_unit_test(a_smaller_table_can_be_checkpointed_and_loaded),
-        cmocka_unit_test(times_sampled_above_a_new_limit_remove_the_item),
-        cmocka_unit_test(metadata_is_kept_unless_the_configuration_has_other),
-        cmocka_unit_test(tables_come_and_go),
-        cmocka_unit_test(another_signature_is_refused),
-        cmocka_unit_test(a_limiter_of_another_kind_starts_balanced),
-        cmocka_unit_test(a_change_of_a_limiter_survives_until_the_configuration_changes),
-        cmocka_unit_test(starting_from_nothing_or_from_a_number),
-        cmocka_unit_test(a_torn_end_is_cut_off),
-        cmocka_unit_test(picks_go_on_from_an_exact_checkpoint),
-        cmocka_unit_test(keys_go_on_after_a_restart),
-        cmocka_unit_test(sessions_of_older_files_keep_their_keys),
-        cmocka_unit_test(pairs_are_sorted_and_equal_ones_stay_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

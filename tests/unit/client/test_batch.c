@@ -1,15 +1,10 @@
 /* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage; posted
  * memory; weights. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "agent/client/batch/batch_decoder.h"
 #include "proto/base/dtype.h"
@@ -17,6 +12,7 @@
 #include "proto/wire/codec.h"
 #include "proto/wire/pb.h"
 #include "replay.pb-c.h"
+#include "tests/support/test.h"
 
 #define MAX_COLUMNS 6u
 #define MAX_FIELDS 8u
@@ -580,29 +576,25 @@ static uint64_t check_random_replies(void (*make)(struct model *m, uint64_t seed
     return stayed;
 }
 
-static void test_random_replies(void **state)
+TEST(random_replies)
 {
-    (void)state;
     assert_int_equal(check_random_replies(model_init, 80, false), 0);
 }
 
-static void test_regular_replies(void **state)
+TEST(regular_replies)
 {
-    (void)state;
     assert_int_equal(check_random_replies(regular_model, 80, false), 0);
 }
 
-static void test_items_left_in_the_reply(void **state)
+TEST(items_left_in_the_reply)
 {
-    (void)state;
     check_random_replies(model_init, 40, true);
     assert_in_range(check_random_replies(regular_model, 80, true), 1, 79); /* rows with a stride are gathered */
 }
 
 /* Whatever is changed in a reply, the decoder returns. */
-static void test_damage(void **state)
+TEST(damage)
 {
-    (void)state;
     uint64_t seed = seed_of_run();
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
@@ -675,9 +667,8 @@ static void plain_model(struct model *m, uint32_t n_items)
         m->items[i] = (struct item_spec){.first_step = i % m->n_steps, .length = 1};
 }
 
-static void test_posted_memory(void **state)
+TEST(posted_memory)
 {
-    (void)state;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
@@ -727,9 +718,8 @@ static void test_posted_memory(void **state)
 }
 
 /* A batch outlives decoder and pool owner. */
-static void test_batch_outlives(void **state)
+TEST(batch_outlives)
 {
-    (void)state;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
@@ -823,9 +813,8 @@ static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_
     free(r);
 }
 
-static void test_layouts_that_differ(void **state)
+TEST(layouts_that_differ)
 {
-    (void)state;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
@@ -851,9 +840,8 @@ static void test_layouts_that_differ(void **state)
 }
 
 /* Random replies, any one of whose layouts has a field that the others do not have. */
-static void test_random_replies_of_different_fields(void **state)
+TEST(random_replies_of_different_fields)
 {
-    (void)state;
     uint64_t seed = seed_of_run();
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
@@ -877,9 +865,8 @@ static void test_random_replies_of_different_fields(void **state)
 }
 
 /* max_bytes bounds all batches of a reply together. */
-static void test_different_fields_share_max_bytes(void **state)
+TEST(different_fields_share_max_bytes)
 {
-    (void)state;
     struct batch_options options = {.max_bytes = 8 * 400};
     struct batch_pool *pool = batch_pool_new(2);
     struct model *m = malloc(sizeof *m);
@@ -909,9 +896,8 @@ static void test_different_fields_share_max_bytes(void **state)
 }
 
 /* A layout number that comes back with other contents, as after a restart of the broker, is read anew. */
-static void test_layout_number_reused(void **state)
+TEST(layout_number_reused)
 {
-    (void)state;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct model *m = malloc(sizeof *m);
@@ -936,9 +922,8 @@ static void test_layout_number_reused(void **state)
     batch_pool_unref(&pool);
 }
 
-static void test_weights(void **state)
+TEST(weights)
 {
-    (void)state;
     double p[] = {0.1, 0.4, 0.0, 0.2};
     float w[4];
     batch_weights(p, 4, 0.6, w);
@@ -953,9 +938,8 @@ static void test_weights(void **state)
 }
 
 /* Prints the time per item: 400 bytes in 4 columns, batches of 256. */
-static void test_speed(void **state)
+TEST(speed)
 {
-    (void)state;
     struct batch_pool *pool;
     struct batch_decoder *decoder = decoder_new(&pool);
     struct rp_batch *batch = NULL;
@@ -1030,23 +1014,4 @@ static void test_speed(void **state)
     free(m);
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_replies),
-        cmocka_unit_test(test_regular_replies),
-        cmocka_unit_test(test_items_left_in_the_reply),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_posted_memory),
-        cmocka_unit_test(test_batch_outlives),
-        cmocka_unit_test(test_layouts_that_differ),
-        cmocka_unit_test(test_random_replies_of_different_fields),
-        cmocka_unit_test(test_different_fields_share_max_bytes),
-        cmocka_unit_test(test_layout_number_reused),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_speed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* Rows of several batches in one: fields of different lengths, orders and types, bounds, posted memory, weights. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/client/batch/batch.h"
+#include "tests/support/test.h"
 
 #define ITEMS 4u
 
@@ -123,7 +119,7 @@ static void check(const struct rp_batch *batch, const uint64_t *keys, const uint
 }
 
 /* Padded to the longest item that is there, not to the longest of where the items came from. */
-static void items_of_different_lengths(void **state)
+TEST(items_of_different_lengths, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rp_batch *out;
@@ -138,7 +134,7 @@ static void items_of_different_lengths(void **state)
     rp_batch_release(&out);
 }
 
-static void fields_are_found_by_name(void **state)
+TEST(fields_are_found_by_name, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rp_batch *out;
@@ -151,7 +147,7 @@ static void fields_are_found_by_name(void **state)
 }
 
 /* Each with its own weights; items keep their order. */
-static void items_that_do_not_fit_are_apart(void **state)
+TEST(items_that_do_not_fit_are_apart, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rp_batch *out;
@@ -170,7 +166,7 @@ static void items_that_do_not_fit_are_apart(void **state)
     batch_list_release(&out);
 }
 
-static void probabilities_and_weights(void **state)
+TEST(probabilities_and_weights, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rp_batch *out;
@@ -188,7 +184,7 @@ static void probabilities_and_weights(void **state)
 }
 
 /* 3 items: 3 * 3 steps of 4 bytes, rounded up to 64, and 3 numbers. */
-static void max_bytes_is_exact(void **state)
+TEST(max_bytes_is_exact, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct batch_join_options options = plain;
@@ -202,7 +198,7 @@ static void max_bytes_is_exact(void **state)
     assert_null(out);
 }
 
-static void posted_memory(void **state)
+TEST(posted_memory, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct rp_batch *out;
@@ -223,17 +219,4 @@ static void posted_memory(void **state)
     assert_int_equal(out->info.memory, RP_BATCH_MISFIT);
     check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
     rp_batch_release(&out);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(items_of_different_lengths, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(fields_are_found_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(items_that_do_not_fit_are_apart, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(probabilities_and_weights, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(max_bytes_is_exact, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(posted_memory, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,15 @@
 /* A client of several shards: finding them all, and refusing those that do not belong together. The shards are scripted, so that
  * they can say what no real broker would. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/conn_set.h"
 #include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 #define WAIT_MS 5000
 #define SHARDS 3u
@@ -82,14 +78,14 @@ static void check_complete(rp_client *client, struct fixture *f)
     assert_ptr_equal(client_owner(client, (uint64_t)SHARDS << WIRE_KEY_SHARD_SHIFT), client_conn(client));
 }
 
-static void test_any_shard(void **state)
+TEST(any_shard, set_up, tear_down)
 {
     struct fixture *f = *state;
     check_complete(connect_to(f, f->peers[1].endpoint), f);
 }
 
 /* Out of order, one twice, one not at all. */
-static void test_several_endpoints(void **state)
+TEST(several_endpoints, set_up, tear_down)
 {
     struct fixture *f = *state;
     char names[256];
@@ -97,7 +93,7 @@ static void test_several_endpoints(void **state)
     check_complete(connect_to(f, names), f);
 }
 
-static void test_any_host(void **state)
+TEST(any_host, set_up, tear_down)
 {
     struct fixture *f = *state;
     char names[SHARDS][64], *list[SHARDS];
@@ -120,7 +116,7 @@ static rp_error refuse(const char *endpoints)
     return err;
 }
 
-static void test_other_settings(void **state)
+TEST(other_settings, set_up, tear_down)
 {
     struct fixture *f = *state;
     fakepeer_join(&f->peers[2], 2, f->list, SHARDS, SETTINGS + 1);
@@ -130,7 +126,7 @@ static void test_other_settings(void **state)
     assert_non_null(strstr(err.text, f->peers[2].endpoint));
 }
 
-static void test_other_number(void **state)
+TEST(other_number, set_up, tear_down)
 {
     struct fixture *f = *state;
     fakepeer_join(&f->peers[2], 1, f->list, SHARDS, SETTINGS);
@@ -139,7 +135,7 @@ static void test_other_number(void **state)
     assert_int_equal(refuse(f->peers[2].endpoint).status, RP_BAD_MESSAGE);
 }
 
-static void test_other_count(void **state)
+TEST(other_count, set_up, tear_down)
 {
     struct fixture *f = *state;
     fakepeer_join(&f->peers[1], 1, f->list, SHARDS - 1, SETTINGS);
@@ -149,7 +145,7 @@ static void test_other_count(void **state)
 }
 
 /* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
-static void test_silent_shard(void **state)
+TEST(silent_shard, set_up, tear_down)
 {
     struct fixture *f = *state;
     char text[300];
@@ -170,7 +166,7 @@ static void test_silent_shard(void **state)
     assert_null(strstr(text, "shard 1"));
 }
 
-static void test_silent_shard_0(void **state)
+TEST(silent_shard_0, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -195,9 +191,8 @@ static rp_status join(struct conn_set *set, uint32_t shard, uint64_t settings)
 }
 
 /* Settings can be changed by a restart of all shards, and not while one of them goes on with the old. */
-static void test_new_settings(void **state)
+TEST(new_settings)
 {
-    (void)state;
     struct conn_set set = {.n = 0};
     pthread_mutex_init(&set.mutex, NULL);
     assert_int_equal(join(&set, 0, 1), RP_OK);
@@ -215,7 +210,7 @@ static void test_new_settings(void **state)
 }
 
 /* Two brokers that are not shards of one. */
-static void test_strangers(void **state)
+TEST(strangers, set_up, tear_down)
 {
     struct fixture *f = *state;
     char names[256];
@@ -227,7 +222,7 @@ static void test_strangers(void **state)
     assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
 }
 
-static void test_bad_names(void **state)
+TEST(bad_names, set_up, tear_down)
 {
     struct fixture *f = *state;
     char names[256];
@@ -235,17 +230,4 @@ static void test_bad_names(void **state)
     assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
     snprintf(names, sizeof names, "%s,no-endpoint", f->peers[0].endpoint);
     assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_any_shard),      CASE(test_several_endpoints), CASE(test_any_host),
-        CASE(test_other_settings), CASE(test_other_number),      CASE(test_other_count),
-        CASE(test_silent_shard),   CASE(test_silent_shard_0),    cmocka_unit_test(test_new_settings),
-        CASE(test_bad_names),      CASE(test_strangers),
-    };
-    return cmocka_run_group_tests_name("conn_set", tests, NULL, NULL);
 }

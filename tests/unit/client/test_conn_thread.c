@@ -2,17 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/conn_impl.h"
@@ -21,6 +16,7 @@
 #include "replay/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define WAIT_MS 5000
 
@@ -79,7 +75,7 @@ static void let_go(struct fixture *f)
     assert_int_equal(write(f->conn->wake_write, "", 1), 1);
 }
 
-static void test_stop_while_waking(void **state)
+TEST(stop_while_waking, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct timespec until;
@@ -111,7 +107,7 @@ static int is_answered(void *ctx)
     return atomic_load(&answer->status) != -1;
 }
 
-static void test_cancel_while_waking(void **state)
+TEST(cancel_while_waking, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct answer answer = {-1};
@@ -126,7 +122,7 @@ static void test_cancel_while_waking(void **state)
 }
 
 /* Without any hold: the end of a client right after its last request, at all distances between the two. */
-static void test_ends_at_any_time(void **state)
+TEST(ends_at_any_time, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -148,9 +144,8 @@ static void count_warnings(void *ctx, int32_t level, const char *line)
 }
 
 /* The log says it after five seconds, and again after pauses that double up to ten minutes. */
-static void test_says_that_nobody_answers(void **state)
+TEST(says_that_nobody_answers)
 {
-    (void)state;
     static const int64_t seconds[] = {5, 15, 35, 75, 155, 315, 635, 1235, 1835};
     struct conn conn = {.link = LINK_DOWN, .link_time = INT64_MAX, .endpoint = "tcp://127.0.0.1:1"};
     atomic_int lines = 0;
@@ -181,27 +176,12 @@ static void *stand_in(void *hello)
 }
 
 /* Connections to several shards stand in for one another; a sanitizer sees what they share without care. */
-static void test_stand_ins_of_one_hello(void **state)
+TEST(stand_ins_of_one_hello)
 {
-    (void)state;
     struct conn_hello hello = {.refs = 1, .max_batch = 77};
     pthread_t other;
     assert_int_equal(pthread_create(&other, NULL, stand_in, &hello), 0);
     stand_in(&hello);
     assert_int_equal(pthread_join(other, NULL), 0);
     assert_int_equal(hello.refs, 1);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_stop_while_waking),
-        CASE(test_cancel_while_waking),
-        CASE(test_ends_at_any_time),
-        cmocka_unit_test(test_stand_ins_of_one_hello),
-        cmocka_unit_test(test_says_that_nobody_answers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,16 @@
 /* A writer over several shards: waits over all of its lanes. The shards are scripted, so that they confirm items when they are told to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 #define WAIT_MS 5000
 #define SHARDS 3u
@@ -106,7 +102,7 @@ static int release_two(void *ctx)
 }
 
 /* A flush that may leave some items needs no particular lane to be empty: here the first one keeps all of its items. */
-static void a_flush_leaves_items_of_any_lane(void **state)
+TEST(a_flush_leaves_items_of_any_lane, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -123,7 +119,7 @@ static void a_flush_leaves_items_of_any_lane(void **state)
 }
 
 /* The error counts the items of all lanes. */
-static void a_flush_in_vain_counts_all_lanes(void **state)
+TEST(a_flush_in_vain_counts_all_lanes, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -146,7 +142,7 @@ static int stop_once(void *ctx)
 }
 
 /* A caller that stops once has stopped the whole wait, not that of the first lane. */
-static void a_stop_ends_the_wait_for_all_lanes(void **state)
+TEST(a_stop_ends_the_wait_for_all_lanes, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -162,7 +158,7 @@ static void a_stop_ends_the_wait_for_all_lanes(void **state)
 /* ---- life ---- */
 
 /* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
-static void a_silent_shard_opens_later(void **state)
+TEST(a_silent_shard_opens_later, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -180,17 +176,4 @@ static void a_silent_shard_opens_later(void **state)
     for (uint32_t i = 0; i < SHARDS; i += 2)
         fakepeer_release(&f->peers[i]);
     ok(rp_writer_flush(f->writer, 0, WAIT_MS, &err), &err);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(a_flush_leaves_items_of_any_lane),
-        CASE(a_flush_in_vain_counts_all_lanes),
-        CASE(a_stop_ends_the_wait_for_all_lanes),
-        CASE(a_silent_shard_opens_later),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

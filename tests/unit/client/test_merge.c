@@ -1,14 +1,10 @@
 /* Answers of shards as one: means, bounds, slots and waits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/client/admin/merge.h"
+#include "tests/support/test.h"
 
 #define SHARDS 3u
 
@@ -23,9 +19,8 @@ static Replay__TableInfo table(double age_s, double rate, uint64_t unique)
     return info;
 }
 
-static void means_are_weighted_by_what_is_sampled(void **state)
+TEST(means_are_weighted_by_what_is_sampled)
 {
-    (void)state;
     Replay__TableInfo sum = table(1, 30, 1), more = table(5, 10, 1000);
     assert_true(merge_add_table(&sum, &more));
     assert_true(sum.mean_age_s == 2 && sum.mean_staleness == 2 && sum.sample_rate == 40);
@@ -41,9 +36,8 @@ static void means_are_weighted_by_what_is_sampled(void **state)
     assert_true(sum.mean_age_s == 0);
 }
 
-static void bounds_are_sums_unless_there_are_none(void **state)
+TEST(bounds_are_sums_unless_there_are_none)
 {
-    (void)state;
     Replay__LimiterInfo sum = REPLAY__LIMITER_INFO__INIT, more = REPLAY__LIMITER_INFO__INIT;
     sum.min_diff = more.min_diff = -5;
     sum.max_diff = more.max_diff = 1.7e308;
@@ -81,9 +75,8 @@ static Replay__Reply *info_of(const char *slot, uint64_t version)
 }
 
 /* The first shard has lost the slot, and the last one has an older version than the others. */
-static void slots_are_those_of_all(void **state)
+TEST(slots_are_those_of_all)
 {
-    (void)state;
     struct gather_answers *answers = calloc(1, sizeof *answers + SHARDS * sizeof answers->of[0]);
     answers->n = answers->asked = answers->good = SHARDS;
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -102,9 +95,8 @@ static void slots_are_those_of_all(void **state)
 }
 
 /* A shard that is lost after its answer is no part of the sum, and has a reason. */
-static void a_dropped_answer_is_missing(void **state)
+TEST(a_dropped_answer_is_missing)
 {
-    (void)state;
     struct gather_answers *answers = calloc(1, sizeof *answers + 2 * sizeof answers->of[0]);
     rp_error why = {.status = RP_UNAVAILABLE, .text = "gone"};
     answers->n = answers->asked = answers->good = 2;
@@ -140,9 +132,8 @@ static Replay__Wait *wait_of(const char *who, const char *text, uint64_t waited_
 }
 
 /* Each shard tells of the sampler that waits for all, the last also of one that waits for nobody else; and of one of its own. */
-static void who_waits_for_all_shards_is_there_once(void **state)
+TEST(who_waits_for_all_shards_is_there_once)
 {
-    (void)state;
     struct gather_answers *answers = calloc(1, sizeof *answers + SHARDS * sizeof answers->of[0]);
     answers->n = answers->asked = answers->good = SHARDS;
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -173,16 +164,4 @@ static void who_waits_for_all_shards_is_there_once(void **state)
     assert_int_equal(all, 2);
     conn_reply_unpacked_free(sum);
     gather_free(&answers);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(means_are_weighted_by_what_is_sampled),
-        cmocka_unit_test(bounds_are_sums_unless_there_are_none),
-        cmocka_unit_test(slots_are_those_of_all),
-        cmocka_unit_test(a_dropped_answer_is_missing),
-        cmocka_unit_test(who_waits_for_all_shards_is_there_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* A sampler over shards whose brokers answer what no real broker would: it waits, and does not ask without end. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -15,6 +10,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 #define WAIT_MS 5000
 #define SHARDS 2u
@@ -115,7 +111,7 @@ static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t d
     return rp_sampler_new(f->client, "a", &options, err);
 }
 
-static void answers_without_sense_do_no_harm(void **state)
+TEST(answers_without_sense_do_no_harm, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct clock clock = clock_system();
@@ -141,7 +137,7 @@ static void answers_without_sense_do_no_harm(void **state)
     }
 }
 
-static void a_deal_that_nobody_knows_is_refused(void **state)
+TEST(a_deal_that_nobody_knows_is_refused, set_up, tear_down)
 {
     struct fixture *f = *state;
     const struct row row = {0, 7, 0, 1, 1, 0, 0};
@@ -160,7 +156,7 @@ static void set_all(struct fixture *f, size_t knob, bool value)
 }
 
 /* Items come whatever is said about the rest; more items than were asked for are an error, not a batch. */
-static void replies_with_items(void **state)
+TEST(replies_with_items, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const double masses[] = {5, INFINITY, 1e308, 1e-300};
@@ -208,7 +204,7 @@ static void replies_with_items(void **state)
 }
 
 /* One shard that answers is enough to begin, and a new sampler waits for the others but shortly. */
-static void a_silent_shard_does_not_hold_up_the_start(void **state)
+TEST(a_silent_shard_does_not_hold_up_the_start, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -236,7 +232,7 @@ static int stop(void *ctx)
 }
 
 /* Also if no shard answers: the caller gets its thread back when it asks for it. */
-static void waits_that_the_caller_ends(void **state)
+TEST(waits_that_the_caller_ends, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -260,16 +256,4 @@ static void waits_that_the_caller_ends(void **state)
     assert_in_range(took, 100, SOON_MS);
     rp_sampler_destroy(&demand);
     rp_sampler_destroy(&ahead);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(answers_without_sense_do_no_harm, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_deal_that_nobody_knows_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(replies_with_items, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_silent_shard_does_not_hold_up_the_start, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(waits_that_the_caller_ends, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,13 @@
 /* Patterns: which items they make after which steps. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -50,7 +47,7 @@ static void end(struct writer_fixture *f)
         fail_msg("%s", f->err.text);
 }
 
-static void every_step_as_soon_as_it_fits(void **state)
+TEST(every_step_as_soon_as_it_fits, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     add_pattern(f, "a", 3, NULL, 0);
@@ -64,7 +61,7 @@ static void every_step_as_soon_as_it_fits(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 1);
 }
 
-static void conditions_choose_the_steps(void **state)
+TEST(conditions_choose_the_steps, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     const rp_condition modulo = {.kind = RP_WHEN_STEP_MODULO, .a = 4, .b = 0};
@@ -81,7 +78,7 @@ static void conditions_choose_the_steps(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[1]), 4);
 }
 
-static void the_end_of_an_episode(void **state)
+TEST(the_end_of_an_episode, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     const rp_condition last = {.kind = RP_WHEN_END_OF_EPISODE};
@@ -101,7 +98,7 @@ static void the_end_of_an_episode(void **state)
     assert_int_equal(info.episode, 2);
 }
 
-static void absent_values_make_no_item(void **state)
+TEST(absent_values_make_no_item, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     float x = 1;
@@ -115,7 +112,7 @@ static void absent_values_make_no_item(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
 }
 
-static void a_time_out_takes_no_step(void **state)
+TEST(a_time_out_takes_no_step, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
@@ -271,7 +268,7 @@ static void agrees(struct writer_fixture *f, const struct model *model, uint64_t
                  (unsigned long long)model->steps, (unsigned long long)info.created, (unsigned long long)model->items);
 }
 
-static void random_patterns_agree_with_a_model(void **state)
+TEST(random_patterns_agree_with_a_model, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     for (uint64_t seed = 1; seed <= 600; seed++) {
@@ -299,7 +296,7 @@ static void random_patterns_agree_with_a_model(void **state)
     }
 }
 
-static void bad_conditions_are_refused(void **state)
+TEST(bad_conditions_are_refused, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
@@ -328,7 +325,7 @@ static void bad_conditions_are_refused(void **state)
         assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
 }
 
-static void bad_patterns_are_refused(void **state)
+TEST(bad_patterns_are_refused, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
@@ -358,21 +355,4 @@ static void bad_patterns_are_refused(void **state)
     run(f, 4);
     end(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
-}
-
-#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, writer_fixture_tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_PEER(every_step_as_soon_as_it_fits),
-        WITH_PEER(conditions_choose_the_steps),
-        WITH_PEER(the_end_of_an_episode),
-        WITH_PEER(absent_values_make_no_item),
-        WITH_PEER(a_time_out_takes_no_step),
-        WITH_PEER(bad_patterns_are_refused),
-        WITH_PEER(random_patterns_agree_with_a_model),
-        WITH_PEER(bad_conditions_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +10,7 @@
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 #define WAIT 10000
 #define SLACK_MS 400 /* for a busy machine */
@@ -268,7 +265,7 @@ static bool is_late(rp_status status)
     return status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE;
 }
 
-static void test_in_time(void **state)
+TEST(in_time, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (uint32_t i = 0; i < N_ROWS; i++) {
@@ -281,7 +278,7 @@ static void test_in_time(void **state)
     nothing_done(f);
 }
 
-static void test_polls(void **state)
+TEST(polls, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (uint32_t i = 0; i < N_ROWS; i++) {
@@ -301,7 +298,7 @@ static int stop(void *ctx)
 }
 
 /* No number overflows into a time-out that has passed; and each wait can be ended. */
-static void test_without_end(void **state)
+TEST(without_end, set_up, tear_down)
 {
     static const int64_t long_ms[] = {INT64_MIN, -1, INT64_MAX / 1000000, INT64_MAX - 1000, INT64_MAX};
     struct fixture *f = *state;
@@ -324,7 +321,7 @@ static void took(int64_t start, int64_t least_ms)
     assert_in_range(now_ms() - start, least_ms, least_ms + WAIT);
 }
 
-static void test_destroy_in_time(void **state)
+TEST(destroy_in_time, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -344,7 +341,7 @@ static void test_destroy_in_time(void **state)
 }
 
 /* The options of a sampler and the pauses of a client take any number, too. */
-static void test_options(void **state)
+TEST(options, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -375,7 +372,7 @@ static int use_library(void *ctx)
     return rp_counter_add(f->real, "inside", 1, WAIT, &value, &err) == RP_OK && value == 3;
 }
 
-static void test_wait_function(void **state)
+TEST(wait_function, set_up, tear_down)
 {
     struct fixture *f = *state;
     rp_error err = {0};
@@ -392,17 +389,4 @@ static void test_wait_function(void **state)
     assert_int_equal(rp_counter_read(f->real, "inside", WAIT, &value, &err), RP_OK);
     assert_int_equal(value, 3);
     assert_int_equal(rp_sampler_next(f->sampler, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_in_time, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_polls, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_without_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_destroy_in_time, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_options, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_wait_function, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* How fast a writer is alone: 400-byte items, 50 to a message, against a peer that only counts. Prints; the figures that
  * are promised anywhere come from replay-bench. RP_RATE_ITEMS makes it run longer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +12,7 @@
 #include "replay/client.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 static double cpu_seconds(void)
 {
@@ -25,9 +22,8 @@ static double cpu_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-static void items_per_second(void **state)
+TEST(items_per_second)
 {
-    (void)state;
     const char *given = getenv("RP_RATE_ITEMS");
     uint64_t n = given ? strtoull(given, NULL, 10) : 100000;
     rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {100}};
@@ -64,10 +60,4 @@ static void items_per_second(void **state)
     rp_client_destroy(&client);
     fakepeer_stop(peer);
     free(peer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(items_per_second)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

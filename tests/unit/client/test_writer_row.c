@@ -1,15 +1,12 @@
 /* rp_writer_row against a model that keeps every step, while chunks are compressed, sent and evicted. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 #include "tests/support/writer_fixture.h"
 
 #define STEPS 400
@@ -83,7 +80,7 @@ static void random_run(struct writer_fixture *f, struct rng *rng)
     }
 }
 
-static void test_model(void **state)
+TEST(model, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     for (uint32_t chunk_length = 1; chunk_length <= 9; chunk_length += 2) {
@@ -94,7 +91,7 @@ static void test_model(void **state)
     }
 }
 
-static void test_statuses(void **state)
+TEST(statuses, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     int64_t x[3] = {1, 2, 3};
@@ -115,13 +112,4 @@ static void test_statuses(void **state)
     rp_writer_options huge = {.struct_size = sizeof huge, .keep_alive = UINT64_MAX, .history = 1};
     assert_null(rp_writer_new(f->client, columns, 2, &huge, 5000, &f->err));
     assert_int_equal(f->err.status, RP_NO_MEMORY);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_model, writer_fixture_set_up, writer_fixture_tear_down),
-        cmocka_unit_test_setup_teardown(test_statuses, writer_fixture_set_up, writer_fixture_tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,13 @@
 /* A writer against a scripted peer: what is sent when, credit, and what happens when messages, sessions or the peer's
  * patience get lost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -55,7 +52,7 @@ static rp_writer_info info(struct writer_fixture *f)
 
 /* ---- what is sent when */
 
-static void nothing_is_sent_without_items(void **state)
+TEST(nothing_is_sent_without_items, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -67,7 +64,7 @@ static void nothing_is_sent_without_items(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
 }
 
-static void an_item_is_sent_when_its_chunk_is_complete(void **state)
+TEST(an_item_is_sent_when_its_chunk_is_complete, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 4, .keep_alive = 8};
@@ -91,7 +88,7 @@ static void an_item_is_sent_when_its_chunk_is_complete(void **state)
     assert_int_equal(f->peer.lengths[1], 5);
 }
 
-static void an_item_leaves_at_once_when_idle_and_batches_under_load(void **state)
+TEST(an_item_leaves_at_once_when_idle_and_batches_under_load, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -110,7 +107,7 @@ static void an_item_leaves_at_once_when_idle_and_batches_under_load(void **state
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
 }
 
-static void layouts_are_shared_by_items_of_any_length(void **state)
+TEST(layouts_are_shared_by_items_of_any_length, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 32};
@@ -130,7 +127,7 @@ static void layouts_are_shared_by_items_of_any_length(void **state)
 
 /* ---- refusals at the call */
 
-static void bad_calls_are_refused_with_a_sentence(void **state)
+TEST(bad_calls_are_refused_with_a_sentence, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
@@ -167,7 +164,7 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
     assert_int_equal(rp_writer_append(f->writer, again, 0, &f->err), RP_FAILED_PRECONDITION);
 }
 
-static void a_signature_is_checked_at_the_call(void **state)
+TEST(a_signature_is_checked_at_the_call, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     static const rp_column signature[] = {
@@ -201,7 +198,7 @@ static void a_signature_is_checked_at_the_call(void **state)
 
 /* ---- credit */
 
-static void credit_of_one_table_does_not_hold_back_another(void **state)
+TEST(credit_of_one_table_does_not_hold_back_another, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -225,7 +222,7 @@ static void credit_of_one_table_does_not_hold_back_another(void **state)
 }
 
 /* A writer that is asked to keep less says so at once, sends no more than it kept, and starts anew after HELLO. */
-static void unused_credit_is_given_up_on_request(void **state)
+TEST(unused_credit_is_given_up_on_request, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     const uint64_t window = 200000, keep = 20000;
@@ -256,7 +253,7 @@ static void unused_credit_is_given_up_on_request(void **state)
 
 /* A broker that restarts from an older checkpoint has counted fewer bytes: the writer must not wait for credit that it would
  * never get. */
-static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
+TEST(after_a_loss_the_writer_counts_as_the_broker_does, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_bytes, 50000);
@@ -282,7 +279,7 @@ static void after_a_loss_the_writer_counts_as_the_broker_does(void **state)
     assert_int_equal(info(f).rejected, 0);
 }
 
-static void one_item_may_go_without_any_credit(void **state)
+TEST(one_item_may_go_without_any_credit, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_items[0], 0);
@@ -297,7 +294,7 @@ static void one_item_may_go_without_any_credit(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 20);
 }
 
-static void a_full_writer_waits_and_loses_nothing(void **state)
+TEST(a_full_writer_waits_and_loses_nothing, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -317,7 +314,7 @@ static void a_full_writer_waits_and_loses_nothing(void **state)
     assert_int_equal(f->peer.keys[3], key);
 }
 
-static void an_item_larger_than_a_message_is_refused(void **state)
+TEST(an_item_larger_than_a_message_is_refused, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
@@ -335,7 +332,7 @@ static void an_item_larger_than_a_message_is_refused(void **state)
 
 /* ---- rejections */
 
-static void rejections_are_told_once_and_can_be_read(void **state)
+TEST(rejections_are_told_once_and_can_be_read, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.reject_odd, true);
@@ -362,7 +359,7 @@ static void rejections_are_told_once_and_can_be_read(void **state)
 
 /* ---- loss */
 
-static void lost_messages_are_sent_again(void **state)
+TEST(lost_messages_are_sent_again, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -387,7 +384,7 @@ static void lost_messages_are_sent_again(void **state)
 }
 
 /* Nothing comes after the lost message: only the numbers in heartbeats tell. */
-static void a_lost_last_message_is_noticed(void **state)
+TEST(a_lost_last_message_is_noticed, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -400,7 +397,7 @@ static void a_lost_last_message_is_noticed(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
 }
 
-static void an_expired_session_is_filled_again(void **state)
+TEST(an_expired_session_is_filled_again, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4};
@@ -458,7 +455,7 @@ static void lose_session(struct writer_fixture *f, int32_t doubt, uint64_t *keys
     assert_true(fakepeer_await(&f->peer, &f->peer.hellos, 4));
 }
 
-static void a_forgotten_session_leaves_items_in_doubt(void **state)
+TEST(a_forgotten_session_leaves_items_in_doubt, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     uint64_t keys[20];
@@ -484,7 +481,7 @@ static void a_forgotten_session_leaves_items_in_doubt(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
 }
 
-static void items_in_doubt_can_be_sent_again(void **state)
+TEST(items_in_doubt_can_be_sent_again, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     uint64_t keys[20];
@@ -497,7 +494,7 @@ static void items_in_doubt_can_be_sent_again(void **state)
 }
 
 /* A session has so many keys: then the writer goes on in a new one, with nothing lost, doubted or sent twice. */
-static void used_up_keys_bring_a_new_session(void **state)
+TEST(used_up_keys_bring_a_new_session, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     enum { EACH = 7, ITEMS = 40 };
@@ -523,7 +520,7 @@ static void used_up_keys_bring_a_new_session(void **state)
 }
 
 /* The new session waits until everything of the old one is confirmed; a caller without patience is told. */
-static void a_new_session_waits_for_unconfirmed_items(void **state)
+TEST(a_new_session_waits_for_unconfirmed_items, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.key_count, 3);
@@ -544,7 +541,7 @@ static void a_new_session_waits_for_unconfirmed_items(void **state)
     assert_int_equal(info(f).accepted, 4);
 }
 
-static void a_silent_broker_is_given_up(void **state)
+TEST(a_silent_broker_is_given_up, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     pthread_mutex_lock(&f->peer.mutex);
@@ -568,7 +565,7 @@ static void a_silent_broker_is_given_up(void **state)
     assert_true(client.reconnects >= 1);
 }
 
-static void destroy_says_bye(void **state)
+TEST(destroy_says_bye, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -580,7 +577,7 @@ static void destroy_says_bye(void **state)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
 }
 
-static void policy_versions_travel_with_items(void **state)
+TEST(policy_versions_travel_with_items, writer_fixture_set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
     open_writer(f, NULL);
@@ -597,9 +594,8 @@ static void policy_versions_travel_with_items(void **state)
 
 /* ---- connecting */
 
-static void connecting_fails_with_a_sentence(void **state)
+TEST(connecting_fails_with_a_sentence)
 {
-    (void)state;
     rp_error err = {0};
     assert_null(rp_client_connect("tcp://127.0.0.1:1", NULL, 100, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
@@ -610,37 +606,4 @@ static void connecting_fails_with_a_sentence(void **state)
     assert_int_equal(err.status, RP_UNAVAILABLE);
     assert_null(rp_client_connect("nonsense", NULL, 100, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-}
-
-#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, writer_fixture_set_up, writer_fixture_tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_PEER(nothing_is_sent_without_items),
-        WITH_PEER(an_item_is_sent_when_its_chunk_is_complete),
-        WITH_PEER(an_item_leaves_at_once_when_idle_and_batches_under_load),
-        WITH_PEER(layouts_are_shared_by_items_of_any_length),
-        WITH_PEER(bad_calls_are_refused_with_a_sentence),
-        WITH_PEER(a_signature_is_checked_at_the_call),
-        WITH_PEER(credit_of_one_table_does_not_hold_back_another),
-        WITH_PEER(unused_credit_is_given_up_on_request),
-        WITH_PEER(after_a_loss_the_writer_counts_as_the_broker_does),
-        WITH_PEER(one_item_may_go_without_any_credit),
-        WITH_PEER(a_full_writer_waits_and_loses_nothing),
-        WITH_PEER(an_item_larger_than_a_message_is_refused),
-        WITH_PEER(rejections_are_told_once_and_can_be_read),
-        WITH_PEER(lost_messages_are_sent_again),
-        WITH_PEER(a_lost_last_message_is_noticed),
-        WITH_PEER(an_expired_session_is_filled_again),
-        WITH_PEER(a_forgotten_session_leaves_items_in_doubt),
-        WITH_PEER(items_in_doubt_can_be_sent_again),
-        WITH_PEER(used_up_keys_bring_a_new_session),
-        WITH_PEER(a_new_session_waits_for_unconfirmed_items),
-        WITH_PEER(a_silent_broker_is_given_up),
-        WITH_PEER(destroy_says_bye),
-        WITH_PEER(policy_versions_travel_with_items),
-        cmocka_unit_test(connecting_fails_with_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,6 @@
 /* Steps, chunks, the window, and the layouts of items, without any connection. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},
@@ -91,9 +88,8 @@ static void check_chunk(struct step_stream *stream, struct step_chunk *chunk, ui
     free(rows);
 }
 
-static void chunks_hold_the_rows(void **state)
+TEST(chunks_hold_the_rows)
 {
-    (void)state;
     struct step_stream stream;
     start(&stream, 5, 1000);
     for (int i = 0; i < 23; i++)
@@ -111,9 +107,8 @@ static void chunks_hold_the_rows(void **state)
     step_stream_fini(&stream);
 }
 
-static void a_cut_inside_a_step_moves_it_on(void **state)
+TEST(a_cut_inside_a_step_moves_it_on)
 {
-    (void)state;
     struct step_stream stream;
     start(&stream, 4, 8);
     add_step(&stream, 3);
@@ -133,9 +128,8 @@ static void a_cut_inside_a_step_moves_it_on(void **state)
     step_stream_fini(&stream);
 }
 
-static void the_window_moves(void **state)
+TEST(the_window_moves)
 {
-    (void)state;
     struct step_stream stream;
     start(&stream, 3, 4);
     for (int i = 0; i < 100; i++) {
@@ -154,9 +148,8 @@ static void the_window_moves(void **state)
     step_stream_fini(&stream);
 }
 
-static void absent_values_are_known(void **state)
+TEST(absent_values_are_known)
 {
-    (void)state;
     struct step_stream stream;
     start(&stream, 2, 8);
     add_step(&stream, 3);
@@ -175,9 +168,8 @@ static void absent_values_are_known(void **state)
 
 /* ---- layouts */
 
-static void item_layouts_are_relative_and_found_again(void **state)
+TEST(item_layouts_are_relative_and_found_again)
 {
-    (void)state;
     struct step_stream stream;
     struct item_layouts layouts;
     struct item_layout *first = NULL, *layout = NULL;
@@ -211,9 +203,8 @@ static void item_layouts_are_relative_and_found_again(void **state)
 }
 
 /* What is found without a look at the slices is what the slices give, and nothing is found that they do not give. */
-static void the_newest_steps_are_found_again(void **state)
+TEST(the_newest_steps_are_found_again)
 {
-    (void)state;
     struct step_stream stream;
     struct item_layouts layouts;
     struct rng rng;
@@ -250,9 +241,8 @@ static void the_newest_steps_are_found_again(void **state)
     step_stream_fini(&stream);
 }
 
-static void strided_slices_reach_as_far_as_they_say(void **state)
+TEST(strided_slices_reach_as_far_as_they_say)
 {
-    (void)state;
     struct step_stream stream;
     struct item_layouts layouts;
     struct item_layout *layout;
@@ -288,9 +278,8 @@ static void strided_slices_reach_as_far_as_they_say(void **state)
 }
 
 /* Random slices: the layout must give back the same rows, for every length that it is used with. */
-static void item_layouts_name_the_rows_that_were_asked_for(void **state)
+TEST(item_layouts_name_the_rows_that_were_asked_for)
 {
-    (void)state;
     struct rng rng;
     const char *given = getenv("RP_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 20;
@@ -346,9 +335,8 @@ static void item_layouts_name_the_rows_that_were_asked_for(void **state)
     step_stream_fini(&stream);
 }
 
-static void bad_columns_are_refused(void **state)
+TEST(bad_columns_are_refused)
 {
-    (void)state;
     struct step_stream stream;
     rp_error err;
     rp_column bad[2] = {columns[0], columns[0]};
@@ -363,20 +351,4 @@ static void bad_columns_are_refused(void **state)
     bad[0].name = "";
     assert_int_equal(step_stream_init(&stream, bad, 1, 1, 1, &err), RP_INVALID_ARGUMENT);
     assert_int_equal(step_stream_init(&stream, bad, 0, 1, 1, &err), RP_INVALID_ARGUMENT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_hold_the_rows),
-        cmocka_unit_test(a_cut_inside_a_step_moves_it_on),
-        cmocka_unit_test(the_window_moves),
-        cmocka_unit_test(absent_values_are_known),
-        cmocka_unit_test(item_layouts_are_relative_and_found_again),
-        cmocka_unit_test(the_newest_steps_are_found_again),
-        cmocka_unit_test(strided_slices_reach_as_far_as_they_say),
-        cmocka_unit_test(item_layouts_name_the_rows_that_were_asked_for),
-        cmocka_unit_test(bad_columns_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

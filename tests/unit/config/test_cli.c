@@ -1,10 +1,5 @@
 /* Options as a table: each kind of value, options that a program does not have, and mistakes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <getopt.h>
 #include <stdio.h>
@@ -12,6 +7,7 @@
 
 #include "proto/base/log.h"
 #include "proto/config/cli.h"
+#include "tests/support/test.h"
 
 struct target {
     bool on;
@@ -76,9 +72,8 @@ static int read_line(struct target *target, const char *const words[7])
 
 #define READ(target, ...) read_line(target, (const char *const[7]){__VA_ARGS__})
 
-static void test_values(void **state)
+TEST(values)
 {
-    (void)state;
     struct target t;
     assert_int_equal(READ(&t, "--on", "-tx", "--small=9", "--large", "5000000000", "word"), CLI_GO_ON);
     assert_true(t.on);
@@ -100,9 +95,8 @@ static void test_values(void **state)
     assert_int_equal(t.overrides.n, 0);
 }
 
-static void test_mistakes(void **state)
+TEST(mistakes)
 {
-    (void)state;
     static const char *const lines[][2] = {
         {"--small", "10"}, {"--small", "-1"},         {"--large", "x"}, {"--time", "2"},
         {"--time", "1us"}, {"--log-level", "louder"}, {"--even", "3"},  {"--other", NULL},
@@ -117,23 +111,12 @@ static void test_mistakes(void **state)
     assert_int_equal(READ(&t, "--version"), 0);
 }
 
-static void test_overrides_are_bounded(void **state)
+TEST(overrides_are_bounded)
 {
-    (void)state;
     struct cli_overrides all = {0};
     for (uint32_t i = 0; i < CLI_MAX_OVERRIDES; i++)
         assert_int_equal(cli_override(&cli, &all, "", "a=1"), CLI_GO_ON);
     assert_int_equal(cli_override(&cli, &all, "", "a=1"), CLI_USAGE);
     assert_null(all.texts[CLI_MAX_OVERRIDES]);
     cli_overrides_free(&all);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_overrides_are_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* The broker's configuration: defaults, every mistake at once with its place, and what is printed reads back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 #include "broker/config/config.h"
 #include "proto/base/clock.h"
 #include "tests/support/embed.h"
+#include "tests/support/test.h"
 
 static void has_problem(const char *problems, const char *want)
 {
@@ -20,9 +16,8 @@ static void has_problem(const char *problems, const char *want)
         fail_msg("\n%sdoes not say\n%s", problems, want);
 }
 
-static void defaults_are_those_of_the_reference(void **state)
+TEST(defaults_are_those_of_the_reference)
 {
-    (void)state;
     struct broker_config config;
     char problems[1000];
     assert_true(embed_read_config("tables: [{name: a}]\n", &config, problems, sizeof problems));
@@ -41,9 +36,8 @@ static void defaults_are_those_of_the_reference(void **state)
     schema_free(&broker_schema, &config);
 }
 
-static void an_advertised_host_is_checked(void **state)
+TEST(an_advertised_host_is_checked)
 {
-    (void)state;
     static const char *const wrong[] = {"'tcp://a:1'", "'a:7600'", "'a b'"};
     static const char *const right[] = {"10.0.0.5", "broker.lab", "'[fe80::1]'", "''"};
     struct broker_config config;
@@ -61,9 +55,8 @@ static void an_advertised_host_is_checked(void **state)
 }
 
 /* A broker without keys that can be reached does not start, and says where. */
-static void the_open_endpoint_is_named(void **state)
+TEST(the_open_endpoint_is_named)
 {
-    (void)state;
     static const char *const open[] = {"service: tcp://*:1", "ingest: tcp://10.0.0.5:2", "events: tcp://0.0.0.0:3",
                                        "http: 0.0.0.0:4", "shards: [tcp://10.0.0.6:7600, tcp://127.0.0.1:7610]"};
     static const char *const named[] = {"service: tcp://*:1", "ingest: tcp://10.0.0.5:2", "events: tcp://0.0.0.0:3",
@@ -81,9 +74,8 @@ static void the_open_endpoint_is_named(void **state)
     }
 }
 
-static void endpoints_are_checked(void **state)
+TEST(endpoints_are_checked)
 {
-    (void)state;
     static const char *const wrong[] = {"host:7600",     "tcp://host",  "tcp://host:port", "tcp://:7600",
                                         "tcp://h:65536", "http://h:80", "'tcp://h:7600 '"};
     static const char *const right[] = {"tcp://host:7600",  "'tcp://*:0'",       "'tcp://eth0:*'",
@@ -102,9 +94,8 @@ static void endpoints_are_checked(void **state)
     }
 }
 
-static void units_are_understood(void **state)
+TEST(units_are_understood)
 {
-    (void)state;
     struct broker_config config;
     char problems[1000];
     assert_true(
@@ -125,9 +116,8 @@ static void units_are_understood(void **state)
     schema_free(&broker_schema, &config);
 }
 
-static void every_mistake_is_reported_at_once_with_its_place(void **state)
+TEST(every_mistake_is_reported_at_once_with_its_place)
 {
-    (void)state;
     static const char yaml[] = "servce: tcp://*:1\n"                                         /* 1 */
                                "memory_limit: lots\n"                                        /* 2 */
                                "session:\n"                                                  /* 3 */
@@ -165,9 +155,8 @@ static void every_mistake_is_reported_at_once_with_its_place(void **state)
 }
 
 /* Mistakes that concern several keys are found when every key by itself is right. */
-static void keys_are_checked_against_each_other(void **state)
+TEST(keys_are_checked_against_each_other)
 {
-    (void)state;
     static const char yaml[] =
         "ingest_budget: 3GiB\n"                                                               /* 1 */
         "session: {heartbeat: 20s, expiry: 30s}\n"                                            /* 2 */
@@ -232,9 +221,8 @@ static bool read_metadata(uint32_t n, size_t bytes, char *problems, size_t size)
     return ok;
 }
 
-static void metadata_is_bounded(void **state)
+TEST(metadata_is_bounded)
 {
-    (void)state;
     char problems[4000];
     assert_true(read_metadata(1, 0, problems, sizeof problems));
     assert_true(read_metadata(1, CONFIG_METADATA_MOST, problems, sizeof problems));
@@ -245,9 +233,8 @@ static void metadata_is_bounded(void **state)
     has_problem(problems, "1024 KiB"); /* the whole file */
 }
 
-static void what_is_printed_reads_back_to_the_same(void **state)
+TEST(what_is_printed_reads_back_to_the_same)
 {
-    (void)state;
     static const char yaml[] =
         "service: ipc:///tmp/a b\nmemory_limit: 3GiB\nseed: 9\nlog: {level: warn}\nplugins: [./x.so, \"y: z.so\"]\n"
         "tables:\n  - name: 'odd: \"name\"'\n    max_times_sampled: 3\n    soft_capacity: true\n"
@@ -279,20 +266,4 @@ static void what_is_printed_reads_back_to_the_same(void **state)
     free(second);
     schema_free(&broker_schema, &config);
     schema_free(&broker_schema, &again);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_the_reference),
-        cmocka_unit_test(endpoints_are_checked),
-        cmocka_unit_test(an_advertised_host_is_checked),
-        cmocka_unit_test(the_open_endpoint_is_named),
-        cmocka_unit_test(units_are_understood),
-        cmocka_unit_test(every_mistake_is_reported_at_once_with_its_place),
-        cmocka_unit_test(keys_are_checked_against_each_other),
-        cmocka_unit_test(metadata_is_bounded),
-        cmocka_unit_test(what_is_printed_reads_back_to_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Shards by configuration: what each takes of the whole, where it listens, what all have in common, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +9,7 @@
 #include "broker/config/config.h"
 #include "tests/support/embed.h"
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -51,9 +47,8 @@ static void end(void)
     schema_free(&broker_schema, &config);
 }
 
-static void a_shard_takes_its_part(void **state)
+TEST(a_shard_takes_its_part)
 {
-    (void)state;
     become("shards: 4\nmemory_limit: 1GiB\njournal: {dir: /tmp/j, max: 10MiB}\nstorage: {dir: /tmp/j, memory: 8MiB}\n",
            0);
     const struct table_config *tables = config.tables.data;
@@ -72,9 +67,8 @@ static void a_shard_takes_its_part(void **state)
 }
 
 /* Otherwise a table over many shards would need more items than the file says, or hold more. */
-static void the_parts_of_a_table_add_up(void **state)
+TEST(the_parts_of_a_table_add_up)
 {
-    (void)state;
     double sums[2] = {0}, queue = 0;
     int64_t sizes[3] = {0}, bytes = 0;
     for (int shard = 0; shard < 4; shard++) {
@@ -93,9 +87,8 @@ static void the_parts_of_a_table_add_up(void **state)
     assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 10 && bytes == (10 << 20) + 1);
 }
 
-static void a_broker_alone_stays_as_it_is(void **state)
+TEST(a_broker_alone_stays_as_it_is)
 {
-    (void)state;
     static const char *const alone[] = {"", "shards: 1\n", "shards: [tcp://127.0.0.1:1]\n"};
     for (uint32_t i = 0; i < 3; i++) {
         become(alone[i], i == 2 ? 0 : -1);
@@ -107,9 +100,8 @@ static void a_broker_alone_stays_as_it_is(void **state)
     }
 }
 
-static void each_shard_listens_somewhere_else(void **state)
+TEST(each_shard_listens_somewhere_else)
 {
-    (void)state;
     static const struct {
         const char *keys;
         int shard;
@@ -157,9 +149,8 @@ static uint64_t settings(const char *keys, int shard)
     return hash;
 }
 
-static void the_hash_covers_tables_and_count_alone(void **state)
+TEST(the_hash_covers_tables_and_count_alone)
 {
-    (void)state;
     uint64_t one = settings("shards: 4\n", 0);
     assert_true(one != 0);
     assert_true(one == settings("shards: 4\nservice: tcp://*:1\njournal: {dir: /tmp/x}\nseed: 5\n", 3));
@@ -182,9 +173,8 @@ static void the_hash_covers_tables_and_count_alone(void **state)
     }
 }
 
-static void what_shards_cannot_do_is_refused(void **state)
+TEST(what_shards_cannot_do_is_refused)
 {
-    (void)state;
     static const struct {
         const char *yaml, *place;
     } rows[] = {
@@ -234,9 +224,8 @@ static void what_shards_cannot_do_is_refused(void **state)
 }
 
 /* One shard that others can reach makes all of them use keys. */
-static void one_open_shard_is_enough_for_keys(void **state)
+TEST(one_open_shard_is_enough_for_keys)
 {
-    (void)state;
     for (int shard = 0; shard < 2; shard++) {
         become("shards: [tcp://127.0.0.1:7700, tcp://10.0.0.7:7700]\n", shard);
         assert_true(config_uses_curve(&config));
@@ -247,9 +236,8 @@ static void one_open_shard_is_enough_for_keys(void **state)
     }
 }
 
-static void a_count_and_a_list_read_back(void **state)
+TEST(a_count_and_a_list_read_back)
 {
-    (void)state;
     static const char *const values[] = {"7", "[\"tcp://a:1\", \"tcp://b:1\"]"};
     for (uint32_t i = 0; i < 2; i++) {
         char yaml[200], *text = NULL, want[100];
@@ -271,7 +259,8 @@ static void a_count_and_a_list_read_back(void **state)
 }
 
 /* Keys begin with the number of the shard, clients learn of the others, and items with keys of another shard are refused. */
-static void a_broker_is_one_of_its_shards(void **state)
+EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
+           "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n")
 {
     struct embed *embed = *state;
     struct testpeer *writer = testpeer_opened(embed, false);
@@ -303,7 +292,7 @@ static void a_broker_is_one_of_its_shards(void **state)
 }
 
 /* A field that is 0 takes no byte: the reply of a broker alone is what it was before there were shards. */
-static void a_broker_alone_says_nothing_of_shards(void **state)
+EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -321,9 +310,8 @@ static void a_broker_alone_says_nothing_of_shards(void **state)
 }
 
 /* With a configured seed a run is repeatable, and its shards do not draw the same numbers all the same. */
-static void shards_draw_different_numbers(void **state)
+TEST(shards_draw_different_numbers)
 {
-    (void)state;
     uint64_t seeds[3];
     for (int i = 0; i < 3; i++) {
         struct embed embed;
@@ -359,9 +347,8 @@ static void write_file(const char *path)
 }
 
 /* An item stays with its shard: another number of shards would leave tables behind without a word. */
-static void tables_of_other_shards_are_refused(void **state)
+TEST(tables_of_other_shards_are_refused, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     assert_int_equal(folder_of("shards: 2\n"), RP_OK); /* nothing is there yet */
     assert_int_equal(mkdir(tempdir_at("tables"), 0755), 0);
     write_file("tables/checkpoint-00000001.replay");
@@ -385,24 +372,4 @@ static void tables_of_other_shards_are_refused(void **state)
     assert_int_equal(folder_at("shards: 2\n", "new/tables"), RP_FAILED_PRECONDITION);
     /* Listed brokers are alone with their folders. */
     assert_int_equal(folder_of("shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2, tcp://127.0.0.1:3]\n"), RP_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_shard_takes_its_part),
-        cmocka_unit_test(the_parts_of_a_table_add_up),
-        cmocka_unit_test(a_broker_alone_stays_as_it_is),
-        cmocka_unit_test(each_shard_listens_somewhere_else),
-        cmocka_unit_test(the_hash_covers_tables_and_count_alone),
-        cmocka_unit_test(what_shards_cannot_do_is_refused),
-        cmocka_unit_test(one_open_shard_is_enough_for_keys),
-        cmocka_unit_test(a_count_and_a_list_read_back),
-        cmocka_unit_test_setup_teardown(tables_of_other_shards_are_refused, tempdir_enter, tempdir_leave),
-        cmocka_unit_test(shards_draw_different_numbers),
-        EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
-                   "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n"),
-        EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,14 @@
 
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 struct column {
     char *name;
@@ -106,9 +102,8 @@ static void expect_problems(const char *text, const char *problems)
     schema_report_destroy(&report);
 }
 
-static void test_defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     static const char *const texts[] = {"", "# nothing\n", "---\n", "{}", "net:\ntables:\nplugins: ~\n", "null"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct root root = read_good(texts[i]);
@@ -125,9 +120,8 @@ static void test_defaults(void **state)
     }
 }
 
-static void test_values(void **state)
+TEST(values)
 {
-    (void)state;
     struct root root = read_good("verbose: yes\n"
                                  "net: {threads: 4, timeout: 1.5s, endpoint: \"ipc:///tmp/a b\"}\n"
                                  "memory: 4GiB\n"
@@ -176,9 +170,8 @@ static void test_values(void **state)
     schema_free(&schema, &root);
 }
 
-static void test_every_mistake_at_once_in_file_order(void **state)
+TEST(every_mistake_at_once_in_file_order)
 {
-    (void)state;
     expect_problems("verbos: true\n"
                     "net:\n"
                     "  threads: 0\n"
@@ -210,9 +203,8 @@ static void test_every_mistake_at_once_in_file_order(void **state)
                     "c.yaml:15:10: plugins: must be a list, not a single value\n");
 }
 
-static void test_bounds_in_human_units(void **state)
+TEST(bounds_in_human_units)
 {
-    (void)state;
     expect_problems("memory: 1KiB", "c.yaml:1:9: memory: must be at least 1MiB, not 1KiB\n");
     expect_problems("net: {timeout: 2h}", "c.yaml:1:16: net.timeout: must be between 1s and 1h, not 2h\n");
     expect_problems("plugins: [a,b,c,d,e,f,g,h,i]",
@@ -228,9 +220,8 @@ static void test_bounds_in_human_units(void **state)
     expect_problems("ratio: .nan", "c.yaml:1:8: ratio: '.nan' is not a number such as 0.6 or 1e-3\n");
 }
 
-static void test_wrong_shapes(void **state)
+TEST(wrong_shapes)
 {
-    (void)state;
     expect_problems("[1, 2]", "c.yaml:1:1: must be a map of keys, not a list\n");
     expect_problems("hello", "c.yaml:1:1: must be a map of keys, not a single value\n");
     expect_problems("net: 5", "c.yaml:1:6: net: must be a map of keys, not a single value\n");
@@ -252,9 +243,8 @@ static void test_wrong_shapes(void **state)
 }
 
 /* The words of other systems, and keys that stand in another map. */
-static void test_words_of_others(void **state)
+TEST(words_of_others)
 {
-    (void)state;
     expect_problems("io: 2\ncapacity: 5\ntimeout: 3s\ntables:\n  - {name: a, max_size: 1, capacity: 5, threads: 1}\n",
                     "c.yaml:1:1: io: unknown key (did you mean 'net.threads'?)\n"
                     "c.yaml:2:1: capacity: unknown key (did you mean 'tables[].max_size'?)\n"
@@ -264,9 +254,8 @@ static void test_words_of_others(void **state)
 }
 
 /* A single word for a map that has a kind. */
-static void test_kind_alone(void **state)
+TEST(kind_alone)
 {
-    (void)state;
     struct root root = read_good("tables: [{name: a, max_size: 1, sampler: lifo}]\n");
     assert_int_equal(((struct table *)root.tables.data)->kind, 1);
     assert_true(((struct table *)root.tables.data)->exponent == 1);
@@ -277,9 +266,8 @@ static void test_kind_alone(void **state)
                     "c.yaml:2:6: net: must be a map of keys, not a single value\n");
 }
 
-static void test_checks_across_keys(void **state)
+TEST(checks_across_keys)
 {
-    (void)state;
     expect_problems("tables:\n"
                     "  - {name: a, max_size: 1}\n"
                     "  - {name: a, max_size: 1, sampler: {exponent: 2}}\n",
@@ -294,9 +282,8 @@ static void test_checks_across_keys(void **state)
                     "c.yaml:3:49: tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
 }
 
-static void test_problem_finds_the_nearest_parent(void **state)
+TEST(problem_finds_the_nearest_parent)
 {
-    (void)state;
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     assert_true(schema_read_text(&schema, "c.yaml", "net:\n  threads: 2\ntables:\n  - {name: a, max_size: 1}\n", &root,
@@ -312,9 +299,8 @@ static void test_problem_finds_the_nearest_parent(void **state)
     schema_free(&schema, &root);
 }
 
-static void test_yaml_that_is_refused(void **state)
+TEST(yaml_that_is_refused)
 {
-    (void)state;
     expect_problems("a: b: c", "c.yaml:1:5: not valid YAML: mapping values are not allowed in this context\n");
     expect_problems("net: {threads: 1",
                     "c.yaml:2:1: not valid YAML: while parsing a flow mapping did not find expected ',' or '}'\n");
@@ -334,9 +320,8 @@ static void test_yaml_that_is_refused(void **state)
     schema_report_destroy(&report);
 }
 
-static void test_many_mistakes_are_bounded(void **state)
+TEST(many_mistakes_are_bounded)
 {
-    (void)state;
     size_t n = 5000;
     char *text = malloc(n * 16);
     size_t used = 0;
@@ -363,9 +348,8 @@ static char *temporary(const char *data, size_t size)
     return path;
 }
 
-static void test_files(void **state)
+TEST(files)
 {
-    (void)state;
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     char *path = temporary("verbose: on\n", 12);
@@ -399,9 +383,8 @@ static void test_files(void **state)
 }
 
 /* A plug-in beside the file is meant there, whatever the working folder; others, and those of overrides, stay as written. */
-static void test_paths_beside_the_file(void **state)
+TEST(paths_beside_the_file)
 {
-    (void)state;
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     char *plugin = temporary("", 0), text[512], whole[PATH_MAX];
@@ -602,9 +585,8 @@ static void assert_same(const struct root *a, const struct root *b)
         assert_same_table((struct table *)a->tables.data + i, (struct table *)b->tables.data + i);
 }
 
-static void test_print_reads_back(void **state)
+TEST(print_reads_back)
 {
-    (void)state;
     const char *given = getenv("RP_TEST_SEED");
     uint64_t seed;
     rng_system(&seed, sizeof seed);
@@ -633,9 +615,8 @@ static void test_print_reads_back(void **state)
     }
 }
 
-static void test_print_looks_like_this(void **state)
+TEST(print_looks_like_this)
 {
-    (void)state;
     struct root root = read_good("tables: [{name: a, max_size: 5}, {name: \"b b\", max_size: 6, max_bytes: 1MiB}]");
     char *text = NULL;
     size_t size = 0;
@@ -723,9 +704,8 @@ static void expect_source(const char *text, const char *section, const char *con
     schema_free(&schema, &root);
 }
 
-static void test_section(void **state)
+TEST(section)
 {
-    (void)state;
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     assert_true(read_source(run_text, "broker", NULL, &root, report));
@@ -751,9 +731,8 @@ static void test_section(void **state)
                   "c.yaml:5:50: broker.tables[1].sampler.exponent: only a prioritized sampler has an exponent\n");
 }
 
-static void test_overrides(void **state)
+TEST(overrides)
 {
-    (void)state;
     static const char *const good[] = {"broker.net.threads=7",
                                        "broker.tables[1].max_size=2k",
                                        "broker.tables[2]={name: c, max_size: 9}",
@@ -800,9 +779,8 @@ static void test_overrides(void **state)
     }
 }
 
-static void test_wrong_overrides(void **state)
+TEST(wrong_overrides)
 {
-    (void)state;
     static const struct {
         const char *override, *problem;
     } cases[] = {
@@ -854,9 +832,8 @@ static void test_wrong_overrides(void **state)
 
 /* ------------------------------------------------------------------------------------------------------------- units */
 
-static void test_units(void **state)
+TEST(units)
 {
-    (void)state;
     int64_t v = -7;
     double r = -7;
     static const struct {
@@ -922,9 +899,8 @@ static void test_units(void **state)
     assert_true(r == 42);
 }
 
-static void test_nearest(void **state)
+TEST(nearest)
 {
-    (void)state;
     static const char *const names[] = {"max_size", "max_bytes", "sampler", "remover", "name", "ip"};
     assert_string_equal(schema_nearest("maxsize", names, 6), "max_size");
     assert_string_equal(schema_nearest("MAX-SIZE", names, 6), "max_size");
@@ -972,9 +948,8 @@ static void expect_no_words(const char *text, const char *problems)
     schema_report_destroy(&report);
 }
 
-static void test_words_for_numbers(void **state)
+TEST(words_for_numbers)
 {
-    (void)state;
     expect_words("", 0, 3);
     expect_words("{count: auto, level: none}", 0, 0);
     expect_words("{count: 'auto', level: some}", 0, 1);
@@ -995,9 +970,8 @@ struct counted {
 };
 
 /* A number of empty strings, a list, or a word for none. */
-static void test_a_count_may_be_a_word(void **state)
+TEST(a_count_may_be_a_word)
 {
-    (void)state;
     static const struct schema_row count_rows[] = {
         {"shards", SCHEMA_COUNT, offsetof(struct counted, shards), "1", 1, 8, automatic, .help = "how many, or which"}};
     static const struct schema counted = {"counted", count_rows, 1, sizeof(struct counted), NULL, NULL};
@@ -1024,9 +998,8 @@ static void test_a_count_may_be_a_word(void **state)
     }
 }
 
-static void test_words_are_printed(void **state)
+TEST(words_are_printed)
 {
-    (void)state;
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
@@ -1042,34 +1015,4 @@ static void test_words_are_printed(void **state)
                               "| `count` | integer | `auto` | auto, or between 1 and 8 | how many |\n"
                               "| `level` | integer | `3` | none, some, or between 2 and 9 | how much |\n");
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_every_mistake_at_once_in_file_order),
-        cmocka_unit_test(test_bounds_in_human_units),
-        cmocka_unit_test(test_wrong_shapes),
-        cmocka_unit_test(test_words_of_others),
-        cmocka_unit_test(test_kind_alone),
-        cmocka_unit_test(test_paths_beside_the_file),
-        cmocka_unit_test(test_checks_across_keys),
-        cmocka_unit_test(test_problem_finds_the_nearest_parent),
-        cmocka_unit_test(test_yaml_that_is_refused),
-        cmocka_unit_test(test_many_mistakes_are_bounded),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_print_reads_back),
-        cmocka_unit_test(test_print_looks_like_this),
-        cmocka_unit_test(test_section),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_units),
-        cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_words_for_numbers),
-        cmocka_unit_test(test_a_count_may_be_a_word),
-        cmocka_unit_test(test_words_are_printed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

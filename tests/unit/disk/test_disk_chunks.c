@@ -1,20 +1,16 @@
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "broker/disk/image.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define CHUNKS 6000u
 #define LARGEST (5u << 20)
@@ -88,9 +84,8 @@ static rp_status look(void *ctx, uint64_t at, const struct chunk_view *chunk, rp
     return RP_OK;
 }
 
-static void test_any_places(void **state)
+TEST(any_places)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("disk_chunks"));
     static struct world w;
@@ -151,9 +146,8 @@ static void change(const struct world *w, uint64_t at, uint8_t with)
     close(file);
 }
 
-static void test_damage(void **state)
+TEST(damage)
 {
-    (void)state;
     struct world w = {.path = diskfile_folder()};
     assert_int_equal(folder_open(&w.folder, w.path, true, NULL), RP_OK);
     struct diskfile out;
@@ -202,10 +196,4 @@ static void test_damage(void **state)
     }
     folder_close(&w.folder);
     diskfile_remove(&w.path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_places), cmocka_unit_test(test_damage)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,20 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/crc32c.h"
 #include "tests/support/diskfile.h"
+#include "tests/support/test.h"
 
 static void write_file(const char *folder, const char *name, const void *data, size_t size)
 {
@@ -52,9 +48,8 @@ static void open_folder(struct folder *folder, const char *path, bool write)
         fail_msg("%s", err.text);
 }
 
-static void test_names(void **state)
+TEST(names)
 {
-    (void)state;
     char name[64];
     folder_name(DISK_SEGMENT, 7, false, name, sizeof name);
     assert_string_equal(name, "segment-00000007.replay");
@@ -62,9 +57,8 @@ static void test_names(void **state)
     assert_string_equal(name, "checkpoint-123456789012.replay.part");
 }
 
-static void test_listing(void **state)
+TEST(listing)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder folder;
     open_folder(&folder, path, true);
@@ -103,9 +97,8 @@ static void test_listing(void **state)
     diskfile_remove(&path);
 }
 
-static void test_lock(void **state)
+TEST(lock)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder first, second;
     rp_error err = {0};
@@ -121,9 +114,8 @@ static void test_lock(void **state)
     diskfile_remove(&path);
 }
 
-static void test_made_if_missing(void **state)
+TEST(made_if_missing)
 {
-    (void)state;
     char *path = diskfile_folder();
     char deep[128], middle[128];
     snprintf(middle, sizeof middle, "%s/a", path);
@@ -146,9 +138,8 @@ static void test_made_if_missing(void **state)
 }
 
 /* Files of others, whatever they are called, outlive everything that the broker does. */
-static void test_foreign_files_survive(void **state)
+TEST(foreign_files_survive)
 {
-    (void)state;
     const char *names[] = {
         "segment-00000003.replay",         "checkpoint-00000002.replay", "checkpoint-00000003.replay.part",
         "checkpoint-00000009.replay.part", "segment-3.replay",           "notes.txt"};
@@ -185,9 +176,8 @@ static void test_foreign_files_survive(void **state)
     diskfile_remove(&path);
 }
 
-static void test_parts_go_at_the_start(void **state)
+TEST(parts_go_at_the_start)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder folder;
     open_folder(&folder, path, true);
@@ -205,9 +195,8 @@ static void test_parts_go_at_the_start(void **state)
     diskfile_remove(&path);
 }
 
-static void test_remove_and_missing(void **state)
+TEST(remove_and_missing)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder folder;
     open_folder(&folder, path, true);
@@ -234,9 +223,8 @@ static void copy_file(const char *from, const char *name, const char *to, const 
     write_file(to, as, data, size);
 }
 
-static void test_two_folders_in_one(void **state)
+TEST(two_folders_in_one)
 {
-    (void)state;
     char *one = diskfile_folder(), *two = diskfile_folder();
     struct folder folder;
     rp_error err = {0};
@@ -256,9 +244,8 @@ static void test_two_folders_in_one(void **state)
 }
 
 /* A head with any byte changed is nobody's; the file stays. */
-static void test_damaged_heads(void **state)
+TEST(damaged_heads)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder folder;
     open_folder(&folder, path, true);
@@ -291,9 +278,8 @@ static void test_damaged_heads(void **state)
     diskfile_remove(&path);
 }
 
-static void test_later_version(void **state)
+TEST(later_version)
 {
-    (void)state;
     char *path = diskfile_folder();
     struct folder folder;
     rp_error err = {0};
@@ -313,9 +299,8 @@ static void test_later_version(void **state)
 }
 
 /* Started with fewer shards than before, or with none, data would be left behind. */
-static void test_shards(void **state)
+TEST(shards)
 {
-    (void)state;
     char *path = diskfile_folder(), part[4][256];
     struct folder folder;
     rp_error err = {0};
@@ -341,22 +326,4 @@ static void test_shards(void **state)
         diskfile_remove(&own);
     }
     diskfile_remove(&path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_listing),
-        cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_made_if_missing),
-        cmocka_unit_test(test_foreign_files_survive),
-        cmocka_unit_test(test_parts_go_at_the_start),
-        cmocka_unit_test(test_remove_and_missing),
-        cmocka_unit_test(test_two_folders_in_one),
-        cmocka_unit_test(test_damaged_heads),
-        cmocka_unit_test(test_later_version),
-        cmocka_unit_test(test_shards),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

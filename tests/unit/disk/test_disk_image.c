@@ -1,20 +1,16 @@
 #include "broker/disk/image.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "broker/disk/image_impl.h"
 #include "proto/base/rng.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 /* Entries on their way into an image, without a file. */
 static struct diskfile feed = {.number = 1, .offset = FILE_HEAD_BYTES, .used = sizeof(struct record_head)};
@@ -99,9 +95,8 @@ static void put_pick(uint32_t table, uint64_t client, uint64_t id, uint32_t slot
     diskfile_put(&feed, ENTRY_PICK, table, &pick, sizeof pick, &picked, sizeof picked);
 }
 
-static void test_items(void **state)
+TEST(items)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 5000, 100, 1);
@@ -148,9 +143,8 @@ static void test_items(void **state)
 }
 
 /* Ids of layouts are used again: items keep what they were inserted with. */
-static void test_layouts(void **state)
+TEST(layouts)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -174,9 +168,8 @@ static void test_layouts(void **state)
     image_fini(&image);
 }
 
-static void test_picks(void **state)
+TEST(picks)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -210,9 +203,8 @@ static void test_picks(void **state)
     image_fini(&image);
 }
 
-static void test_replies(void **state)
+TEST(replies)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -255,9 +247,8 @@ static void put_rejection(uint32_t session, uint32_t table, uint64_t item, uint3
     diskfile_put(&feed, ENTRY_REJECTION, 0, &body, sizeof body, "no", 2);
 }
 
-static void test_sessions(void **state)
+TEST(sessions)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -304,9 +295,8 @@ static void test_sessions(void **state)
     image_fini(&image);
 }
 
-static void test_values(void **state)
+TEST(values)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -332,9 +322,8 @@ static void test_values(void **state)
 }
 
 /* Tables are known by their names: indexes are a file's own, and its counters are not news. */
-static void test_files_number_tables_anew(void **state)
+TEST(files_number_tables_anew)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 0, 0, 1);
@@ -364,9 +353,8 @@ static void test_files_number_tables_anew(void **state)
     image_fini(&image);
 }
 
-static void test_clocks(void **state)
+TEST(clocks)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     begin(&image, 1000000, 1000, 1);
@@ -406,9 +394,8 @@ static void test_clocks(void **state)
 }
 
 /* Times at the ends of what is possible do no harm. */
-static void test_far_clocks(void **state)
+TEST(far_clocks)
 {
-    (void)state;
     const int64_t far = INT64_C(1) << 62;
     struct image image;
     image_init(&image);
@@ -430,9 +417,8 @@ static void put_selector(uint32_t table, uint32_t which, const char *bytes)
     diskfile_put(&feed, ENTRY_SELECTOR, table, &body, sizeof body, bytes, strlen(bytes));
 }
 
-static void test_selectors_are_exact_until_a_change(void **state)
+TEST(selectors_are_exact_until_a_change)
 {
-    (void)state;
     struct image image;
     image_init(&image);
     diskfile_start(&feed, 1, 0, 0, 0, 0, 0);
@@ -458,9 +444,8 @@ static void test_selectors_are_exact_until_a_change(void **state)
 }
 
 /* (client, id) of few clients and ids, so that they are put and removed again and again. */
-static void test_request_map(void **state)
+TEST(request_map)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("disk_request_map"));
     struct request_map map = {0};
@@ -636,9 +621,8 @@ static void model_compare(const struct model *m, struct image *image)
     }
 }
 
-static void test_against_a_model(void **state)
+TEST(against_a_model)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("disk_image"));
     static struct model m;
@@ -666,19 +650,5 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_picks),
-        cmocka_unit_test(test_replies),
-        cmocka_unit_test(test_sessions),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_files_number_tables_anew),
-        cmocka_unit_test(test_clocks),
-        cmocka_unit_test(test_far_clocks),
-        cmocka_unit_test(test_selectors_are_exact_until_a_change),
-        cmocka_unit_test(test_request_map),
-        cmocka_unit_test(test_against_a_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return test_run(NULL, teardown);
 }

@@ -2,10 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +10,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 /* In front of the library's: a disk that cannot be read from this offset on. */
 static off_t bad_from = INT64_MAX;
@@ -211,7 +207,7 @@ static int set_up_history(void **state)
     return 0;
 }
 
-static void test_chain_and_journal(void **state)
+TEST(chain_and_journal, set_up_history, tear_down)
 {
     struct world *w = *state;
     assert_int_equal(load(w, 0, false), 10);
@@ -230,7 +226,7 @@ static void test_chain_and_journal(void **state)
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
-static void test_empty_folder(void **state)
+TEST(empty_folder, set_up, tear_down)
 {
     struct world *w = *state;
     assert_int_equal(load(w, 0, false), -1);
@@ -248,7 +244,7 @@ static void test_empty_folder(void **state)
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
-static void test_damaged_checkpoints_fall_back(void **state)
+TEST(damaged_checkpoints_fall_back, set_up_history, tear_down)
 {
     struct world *w = *state;
     flip(w, DISK_CHECKPOINT, 2, 200);
@@ -267,7 +263,7 @@ static void test_damaged_checkpoints_fall_back(void **state)
     assert_true(noted(&w->image, "based on 1"));
 }
 
-static void test_torn_end(void **state)
+TEST(torn_end, set_up_history, tear_down)
 {
     struct world *w = *state;
     char path[256];
@@ -289,7 +285,7 @@ static void test_torn_end(void **state)
 }
 
 /* Killed when a segment had just been made: it has no head yet, or a part of one. Nothing is lost, and nothing is said. */
-static void test_segment_without_a_head(void **state)
+TEST(segment_without_a_head, set_up, tear_down)
 {
     struct world *w = *state;
     for (size_t bytes = 0; bytes < FILE_HEAD_BYTES; bytes += 20) {
@@ -310,7 +306,7 @@ static void test_segment_without_a_head(void **state)
 }
 
 /* What cannot be read may be sound: nothing is cut, and nothing goes on without it. */
-static void test_unreadable_end(void **state)
+TEST(unreadable_end, set_up, tear_down)
 {
     struct world *w = *state;
     segment(w, 1, 0, 0);
@@ -324,7 +320,7 @@ static void test_unreadable_end(void **state)
 }
 
 /* A process that found a damage goes on from there, and so does every later load. */
-static void test_going_on_after_damage(void **state)
+TEST(going_on_after_damage, set_up_history, tear_down)
 {
     struct world *w = *state;
     uint64_t bad = disk_offset(w->place[8]) + 30;
@@ -354,7 +350,7 @@ static void test_going_on_after_damage(void **state)
 }
 
 /* A torn record is no torn end while a later segment has sound records, even if that one does not begin with one. */
-static void test_torn_before_a_damaged_segment(void **state)
+TEST(torn_before_a_damaged_segment, set_up_history, tear_down)
 {
     struct world *w = *state;
     char path[256];
@@ -370,7 +366,7 @@ static void test_torn_before_a_damaged_segment(void **state)
     assert_int_equal(w->image.lost_inserts, 1); /* the other is in the record that was hit */
 }
 
-static void test_missing_segments(void **state)
+TEST(missing_segments, set_up_history, tear_down)
 {
     struct world *w = *state;
     uint64_t end = diskfile_here(&w->out);
@@ -394,7 +390,7 @@ static void test_missing_segments(void **state)
 }
 
 /* A segment that ends with a whole record, too early. */
-static void test_cut_between_records(void **state)
+TEST(cut_between_records, set_up_history, tear_down)
 {
     struct world *w = *state;
     char path[256];
@@ -405,7 +401,7 @@ static void test_cut_between_records(void **state)
 }
 
 /* Checkpoints of a broker without a journal: older segments are of the past, later ones go on. */
-static void test_no_journal_for_a_while(void **state)
+TEST(no_journal_for_a_while, set_up, tear_down)
 {
     struct world *w = *state;
     segment(w, 1, 0, 0);
@@ -427,7 +423,7 @@ static void test_no_journal_for_a_while(void **state)
 }
 
 /* What changes an incremental checkpoint can hold. */
-static void test_changes(void **state)
+TEST(changes, set_up, tear_down)
 {
     struct world *w = *state;
     w->items = 6;
@@ -495,7 +491,7 @@ static void check_damaged(struct world *w, const char *what, uint64_t offset)
         fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)w->status);
 }
 
-static void test_every_byte(void **state)
+TEST(every_byte, set_up_history, tear_down)
 {
     struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
@@ -510,7 +506,7 @@ static void test_every_byte(void **state)
     assert_int_equal(load(w, 0, false), 10);
 }
 
-static void test_every_cut(void **state)
+TEST(every_cut, set_up_history, tear_down)
 {
     struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
@@ -538,7 +534,7 @@ static void test_every_cut(void **state)
 }
 
 /* Bytes that are cut out of the last segment, or put in, are no torn end while a sound record is behind them. */
-static void test_moved_records(void **state)
+TEST(moved_records, set_up_history, tear_down)
 {
     struct world *w = *state;
     char path[256];
@@ -575,7 +571,7 @@ static void test_moved_records(void **state)
 }
 
 /* A torn record may be full of heads that a writer sent as data: the search for a sound record takes no long time. */
-static void test_heads_without_records(void **state)
+TEST(heads_without_records, set_up_history, tear_down)
 {
     struct world *w = *state;
     char path[256];
@@ -594,7 +590,7 @@ static void test_heads_without_records(void **state)
     assert_int_equal(damages(&w->image), 0);
 }
 
-static void test_verify(void **state)
+TEST(verify, set_up_history, tear_down)
 {
     struct world *w = *state;
     struct verify_result result;
@@ -624,30 +620,4 @@ static void test_verify(void **state)
     assert_int_equal(truncate(path, about.st_size - 8), 0);
     assert_int_equal(disk_verify_file(&w->folder, DISK_CHECKPOINT, 2, &result, &err), RP_OK);
     assert_true(result.damaged);
-}
-
-int main(void)
-{
-#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-#define WITH_HISTORY(test) cmocka_unit_test_setup_teardown(test, set_up_history, tear_down)
-    const struct CMUnitTest tests[] = {
-        WITH_HISTORY(test_chain_and_journal),
-        WITH_FOLDER(test_empty_folder),
-        WITH_HISTORY(test_damaged_checkpoints_fall_back),
-        WITH_HISTORY(test_torn_end),
-        WITH_FOLDER(test_segment_without_a_head),
-        WITH_FOLDER(test_unreadable_end),
-        WITH_HISTORY(test_going_on_after_damage),
-        WITH_HISTORY(test_torn_before_a_damaged_segment),
-        WITH_HISTORY(test_missing_segments),
-        WITH_HISTORY(test_cut_between_records),
-        WITH_FOLDER(test_no_journal_for_a_while),
-        WITH_FOLDER(test_changes),
-        WITH_HISTORY(test_every_byte),
-        WITH_HISTORY(test_every_cut),
-        WITH_HISTORY(test_moved_records),
-        WITH_HISTORY(test_heads_without_records),
-        WITH_HISTORY(test_verify),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

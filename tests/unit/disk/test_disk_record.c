@@ -1,16 +1,12 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "broker/disk/record.h"
 #include "proto/base/crc32c.h"
+#include "tests/support/test.h"
 
 /* An entry of each type with nothing wrong, in `out`; gives the size of its body. Trailing parts have two elements. */
 static size_t example(uint16_t type, uint8_t *out)
@@ -121,9 +117,8 @@ static bool is_open(uint16_t type)
            type == ENTRY_REJECTION;
 }
 
-static void test_every_type_has_a_rule(void **state)
+TEST(every_type_has_a_rule)
 {
-    (void)state;
     _Alignas(8) uint8_t body[1024];
     for (uint16_t type = 1; type < ENTRY_TYPES; type++) {
         rp_error err = {0};
@@ -159,9 +154,8 @@ static void refused(uint16_t type, size_t offset, const void *value, size_t size
         fail_msg("%s passes with a bad value at %zu", entry_name(type), offset);
 }
 
-static void test_values(void **state)
+TEST(values)
 {
-    (void)state;
     double infinite = INFINITY, none = NAN;
     int64_t far = INT64_MAX;
     uint64_t zero = 0, odd = disk_at(1, 68), head = disk_at(1, 8), many = UINT32_MAX;
@@ -209,9 +203,8 @@ static size_t all_types(uint8_t *record, size_t room, uint64_t at)
     return used;
 }
 
-static void test_round_trip(void **state)
+TEST(round_trip)
 {
-    (void)state;
     _Alignas(8) static uint8_t record[16384];
     _Alignas(8) uint8_t body[1024];
     uint64_t at = disk_at(9, 4096);
@@ -242,16 +235,14 @@ static void test_round_trip(void **state)
 }
 
 /* The known answer of crc32c for "123456789". */
-static void test_crc(void **state)
+TEST(crc)
 {
-    (void)state;
     assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283);
     assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xE3069283);
 }
 
-static void test_damaged_records(void **state)
+TEST(damaged_records)
 {
-    (void)state;
     _Alignas(8) static uint8_t record[16384];
     uint64_t at = disk_at(2, 32);
     size_t used = all_types(record, sizeof record, at), size = 0;
@@ -271,9 +262,8 @@ static void test_damaged_records(void **state)
 }
 
 /* Entries that run out of their record end the walk; one that was checked never does. */
-static void test_bad_entry_sizes(void **state)
+TEST(bad_entry_sizes)
 {
-    (void)state;
     _Alignas(8) static uint8_t record[16384];
     uint64_t at = disk_at(2, 32);
     size_t used = all_types(record, sizeof record, at);
@@ -286,17 +276,4 @@ static void test_bad_entry_sizes(void **state)
         assert_true(reader.bad);
         assert_false(entry_next(&reader, &entry));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type_has_a_rule),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_crc),
-        cmocka_unit_test(test_damaged_records),
-        cmocka_unit_test(test_bad_entry_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

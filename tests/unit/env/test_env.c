@@ -1,11 +1,6 @@
 /* The registry of environments and what env_open wraps around each: errors, options, canonical actions, time limits,
  * delays, plug-ins. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <signal.h>
@@ -20,6 +15,7 @@
 #include "agent/run/environment_loop.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 static char *plugin_path(const char *name)
 {
@@ -58,9 +54,8 @@ static void expect_bad_option(const char *env, const char *name, const char *val
 
 /* ---- described, and groups */
 
-static void described_environments_have_a_spec(void **state)
+TEST(described_environments_have_a_spec)
 {
-    (void)state;
     struct env env;
     int64_t shape[] = {10, 12, 3}, empty[] = {0};
     double low[] = {-2, -1}, high[] = {2, 1}, wide[] = {INFINITY, 1};
@@ -168,9 +163,8 @@ static void *together_seat(void *whole, uint32_t index)
     return &((struct together *)whole)->seats[index];
 }
 
-static void groups_step_what_a_provider_makes(void **state)
+TEST(groups_step_what_a_provider_makes)
 {
-    (void)state;
     static const rp_env_ops ops = {.name = "together",
                                    .destroy = together_destroy,
                                    .seed = together_seed,
@@ -218,9 +212,8 @@ static void groups_step_what_a_provider_makes(void **state)
 
 /* ---- by name */
 
-static void builtin_ones_can_be_opened(void **state)
+TEST(builtin_ones_can_be_opened)
 {
-    (void)state;
     for (const rp_env_ops *const *at = env_builtin; *at; at++) {
         struct env_config config = {.name = (char *)(*at)->name};
         struct env env;
@@ -235,9 +228,8 @@ static void builtin_ones_can_be_opened(void **state)
     }
 }
 
-static void unknown_names_are_refused(void **state)
+TEST(unknown_names_are_refused)
 {
-    (void)state;
     expect_refusal(&(struct env_config){.name = "CartPol-v1"}, RP_NOT_FOUND,
                    "unknown environment 'CartPol-v1' (did you mean 'CartPole-v1'?)");
     expect_refusal(&(struct env_config){.name = "Zorkmids"}, RP_NOT_FOUND,
@@ -246,9 +238,8 @@ static void unknown_names_are_refused(void **state)
                    "the shapes of environment 'my_env:make' are not known");
 }
 
-static void options_are_checked(void **state)
+TEST(options_are_checked)
 {
-    (void)state;
     expect_bad_option("CartPole-v1", "size", "3", "environment CartPole-v1 has no option 'size'; it takes none");
     expect_bad_option("DeepSea", "sise", "3", "environment DeepSea has no option 'sise' (did you mean 'size'?)");
     expect_bad_option("DeepSea", "zzzzzz", "3", "no option 'zzzzzz'; it takes size, randomize, seed");
@@ -268,9 +259,8 @@ static void options_are_checked(void **state)
     env_close(&env);
 }
 
-static void specs_are_checked(void **state)
+TEST(specs_are_checked)
 {
-    (void)state;
     const rp_env_spec good = {
         .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {10, 10, 4}, .n_actions = 3};
     rp_error err;
@@ -315,9 +305,8 @@ static void specs_are_checked(void **state)
 
 /* ---- steps */
 
-static void canonical_actions_are_mapped_and_clipped(void **state)
+TEST(canonical_actions_are_mapped_and_clipped)
 {
-    (void)state;
     static const struct {
         float canonical[2], native[2];
     } cases[] = {{{-1, -1}, {-3, 10}},     {{1, 1}, {1, 30}},  {{0, 0}, {-1, 20}},
@@ -337,9 +326,8 @@ static void canonical_actions_are_mapped_and_clipped(void **state)
     env_close(&env);
 }
 
-static void native_actions_are_clipped(void **state)
+TEST(native_actions_are_clipped)
 {
-    (void)state;
     static const struct {
         float given[2], native[2];
     } cases[] = {{{-3, 10}, {-3, 10}},
@@ -385,9 +373,8 @@ static uint32_t play_out(struct env *env, const void *action, rp_env_result *res
     }
 }
 
-static void time_limits_can_be_set(void **state)
+TEST(time_limits_can_be_set)
 {
-    (void)state;
     static const int64_t limits[] = {0, 3, 450};
     float nothing = 0;
     int32_t right = 1;
@@ -428,9 +415,8 @@ static int64_t time_ns(clockid_t clock)
     return now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
-static void delays_make_steps_slow(void **state)
+TEST(delays_make_steps_slow)
 {
-    (void)state;
     const int64_t delay = 4 * NS_PER_MS, steps = 5;
     for (int32_t kind = ENV_DELAY_SLEEP; kind <= ENV_DELAY_BUSY; kind++) {
         struct env env;
@@ -455,9 +441,8 @@ static void delays_make_steps_slow(void **state)
 
 /* ---- plug-ins */
 
-static void example_plugin_works(void **state)
+TEST(example_plugin_works)
 {
-    (void)state;
     rp_option options[] = {{"length", "5"}, {"slip", "0"}};
     struct env_config config = {
         .name = "Corridor", .plugin = plugin_path("env_example"), .options = {.data = options, .count = 2}};
@@ -532,9 +517,8 @@ static void loop_finds_out(const char *name, const char *text)
     env_close(&env);
 }
 
-static void mistakes_of_a_running_plugin_are_told(void **state)
+TEST(mistakes_of_a_running_plugin_are_told)
 {
-    (void)state;
     loop_finds_out("TooLong",
                    "environment 'TooLong' writes more than the 4 bytes of an observation that its spec states");
     loop_finds_out("NotFinite",
@@ -557,9 +541,8 @@ static _Noreturn void step_on(int err)
         env_step(&env, action, observation, &result);
 }
 
-static void a_crash_of_a_plugin_names_its_step(void **state)
+TEST(a_crash_of_a_plugin_names_its_step)
 {
-    (void)state;
     char text[512] = "";
     int status, pipes[2];
     assert_int_equal(pipe(pipes), 0);
@@ -580,9 +563,8 @@ static void expect_bad_plugin(const char *file, const char *name, rp_status stat
     expect_refusal(&(struct env_config){.name = (char *)name, .plugin = plugin_path(file)}, status, text);
 }
 
-static void bad_plugins_are_refused(void **state)
+TEST(bad_plugins_are_refused)
 {
-    (void)state;
     expect_bad_plugin("no_such_file", "Corridor", RP_IO, "no_such_file.so: ");
     expect_bad_plugin("selector_example", "Corridor", RP_INVALID_ARGUMENT,
                       "selector_example.so: it does not export rp_env_plugin_entry");
@@ -596,25 +578,4 @@ static void bad_plugins_are_refused(void **state)
     expect_bad_plugin("env_bad", "NoStep", RP_INVALID_ARGUMENT, "'NoStep' lacks the function step");
     expect_bad_plugin("env_bad", "CartPole-v1", RP_INVALID_ARGUMENT,
                       "'CartPole-v1' is the name of a built-in environment: rename it");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(builtin_ones_can_be_opened),
-        cmocka_unit_test(unknown_names_are_refused),
-        cmocka_unit_test(described_environments_have_a_spec),
-        cmocka_unit_test(groups_step_what_a_provider_makes),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(specs_are_checked),
-        cmocka_unit_test(canonical_actions_are_mapped_and_clipped),
-        cmocka_unit_test(native_actions_are_clipped),
-        cmocka_unit_test(time_limits_can_be_set),
-        cmocka_unit_test(delays_make_steps_slow),
-        cmocka_unit_test(example_plugin_works),
-        cmocka_unit_test(bad_plugins_are_refused),
-        cmocka_unit_test(mistakes_of_a_running_plugin_are_told),
-        cmocka_unit_test(a_crash_of_a_plugin_names_its_step),
-    };
-    return cmocka_run_group_tests_name("env", tests, NULL, NULL);
 }

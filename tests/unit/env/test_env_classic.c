@@ -1,11 +1,6 @@
 /* What every built-in environment must keep to (seeds, ends of episodes), and properties of the classic ones. Their
  * dynamics are checked in test_env_golden.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include "agent/env/classic.h"
 #include "agent/env/env.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 #define MOST_BYTES 1024
 
@@ -98,9 +94,8 @@ static void play_some(struct play *self, int steps)
 
 /* ---- every built-in one */
 
-static void seeds_decide_everything(void **state)
+TEST(seeds_decide_everything)
 {
-    (void)state;
     for (const rp_env_ops *const *at = env_builtin; *at; at++) {
         static struct play plays[4];
         for (int i = 0; i < 4; i++)
@@ -127,9 +122,8 @@ static void seeds_decide_everything(void **state)
     }
 }
 
-static void wrong_states_are_refused(void **state)
+TEST(wrong_states_are_refused)
 {
-    (void)state;
     for (const rp_env_ops *const *at = env_builtin; *at; at++) {
         if (!(*at)->set_state)
             continue;
@@ -172,9 +166,8 @@ struct range {
     } of[6];
 };
 
-static void resets_are_within_their_ranges(void **state)
+TEST(resets_are_within_their_ranges)
 {
-    (void)state;
     static const struct range ranges[] = {
         {"CartPole-v1", 4, {{-0.05, 0.05}, {-0.05, 0.05}, {-0.05, 0.05}, {-0.05, 0.05}}},
         /* cosine and sine of angles within 0.1 */
@@ -209,9 +202,8 @@ static void resets_are_within_their_ranges(void **state)
 
 /* ---- how they end */
 
-static void a_step_ends_in_one_way(void **state)
+TEST(a_step_ends_in_one_way)
 {
-    (void)state;
     rp_env_result result;
     uint32_t steps = 8;
     classic_result(&result, -2, false, &steps, 10);
@@ -226,9 +218,8 @@ static void a_step_ends_in_one_way(void **state)
 }
 
 /* Past the goal, but on the way back. */
-static void cars_that_roll_back_have_not_arrived(void **state)
+TEST(cars_that_roll_back_have_not_arrived)
 {
-    (void)state;
     static const char *const names[] = {"MountainCar-v0", "MountainCarContinuous-v0"};
     for (int i = 0; i < 2; i++) {
         struct play play;
@@ -319,9 +310,8 @@ static void follow_to_end(const struct ending *e)
     env_close(&play.env);
 }
 
-static void ends_are_kept_apart(void **state)
+TEST(ends_are_kept_apart)
 {
-    (void)state;
     static const struct ending endings[] = {
         {"CartPole-v1", balance, 500, 500, false, 500, 500},
         {"CartPole-v1", second, 7, 12, true, 7, 12},
@@ -356,9 +346,8 @@ static int32_t catch_it(const struct play *play, float *continuous)
     return (ball > paddle) - (ball < paddle) + 1;
 }
 
-static void catch_starts_anywhere_and_can_be_won(void **state)
+TEST(catch_starts_anywhere_and_can_be_won)
 {
-    (void)state;
     follow_to_end(&(struct ending){"Catch", catch_it, 9, 9, true, 1, 1});
     struct play play;
     uint32_t seen[5] = {0};
@@ -402,9 +391,8 @@ static void deepsea_map(const rp_option *options, uint32_t n_options, uint8_t *r
     env_close(&env);
 }
 
-static void deepsea_mapping_follows_its_seed(void **state)
+TEST(deepsea_mapping_follows_its_seed)
 {
-    (void)state;
     static const rp_option three[] = {{"randomize", "1"}, {"seed", "3"}}, four[] = {{"randomize", "1"}, {"seed", "4"}};
     uint8_t plain[100], first_map[100], again[100], other[100];
     deepsea_map(NULL, 0, plain);
@@ -471,9 +459,8 @@ static int32_t track(struct play *play, const struct board *board)
     return target < board->column[PADDLE] ? 1 : target > board->column[PADDLE] ? 2 : 0;
 }
 
-static void breakout_keeps_its_rules(void **state)
+TEST(breakout_keeps_its_rules)
 {
-    (void)state;
     static const rp_option not_sticky = {"sticky", "0"};
     const char *text = getenv("RP_TEST_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
@@ -537,28 +524,10 @@ static uint32_t count_moves(const rp_option *option)
     return moves;
 }
 
-static void breakout_is_sticky(void **state)
+TEST(breakout_is_sticky)
 {
-    (void)state;
     static const rp_option never = {"sticky", "0"}, always = {"sticky", "1"};
     assert_int_equal(count_moves(&never), 2000);
     assert_int_equal(count_moves(&always), 0);
     assert_in_range(count_moves(NULL), 1740, 1860);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(seeds_decide_everything),
-        cmocka_unit_test(wrong_states_are_refused),
-        cmocka_unit_test(resets_are_within_their_ranges),
-        cmocka_unit_test(a_step_ends_in_one_way),
-        cmocka_unit_test(cars_that_roll_back_have_not_arrived),
-        cmocka_unit_test(ends_are_kept_apart),
-        cmocka_unit_test(catch_starts_anywhere_and_can_be_won),
-        cmocka_unit_test(deepsea_mapping_follows_its_seed),
-        cmocka_unit_test(breakout_keeps_its_rules),
-        cmocka_unit_test(breakout_is_sticky),
-    };
-    return cmocka_run_group_tests_name("env_classic", tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* The built-in environments against traces that an independent script wrote from the published equations
  * (tests/golden/env_traces.py). A file has the name of its environment. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <math.h>
@@ -15,6 +10,7 @@
 
 #include "agent/env/env.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define MOST_NUMBERS 1024
 
@@ -188,9 +184,8 @@ static void check_file(const char *name)
     assert_true(trace.cases >= 1 && trace.steps >= 10);
 }
 
-static void every_trace_is_followed(void **state)
+TEST(every_trace_is_followed)
 {
-    (void)state;
     DIR *dir = opendir(folder());
     assert_non_null(dir);
     uint32_t files = 0;
@@ -205,9 +200,8 @@ static void every_trace_is_followed(void **state)
     assert_true(files > 0);
 }
 
-static void every_environment_has_a_trace(void **state)
+TEST(every_environment_has_a_trace)
 {
-    (void)state;
     for (const rp_env_ops *const *at = env_builtin; *at; at++) {
         /* Its contacts are the solver of the MuJoCo library: there are no equations to write a trace from. */
         if (!(*at)->set_state || strcmp((*at)->name, "Cheetah") == 0)
@@ -219,13 +213,4 @@ static void every_environment_has_a_trace(void **state)
             fail_msg("%s is missing: run tests/golden/env_traces.py", path);
         fclose(file);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_environment_has_a_trace),
-        cmocka_unit_test(every_trace_is_followed),
-    };
-    return cmocka_run_group_tests_name("env_golden", tests, NULL, NULL);
 }

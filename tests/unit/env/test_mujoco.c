@@ -2,17 +2,13 @@
 #include "agent/env/mujoco.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/env/builtin.h"
+#include "tests/support/test.h"
 
 #define MAX_OBSERVATION 32
 
@@ -157,9 +153,8 @@ static void check_golden(const rp_env_ops *ops)
     assert_true(steps > 100);
 }
 
-static void test_golden_traces(void **state)
+TEST(golden_traces)
 {
-    (void)state;
     check_golden(&env_inverted_pendulum);
     check_golden(&env_cartpole_swingup);
 }
@@ -175,9 +170,8 @@ static double swingup_energy(const double *qpos, const double *qvel)
     return kinetic + pole * 9.81 * length * cos(qpos[1]);
 }
 
-static void test_energy_is_kept_without_force(void **state)
+TEST(energy_is_kept_without_force)
 {
-    (void)state;
     struct subject subject;
     subject_open(&subject, &env_cartpole_swingup);
     static const double start[] = {0, 1.0, 0, 0};
@@ -195,9 +189,8 @@ static void test_energy_is_kept_without_force(void **state)
 }
 
 /* Left and right are alike: mirrored states and actions give mirrored motion. */
-static void test_carts_are_symmetric(void **state)
+TEST(carts_are_symmetric)
 {
-    (void)state;
     for (size_t e = 0; e < 2; e++) {
         struct subject a, b;
         subject_open(&a, all[e]);
@@ -224,9 +217,8 @@ static void test_carts_are_symmetric(void **state)
     }
 }
 
-static void test_cart_stays_on_its_rail(void **state)
+TEST(cart_stays_on_its_rail)
 {
-    (void)state;
     struct subject subject;
     subject_open(&subject, &env_cartpole_swingup);
     subject_reset(&subject);
@@ -237,9 +229,8 @@ static void test_cart_stays_on_its_rail(void **state)
 }
 
 /* Dropped from above the ground it comes to rest on its feet. */
-static void test_cheetah_settles(void **state)
+TEST(cheetah_settles)
 {
-    (void)state;
     struct subject subject;
     subject_open(&subject, &env_cheetah);
     const double start[18] = {0, 0.3};
@@ -262,9 +253,8 @@ static void test_cheetah_settles(void **state)
 }
 
 /* Also over whole episodes: the rewards add up to the distance. */
-static void test_cheetah_reward_is_velocity(void **state)
+TEST(cheetah_reward_is_velocity)
 {
-    (void)state;
     struct subject subject;
     subject_open(&subject, &env_cheetah);
     subject_reset(&subject);
@@ -294,9 +284,8 @@ static void check_finite(const struct subject *self)
     assert_true(isfinite(self->result.reward));
 }
 
-static void test_finite_under_any_action(void **state)
+TEST(finite_under_any_action)
 {
-    (void)state;
     for (size_t e = 0; e < N_ALL; e++)
         for (int extreme = 0; extreme < 2; extreme++) {
             struct subject subject;
@@ -325,9 +314,8 @@ static void test_finite_under_any_action(void **state)
 
 /* ---- episodes and instances ---- */
 
-static void test_spec(void **state)
+TEST(spec)
 {
-    (void)state;
     static const uint32_t observations[] = {4, 5, 17}, actions[] = {1, 1, 6};
     static const float bounds[] = {3, 1, 1};
     for (size_t e = 0; e < N_ALL; e++) {
@@ -367,9 +355,8 @@ static double walk(struct subject *self, uint64_t seed, int n)
 }
 
 /* Equal seeds give equal bits, whatever an instance did before. */
-static void test_a_seed_decides_all(void **state)
+TEST(a_seed_decides_all)
 {
-    (void)state;
     for (size_t e = 0; e < N_ALL; e++) {
         struct subject a, b;
         subject_open(&a, all[e]);
@@ -386,9 +373,8 @@ static void test_a_seed_decides_all(void **state)
 
 /* On the ground from the first step on, where the solver of contacts begins with what it found last: here the solution of
  * the very same step. */
-static void test_contacts_do_not_remember(void **state)
+TEST(contacts_do_not_remember)
 {
-    (void)state;
     const rp_option one = {.name = "frame_skip", .value = "1"};
     const double crouched[18] = {0, -0.14, 0.02, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1};
     const float still[6] = {0};
@@ -408,9 +394,8 @@ static void test_contacts_do_not_remember(void **state)
     subject_close(&subject);
 }
 
-static void test_first_reset_is_of_seed_zero(void **state)
+TEST(first_reset_is_of_seed_zero)
 {
-    (void)state;
     for (size_t e = 0; e < N_ALL; e++) {
         struct subject a, b;
         subject_open(&a, all[e]);
@@ -426,9 +411,8 @@ static void test_first_reset_is_of_seed_zero(void **state)
     }
 }
 
-static void test_instances_are_independent(void **state)
+TEST(instances_are_independent)
 {
-    (void)state;
     for (size_t e = 0; e < N_ALL; e++) {
         struct subject alone, a, b;
         subject_open(&alone, all[e]);
@@ -464,9 +448,8 @@ static void test_instances_are_independent(void **state)
     }
 }
 
-static void test_the_end_of_an_episode(void **state)
+TEST(the_end_of_an_episode)
 {
-    (void)state;
     static const float still[6] = {0};
     struct subject subject;
     for (size_t e = 1; e < N_ALL; e++) {
@@ -494,9 +477,8 @@ static void test_the_end_of_an_episode(void **state)
     subject_close(&subject);
 }
 
-static void test_resets_are_cheap(void **state)
+TEST(resets_are_cheap)
 {
-    (void)state;
     for (size_t e = 0; e < N_ALL; e++) {
         struct subject subject;
         subject_open(&subject, all[e]);
@@ -514,9 +496,8 @@ static void test_resets_are_cheap(void **state)
 
 /* ---- options ---- */
 
-static void test_frame_skip(void **state)
+TEST(frame_skip)
 {
-    (void)state;
     const rp_option one = {.name = "frame_skip", .value = "1"};
     rp_error err;
     struct subject single, both;
@@ -546,9 +527,8 @@ static void test_frame_skip(void **state)
     }
 }
 
-static void test_wrong_states_are_refused(void **state)
+TEST(wrong_states_are_refused)
 {
-    (void)state;
     struct subject subject;
     subject_open(&subject, &env_inverted_pendulum);
     static const double start[] = {0, 0, 0, 0, 0}, bad[] = {0, NAN, 0, 0};
@@ -556,27 +536,4 @@ static void test_wrong_states_are_refused(void **state)
     assert_int_equal(subject.ops->set_state(subject.self, start, 5, subject.observation), RP_INVALID_ARGUMENT);
     assert_int_equal(subject.ops->set_state(subject.self, bad, 4, subject.observation), RP_INVALID_ARGUMENT);
     subject_close(&subject);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_traces),
-        cmocka_unit_test(test_energy_is_kept_without_force),
-        cmocka_unit_test(test_carts_are_symmetric),
-        cmocka_unit_test(test_cart_stays_on_its_rail),
-        cmocka_unit_test(test_cheetah_settles),
-        cmocka_unit_test(test_cheetah_reward_is_velocity),
-        cmocka_unit_test(test_finite_under_any_action),
-        cmocka_unit_test(test_spec),
-        cmocka_unit_test(test_a_seed_decides_all),
-        cmocka_unit_test(test_contacts_do_not_remember),
-        cmocka_unit_test(test_first_reset_is_of_seed_zero),
-        cmocka_unit_test(test_instances_are_independent),
-        cmocka_unit_test(test_the_end_of_an_episode),
-        cmocka_unit_test(test_resets_are_cheap),
-        cmocka_unit_test(test_frame_skip),
-        cmocka_unit_test(test_wrong_states_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,19 +2,14 @@
 #include "agent/env/mujoco.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/env/builtin.h"
+#include "tests/support/test.h"
 
-static void test_errors_of_a_model_have_the_line(void **state)
+TEST(errors_of_a_model_have_the_line)
 {
-    (void)state;
     static const struct {
         const char *xml, *part;
     } bad[] = {
@@ -71,9 +66,8 @@ static double tight_judge(const struct mujoco *self, const float *action, bool *
 }
 
 /* MuJoCo's own handler of this error would write a file, wait for a key and exit. */
-static void test_an_error_in_a_step_ends_the_episode(void **state)
+TEST(an_error_in_a_step_ends_the_episode)
 {
-    (void)state;
     static const struct mujoco_task task = {
         .name = "Tight",
         .xml = tight_xml,
@@ -103,9 +97,8 @@ static void test_an_error_in_a_step_ends_the_episode(void **state)
     assert_int_not_equal(access("MUJOCO_LOG.TXT", F_OK), 0);
 }
 
-static void test_a_run_away_model_ends_the_episode(void **state)
+TEST(a_run_away_model_ends_the_episode)
 {
-    (void)state;
     rp_env_spec spec = {0};
     rp_error err;
     void *env = env_cheetah.create(NULL, 0, &spec, &err);
@@ -128,14 +121,4 @@ static void test_a_run_away_model_ends_the_episode(void **state)
         assert_true(isfinite(observation[i]) && fabsf(observation[i]) < 10);
     env_cheetah.destroy(env);
     assert_int_not_equal(access("MUJOCO_LOG.TXT", F_OK), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors_of_a_model_have_the_line),
-        cmocka_unit_test(test_an_error_in_a_step_ends_the_episode),
-        cmocka_unit_test(test_a_run_away_model_ends_the_episode),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,6 @@
 /* The HTTP server: who is let in, what is refused, and that bad input disturbs nobody. */
 #include <arpa/inet.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +8,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/http/http.h"
+#include "tests/support/test.h"
 
 static void get_hello(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
@@ -116,9 +112,8 @@ static int get(const struct http *http, const char *path, const char *headers, c
 
 #define LOCAL "Host: 127.0.0.1:80\r\n"
 
-static void test_routes(void **state)
+TEST(routes)
 {
-    (void)state;
     char out[8192];
     struct http *http = start("", false);
     assert_int_equal(get(http, "/hello?name=a%20b", LOCAL, out), 200);
@@ -141,9 +136,8 @@ static void test_routes(void **state)
     assert_null(http);
 }
 
-static void test_token(void **state)
+TEST(token)
 {
-    (void)state;
     char out[8192], text[512];
     struct http *http = start("secret", false);
     assert_int_equal(get(http, "/hello", LOCAL, out), 401);
@@ -175,9 +169,8 @@ static void test_token(void **state)
 }
 
 /* A page of another site must neither read through a name of its own nor change anything. */
-static void test_other_sites(void **state)
+TEST(other_sites)
 {
-    (void)state;
     char out[8192];
     struct http *http = start("secret", true);
     assert_int_equal(get(http, "/hello", "Host: evil.example\r\n", out), 403);
@@ -200,9 +193,8 @@ static void test_other_sites(void **state)
     http_stop(&http);
 }
 
-static void test_bad_input(void **state)
+TEST(bad_input)
 {
-    (void)state;
     char out[8192], *huge = malloc(300000);
     struct http *http = start("", false);
     static const char *const texts[] = {"\r\n\r\n",
@@ -234,9 +226,8 @@ static void test_bad_input(void **state)
 }
 
 /* A server also answers to its own address on loopback, and not to another one. */
-static void test_own_address(void **state)
+TEST(own_address)
 {
-    (void)state;
     char out[8192], header[HTTP_ADDRESS + 10];
     struct http *http = start_at("127.0.0.2:0", "", false);
     snprintf(header, sizeof header, "Host: %s\r\n", http_address(http));
@@ -261,9 +252,8 @@ static void close_many(const int *fds, int n)
 }
 
 /* Far more connections than the server takes, all of them silent: somebody with a request is served beside them. */
-static void test_many_connections(void **state)
+TEST(many_connections)
 {
-    (void)state;
     char out[8192];
     int idle[200];
     struct http *http = start("", false);
@@ -275,9 +265,8 @@ static void test_many_connections(void **state)
 }
 
 /* In a crowd a reply ends its connection, so that requests on connections that stay open cannot keep others out. */
-static void test_crowd_ends_connections(void **state)
+TEST(crowd_ends_connections)
 {
-    (void)state;
     char out[8192] = "";
     int idle[56];
     struct http *http = start("", false);
@@ -291,9 +280,8 @@ static void test_crowd_ends_connections(void **state)
 }
 
 /* A request that stops the server gets its answer, too. */
-static void test_stop_sends_answers(void **state)
+TEST(stop_sends_answers)
 {
-    (void)state;
     char out[8192] = "";
     struct http *http = start("", false);
     sem_init(&called, 0, 0);
@@ -308,9 +296,8 @@ static void test_stop_sends_answers(void **state)
     sem_destroy(&called);
 }
 
-static void test_addresses(void **state)
+TEST(addresses)
 {
-    (void)state;
     static const char *const bad[] = {"",           "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000",
                                       "nowhere:80", "[::1:80",   ":80"};
     rp_error err;
@@ -330,20 +317,4 @@ static void test_addresses(void **state)
     assert_false(http_is_loopback("0.0.0.0:0"));
     assert_false(http_is_loopback("*:80"));
     assert_false(http_is_loopback("10.0.0.1:80"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
-        cmocka_unit_test(test_token),
-        cmocka_unit_test(test_other_sites),
-        cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_own_address),
-        cmocka_unit_test(test_many_connections),
-        cmocka_unit_test(test_crowd_ends_connections),
-        cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_stop_sends_answers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* The text for Prometheus, read back by a strict reader of its own and compared with the snapshot that it shows. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "replay/error.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 /* ---- a reader ---- */
 
@@ -251,9 +247,8 @@ static void check_sessions(const struct text *text, const struct snapshot *snaps
     assert_true(larger <= METRICS_SESSIONS);
 }
 
-static void the_text_says_what_the_snapshot_says(void **state)
+TEST(the_text_says_what_the_snapshot_says)
 {
-    (void)state;
     static struct threads threads;
     struct rng rng;
     rng_seed(&rng, naive_seed("metrics_text"));
@@ -292,9 +287,8 @@ static void the_text_says_what_the_snapshot_says(void **state)
 }
 
 /* A shard's number is the first label of everything. */
-static void a_shard_labels_all_its_metrics(void **state)
+TEST(a_shard_labels_all_its_metrics)
 {
-    (void)state;
     static struct threads threads;
     struct rng rng;
     rng_seed(&rng, naive_seed("metrics_text"));
@@ -316,9 +310,8 @@ static void a_shard_labels_all_its_metrics(void **state)
     snapshot_destroy(&snapshot);
 }
 
-static void numbers_are_written_as_they_are(void **state)
+TEST(numbers_are_written_as_they_are)
 {
-    (void)state;
     static const struct {
         double value;
         const char *text;
@@ -343,14 +336,4 @@ static void numbers_are_written_as_they_are(void **state)
     out_u64(&out, UINT64_MAX);
     assert_memory_equal(out.data, "18446744073709551615", 20);
     out_fini(&out);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_text_says_what_the_snapshot_says),
-        cmocka_unit_test(a_shard_labels_all_its_metrics),
-        cmocka_unit_test(numbers_are_written_as_they_are),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

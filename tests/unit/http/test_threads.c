@@ -1,10 +1,5 @@
 /* Processor time of threads by name: it never goes back, whichever threads end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -13,6 +8,7 @@
 
 #include "broker/http/threads.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 #define WORK_S 0.02
 
@@ -65,9 +61,8 @@ static double look(struct threads *threads, int64_t *now_ns)
     return 0;
 }
 
-static void times_never_go_back(void **state)
+TEST(times_never_go_back)
 {
-    (void)state;
     static struct threads threads;
     struct worker first, second, third;
     int64_t now_ns = NS_PER_S;
@@ -87,10 +82,4 @@ static void times_never_go_back(void **state)
     assert_true(look(&threads, &now_ns) >= both + WORK_S / 2);
     end(&third);
     assert_true(threads.process.cpu_s >= 3 * WORK_S);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(times_never_go_back)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

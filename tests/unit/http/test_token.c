@@ -1,10 +1,5 @@
 /* The token of a broker with keys: made once, read again, refused if others may read it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,10 +9,10 @@
 #include <unistd.h>
 
 #include "broker/http/token.h"
+#include "tests/support/test.h"
 
-static void tokens_are_made_once_and_kept_secret(void **state)
+TEST(tokens_are_made_once_and_kept_secret)
 {
-    (void)state;
     char folder[] = "/tmp/replay-token-XXXXXX", path[64], token[TOKEN_TEXT] = "", again[TOKEN_TEXT] = "";
     struct stat facts;
     rp_error err = {0};
@@ -54,9 +49,8 @@ static void *open_shared(void *out)
 }
 
 /* Shards start together: all have the token that one of them has made. */
-static void shards_make_one_token(void **state)
+TEST(shards_make_one_token)
 {
-    (void)state;
     enum { SHARDS = 6, TIMES = 30 };
     char tokens[SHARDS][TOKEN_TEXT], path[64];
     pthread_t threads[SHARDS];
@@ -75,11 +69,4 @@ static void shards_make_one_token(void **state)
         assert_int_equal(unlink(path), 0);
     }
     assert_int_equal(rmdir(shared), 0); /* nothing else is left there */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_made_once_and_kept_secret),
-                                       cmocka_unit_test(shards_make_one_token)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

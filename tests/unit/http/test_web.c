@@ -2,9 +2,6 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "broker/http/web.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 enum mood { WORKS, HAS_NO_MEMORY, IS_SILENT };
 
@@ -114,9 +110,8 @@ static int ask(const struct web *web, const char *path, char out[65536])
     return status;
 }
 
-static void every_path_is_answered(void **state)
+TEST(every_path_is_answered)
 {
-    (void)state;
     static const char *const paths[] = {"/api",     "/metrics",    "/api/info",    "/api/tables", "/api/sessions",
                                         "/api/why", "/api/params", "/api/latency", "/healthz"};
     static char out[65536];
@@ -139,9 +134,8 @@ static void every_path_is_answered(void **state)
 }
 
 /* A core thread that has no memory is asked once for each request, and the answer comes at once. */
-static void no_memory_is_said(void **state)
+TEST(no_memory_is_said)
 {
-    (void)state;
     static char out[65536];
     struct core core;
     struct web *web = begin(&core);
@@ -155,9 +149,8 @@ static void no_memory_is_said(void **state)
 }
 
 /* The server stops at once, though a request waits for a core thread that does not answer any more. */
-static void stopping_does_not_wait(void **state)
+TEST(stopping_does_not_wait)
 {
-    (void)state;
     struct core core;
     struct web *web = begin(&core);
     atomic_store(&core.mood, IS_SILENT);
@@ -168,14 +161,4 @@ static void stopping_does_not_wait(void **state)
     end(&core, &web);
     assert_true(now() - start_ns < 4 * NS_PER_S); /* the request would wait for five seconds */
     close(fd);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_path_is_answered),
-        cmocka_unit_test(no_memory_is_said),
-        cmocka_unit_test(stopping_does_not_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

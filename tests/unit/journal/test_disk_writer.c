@@ -1,10 +1,6 @@
 /* The disk writer: order, what is durable when, and disks that cannot be written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <czmq.h>
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +18,7 @@
 #include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "tests/support/test.h"
 
 /* In front of the library's: slow or failing if need be, how many there were, and how large the file was that was synced
  * last. */
@@ -205,9 +202,8 @@ static uint32_t check_segment(struct desk *self, uint64_t number, uint8_t first)
     return n;
 }
 
-static void records_are_written_in_order(void **state)
+TEST(records_are_written_in_order)
 {
-    (void)state;
     for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
         struct desk desk;
         desk_open(&desk, NULL, (enum fsync_mode)mode);
@@ -231,9 +227,8 @@ static void records_are_written_in_order(void **state)
 }
 
 /* What was given is written by the time that the disk writer has ended, and bytes are counted. */
-static void the_end_waits_for_what_was_given(void **state)
+TEST(the_end_waits_for_what_was_given)
 {
-    (void)state;
     struct desk desk;
     desk_open(&desk, NULL, FSYNC_ALWAYS);
     for (uint32_t i = 0; i < 200; i++)
@@ -244,9 +239,8 @@ static void the_end_waits_for_what_was_given(void **state)
 }
 
 /* The data of a large entry is put in by the disk writer. */
-static void a_tail_is_copied_in(void **state)
+TEST(a_tail_is_copied_in)
 {
-    (void)state;
     struct desk desk;
     desk_open(&desk, NULL, FSYNC_INTERVAL);
     struct disk_job *job = calloc(1, sizeof *job);
@@ -274,9 +268,8 @@ static bool exists(const struct desk *self, const char *name)
     return faccessat(self->folder.descriptor, name, F_OK, 0) == 0;
 }
 
-static void a_checkpoint_gets_its_name_at_the_end(void **state)
+TEST(a_checkpoint_gets_its_name_at_the_end)
 {
-    (void)state;
     for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
         struct desk desk;
         desk_open(&desk, NULL, (enum fsync_mode)mode);
@@ -311,9 +304,8 @@ static void a_checkpoint_gets_its_name_at_the_end(void **state)
 }
 
 /* With a sync for everything, the end of a checkpoint between two records changes nothing about what is told when. */
-static void a_checkpoint_does_not_hide_what_is_not_synced(void **state)
+TEST(a_checkpoint_does_not_hide_what_is_not_synced)
 {
-    (void)state;
     struct desk desk;
     desk_open(&desk, NULL, FSYNC_ALWAYS);
     sync_takes_us = 30000;
@@ -414,22 +406,19 @@ static void full_disk_of_mode(enum fsync_mode mode)
     rmdir(disk.path);
 }
 
-static void a_full_disk_is_waited_for(void **state)
+TEST(a_full_disk_is_waited_for)
 {
-    (void)state;
     full_disk_of_mode(FSYNC_INTERVAL);
 }
 
-static void a_full_disk_is_waited_for_with_every_sync(void **state)
+TEST(a_full_disk_is_waited_for_with_every_sync)
 {
-    (void)state;
     full_disk_of_mode(FSYNC_ALWAYS);
 }
 
 /* A limit on the size of files is met in the middle of a record; anybody can set one. */
-static void a_file_that_may_not_grow_is_cut_back(void **state)
+TEST(a_file_that_may_not_grow_is_cut_back)
 {
-    (void)state;
     struct desk desk;
     struct rlimit before, limit;
     signal(SIGXFSZ, SIG_IGN);
@@ -494,17 +483,15 @@ static void after_a_failed_sync_with(enum fsync_mode mode)
     desk_close(&desk);
 }
 
-static void after_a_failed_sync_a_checkpoint_alone_helps(void **state)
+TEST(after_a_failed_sync_a_checkpoint_alone_helps)
 {
-    (void)state;
     for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++)
         after_a_failed_sync_with((enum fsync_mode)mode);
 }
 
 /* A record is not durable in a file whose name may be gone. */
-static void a_name_that_cannot_be_synced_is_waited_for(void **state)
+TEST(a_name_that_cannot_be_synced_is_waited_for)
 {
-    (void)state;
     struct desk desk;
     desk_open(&desk, NULL, FSYNC_ALWAYS);
     name_error = EIO;
@@ -521,9 +508,8 @@ static void a_name_that_cannot_be_synced_is_waited_for(void **state)
 
 /* A new segment says that it goes on where the last one of the process before ends. If that end were lost with the power, the new
  * segment would look like one that others are missing before. */
-static void what_a_process_before_has_left_is_synced_first(void **state)
+TEST(what_a_process_before_has_left_is_synced_first)
 {
-    (void)state;
     struct desk desk, next;
     desk_open(&desk, NULL, FSYNC_NEVER);
     desk_record(&desk, 1, 1000, 0);
@@ -545,18 +531,5 @@ int main(void)
 {
     zsys_handler_set(NULL);
     log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_written_in_order),
-        cmocka_unit_test(the_end_waits_for_what_was_given),
-        cmocka_unit_test(a_tail_is_copied_in),
-        cmocka_unit_test(a_checkpoint_gets_its_name_at_the_end),
-        cmocka_unit_test(a_checkpoint_does_not_hide_what_is_not_synced),
-        cmocka_unit_test(a_full_disk_is_waited_for),
-        cmocka_unit_test(a_full_disk_is_waited_for_with_every_sync),
-        cmocka_unit_test(a_file_that_may_not_grow_is_cut_back),
-        cmocka_unit_test(after_a_failed_sync_a_checkpoint_alone_helps),
-        cmocka_unit_test(a_name_that_cannot_be_synced_is_waited_for),
-        cmocka_unit_test(what_a_process_before_has_left_is_synced_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* The journal: whatever happens in a broker, its files make the same state. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +7,13 @@
 #include "broker/disk/reader.h"
 #include "broker/journal/stream.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/world.h"
 
-static void whatever_happens_the_files_make_the_same_state(void **state)
+TEST(whatever_happens_the_files_make_the_same_state)
 {
-    (void)state;
     struct world world;
-    world_start(&world, naive_seed("whatever_happens_the_files_make_the_same_state"), NULL);
+    world_start(&world, naive_seed(__func__), NULL);
     for (uint32_t round = 0; round < 12; round++) {
         world_run(&world, 120);
         twin_check_image(&world.embed, &world.folder);
@@ -34,9 +29,8 @@ static void whatever_happens_the_files_make_the_same_state(void **state)
 }
 
 /* Picks of one sample are one entry as long as nothing comes between. */
-static void picks_in_a_row_are_one_entry(void **state)
+TEST(picks_in_a_row_are_one_entry)
 {
-    (void)state;
     struct embed embed;
     struct twin_folder folder;
     twin_folder_init(&folder);
@@ -61,9 +55,8 @@ static void picks_in_a_row_are_one_entry(void **state)
 }
 
 /* What was told is in the files: numbers and credit of every answer. */
-static void whatever_a_client_was_told_is_in_the_files(void **state)
+TEST(whatever_a_client_was_told_is_in_the_files)
 {
-    (void)state;
     struct embed embed;
     struct twin_folder folder;
     twin_folder_init(&folder);
@@ -104,9 +97,8 @@ static void whatever_a_client_was_told_is_in_the_files(void **state)
 
 /* What a request did, and the reply that keeps it from being done again, are in one record: a process that is killed has
  * written both, or none. And the reply waits for that record. */
-static void a_put_and_its_reply_are_in_one_record(void **state)
+TEST(a_put_and_its_reply_are_in_one_record)
 {
-    (void)state;
     struct embed embed;
     struct twin_folder folder;
     twin_folder_init(&folder);
@@ -155,15 +147,4 @@ static void a_put_and_its_reply_are_in_one_record(void **state)
     image_fini(&image);
     embed_stop(&embed);
     twin_folder_fini(&folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whatever_happens_the_files_make_the_same_state),
-        cmocka_unit_test(picks_in_a_row_are_one_entry),
-        cmocka_unit_test(whatever_a_client_was_told_is_in_the_files),
-        cmocka_unit_test(a_put_and_its_reply_are_in_one_record),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

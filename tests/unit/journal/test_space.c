@@ -1,14 +1,10 @@
 /* How much disk the journal takes: for any state and any disk the limits make sense, and together they fit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include "broker/journal/space.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -38,11 +34,10 @@ static struct space any_space(struct rng *rng)
     };
 }
 
-static void limits_make_sense(void **state)
+TEST(limits_make_sense)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("limits_make_sense"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t i = 0; i < 200000; i++) {
         struct space space = any_space(&rng);
         uint64_t live = space.live + space.state, want = more_of(space.journal_max, live);
@@ -70,9 +65,8 @@ static void limits_make_sense(void **state)
     }
 }
 
-static void numbers_that_are_too_large_do_no_harm(void **state)
+TEST(numbers_that_are_too_large_do_no_harm)
 {
-    (void)state;
     struct space space = {.journal = true,
                           .journal_max = INT64_MAX,
                           .keep = 1000,
@@ -85,13 +79,4 @@ static void numbers_that_are_too_large_do_no_harm(void **state)
     assert_true(space_reserve(&space) >= space.live);
     assert_int_equal(space_segment(&space), 256 * MIB);
     assert_true(space_limit(&space) > 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_make_sense),
-        cmocka_unit_test(numbers_that_are_too_large_do_no_harm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,6 @@
 /* The stream: what is appended is read back from the segments, chunks lie where they say, and live bytes add up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <czmq.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,6 +20,7 @@
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 /* The rooms that a stream uses, all of them empty. */
 struct desk {
@@ -186,13 +183,12 @@ static void check_entry(void *ctx, const struct entry_view *entry)
     ledger->read++;
 }
 
-static void what_is_appended_is_read_back(void **state)
+TEST(what_is_appended_is_read_back)
 {
-    (void)state;
     struct desk desk;
     struct rng rng;
     struct ledger ledger = {0};
-    rng_seed(&rng, naive_seed("what_is_appended_is_read_back"));
+    rng_seed(&rng, naive_seed(__func__));
     desk_open(&desk, false, true);
     desk.stream->segment_bytes = 2 << 20;
     desk_begin(&desk);
@@ -288,9 +284,8 @@ static uint64_t live(const struct desk *self)
     return sum;
 }
 
-static void chunks_lie_where_they_say(void **state)
+TEST(chunks_lie_where_they_say)
 {
-    (void)state;
     static const uint32_t sizes[] = {0, 1, 400, 40000, RECORD_BYTES / 2 + 1, RECORD_BYTES - 80, 3 * RECORD_BYTES + 5};
     enum { N = sizeof sizes / sizeof sizes[0] };
     for (int journal = 0; journal < 2; journal++) {
@@ -344,9 +339,8 @@ static void chunks_lie_where_they_say(void **state)
 }
 
 /* Without a journal no file is made before there is a chunk. */
-static void nothing_is_written_without_need(void **state)
+TEST(nothing_is_written_without_need)
 {
-    (void)state;
     struct desk desk;
     desk_open(&desk, false, false);
     desk_begin(&desk);
@@ -366,9 +360,8 @@ static void note_first(void *ctx, const struct entry_view *entry)
 }
 
 /* Whatever its first chunk is like: a large one has a record of its own. */
-static void every_segment_begins_with_start(void **state)
+TEST(every_segment_begins_with_start)
 {
-    (void)state;
     for (int journal = 0; journal < 2; journal++) {
         struct desk desk;
         desk_open(&desk, false, journal);
@@ -386,9 +379,8 @@ static void every_segment_begins_with_start(void **state)
 }
 
 /* A disk that cannot be written: the stream says so, small records are held back, and nothing is lost. */
-static void a_disk_that_can_not_be_written_fills_the_stream(void **state)
+TEST(a_disk_that_can_not_be_written_fills_the_stream)
 {
-    (void)state;
     struct desk desk;
     struct rlimit before, limit;
     struct ledger ledger = {0};
@@ -433,12 +425,5 @@ int main(void)
 {
     zsys_handler_set(NULL);
     log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_appended_is_read_back),
-        cmocka_unit_test(chunks_lie_where_they_say),
-        cmocka_unit_test(nothing_is_written_without_need),
-        cmocka_unit_test(every_segment_begins_with_start),
-        cmocka_unit_test(a_disk_that_can_not_be_written_fills_the_stream),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* A sync that fails, and takes with it what was written since the last one that worked: the broker writes all of that
  * anew, and what it then tells clients, and calls a checkpoint, does not rely on the hole. In every mode. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <czmq.h>
 #include <errno.h>
@@ -21,6 +16,7 @@
 
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/journal/stream.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -232,9 +228,8 @@ static void loses_nothing(const char *mode, bool once)
     remove_folder(&folder);
 }
 
-static void a_failed_sync_loses_nothing(void **state)
+TEST(a_failed_sync_loses_nothing)
 {
-    (void)state;
     static const char *const modes[] = {"never", "interval", "always", "checkpoint"};
     for (uint32_t i = 0; i < 4; i++) {
         loses_nothing(modes[i], true);
@@ -284,9 +279,8 @@ static void a_later_item(const char *mode)
     remove_folder(&folder);
 }
 
-static void a_later_item_does_not_rely_on_it(void **state)
+TEST(a_later_item_does_not_rely_on_it)
 {
-    (void)state;
     static const char *const modes[] = {"never", "interval", "always", "checkpoint"};
     for (uint32_t i = 0; i < 4; i++)
         a_later_item(modes[i]);
@@ -296,9 +290,5 @@ int main(void)
 {
     zsys_handler_set(NULL);
     log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failed_sync_loses_nothing),
-        cmocka_unit_test(a_later_item_does_not_rely_on_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /* Key files and lists of keys: what is written is read back, and everything else is refused with a reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/endpoint.h"
 #include "proto/keys/allow.h"
+#include "tests/support/test.h"
 
 static char folder[64], path[96];
 
@@ -41,9 +37,8 @@ static void write_text(const char *name, const char *text, mode_t mode)
     assert_int_equal(chmod(name, mode), 0);
 }
 
-static void test_round_trip(void **state)
+TEST(round_trip, setup, teardown)
 {
-    (void)state;
     struct key key, other, read;
     struct stat info;
     rp_error err = {0};
@@ -62,9 +57,8 @@ static void test_round_trip(void **state)
     assert_string_equal(read.name, "broker");
 }
 
-static void test_loose_files_are_refused(void **state)
+TEST(loose_files_are_refused, setup, teardown)
 {
-    (void)state;
     static const mode_t loose[] = {0640, 0604, 0660, 0644, 0777, 0610};
     struct key key;
     rp_error err = {0};
@@ -84,9 +78,8 @@ static void test_loose_files_are_refused(void **state)
 }
 
 /* Every text but a right one is refused, and no message quotes a secret. */
-static void test_damaged_files(void **state)
+TEST(damaged_files, setup, teardown)
 {
-    (void)state;
     struct key key, other;
     rp_error err = {0};
     char public_key[KEY_TEXT], secret[KEY_TEXT], other_public[KEY_TEXT], text[2048];
@@ -131,9 +124,8 @@ static void test_damaged_files(void **state)
     assert_int_equal(key_read(path, &other, &err), RP_IO);
 }
 
-static void test_brokers_of_a_key(void **state)
+TEST(brokers_of_a_key)
 {
-    (void)state;
     struct key key = {0};
     uint8_t brokers[KEY_BROKERS + 2][KEY_BYTES];
     for (uint8_t i = 0; i < KEY_BROKERS + 2; i++) {
@@ -151,9 +143,8 @@ static void test_brokers_of_a_key(void **state)
     assert_memory_equal(key.brokers[KEY_BROKERS - 1], brokers[2], KEY_BYTES);
 }
 
-static void test_roles(void **state)
+TEST(roles)
 {
-    (void)state;
     char text[64];
     for (uint32_t set = 1; set <= KEY_ANY; set++)
         assert_int_equal(roles_parse(roles_text(set, text, sizeof text)), set);
@@ -173,9 +164,8 @@ static struct allowed_key make_allowed(const char *name, uint32_t roles)
     return out;
 }
 
-static void test_list(void **state)
+TEST(list, setup, teardown)
 {
-    (void)state;
     struct allow_list list;
     rp_error err = {0};
     assert_int_equal(allow_read(folder, &list, &err), RP_OK);
@@ -215,9 +205,8 @@ static void test_list(void **state)
 }
 
 /* Comments and the lines of others survive a change; a wrong line is named by its number. */
-static void test_list_edited_by_hand(void **state)
+TEST(list_edited_by_hand, setup, teardown)
 {
-    (void)state;
     char file[96], text[512], line[KEY_TEXT];
     struct allow_list list;
     rp_error err = {0};
@@ -260,9 +249,8 @@ static void test_list_edited_by_hand(void **state)
 }
 
 /* Root changes the files of a broker that runs as somebody else: it can still read them. */
-static void test_files_keep_their_owner(void **state)
+TEST(files_keep_their_owner, setup, teardown)
 {
-    (void)state;
     char file[96];
     struct stat info;
     struct key key;
@@ -292,9 +280,8 @@ static void test_files_keep_their_owner(void **state)
     assert_int_equal(info.st_uid, owner);
 }
 
-static void test_loopback(void **state)
+TEST(loopback)
 {
-    (void)state;
     static const char *const inside[] = {"tcp://127.0.0.1:1", "tcp://127.9.9.9:*", "tcp://localhost:0", "tcp://[::1]:7",
                                          "tcp://lo:5",        "ipc:///tmp/x",      "inproc://x"};
     static const char *const outside[] = {
@@ -308,9 +295,8 @@ static void test_loopback(void **state)
     assert_false(endpoint_is_ipv6("tcp://0.0.0.0:1") || endpoint_is_ipv6("ipc:///tmp/[x]"));
 }
 
-static void test_other_hosts(void **state)
+TEST(other_hosts)
 {
-    (void)state;
     static const struct {
         const char *endpoint, *host, *expected;
     } rows[] = {
@@ -334,9 +320,8 @@ static void test_other_hosts(void **state)
         assert_false(endpoint_is_host(others[i]));
 }
 
-static void public_keys_do_not_look_like_options(void **state)
+TEST(public_keys_do_not_look_like_options)
 {
-    (void)state;
     struct key key;
     char text[KEY_TEXT];
     rp_error err = {0};
@@ -345,22 +330,4 @@ static void public_keys_do_not_look_like_options(void **state)
         key_text(key.public_key, text);
         assert_int_not_equal(text[0], '-');
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(public_keys_do_not_look_like_options),
-        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_loose_files_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_files, setup, teardown),
-        cmocka_unit_test(test_brokers_of_a_key),
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test_setup_teardown(test_list, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_list_edited_by_hand, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_files_keep_their_owner, setup, teardown),
-        cmocka_unit_test(test_loopback),
-        cmocka_unit_test(test_other_hosts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,8 @@
 /* The line of shell that finds or fetches our programs on a host, run by shells of this machine with a home of their own. The
  * programs are copies of /bin/echo: `replay-launch node` prints "node". */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/host/bundle.h"
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 static char dir[64];
 
@@ -186,9 +183,8 @@ static int teardown(void **state)
 
 /* ---- the bundle ---- */
 
-static void test_bundle_is_made_once(void **state)
+TEST(bundle_is_made_once, setup, teardown)
 {
-    (void)state;
     struct bundle first = make(), second;
     struct stat info, again;
     assert_int_equal(stat(first.path, &info), 0);
@@ -205,9 +201,8 @@ static void test_bundle_is_made_once(void **state)
           first.path);
 }
 
-static void test_bundle_of_changed_programs(void **state)
+TEST(bundle_of_changed_programs, setup, teardown)
 {
-    (void)state;
     struct bundle first = make(), same;
     shell("touch -d 2001-01-01 $dir/programs/replay-actor"); /* other time, same contents */
     same = make();
@@ -224,9 +219,8 @@ static void test_bundle_of_changed_programs(void **state)
     shell("[ ! -e $dir/home/.cache/replay/new.* ]");
 }
 
-static void test_bundle_without_a_program(void **state)
+TEST(bundle_without_a_program, setup, teardown)
 {
-    (void)state;
     struct bundle bundle;
     rp_error err = {0};
     char programs[128];
@@ -240,9 +234,8 @@ static void test_bundle_without_a_program(void **state)
 
 /* ---- where the programs are ---- */
 
-static void test_programs_are_installed_there(void **state)
+TEST(programs_are_installed_there, setup, teardown)
 {
-    (void)state;
     char home[128];
     snprintf(home, sizeof home, "%s/there", dir);
     shell("mkdir -p \"$dir/there/it's a \\$(folder)\"; cp /bin/echo \"$dir/there/it's a \\$(folder)/replay-launch\"");
@@ -255,9 +248,8 @@ static void test_programs_are_installed_there(void **state)
     assert_int_equal(end(&there), 1);
 }
 
-static void test_programs_of_the_same_path(void **state)
+TEST(programs_of_the_same_path, setup, teardown)
 {
-    (void)state;
     char home[128], programs[128];
     struct bundle bundle = describe();
     snprintf(home, sizeof home, "%s/there", dir);
@@ -301,18 +293,16 @@ static void check_sent_once(const char *with)
 }
 
 /* The line is read by whatever shell the user has there. */
-static void test_programs_are_sent_once(void **state)
+TEST(programs_are_sent_once, setup, teardown)
 {
-    (void)state;
     static const char *const shells[] = {"sh", "bash", "dash", "csh", "fish", "zsh"};
     for (size_t i = 0; i < sizeof shells / sizeof shells[0]; i++)
         if (spawn_can_start(shells[i]))
             check_sent_once(shells[i]);
 }
 
-static void test_old_programs_are_removed(void **state)
+TEST(old_programs_are_removed, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = make();
     char home[128];
     snprintf(home, sizeof home, "%s/there", dir);
@@ -332,9 +322,8 @@ static void test_old_programs_are_removed(void **state)
 
 /* ---- what goes wrong ---- */
 
-static void test_damaged_bundle(void **state)
+TEST(damaged_bundle, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = make();
     char home[128];
     snprintf(home, sizeof home, "%s/there", dir);
@@ -348,9 +337,8 @@ static void test_damaged_bundle(void **state)
     shell("[ -z \"$(ls $dir/there/.cache/replay/programs)\" ]");
 }
 
-static void test_other_machine(void **state)
+TEST(other_machine, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = make();
     char home[128], path[512];
     snprintf(home, sizeof home, "%s/there", dir);
@@ -361,9 +349,8 @@ static void test_other_machine(void **state)
     assert_int_equal(end(&there), 1);
 }
 
-static void test_tools_are_missing(void **state)
+TEST(tools_are_missing, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = make();
     char home[128], path[128];
     snprintf(home, sizeof home, "%s/there", dir);
@@ -397,9 +384,8 @@ static struct host *connect_to(const char *script, struct bundle *bundle)
     return host;
 }
 
-static void test_launcher_sends_the_bundle(void **state)
+TEST(launcher_sends_the_bundle, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = describe(); /* it is packed when the host asks */
     char script[1024];
     snprintf(
@@ -420,9 +406,8 @@ static void test_launcher_sends_the_bundle(void **state)
     host_destroy(&host);
 }
 
-static void test_launcher_has_no_bundle(void **state)
+TEST(launcher_has_no_bundle, setup, teardown)
 {
-    (void)state;
     static const char script[] = "echo '@rp {\"type\":\"need\"}'; cat >/dev/null";
     struct host *host = connect_to(script, NULL);
     assert_int_equal(host_state(host), HOST_LOST);
@@ -442,9 +427,8 @@ static void test_launcher_has_no_bundle(void **state)
 }
 
 /* A host that ends in the middle of the bundle is lost with what it said. */
-static void test_host_stops_reading(void **state)
+TEST(host_stops_reading, setup, teardown)
 {
-    (void)state;
     struct bundle bundle = make();
     struct host *host = connect_to(
         "echo '@rp {\"type\":\"need\"}'; head -c 1000 >/dev/null; printf 'No space left on device' >&2; exit 1",
@@ -456,9 +440,8 @@ static void test_host_stops_reading(void **state)
 }
 
 /* Carriers that do not end by themselves are killed together. */
-static void test_many_hosts_end_together(void **state)
+TEST(many_hosts_end_together, setup, teardown)
 {
-    (void)state;
     struct clock clock = clock_system();
     rp_error err = {0};
     struct host *hosts[4];
@@ -479,9 +462,8 @@ static void test_many_hosts_end_together(void **state)
 
 /* ---- ssh ---- */
 
-static void test_ssh_command(void **state)
+TEST(ssh_command, setup, teardown)
 {
-    (void)state;
     struct host_config host = {.ssh = "cpu[1-4]", .programs = "/opt/replay"};
     rp_error err = {0};
     char **argv = carrier_build(&(struct carrier_options){.programs = "/x"}, &host, "-oProxyCommand=evil", &err);
@@ -499,9 +481,8 @@ static void test_ssh_command(void **state)
     assert_int_equal(err.status, RP_FAILED_PRECONDITION);
 }
 
-static void test_advice(void **state)
+TEST(advice, setup, teardown)
 {
-    (void)state;
     char out[256];
     assert_string_equal(carrier_advice("Host key verification failed.", "cpu3", out, sizeof out),
                         "run `ssh cpu3` once by hand and accept its key");
@@ -509,28 +490,4 @@ static void test_advice(void **state)
         strstr(carrier_advice("me@x: Permission denied (publickey).", "cpu3", out, sizeof out), "ssh-copy-id cpu3"));
     assert_string_equal(carrier_advice("Segmentation fault", "cpu3", out, sizeof out), "");
     assert_string_equal(carrier_advice("Host key verification failed.", "cpu3", out, 4), "run");
-}
-
-int main(void)
-{
-#define EACH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        EACH(test_bundle_is_made_once),
-        EACH(test_bundle_of_changed_programs),
-        EACH(test_bundle_without_a_program),
-        EACH(test_programs_are_installed_there),
-        EACH(test_programs_of_the_same_path),
-        EACH(test_programs_are_sent_once),
-        EACH(test_old_programs_are_removed),
-        EACH(test_damaged_bundle),
-        EACH(test_other_machine),
-        EACH(test_tools_are_missing),
-        EACH(test_launcher_sends_the_bundle),
-        EACH(test_launcher_has_no_bundle),
-        EACH(test_host_stops_reading),
-        EACH(test_many_hosts_end_together),
-        EACH(test_ssh_command),
-        EACH(test_advice),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /* Command lines of a run's processes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/process/command.h"
 #include "agent/program/program.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
 
@@ -52,18 +48,16 @@ static void expect(const struct command_context *context, enum role role, uint32
     assert_null(list);
 }
 
-static void test_roles(void **state)
+TEST(roles)
 {
-    (void)state;
     assert_string_equal(role_names[ROLE_BROKER], "broker");
     assert_string_equal(role_names[ROLE_LEARNER], "learner");
     assert_string_equal(role_names[ROLE_ACTOR], "actor");
     assert_string_equal(role_names[ROLE_EVALUATOR], "evaluator");
 }
 
-static void test_workers(void **state)
+TEST(workers)
 {
-    (void)state;
     struct fixture f;
     begin(&f, NULL);
     expect(
@@ -118,9 +112,8 @@ static void expect_read(const struct command_context *context, enum role role, e
     command_free(&list);
 }
 
-static void test_our_programs_understand_it(void **state)
+TEST(our_programs_understand_it)
 {
-    (void)state;
     struct fixture f;
     char path[] = "/tmp/test_command.XXXXXX";
     int fd = mkstemp(path);
@@ -142,9 +135,8 @@ static void test_our_programs_understand_it(void **state)
     unlink(path);
 }
 
-static void test_broker(void **state)
+TEST(broker)
 {
-    (void)state;
     struct fixture f;
     begin(&f, NULL);
     f.context.endpoints = NULL;
@@ -174,9 +166,8 @@ static void test_broker(void **state)
 }
 
 /* Each shard has ports of its own, which a restarted broker finds in its file. */
-static void test_broker_with_shards(void **state)
+TEST(broker_with_shards)
 {
-    (void)state;
     struct fixture f;
     static const char *const own[] = {"broker.shards=4", "broker.service=tcp://*:0", NULL};
     begin(&f, own);
@@ -191,9 +182,8 @@ static void test_broker_with_shards(void **state)
 }
 
 /* What the broker keeps lies in the run's folder, unless the file says another place. */
-static void test_broker_keeps(void **state)
+TEST(broker_keeps)
 {
-    (void)state;
     struct fixture f;
     static const char *const inside[] = {"broker.journal.dir=broker", "broker.checkpoint.dir=broker", NULL};
     begin(&f, inside);
@@ -220,9 +210,8 @@ static void test_broker_keeps(void **state)
     run_config_free(&f.config);
 }
 
-static void test_placeholders(void **state)
+TEST(placeholders)
 {
-    (void)state;
     struct fixture f;
     static const char *const own[] = {
         "name=mine", "seed=40",
@@ -241,9 +230,8 @@ static void test_placeholders(void **state)
     run_config_free(&f.config);
 }
 
-static void test_error_names_the_placeholder(void **state)
+TEST(error_names_the_placeholder)
 {
-    (void)state;
     struct fixture f;
     begin(&f, NULL);
     char *words[] = {"./x", "--at={servise}"};
@@ -257,9 +245,8 @@ static void test_error_names_the_placeholder(void **state)
     run_config_free(&f.config);
 }
 
-static void test_environment(void **state)
+TEST(environment)
 {
-    (void)state;
     struct fixture f;
     begin(&f, NULL);
     char **list = command_environment(&f.context, ROLE_ACTOR, 4);
@@ -282,9 +269,8 @@ static void test_environment(void **state)
 }
 
 /* A thousand writers with one key are enough for most runs; a larger run tells its broker. */
-static void test_writers_of_a_run(void **state)
+TEST(writers_of_a_run)
 {
-    (void)state;
     static const char *const own[] = {"actors.count=300", "actors.environments=4", NULL};
     const struct run_keys keys = {.on = true, .list = "keys"};
     for (int large = 0; large < 2; large++) {
@@ -302,9 +288,8 @@ static void test_writers_of_a_run(void **state)
     }
 }
 
-static void test_measure(void **state)
+TEST(measure)
 {
-    (void)state;
     static const char *const own[] = {"evaluator.episodes=33", NULL};
     static const char *const expected[] = {
         "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
@@ -333,9 +318,8 @@ static rp_status read_endpoints(const char *text, size_t size, struct endpoints 
     return status;
 }
 
-static void test_endpoints(void **state)
+TEST(endpoints)
 {
-    (void)state;
     struct endpoints out;
     static const char good[] = "service tcp://0.0.0.0:1\ningest ipc:///tmp/service/events\nevents tcp://*:3\n";
     assert_int_equal(read_endpoints(good, sizeof good - 1, &out), RP_OK);
@@ -353,23 +337,4 @@ static void test_endpoints(void **state)
     assert_int_equal(read_endpoints(junk, sizeof junk, &out), RP_INVALID_ARGUMENT);
     rp_error err = {0};
     assert_int_equal(endpoints_read("/no/such/file", &out, &err), RP_IO);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_workers),
-        cmocka_unit_test(test_our_programs_understand_it),
-        cmocka_unit_test(test_broker),
-        cmocka_unit_test(test_broker_with_shards),
-        cmocka_unit_test(test_broker_keeps),
-        cmocka_unit_test(test_placeholders),
-        cmocka_unit_test(test_error_names_the_placeholder),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_writers_of_a_run),
-        cmocka_unit_test(test_measure),
-        cmocka_unit_test(test_endpoints),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,6 @@
 /* metrics.jsonl: what thinning keeps, against a model that looks at all lines at once; a day's size; crashes; means over time. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/observe/history.h"
 #include "agent/launch/observe/status.h"
 #include "agent/launch/report/report_data.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 static char folder[64], path[96];
 
@@ -115,9 +111,8 @@ static void check_file(const struct model *model)
 }
 
 /* Runs of up to ten days with irregular steps, events, crashes and thinning at any time. */
-static void test_model(void **state)
+TEST(model)
 {
-    (void)state;
     struct rng rng;
     char line[512];
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -190,9 +185,8 @@ static double mean_over_time(const struct series *self, uint32_t column)
     return sum / weights;
 }
 
-static void test_day(void **state)
+TEST(day)
 {
-    (void)state;
     struct history history;
     struct report_data data;
     struct stat file;
@@ -229,9 +223,8 @@ static void test_day(void **state)
 
 /* ---- failures ---- */
 
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     struct history history;
     char blocked[128];
     rp_error err = {0};
@@ -251,9 +244,8 @@ static void test_refused(void **state)
 }
 
 /* A limit of the file's size stands for a full disk: the next line stands apart from the one that was cut. */
-static void a_full_disk_cuts_one_line(void **state)
+TEST(a_full_disk_cuts_one_line)
 {
-    (void)state;
     struct history history;
     struct rlimit before, tight;
     rp_error err = {0};
@@ -282,11 +274,5 @@ static void a_full_disk_cuts_one_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(a_full_disk_cuts_one_line),
-        cmocka_unit_test(test_day),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
+    return test_run(enter, leave);
 }

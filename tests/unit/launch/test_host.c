@@ -1,10 +1,7 @@
 /* Hosts, with the real node agent as the carrier: processes there, ends of connections, carriers that fail, and the network. */
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/config/config.h"
 #include "agent/launch/host/host_impl.h"
 #include "agent/launch/host/host_measure.h"
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"
+#include "tests/support/test.h"
 
 /* ---- processes there ---- */
 
-static void test_facts(void **state)
+HOSTBED_TEST(facts)
 {
     struct hostbed *f = *state;
     char name[HOST_NAME] = "";
@@ -43,9 +39,8 @@ static void test_facts(void **state)
 }
 
 /* The address that a host saw, and the one under which it reaches the broker here. */
-static void test_home_address(void **state)
+TEST(home_address)
 {
-    (void)state;
     static const char *const carrier[] = {"true", NULL};
     static const struct {
         const char *seen, *service, *advertise, *address;
@@ -74,7 +69,7 @@ static void test_home_address(void **state)
     host_destroy(&host);
 }
 
-static void test_ends(void **state)
+HOSTBED_TEST(ends)
 {
     struct hostbed *f = *state;
     struct process a, b, c;
@@ -96,7 +91,7 @@ static void test_ends(void **state)
     hostbed_await(f, kill(left, 0) != 0); /* the rest of the group goes with the process */
 }
 
-static void test_environment(void **state)
+HOSTBED_TEST(environment)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -118,7 +113,7 @@ static void test_environment(void **state)
     assert_string_equal(hostbed_log(f, "a"), expected);
 }
 
-static void test_ask_and_kill(void **state)
+HOSTBED_TEST(ask_and_kill)
 {
     struct hostbed *f = *state;
     struct process a, b;
@@ -139,7 +134,7 @@ static void test_ask_and_kill(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void test_no_such_program(void **state)
+HOSTBED_TEST(no_such_program)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -150,7 +145,7 @@ static void test_no_such_program(void **state)
     assert_true(strstr(hostbed_log(f, "a"), "/nowhere/program") != NULL);
 }
 
-static void test_too_long_a_command(void **state)
+HOSTBED_TEST(too_long_a_command)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -168,7 +163,7 @@ static void test_too_long_a_command(void **state)
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
-static void test_many(void **state)
+HOSTBED_TEST(many)
 {
     enum { N = 50 };
     struct hostbed *f = *state;
@@ -214,7 +209,7 @@ static int64_t written_by(pid_t pid)
     return bytes;
 }
 
-static void test_flood(void **state)
+HOSTBED_TEST(flood)
 {
     struct hostbed *f = *state;
     struct process flood, other;
@@ -242,7 +237,7 @@ static void test_flood(void **state)
 
 /* ---- ends of connections ---- */
 
-static void test_node_killed(void **state)
+HOSTBED_TEST(node_killed)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -276,7 +271,7 @@ static void test_node_killed(void **state)
     assert_true(hostbed_exists(host_facts(f->host)->work));
 }
 
-static void test_closed(void **state)
+HOSTBED_TEST(closed)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -291,7 +286,7 @@ static void test_closed(void **state)
 }
 
 /* The launcher's end without a word: the kernel closes its pipes and kills the carrier. */
-static void test_launcher_killed(void **state)
+HOSTBED_TEST(launcher_killed)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -310,7 +305,7 @@ static void test_launcher_killed(void **state)
 }
 
 /* A node agent that is stopped cannot end its processes: its guard does, when the lease is over, and nobody has to tell it. */
-static void test_stopped(void **state)
+HOSTBED_TEST(stopped)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -331,7 +326,7 @@ static void test_stopped(void **state)
 }
 
 /* A node agent that hears nothing ends by itself, though its pipes stay open. */
-static void test_lease_there(void **state)
+HOSTBED_TEST(lease_there)
 {
     struct hostbed *f = *state;
     int64_t end_ns = hostbed_now() + 20 * NS_PER_S;
@@ -344,7 +339,7 @@ static void test_lease_there(void **state)
     hostbed_await(f, kill(node, 0) != 0);
 }
 
-static void test_end_of_input(void **state)
+HOSTBED_TEST(end_of_input)
 {
     struct hostbed *f = *state;
     char command[512];
@@ -356,7 +351,7 @@ static void test_end_of_input(void **state)
 
 /* ---- carriers ---- */
 
-static void test_noise(void **state)
+HOSTBED_TEST(noise)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -370,7 +365,7 @@ static void test_noise(void **state)
     assert_string_equal(hostbed_log(f, "a"), "ok\n");
 }
 
-static void test_endless_noise(void **state)
+HOSTBED_TEST(endless_noise)
 {
     struct hostbed *f = *state;
     hostbed_connect_script(f, "exec cat /dev/zero");
@@ -381,7 +376,7 @@ static void test_endless_noise(void **state)
     assert_true(memory_of(getpid()) - before < 16 * 1024 * 1024);
 }
 
-static void test_reason(void **state)
+HOSTBED_TEST(reason)
 {
     struct hostbed *f = *state;
     hostbed_connect_script(f, "echo 'ssh: connect to host cpu3 port 22: Connection refused' >&2; exit 255");
@@ -392,7 +387,7 @@ static void test_reason(void **state)
     assert_int_equal(host_times(f->host), 0);
 }
 
-static void test_no_carrier(void **state)
+HOSTBED_TEST(no_carrier)
 {
     struct hostbed *f = *state;
     const char *const carrier[] = {"/nowhere/ssh", "cpu3", NULL};
@@ -408,7 +403,7 @@ static void test_no_carrier(void **state)
     assert_int_equal(process_start(&a, &options, hostbed_now(), &err), RP_UNAVAILABLE);
 }
 
-static void test_other_version(void **state)
+HOSTBED_TEST(other_version)
 {
     struct hostbed *f = *state;
     hostbed_connect_script(f, "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"0.0.0-other\"}'; exec cat");
@@ -418,7 +413,7 @@ static void test_other_version(void **state)
 
 /* ---- network ---- */
 
-static void test_measure(void **state)
+HOSTBED_TEST(measure)
 {
     struct hostbed *f = *state;
     rp_error err = {0};
@@ -453,28 +448,5 @@ static void test_measure(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        HOSTBED_TEST(test_facts),
-        cmocka_unit_test(test_home_address),
-        HOSTBED_TEST(test_ends),
-        HOSTBED_TEST(test_environment),
-        HOSTBED_TEST(test_ask_and_kill),
-        HOSTBED_TEST(test_no_such_program),
-        HOSTBED_TEST(test_too_long_a_command),
-        HOSTBED_TEST(test_many),
-        HOSTBED_TEST(test_flood),
-        HOSTBED_TEST(test_node_killed),
-        HOSTBED_TEST(test_closed),
-        HOSTBED_TEST(test_launcher_killed),
-        HOSTBED_TEST(test_stopped),
-        HOSTBED_TEST(test_lease_there),
-        HOSTBED_TEST(test_end_of_input),
-        HOSTBED_TEST(test_noise),
-        HOSTBED_TEST(test_endless_noise),
-        HOSTBED_TEST(test_reason),
-        HOSTBED_TEST(test_no_carrier),
-        HOSTBED_TEST(test_other_version),
-        HOSTBED_TEST(test_measure),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,21 +1,17 @@
 /* Files between a host and home, with the real node agent, and what a node agent that means harm can do with them. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/host/host_folder.h"
 #include "tests/support/hostbed.h"
+#include "tests/support/test.h"
 
-static void test_mirror(void **state)
+HOSTBED_TEST(mirror)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -51,7 +47,7 @@ static void test_mirror(void **state)
 }
 
 /* The end of a process comes after the last byte of what it has written and printed. */
-static void test_end_after_files(void **state)
+HOSTBED_TEST(end_after_files)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -69,7 +65,7 @@ static void test_end_after_files(void **state)
 }
 
 /* A process goes on with its own files after its host was lost, and files that are gone at home are gone there. */
-static void test_own_files(void **state)
+HOSTBED_TEST(own_files)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -95,7 +91,7 @@ static void test_own_files(void **state)
 }
 
 /* A copy at home that somebody has cut is made whole again. */
-static void test_copy_cut(void **state)
+HOSTBED_TEST(copy_cut)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -111,7 +107,7 @@ static void test_copy_cut(void **state)
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
-static void test_send_files(void **state)
+HOSTBED_TEST(send_files)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -155,7 +151,7 @@ static void test_send_files(void **state)
 #define AFTER_START "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
 
 /* A node agent that means harm: nothing is written outside of the folder, and the launcher's files stay. */
-static void test_hostile(void **state)
+HOSTBED_TEST(hostile)
 {
     struct hostbed *f = *state;
     struct process a;
@@ -282,7 +278,7 @@ static void test_hostile(void **state)
 }
 
 /* A host may write so much and no more; what it replaces counts once. */
-static void test_bounds(void **state)
+HOSTBED_TEST(bounds)
 {
     const struct hostbed *f = *state;
     struct host_folder folder;
@@ -318,10 +314,5 @@ static void test_bounds(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        HOSTBED_TEST(test_mirror),   HOSTBED_TEST(test_end_after_files), HOSTBED_TEST(test_own_files),
-        HOSTBED_TEST(test_copy_cut), HOSTBED_TEST(test_send_files),      HOSTBED_TEST(test_hostile),
-        HOSTBED_TEST(test_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,20 +1,16 @@
 /* Lines between launcher and node agent: whatever is sent arrives, and whatever else arrives does no harm. */
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/host/host_base64.h"
 #include "agent/launch/host/host_line.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
+#include "tests/support/test.h"
 
 /* Both ends of a pipe, with a reader and a writer. */
 struct world {
@@ -71,7 +67,7 @@ static int feed_text(struct world *w, const char *text)
 
 /* ---- base64 ---- */
 
-static void test_base64(void **state)
+TEST(base64)
 {
     static const char *const known[][2] = {{"", ""},
                                            {"f", "Zg=="},
@@ -85,7 +81,6 @@ static void test_base64(void **state)
     char text[64];
     uint8_t bytes[64];
     size_t size;
-    (void)state;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         host_base64_encode((const uint8_t *)known[i][0], strlen(known[i][0]), text);
         assert_string_equal(text, known[i][1]);
@@ -99,9 +94,8 @@ static void test_base64(void **state)
 
 /* ---- members ---- */
 
-static void test_members(void **state)
+TEST(members)
 {
-    (void)state;
     struct json_object *line =
         json_tokener_parse("{\"text\":\"t\",\"nul\":\"a\\u0000b\",\"big\":1e300,\"n\":-5,\"huge\":99999999999999999999,"
                            "\"nan\":NaN,\"list\":[\"a\",\"b\"],\"mixed\":[\"a\",1],\"yes\":true,\"data\":\"%%\"}");
@@ -166,7 +160,7 @@ static void put_noise(struct world *w, struct rng *rng)
         assert_int_equal(write(w->ends[1], noise, size), size);
 }
 
-static void test_random_lines(void **state)
+TEST(random_lines, set_up, tear_down)
 {
     struct world *w = *state;
     struct rng rng;
@@ -207,7 +201,7 @@ static void test_random_lines(void **state)
 
 /* ---- whatever else arrives does no harm ---- */
 
-static void test_hostile_lines(void **state)
+TEST(hostile_lines, set_up, tear_down)
 {
     struct world *w = *state;
     assert_int_equal(feed_text(w, "@rp {}\n"), 1);
@@ -244,7 +238,7 @@ static void test_hostile_lines(void **state)
 }
 
 /* A line that is too long is left out whole; the longest one that is allowed gets through. */
-static void test_long_lines(void **state)
+TEST(long_lines, set_up, tear_down)
 {
     struct world *w = *state;
     static char line[4 * HOST_LINE_MOST];
@@ -270,7 +264,7 @@ static void test_long_lines(void **state)
     assert_false(w->writer.broken);
 }
 
-static void test_random_bytes(void **state)
+TEST(random_bytes, set_up, tear_down)
 {
     struct world *w = *state;
     struct rng rng;
@@ -286,7 +280,7 @@ static void test_random_bytes(void **state)
 }
 
 /* The last line may end with the stream; then nothing more comes. */
-static void test_end(void **state)
+TEST(end, set_up, tear_down)
 {
     struct world *w = *state;
     assert_int_equal(feed_text(w, "@rp {\"a\":1}"), 0);
@@ -300,7 +294,7 @@ static void test_end(void **state)
     assert_null(host_reader_next(&w->reader));
 }
 
-static void test_noise(void **state)
+TEST(noise, set_up, tear_down)
 {
     struct world *w = *state;
     char out[1000];
@@ -310,7 +304,7 @@ static void test_noise(void **state)
 }
 
 /* A reader that does not read holds the writer back; one that never reads breaks the connection, and memory is bounded. */
-static void test_bounds(void **state)
+TEST(bounds, set_up, tear_down)
 {
     struct world *w = *state;
     static uint8_t bytes[HOST_DATA_MOST];
@@ -331,22 +325,4 @@ static void test_bounds(void **state)
     assert_true(w->writer.broken);
     assert_true(w->writer.end - w->writer.start <= HOST_QUEUE_HARD);
     assert_false(host_writer_room(&w->writer));
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_members),
-        TEST(test_random_lines),
-        TEST(test_hostile_lines),
-        TEST(test_long_lines),
-        TEST(test_random_bytes),
-        TEST(test_end),
-        TEST(test_noise),
-        TEST(test_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

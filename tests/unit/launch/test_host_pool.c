@@ -1,11 +1,6 @@
 /* The list of a run's hosts: names, roles and sizes from the file, hosts of a source that come and go, and a connection to a node
  * agent that fails or ends. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +11,7 @@
 
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 
@@ -51,9 +47,8 @@ static void close_world(struct world *self)
     rmdir(self->folder);
 }
 
-static void test_home_alone(void **state)
+TEST(home_alone)
 {
-    (void)state;
     struct world world;
     open_world(&world, TABLES, NULL);
     assert_non_null(world.pool);
@@ -71,9 +66,8 @@ static void test_home_alone(void **state)
     close_world(&world);
 }
 
-static void test_hosts_of_the_file(void **state)
+TEST(hosts_of_the_file)
 {
-    (void)state;
     struct world world;
     open_world(&world,
                "hosts:\n"
@@ -107,9 +101,8 @@ static bool stop_when_lost(void *context)
 }
 
 /* A carrier that ends at once makes the host lost, with what it printed as the reason; then the pool tries again. */
-static void test_a_carrier_that_fails(void **state)
+TEST(a_carrier_that_fails)
 {
-    (void)state;
     struct world world;
     open_world(&world, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES,
                NULL);
@@ -126,9 +119,8 @@ static void test_a_carrier_that_fails(void **state)
     close_world(&world);
 }
 
-static void test_files_to_send(void **state)
+TEST(files_to_send)
 {
-    (void)state;
     struct world world;
     open_world(&world, "hosts: [{ssh: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
     assert_null(world.pool);
@@ -154,9 +146,8 @@ static void want(struct host_source *self, uint32_t actors)
     ((struct source *)self)->wanted = actors;
 }
 
-static void test_a_source(void **state)
+TEST(a_source)
 {
-    (void)state;
     static const char *const first[] = {"sleep", "100", NULL}, *const second[] = {"sleep", "101", NULL};
     struct source source = {.base = {.look = look, .want = want}};
     struct world world;
@@ -185,9 +176,8 @@ static void test_a_source(void **state)
 }
 
 /* The carrier of a connection that was replaced ends long before the pool does. */
-static void test_a_replaced_carrier_is_reaped(void **state)
+TEST(a_replaced_carrier_is_reaped)
 {
-    (void)state;
     static const char *const first[] = {"sleep", "100", NULL}, *const second[] = {"sleep", "101", NULL};
     struct clock clock = clock_system();
     struct world world;
@@ -210,13 +200,5 @@ static void test_a_replaced_carrier_is_reaped(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_home_alone),
-        cmocka_unit_test(test_hosts_of_the_file),
-        cmocka_unit_test(test_a_carrier_that_fails),
-        cmocka_unit_test(test_files_to_send),
-        cmocka_unit_test(test_a_source),
-        cmocka_unit_test(test_a_replaced_carrier_is_reaped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

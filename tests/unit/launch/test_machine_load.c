@@ -1,14 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <unistd.h>
 
 #include "agent/launch/process/machine_load.h"
+#include "tests/support/test.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -31,9 +27,8 @@ static void check_close(double value, double wanted)
 }
 
 /* Idle and waiting for a disk is not work; what is stolen by the host is; guests are counted in user and nice. */
-static void work_is_counted(void **state)
+TEST(work_is_counted)
 {
-    (void)state;
     static const char text[] = "cpu  111 22 33 4444 55 66 77 88 9 10\n"
                                "cpu0 100 20 30 4000 50 6 7 8 90 10\n"
                                "cpu1 11 2 3 444 5 60 70 80 9 0\n"
@@ -51,9 +46,8 @@ static void work_is_counted(void **state)
     assert_int_equal(load.busy_ns, (11 + 2 + 3 + 60 + 70 + 80) * tick);
 }
 
-static void what_is_no_account_is_refused(void **state)
+TEST(what_is_no_account_is_refused)
 {
-    (void)state;
     static const char *const texts[] = {"",       "cpu",      "cpu 1 2 3 4",       "cpux 1 2 3",
                                         "\n\n\n", "intr 1 2", "cpu99999999999 1 2"};
     struct machine_load load;
@@ -76,9 +70,8 @@ static double others(uint32_t cores, double busy, double own, double ours)
     return machine_load_others(&before, &after, ours);
 }
 
-static void others_are_what_is_not_ours(void **state)
+TEST(others_are_what_is_not_ours)
 {
-    (void)state;
     check_close(others(2, 2, 0.1, 0.9), 1);
     check_close(others(16, 15, 0.5, 4.5), 10);
     /* Cores are free: other programs take none from us. */
@@ -98,9 +91,8 @@ static void others_are_what_is_not_ours(void **state)
     check_close(machine_load_others(&before, &after, 0), 0);
 }
 
-static void this_machine_tells(void **state)
+TEST(this_machine_tells)
 {
-    (void)state;
     struct machine_load before, after;
     assert_true(machine_load_read(&before));
     assert_true(before.cores > 0);
@@ -108,15 +100,4 @@ static void this_machine_tells(void **state)
         assert_true(machine_load_read(&after));
     while (after.busy_ns == before.busy_ns); /* reading is work */
     assert_true(after.at_ns > before.at_ns && after.own_ns > before.own_ns && after.busy_ns > before.busy_ns);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_is_counted),
-        cmocka_unit_test(what_is_no_account_is_refused),
-        cmocka_unit_test(others_are_what_is_not_ours),
-        cmocka_unit_test(this_machine_tells),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,9 +3,6 @@
 #include "agent/launch/observe/observe_files.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define START 1.7e9 /* seconds since 1970 */
 
@@ -79,7 +75,7 @@ static void is(double value, double wanted)
         fail_msg("%g is not %g", value, wanted);
 }
 
-static void newest_reports_count(void **state)
+TEST(newest_reports_count, set_up, tear_down)
 {
     struct fixture *f = *state;
     is(look(f, START, NULL)->actor_idle, NAN);
@@ -104,7 +100,7 @@ static void newest_reports_count(void **state)
 }
 
 /* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
-static void causes_are_kept(void **state)
+TEST(causes_are_kept, set_up, tear_down)
 {
     struct fixture *f = *state;
     is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
@@ -124,7 +120,7 @@ static void causes_are_kept(void **state)
 }
 
 /* A report of another machine counts from its arrival on, whatever that machine's clock says. */
-static void other_clocks(void **state)
+TEST(other_clocks, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (int skew = -1; skew <= 1; skew += 2) {
@@ -141,7 +137,7 @@ static void other_clocks(void **state)
     is(look(f, START + 100, NULL)->learner_idle, NAN);
 }
 
-static void files_come_later(void **state)
+TEST(files_come_later, set_up, tear_down)
 {
     struct fixture *f = *state;
     look(f, START, NULL);
@@ -152,7 +148,7 @@ static void files_come_later(void **state)
     is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
 }
 
-static void half_a_line_waits(void **state)
+TEST(half_a_line_waits, set_up, tear_down)
 {
     struct fixture *f = *state;
     add(f, "evaluator-0.jsonl", START, "\"return\": 1");
@@ -165,7 +161,7 @@ static void half_a_line_waits(void **state)
     is(f->seen.value, 2);
 }
 
-static void garbage_is_passed_over(void **state)
+TEST(garbage_is_passed_over, set_up, tear_down)
 {
     static const char *const lines[] = {"\n",
                                         "null\n",
@@ -195,7 +191,7 @@ static void garbage_is_passed_over(void **state)
     is(look(f, START + 2, NULL)->actor_idle, 1);
 }
 
-static void other_files_are_left_alone(void **state)
+TEST(other_files_are_left_alone, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const char *const names[] = {"actor-.jsonl", "actor-1.csv", "actor-x.jsonl", "my-actor-1.jsonl",
@@ -210,7 +206,7 @@ static void other_files_are_left_alone(void **state)
     is(look(f, START, NULL)->actor_idle, NAN);
 }
 
-static void cut_and_replaced(void **state)
+TEST(cut_and_replaced, set_up, tear_down)
 {
     struct fixture *f = *state;
     add(f, "evaluator-0.jsonl", START, "\"return\": 1");
@@ -234,7 +230,7 @@ static void cut_and_replaced(void **state)
 }
 
 /* Of a long file, the end is enough; of evaluations, everything. */
-static void long_files(void **state)
+TEST(long_files, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 3000; i++) {
@@ -249,7 +245,7 @@ static void long_files(void **state)
     is(f->seen.actor_idle, 0.9);
 }
 
-static void the_silent_do_not_count(void **state)
+TEST(the_silent_do_not_count, set_up, tear_down)
 {
     struct fixture *f = *state;
     /* At the beginning no process has reported yet, and an actor that waits now may have worked before. */
@@ -272,21 +268,4 @@ static void the_silent_do_not_count(void **state)
     is(look(f, START + 20, "actor-7")->actor_idle, 0.1);
     f->files.foreign_actors = false;
     is(look(f, START + 60, NULL)->actor_idle, NAN);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(newest_reports_count, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(causes_are_kept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(files_come_later, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(other_clocks, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(half_a_line_waits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(garbage_is_passed_over, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(other_files_are_left_alone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(cut_and_replaced, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(long_files, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_silent_do_not_count, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

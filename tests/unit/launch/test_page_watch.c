@@ -1,9 +1,6 @@
 /* The page of a run on another machine: what its folder says, without a question to a broker that is not here. */
 #include <fcntl.h>
 #include <json-c/json.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +8,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/observe/status.h"
 #include "agent/launch/page/run_page_impl.h"
 #include "agent/page/page_impl.h"
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 
 /* A run as its folder shows it, with a status of this age. */
 static void write_run(const char *node, enum phase phase, time_t age_s)
@@ -60,9 +56,8 @@ static void assert_page(bool alive, const char *node)
     run_page_stop(&page);
 }
 
-static void test_elsewhere(void **state)
+TEST(elsewhere)
 {
-    (void)state;
     char here[FOLDER_NODE];
     run_folder_this_node(here);
     write_run("n1.cluster", PHASE_RUNNING, 2);
@@ -79,6 +74,5 @@ static void test_elsewhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_elsewhere)};
-    return cmocka_run_group_tests(tests, tempdir_enter, tempdir_leave);
+    return test_run(tempdir_enter, tempdir_leave);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include "tests/support/curves.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 static void check_close(double a, double b, const char *what)
 {
@@ -60,9 +56,8 @@ static char *print(const struct plan *plan, const struct plan_input *input)
 
 /* Environments that sleep: far more actors than cores pay, until two learners are fed. 40 actors would feed them exactly; 39
  * come within the noise, 38 do not. */
-static void a_slow_environment_takes_more_actors_than_cores(void **state)
+TEST(a_slow_environment_takes_more_actors_than_cores)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(64, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 8000, 0.5, 0.05, 50 * MIB), 4);
     struct plan plan = curves_solve(&input);
@@ -80,9 +75,8 @@ static void a_slow_environment_takes_more_actors_than_cores(void **state)
     facts_said(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
 }
 
-static void a_heavy_learner_needs_one_actor(void **state)
+TEST(a_heavy_learner_needs_one_actor)
 {
-    (void)state;
     struct plan_curve learners = {.n = 2, .points = {{1, 500, 0.8, 0.01, 50 * MIB}, {2, 900, 1.6, 0.02, 50 * MIB}}};
     struct plan_input input = curves_input(curves_linear(8, 1000, 0.1, 0.01, 10 * MIB), learners, 1);
     struct plan plan = curves_solve(&input);
@@ -100,9 +94,8 @@ static void a_heavy_learner_needs_one_actor(void **state)
 }
 
 /* An insert costs 0.12 ms of processor and four samples 0.1 ms: two cores give 2 / 0.22 ms. */
-static void cheap_sides_are_bounded_by_the_cores(void **state)
+TEST(cheap_sides_are_bounded_by_the_cores)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(1, 10000, 1, 0.2, 10 * MIB), curves_linear(1, 40000, 0.9, 0.1, 50 * MIB), 4);
     struct plan_choice one = predict(&input, 1, 1);
@@ -113,9 +106,8 @@ static void cheap_sides_are_bounded_by_the_cores(void **state)
     check_close(one.learner_idle, 0, "learners idle");
 }
 
-static void memory_bounds_the_number_of_actors(void **state)
+TEST(memory_bounds_the_number_of_actors)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(32, 100, 0.01, 0.001, 200 * MIB), curves_linear(1, 3000, 0.2, 0.05, 100 * MIB), 1);
     input.memory = 1300 * MIB; /* 220 for the broker, the rest and the learner: five actors */
@@ -137,9 +129,8 @@ static void memory_bounds_the_number_of_actors(void **state)
     facts_said(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
 }
 
-static void a_curve_that_falls_is_not_climbed(void **state)
+TEST(a_curve_that_falls_is_not_climbed)
 {
-    (void)state;
     struct plan_curve actors = {
         .n = 4, .points = {{1, 100, 0.1, 0, 0}, {2, 180, 0.2, 0, 0}, {4, 200, 0.4, 0, 0}, {8, 120, 0.8, 0, 0}}};
     struct plan_input input = curves_input(actors, curves_linear(1, 10000, 0.1, 0, 0), 1);
@@ -155,9 +146,8 @@ static void a_curve_that_falls_is_not_climbed(void **state)
 }
 
 /* Below the first point a curve goes to the origin. */
-static void one_point_is_a_curve(void **state)
+TEST(one_point_is_a_curve)
 {
-    (void)state;
     struct plan_curve actors = {.n = 1, .points = {{4, 400, 0.4, 0.04, 10 * MIB}}};
     struct plan_curve learners = {.n = 1, .points = {{2, 600, 0.2, 0.02, 10 * MIB}}};
     struct plan_input input = curves_input(actors, learners, 1);
@@ -167,9 +157,8 @@ static void one_point_is_a_curve(void **state)
     check_pair(&plan.chosen, 4, 2);
 }
 
-static void ratios_far_from_one(void **state)
+TEST(ratios_far_from_one)
 {
-    (void)state;
     /* Four inserts for a sample: 16 actors of 100/s feed a learner of 400/s. */
     struct plan_input few =
         curves_input(curves_linear(64, 100, 0.01, 0, MIB), curves_linear(4, 400, 0.1, 0, MIB), 0.25);
@@ -188,9 +177,8 @@ static void ratios_far_from_one(void **state)
 
 /* ---- numbers of the file ---- */
 
-static void a_number_of_the_file_is_respected_and_compared(void **state)
+TEST(a_number_of_the_file_is_respected_and_compared)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(16, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 500, 0.3, 0.01, 50 * MIB), 1);
     input.fixed_actors = 16;
@@ -224,9 +212,8 @@ static void a_number_of_the_file_is_respected_and_compared(void **state)
     free(text);
 }
 
-static void a_number_that_does_not_fit_is_respected(void **state)
+TEST(a_number_that_does_not_fit_is_respected)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(8, 100, 0.01, 0, 100 * MIB), curves_linear(2, 500, 0.1, 0, 100 * MIB), 1);
     input.memory = 620 * MIB;
@@ -254,9 +241,8 @@ static void a_number_that_does_not_fit_is_respected(void **state)
 
 /* ---- joint runs ---- */
 
-static void a_joint_run_counts_instead_of_the_formula(void **state)
+TEST(a_joint_run_counts_instead_of_the_formula)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(4, 1000, 0.5, 0.1, MIB), curves_linear(1, 2000, 0.5, 0.1, MIB), 1);
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_BALANCED);
@@ -282,9 +268,8 @@ static void a_joint_run_counts_instead_of_the_formula(void **state)
 
 /* A broker with much to do takes more at a time: an insert of 64 actors costs half of one of 16. That is no reason to start
  * 64 where the learner has work for 20 only: held back to that rate, they cost what 20 cost. */
-static void costs_are_those_of_the_rate(void **state)
+TEST(costs_are_those_of_the_rate)
 {
-    (void)state;
     struct plan_curve actors = {.n = 4,
                                 .points = {{1, 200, 0.03, 0.02, MIB},
                                            {16, 3200, 0.5, 0.3, MIB},
@@ -299,9 +284,8 @@ static void costs_are_those_of_the_rate(void **state)
 }
 
 /* A joint run says by its waits what to try next. */
-static void waits_say_what_to_run_next(void **state)
+TEST(waits_say_what_to_run_next)
 {
-    (void)state;
     const struct {
         struct plan_joint run;
         uint32_t actors, learners;
@@ -332,9 +316,8 @@ static void waits_say_what_to_run_next(void **state)
 }
 
 /* A point that a pause of the machine has spoiled lies between its neighbours afterwards; a rate that really falls does. */
-static void a_noisy_curve_is_smoothed(void **state)
+TEST(a_noisy_curve_is_smoothed)
 {
-    (void)state;
     struct plan_curve actors = {
         .n = 4, .points = {{1, 60, 0.1, 0, MIB}, {2, 200, 0.2, 0, MIB}, {4, 400, 0.4, 0, MIB}, {8, 380, 0.8, 0, MIB}}};
     struct plan_input input = curves_input(actors, curves_linear(1, 100000, 0.1, 0, MIB), 1);
@@ -349,9 +332,8 @@ static void a_noisy_curve_is_smoothed(void **state)
 }
 
 /* The bounds of the file, of the cores and of memory are distinguished. */
-static void the_bound_that_holds_has_a_name(void **state)
+TEST(the_bound_that_holds_has_a_name)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(4, 100, 0.01, 0.001, 10 * MIB), curves_linear(2, 10000, 0.2, 0.05, 10 * MIB), 1);
     input.max_actors = 4;
@@ -378,9 +360,8 @@ static void the_bound_that_holds_has_a_name(void **state)
 }
 
 /* Alternatives are pairs that were run, unless other programs spoiled the run. */
-static void alternatives_are_runs(void **state)
+TEST(alternatives_are_runs)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(4, 1000, 0.1, 0.1, MIB), curves_linear(2, 2000, 0.2, 0.1, MIB), 1);
     const struct plan_joint joints[] = {{2, 1, 1900, 1900, 0, 0, 1, 0, 2, {{0}, {0}}},
@@ -414,9 +395,8 @@ static void alternatives_are_runs(void **state)
 }
 
 /* Of a plan that goes from one pair to the next and never comes to rest, the best that was measured is taken. */
-static void once_settled_only_what_was_measured_is_chosen(void **state)
+TEST(once_settled_only_what_was_measured_is_chosen)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(32, 200, 0.03, 0.01, MIB), curves_linear(1, 128000, 0.9, 0.2, MIB), 32);
     input.joints[0] = (struct plan_joint){23, 1, 2440, 78200, 0.44, 0.07, 1.6, 0, 1, {{0}, {0}}};
@@ -440,9 +420,8 @@ static void once_settled_only_what_was_measured_is_chosen(void **state)
 
 /* ---- what cannot be planned ---- */
 
-static void inputs_that_say_nothing_are_refused(void **state)
+TEST(inputs_that_say_nothing_are_refused)
 {
-    (void)state;
     struct plan_input good =
                           curves_input(curves_linear(4, 1000, 0.5, 0.1, MIB), curves_linear(1, 2000, 0.5, 0.1, MIB), 1),
                       bad;
@@ -580,11 +559,10 @@ static void check_solution(const struct plan_input *input)
         }
 }
 
-static void any_curves_are_solved_as_by_hand(void **state)
+TEST(any_curves_are_solved_as_by_hand)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("any_curves_are_solved_as_by_hand"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int i = 0; i < 300; i++) {
         struct plan_input input =
             curves_input(random_curve(&rng, 40), random_curve(&rng, 8), exp(6 * rng_unit(&rng) - 2));
@@ -594,38 +572,11 @@ static void any_curves_are_solved_as_by_hand(void **state)
     }
 }
 
-static void the_largest_search_is_quick(void **state)
+TEST(the_largest_search_is_quick)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(4096, 10, 0.0001, 0.0001, MIB), curves_linear(64, 300, 0.01, 0.001, MIB), 1);
     input.memory = 64 * GIB;
     struct plan plan = curves_solve(&input);
     assert_true(plan.chosen.inserts >= 0.95 * 19200);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_environment_takes_more_actors_than_cores),
-        cmocka_unit_test(a_heavy_learner_needs_one_actor),
-        cmocka_unit_test(cheap_sides_are_bounded_by_the_cores),
-        cmocka_unit_test(memory_bounds_the_number_of_actors),
-        cmocka_unit_test(a_curve_that_falls_is_not_climbed),
-        cmocka_unit_test(one_point_is_a_curve),
-        cmocka_unit_test(ratios_far_from_one),
-        cmocka_unit_test(a_number_of_the_file_is_respected_and_compared),
-        cmocka_unit_test(a_number_that_does_not_fit_is_respected),
-        cmocka_unit_test(a_joint_run_counts_instead_of_the_formula),
-        cmocka_unit_test(costs_are_those_of_the_rate),
-        cmocka_unit_test(waits_say_what_to_run_next),
-        cmocka_unit_test(a_noisy_curve_is_smoothed),
-        cmocka_unit_test(the_bound_that_holds_has_a_name),
-        cmocka_unit_test(alternatives_are_runs),
-        cmocka_unit_test(once_settled_only_what_was_measured_is_chosen),
-        cmocka_unit_test(inputs_that_say_nothing_are_refused),
-        cmocka_unit_test(any_curves_are_solved_as_by_hand),
-        cmocka_unit_test(the_largest_search_is_quick),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

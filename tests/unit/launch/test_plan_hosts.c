@@ -1,10 +1,5 @@
 /* Plans over several machines, with answers that are known. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define MOST_HOSTS 16u
 
@@ -52,9 +48,8 @@ static struct plan_input three_hosts(struct plan_host *hosts)
     return input;
 }
 
-static void the_fast_kind_fills_up_before_the_slow_one(void **state)
+TEST(the_fast_kind_fills_up_before_the_slow_one)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     struct plan plan = curves_solve(&input);
@@ -67,9 +62,8 @@ static void the_fast_kind_fills_up_before_the_slow_one(void **state)
 }
 
 /* On one machine of 18 cores the same processes would compete; here the learners' machine is too small for the learner. */
-static void a_small_machine_of_the_learner_is_the_bound(void **state)
+TEST(a_small_machine_of_the_learner_is_the_bound)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     hosts[0].cores = 0.5;
@@ -79,9 +73,8 @@ static void a_small_machine_of_the_learner_is_the_bound(void **state)
     check_close(plan.chosen.inserts, 0.5 / 0.00095, 0.02, "inserts");
 }
 
-static void actors_and_learners_compete_only_where_they_share_a_machine(void **state)
+TEST(actors_and_learners_compete_only_where_they_share_a_machine)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     struct plan_choice apart, shared;
@@ -97,9 +90,8 @@ static void actors_and_learners_compete_only_where_they_share_a_machine(void **s
     assert_int_equal(shared.bottleneck, PLAN_CORES);
 }
 
-static void a_host_for_learners_only(void **state)
+TEST(a_host_for_learners_only)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     hosts[3] = (struct plan_host){.name = "gpu", .kind = 3, .cores = 4, .learners = true};
@@ -117,9 +109,8 @@ static void a_host_for_learners_only(void **state)
     assert_int_equal(actors_at[3], 0);
 }
 
-static void the_network_is_the_bound(void **state)
+TEST(the_network_is_the_bound)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     input.network = 50000;
@@ -145,9 +136,8 @@ static void the_network_is_the_bound(void **state)
     assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
 }
 
-static void numbers_of_the_file_are_placed(void **state)
+TEST(numbers_of_the_file_are_placed)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     input.fixed_actors = 10;
@@ -161,9 +151,8 @@ static void numbers_of_the_file_are_placed(void **state)
     check_places(&input, &plan.chosen, (uint32_t[]){0, 20, 20}, (uint32_t[]){1, 0, 0});
 }
 
-static void each_machine_has_its_own_memory(void **state)
+TEST(each_machine_has_its_own_memory)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     hosts[1].memory = hosts[2].memory = 40 * MIB; /* of four actors */
@@ -177,9 +166,8 @@ static void each_machine_has_its_own_memory(void **state)
     assert_non_null(strstr(err.text, "home"));
 }
 
-static void hosts_that_take_more_than_was_measured_are_room_for_resizing(void **state)
+TEST(hosts_that_take_more_than_was_measured_are_room_for_resizing)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     hosts[1].cores = 32;
@@ -199,9 +187,8 @@ static void hosts_that_take_more_than_was_measured_are_room_for_resizing(void **
 
 /* ---- joint runs ---- */
 
-static void joint_runs_over_hosts_count(void **state)
+TEST(joint_runs_over_hosts_count)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     uint32_t actors, learners, runs = 0;
@@ -251,11 +238,10 @@ static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
     return input;
 }
 
-static void rates_are_possible_and_more_helps(void **state)
+TEST(rates_are_possible_and_more_helps)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("rates_are_possible_and_more_helps"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int round = 0; round < 30; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input = random_input(&rng, hosts);
@@ -283,9 +269,8 @@ static void rates_are_possible_and_more_helps(void **state)
 
 /* ---- JSON and print ---- */
 
-static void json_with_hosts_goes_both_ways(void **state)
+TEST(json_with_hosts_goes_both_ways)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts), input_back;
     input.network = 1e8;
@@ -320,16 +305,15 @@ static void try_text(const char *text)
     plan_input_free(&input);
 }
 
-static void json_with_hosts_that_is_damaged_does_no_harm(void **state)
+TEST(json_with_hosts_that_is_damaged_does_no_harm)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     struct plan plan = curves_solve(&input);
     char *text = plan_to_json(&plan, &input);
     size_t size = strlen(text), start = (size_t)(strstr(text, "\"network\"") - text);
     struct rng rng;
-    rng_seed(&rng, naive_seed("json_with_hosts_that_is_damaged_does_no_harm"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int i = 0; i < 600; i++) {
         char *changed = strdup(text);
         uint64_t changes = 1 + rng_below(&rng, 3);
@@ -354,9 +338,8 @@ static void json_with_hosts_that_is_damaged_does_no_harm(void **state)
     free(text);
 }
 
-static void many_equal_hosts_are_one_row(void **state)
+TEST(many_equal_hosts_are_one_row)
 {
-    (void)state;
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
     for (uint32_t i = 1; i < 12; i++) {
@@ -378,24 +361,4 @@ static void many_equal_hosts_are_one_row(void **state)
     assert_non_null(strstr(text, "cpu11"));
     assert_non_null(strstr(text, "left out"));
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fast_kind_fills_up_before_the_slow_one),
-        cmocka_unit_test(a_small_machine_of_the_learner_is_the_bound),
-        cmocka_unit_test(actors_and_learners_compete_only_where_they_share_a_machine),
-        cmocka_unit_test(a_host_for_learners_only),
-        cmocka_unit_test(the_network_is_the_bound),
-        cmocka_unit_test(numbers_of_the_file_are_placed),
-        cmocka_unit_test(each_machine_has_its_own_memory),
-        cmocka_unit_test(hosts_that_take_more_than_was_measured_are_room_for_resizing),
-        cmocka_unit_test(joint_runs_over_hosts_count),
-        cmocka_unit_test(rates_are_possible_and_more_helps),
-        cmocka_unit_test(json_with_hosts_goes_both_ways),
-        cmocka_unit_test(json_with_hosts_that_is_damaged_does_no_harm),
-        cmocka_unit_test(many_equal_hosts_are_one_row),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 static struct plan_input whole_input(void)
 {
@@ -27,9 +23,8 @@ static struct plan_input whole_input(void)
     return input;
 }
 
-static void json_goes_both_ways(void **state)
+TEST(json_goes_both_ways)
 {
-    (void)state;
     struct plan_input input = whole_input(), input_back;
     struct plan plan = curves_solve(&input), back;
     char *text = plan_to_json(&plan, &input);
@@ -54,15 +49,14 @@ static void json_goes_both_ways(void **state)
     free(text);
 }
 
-static void json_that_is_cut_or_changed_does_no_harm(void **state)
+TEST(json_that_is_cut_or_changed_does_no_harm)
 {
-    (void)state;
     struct plan_input input = whole_input();
     struct plan plan = curves_solve(&input);
     char *text = plan_to_json(&plan, &input);
     size_t size = strlen(text);
     struct rng rng;
-    rng_seed(&rng, naive_seed("json_that_is_cut_or_changed_does_no_harm"));
+    rng_seed(&rng, naive_seed(__func__));
     for (size_t cut = 0; cut < size; cut += 1 + rng_below(&rng, 5)) {
         struct plan back;
         struct plan_input input_back;
@@ -107,9 +101,8 @@ static void json_that_is_cut_or_changed_does_no_harm(void **state)
 }
 
 /* A list may be longer than there is room for. */
-static void json_with_too_many_joints_is_refused(void **state)
+TEST(json_with_too_many_joints_is_refused)
 {
-    (void)state;
     static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
                                 "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1,"
                                 "\"actor_idle_parameters\":0,\"actor_idle_counters\":0,"
@@ -136,9 +129,8 @@ static void json_with_too_many_joints_is_refused(void **state)
 }
 
 /* A plan looks at every pair up to the largest count that was run: no file may make that billions. */
-static void json_with_joints_beyond_all_counts_is_refused(void **state)
+TEST(json_with_joints_beyond_all_counts_is_refused)
 {
-    (void)state;
     static const uint32_t counts[] = {1, 4096, 0, 4097, UINT32_MAX};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         for (int learners = 0; learners < 2; learners++) {
@@ -166,9 +158,8 @@ static char *with(const char *text, const char *name, const char *value)
 }
 
 /* Counts and bytes become processes and integers. */
-static void json_with_numbers_beyond_all_measure(void **state)
+TEST(json_with_numbers_beyond_all_measure)
 {
-    (void)state;
     static const struct {
         const char *name, *value;
         bool good;
@@ -201,16 +192,4 @@ static void json_with_numbers_beyond_all_measure(void **state)
         free(changed);
     }
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_goes_both_ways),
-        cmocka_unit_test(json_with_too_many_joints_is_refused),
-        cmocka_unit_test(json_with_joints_beyond_all_counts_is_refused),
-        cmocka_unit_test(json_with_numbers_beyond_all_measure),
-        cmocka_unit_test(json_that_is_cut_or_changed_does_no_harm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Where processes go, and what hosts do together. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +9,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define MOST_HOSTS 8u
 #define ROUNDS 100
@@ -98,11 +94,10 @@ static void check_counts(const struct plan_input *input, const struct counts *co
     assert_int_equal(sum_l, learners);
 }
 
-static void counts_are_right_and_an_actor_more_moves_none(void **state)
+TEST(counts_are_right_and_an_actor_more_moves_none)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("counts_are_right_and_an_actor_more_moves_none"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;
@@ -131,11 +126,10 @@ static double free_cores(const struct plan_input *input, const struct counts *co
     return input->hosts[host].cores - counts->actors[host] - counts->learners[host] - (host == 0);
 }
 
-static void cores_are_respected_while_some_are_free(void **state)
+TEST(cores_are_respected_while_some_are_free)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("cores_are_respected_while_some_are_free"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;
@@ -181,11 +175,10 @@ static double sum_of(const struct plan_input *input, const struct counts *counts
     return sum;
 }
 
-static void the_sum_is_the_best_for_concave_curves(void **state)
+TEST(the_sum_is_the_best_for_concave_curves)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("the_sum_is_the_best_for_concave_curves"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;
@@ -213,9 +206,8 @@ static void the_sum_is_the_best_for_concave_curves(void **state)
 
 /* ---- known answers ---- */
 
-static void actors_go_where_they_add_most(void **state)
+TEST(actors_go_where_they_add_most)
 {
-    (void)state;
     struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true},
                                  {.kind = 1, .cores = 4, .actors = true},
                                  {.kind = 1, .cores = 4, .actors = true}};
@@ -232,9 +224,8 @@ static void actors_go_where_they_add_most(void **state)
     assert_true(fabs(input.actors.points[11].cpu - 12) < 1e-6);
 }
 
-static void learners_go_to_their_own_host_and_home_is_the_first(void **state)
+TEST(learners_go_to_their_own_host_and_home_is_the_first)
 {
-    (void)state;
     struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true, .learners = true},
                                  {.kind = 0, .cores = 4, .actors = true},
                                  {.kind = 2, .cores = 2, .learners = true}};
@@ -250,9 +241,8 @@ static void learners_go_to_their_own_host_and_home_is_the_first(void **state)
 }
 
 /* Actors beside a learner: half of a core is free at home, and another host is slower. */
-static void an_actor_beside_a_learner_adds_what_its_cores_allow(void **state)
+TEST(an_actor_beside_a_learner_adds_what_its_cores_allow)
 {
-    (void)state;
     struct plan_host hosts[2] = {{.kind = 0, .cores = 2, .actors = true, .learners = true},
                                  {.kind = 1, .cores = 2, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 2, .learners = curves_linear(2, 1000, 1.5, 0, 10 * MIB)};
@@ -266,9 +256,8 @@ static void an_actor_beside_a_learner_adds_what_its_cores_allow(void **state)
     check_actors(&counts, 2, (uint32_t[]){2, 0});
 }
 
-static void memory_keeps_actors_away(void **state)
+TEST(memory_keeps_actors_away)
 {
-    (void)state;
     struct plan_host hosts[2] = {{.kind = 0, .cores = 8, .memory = 130 * MIB, .actors = true},
                                  {.kind = 1, .cores = 8, .memory = GIB, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 2, .broker_memory = 100 * MIB};
@@ -279,9 +268,8 @@ static void memory_keeps_actors_away(void **state)
 }
 
 /* A machine that came after the measurements is like the most similar one. */
-static void a_host_that_was_not_measured_is_like_another(void **state)
+TEST(a_host_that_was_not_measured_is_like_another)
 {
-    (void)state;
     struct plan_host hosts[4] = {{.kind = 0, .cores = 2},
                                  {.kind = 1, .cores = 4, .actors = true},
                                  {.kind = 2, .cores = 32, .actors = true},
@@ -295,9 +283,8 @@ static void a_host_that_was_not_measured_is_like_another(void **state)
     assert_int_equal(plan_last(&input.actors), 40);
 }
 
-static void an_input_without_hosts_is_one_machine(void **state)
+TEST(an_input_without_hosts_is_one_machine)
 {
-    (void)state;
     struct plan_input input = {.actors = curves_linear(4, 100, 1, 0, 10 * MIB)}, before = input;
     plan_place(&input, 3, 1, NULL, NULL);
     plan_add_up(&input);
@@ -308,20 +295,4 @@ static void an_input_without_hosts_is_one_machine(void **state)
     assert_null(input.hosts);
     assert_int_equal(input.n_hosts, 0);
     plan_input_free(&input);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_are_right_and_an_actor_more_moves_none),
-        cmocka_unit_test(cores_are_respected_while_some_are_free),
-        cmocka_unit_test(the_sum_is_the_best_for_concave_curves),
-        cmocka_unit_test(actors_go_where_they_add_most),
-        cmocka_unit_test(learners_go_to_their_own_host_and_home_is_the_first),
-        cmocka_unit_test(an_actor_beside_a_learner_adds_what_its_cores_allow),
-        cmocka_unit_test(memory_keeps_actors_away),
-        cmocka_unit_test(a_host_that_was_not_measured_is_like_another),
-        cmocka_unit_test(an_input_without_hosts_is_one_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* Plans for plants that compute: what plan_next asks for is measured on a model of a machine, with noise, until it asks
  * for nothing more; then the plan is held against every pair of counts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 /* As the profile has them. */
 #define MOST_RUNS 9
@@ -226,11 +222,10 @@ static struct plant random_plant(struct rng *rng)
 }
 
 /* What is measured is noisy, and a pair can win by luck: so a few may be a little below the bar, and none far. */
-static void any_plant_is_planned_well(void **state)
+TEST(any_plant_is_planned_well)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("any_plant_is_planned_well"));
+    rng_seed(&rng, naive_seed(__func__));
     int n = 1000, low = 0, spare = 0;
     for (int i = 0; i < n; i++) {
         struct plant plant = random_plant(&rng);
@@ -250,9 +245,8 @@ static void any_plant_is_planned_well(void **state)
 
 /* An environment of 3 ms of processor time on two cores, and a learner that supplies 40 times the need: two actors and one
  * learner are enough, however noisy the curves are. */
-static void a_heavy_environment_on_two_cores_gets_no_more_processes_than_help(void **state)
+TEST(a_heavy_environment_on_two_cores_gets_no_more_processes_than_help)
 {
-    (void)state;
     struct plant plant = {.cores = 2,
                           .spi = 8,
                           .max_actors = 64,
@@ -267,7 +261,7 @@ static void a_heavy_environment_on_two_cores_gets_no_more_processes_than_help(vo
                           .broker_sample = 1e-6,
                           .switching = 5e-3};
     struct rng rng;
-    rng_seed(&rng, naive_seed("a_heavy_environment_on_two_cores_gets_no_more_processes_than_help"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int trial = 0; trial < 200; trial++) {
         struct plan plan;
         plant.noise = trial % 2 ? 0.01 : 0.05;
@@ -309,11 +303,10 @@ static struct plan_joint run_demo(struct rng *rng, double noise, uint32_t actors
     return run_demo(rng, noise, 4, learners);
 }
 
-static void curves_that_are_wrong_about_learners_are_found_out(void **state)
+TEST(curves_that_are_wrong_about_learners_are_found_out)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("curves_that_are_wrong_about_learners_are_found_out"));
+    rng_seed(&rng, naive_seed(__func__));
     const struct plan_curve actors = {.n = 4,
                                       .points = {{1, 14500, 0.9, 0.6, MIB},
                                                  {2, 27000, 1.8, 0.9, MIB},
@@ -359,9 +352,8 @@ static struct plan_joint run_apex(uint32_t actors, uint32_t learners)
                                .cpu = 1.2 + 0.35 * learners + 0.05 * actors};
 }
 
-static void a_crowd_that_helps_is_found(void **state)
+TEST(a_crowd_that_helps_is_found)
 {
-    (void)state;
     const struct plan_curve actors = {.n = 2, .points = {{1, 20500, 0.43, 0.29, MIB}, {2, 41500, 0.88, 0.5, MIB}}};
     const struct plan_curve learners = {.n = 2, .points = {{1, 150800, 1.06, 0.56, MIB}, {2, 104800, 0.99, 0.51, MIB}}};
     struct plan_input input = curves_input(actors, learners, 64);
@@ -387,11 +379,10 @@ static void a_crowd_that_helps_is_found(void **state)
 }
 
 /* What the file says is not tried with other numbers; if it says all, one run is enough. */
-static void numbers_of_the_file_are_kept(void **state)
+TEST(numbers_of_the_file_are_kept)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("numbers_of_the_file_are_kept"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = random_plant(&rng);
         struct plan_input input =
@@ -411,16 +402,4 @@ static void numbers_of_the_file_are_kept(void **state)
         }
         assert_true(runs == 1 || !input.fixed_learners);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_plant_is_planned_well),
-        cmocka_unit_test(a_heavy_environment_on_two_cores_gets_no_more_processes_than_help),
-        cmocka_unit_test(curves_that_are_wrong_about_learners_are_found_out),
-        cmocka_unit_test(a_crowd_that_helps_is_found),
-        cmocka_unit_test(numbers_of_the_file_are_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* How many shards pay: numbers from runs with one shard and with more. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 
 #include "agent/launch/plan/plan.h"
 #include "tests/support/curves.h"
+#include "tests/support/test.h"
 
 static const struct plan_choice pair = {.actors = 8, .learners = 2};
 
@@ -56,9 +52,8 @@ static void expect(const struct plan_input *input, uint32_t next, uint32_t chose
     assert_string_equal(broker.reason, reason);
 }
 
-static void one_is_enough_for_a_broker_that_waits(void **state)
+TEST(one_is_enough_for_a_broker_that_waits)
 {
-    (void)state;
     struct plan_input input = input_of(16, 0.3, 6);
     expect(&input, 0, 1, "the broker's core thread works 30% of the time: more shards would gain little");
     input = input_of(2, 0.95, 2);
@@ -70,9 +65,8 @@ static void one_is_enough_for_a_broker_that_waits(void **state)
     expect(&input, 0, 1, "it was not measured how busy the broker is");
 }
 
-static void shards_are_doubled_while_they_pay(void **state)
+TEST(shards_are_doubled_while_they_pay)
 {
-    (void)state;
     struct plan_input input = input_of(16, 0.97, 4);
     expect(&input, 2, 1, "the broker's core thread works 97% of the time, and more were not measured");
     add_run(&input, 2, 1.9e6, 0.9, 6);
@@ -93,9 +87,8 @@ static void shards_are_doubled_while_they_pay(void **state)
            "+90% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards gave 50% less");
 }
 
-static void tables_and_cores_bound_them(void **state)
+TEST(tables_and_cores_bound_them)
 {
-    (void)state;
     struct plan_load next;
     struct plan_input input = input_of(16, 0.97, 4);
     input.most_shards = 1;
@@ -116,9 +109,8 @@ static void tables_and_cores_bound_them(void **state)
 }
 
 /* Counts that the file leaves open grow with the shards, as far as cores, bounds and memory allow. */
-static void processes_grow_with_shards(void **state)
+TEST(processes_grow_with_shards)
 {
-    (void)state;
     struct plan_load next;
     struct plan_input input = input_of(16, 0.97, 6);
     input.fixed_actors = input.fixed_learners = 0;
@@ -142,9 +134,8 @@ static void processes_grow_with_shards(void **state)
     assert_int_equal(next.joint.learners, 2);
 }
 
-static void a_number_of_the_file_is_kept(void **state)
+TEST(a_number_of_the_file_is_kept)
 {
-    (void)state;
     struct plan_input input = input_of(16, 0.97, 4);
     input.fixed_shards = 1;
     expect(&input, 0, 1,
@@ -155,9 +146,8 @@ static void a_number_of_the_file_is_kept(void **state)
     expect(&input, 0, 4, "as broker.shards says; the busiest core thread works 5% of the time, so one would do");
 }
 
-static void a_plan_has_them_and_json_keeps_them(void **state)
+TEST(a_plan_has_them_and_json_keeps_them)
 {
-    (void)state;
     struct plan_input input = curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB),
                                            curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25),
                       back;
@@ -184,9 +174,8 @@ static void a_plan_has_them_and_json_keeps_them(void **state)
     free(text);
 }
 
-static void the_pair_that_was_run_with_them_is_chosen(void **state)
+TEST(the_pair_that_was_run_with_them_is_chosen)
 {
-    (void)state;
     struct plan_input input =
         curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
     input.cores = 16;
@@ -223,18 +212,4 @@ static void the_pair_that_was_run_with_them_is_chosen(void **state)
     assert_int_equal(plan.broker.shards, 1);
     assert_int_equal(plan.chosen.actors, actors);
     assert_int_equal(plan.chosen.bottleneck, PLAN_BROKER);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_is_enough_for_a_broker_that_waits),
-        cmocka_unit_test(shards_are_doubled_while_they_pay),
-        cmocka_unit_test(tables_and_cores_bound_them),
-        cmocka_unit_test(a_number_of_the_file_is_kept),
-        cmocka_unit_test(a_plan_has_them_and_json_keeps_them),
-        cmocka_unit_test(processes_grow_with_shards),
-        cmocka_unit_test(the_pair_that_was_run_with_them_is_chosen),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 /* Charts: SVG that is well-formed whatever is drawn, and boxes of characters that keep their size. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/plot/plot.h"
 #include "agent/launch/plot/plot_axis.h"
+#include "tests/support/test.h"
 
 /* Tags are balanced, and no coordinate is something else than a number. */
 static void assert_well_formed(const char *text)
@@ -60,9 +56,8 @@ static const char *path_of(const char *svg, const char *name)
     return path;
 }
 
-static void test_line(void **state)
+TEST(line)
 {
-    (void)state;
     const double x[] = {0, 50, 100}, y[] = {0, 250, 500};
     struct plot plot = {.title = "A <title> & \"more\"",
                         .x_label = "steps",
@@ -88,9 +83,8 @@ static void test_line(void **state)
     text_fini(&out);
 }
 
-static void test_several(void **state)
+TEST(several)
 {
-    (void)state;
     const double x[] = {0, 1}, y[] = {1, 2};
     struct plot plot = {.n_lines = 12};
     static const char *const names[] = {"achieved", "predicted", "other", "d", "e", "f", "g", "h"};
@@ -107,9 +101,8 @@ static void test_several(void **state)
     text_fini(&out);
 }
 
-static void test_gaps(void **state)
+TEST(gaps)
 {
-    (void)state;
     const double x[] = {0, 1, 2, 3, 4, 5, 6}, y[] = {1, 2, NAN, 3, INFINITY, 4, 5};
     struct plot plot = {.n_lines = 1, .lines = {{.name = "gaps", .x = x, .y = y, .n = 7}}};
     struct text out = {0};
@@ -120,9 +113,8 @@ static void test_gaps(void **state)
     text_fini(&out);
 }
 
-static void test_odd(void **state)
+TEST(odd)
 {
-    (void)state;
     static const double odd[][3] = {
         {5, 5, 5},
         {0, 0, 0},
@@ -164,9 +156,8 @@ static void test_odd(void **state)
 }
 
 /* Many points make a small file, and no peak is lost. */
-static void test_thinned(void **state)
+TEST(thinned)
 {
-    (void)state;
     enum { N = 100000 };
     double *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
     for (int i = 0; i < N; i++) {
@@ -194,9 +185,8 @@ static void test_thinned(void **state)
     free(y);
 }
 
-static void test_axes(void **state)
+TEST(axes)
 {
-    (void)state;
     static const struct {
         double low, high, step;
         uint32_t ticks;
@@ -220,9 +210,8 @@ static void test_axes(void **state)
     assert_string_equal(plot_label(&axis, 2500, label), "2.5 k");
 }
 
-static void test_text(void **state)
+TEST(text)
 {
-    (void)state;
     const double x[] = {0, 1, 2, 3}, y[] = {0, 1, 2, 3};
     struct plot plot = {.title = "t", .x_label = "n", .n_lines = 1, .lines = {{.x = x, .y = y, .n = 4}}};
     struct text out = {0};
@@ -239,9 +228,8 @@ static void test_text(void **state)
 }
 
 /* Never more than asked for, in any size. */
-static void test_text_fits(void **state)
+TEST(text_fits)
 {
-    (void)state;
     double x[100], y[100], z[100];
     for (int i = 0; i < 100; i++) {
         x[i] = i * 1234.5;
@@ -277,9 +265,8 @@ static void test_text_fits(void **state)
     text_fini(&out);
 }
 
-static void test_escape(void **state)
+TEST(escape)
 {
-    (void)state;
     struct text out = {0};
     plot_escape(&out, "a<b>&\"c'\x01\x1b[31m\tü");
     assert_string_equal(text_get(&out), "a&lt;b&gt;&amp;&quot;c&#39;??[31m\tü");
@@ -287,14 +274,4 @@ static void test_escape(void **state)
     plot_escape(&out, NULL);
     assert_string_equal(text_get(&out), "");
     text_fini(&out);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line), cmocka_unit_test(test_several),   cmocka_unit_test(test_gaps),
-        cmocka_unit_test(test_odd),  cmocka_unit_test(test_thinned),   cmocka_unit_test(test_axes),
-        cmocka_unit_test(test_text), cmocka_unit_test(test_text_fits), cmocka_unit_test(test_escape),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

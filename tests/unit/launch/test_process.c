@@ -2,10 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/utf8.h"
+#include "tests/support/test.h"
 
 static char dir[64];
 
@@ -120,9 +116,8 @@ static int clean(void **state)
 
 /* ---- ends ---- */
 
-static void test_ends(void **state)
+TEST(ends, NULL, clean)
 {
-    (void)state;
     static const struct {
         const char *script, *text;
     } cases[] = {
@@ -142,9 +137,8 @@ static void test_ends(void **state)
     }
 }
 
-static void test_ask_once_then_kill(void **state)
+TEST(ask_once_then_kill, NULL, clean)
 {
-    (void)state;
     struct process self = start_shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done", NULL);
     char text[256];
     await(strstr(process_tail(&self, text, sizeof text, 5), "ready"));
@@ -165,9 +159,8 @@ static void test_ask_once_then_kill(void **state)
     process_kill(&self);
 }
 
-static void test_hanging_child_ends_when_asked(void **state)
+TEST(hanging_child_ends_when_asked, NULL, clean)
 {
-    (void)state;
     const char *const argv[] = {"sleep", "1000", NULL};
     struct process_options options = options_of(argv, NULL);
     struct process self;
@@ -189,9 +182,8 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-static void test_child_begins_clean(void **state)
+TEST(child_begins_clean, NULL, clean)
 {
-    (void)state;
     sigset_t blocked, before;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGTERM);
@@ -225,9 +217,8 @@ static void test_child_begins_clean(void **state)
     assert_string_equal(process_tail(&self, text, sizeof text, 20), expected);
 }
 
-static void test_launcher_without_standard_descriptors(void **state)
+TEST(launcher_without_standard_descriptors, NULL, clean)
 {
-    (void)state;
     const char *const argv[] = {"sh", "-c", "echo fine; echo too >&2", NULL};
     struct process_options options = options_of(argv, NULL);
     struct process self;
@@ -250,9 +241,8 @@ static void test_launcher_without_standard_descriptors(void **state)
     assert_string_equal(text, "fine\ntoo\n");
 }
 
-static void test_ended_child_waits_though_sigchld_was_ignored(void **state)
+TEST(ended_child_waits_though_sigchld_was_ignored, NULL, clean)
 {
-    (void)state;
     signal(SIGCHLD, SIG_IGN);
     struct process self = start_shell("exit 9", NULL);
     assert_int_equal(end_of(&self), 9 << 8);
@@ -276,9 +266,8 @@ static void expect_no_start(const char *program, const char *first, const char *
     assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD); /* none is left behind */
 }
 
-static void test_can_not_be_started(void **state)
+TEST(can_not_be_started, NULL, clean)
 {
-    (void)state;
     expect_no_start("no-such-program-anywhere", "could not start no-such-program-anywhere: No such file", "PATH");
     expect_no_start("./no/such", "could not start ./no/such: No such file or directory", "check the path");
     expect_no_start("", "could not start ", "No such file");
@@ -307,9 +296,8 @@ static void test_can_not_be_started(void **state)
 
 /* ---- what it printed ---- */
 
-static void test_tail_is_of_this_start(void **state)
+TEST(tail_is_of_this_start, NULL, clean)
 {
-    (void)state;
     char text[256];
     struct process self = start_shell("echo before", NULL);
     end_of(&self);
@@ -342,9 +330,8 @@ static void expect_tail(const char *printed, size_t size, const char *expected)
 }
 #define EXPECT_TAIL(printed, expected) expect_tail(printed, sizeof(printed) - 1, expected)
 
-static void test_tail_is_harmless(void **state)
+TEST(tail_is_harmless, NULL, clean)
 {
-    (void)state;
     EXPECT_TAIL("\033[1;31merror\033[0m: \033]0;title\abad\r\n", "error: bad");
     EXPECT_TAIL("10%\r50%\r100%\ndone\n", "100%\ndone");
     EXPECT_TAIL("a\tb\0c\001d\177\n", "a b?c?d?");
@@ -358,9 +345,8 @@ static void test_tail_is_harmless(void **state)
     EXPECT_TAIL("\033]never ends", "");
 }
 
-static void test_tail_of_very_long_lines(void **state)
+TEST(tail_of_very_long_lines, NULL, clean)
 {
-    (void)state;
     struct process self = {0};
     char text[2048];
     enum { SIZE = 300000 };
@@ -383,9 +369,8 @@ static void test_tail_of_very_long_lines(void **state)
     free(line);
 }
 
-static void test_prints_a_lot(void **state)
+TEST(prints_a_lot, NULL, clean)
 {
-    (void)state;
     struct process self = start_shell("yes 'a line of some length' | head -c 5000000; echo; echo last", NULL);
     char text[2048];
     assert_int_equal(end_of(&self), 0);
@@ -399,9 +384,8 @@ static void test_prints_a_lot(void **state)
 
 /* ---- groups ---- */
 
-static void test_leftovers_die_with_their_process(void **state)
+TEST(leftovers_die_with_their_process, NULL, clean)
 {
-    (void)state;
     char script[512];
     snprintf(script, sizeof script,
              "(trap '' TERM HUP; sh -c 'echo $PPID' > %s; while :; do sleep 0.05; done) & "
@@ -414,9 +398,8 @@ static void test_leftovers_die_with_their_process(void **state)
     await(gone(left));
 }
 
-static void test_kill_reaches_the_whole_group(void **state)
+TEST(kill_reaches_the_whole_group, NULL, clean)
 {
-    (void)state;
     char script[512];
     snprintf(script, sizeof script, "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'",
              in_dir("a"));
@@ -453,9 +436,8 @@ static pid_t fork_launcher(bool child_leaves)
     return pid;
 }
 
-static void test_all_die_with_a_killed_launcher(void **state)
+TEST(all_die_with_a_killed_launcher, NULL, clean)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         pid_t launcher = fork_launcher(i == 1);
         await(pid_in("a") > 1 && pid_in("b") > 1 && pid_in("c") > 1);
@@ -474,9 +456,8 @@ static void test_all_die_with_a_killed_launcher(void **state)
 }
 
 /* Without a guard the kernel kills the child alone. */
-static void test_child_dies_with_its_launcher(void **state)
+TEST(child_dies_with_its_launcher, NULL, clean)
 {
-    (void)state;
     pid_t launcher = fork();
     if (launcher == 0) {
         struct process self;
@@ -505,9 +486,8 @@ static bool names_guard(pid_t pid)
 }
 
 /* Who reads the launcher's output to its end does not wait for the guard; and no child keeps the guard from its end. */
-static void test_guard_holds_nothing(void **state)
+TEST(guard_holds_nothing, NULL, clean)
 {
-    (void)state;
     int ends[2];
     struct guard guard;
     rp_error err = {0};
@@ -532,9 +512,8 @@ static void test_guard_holds_nothing(void **state)
 }
 
 /* A group that has ended is no business of the guard's any more; one that runs is not its business after guard_stop. */
-static void test_guard_forgets(void **state)
+TEST(guard_forgets, NULL, clean)
 {
-    (void)state;
     struct guard guard;
     rp_error err = {0};
     assert_int_equal(guard_start(&guard, &err), RP_OK);
@@ -563,9 +542,8 @@ static bool used(const struct process *self, struct process_usage *out)
     return true;
 }
 
-static void test_usage(void **state)
+TEST(usage, NULL, clean)
 {
-    (void)state;
     struct process busy = start_shell("while :; do :; done", NULL);
     const char *const argv[] = {"sleep", "1000", NULL};
     struct process_options options = options_of(argv, NULL);
@@ -596,9 +574,8 @@ static void test_usage(void **state)
 }
 
 /* The work of children counts, while they run and after. */
-static void test_usage_of_the_family(void **state)
+TEST(usage_of_the_family, NULL, clean)
 {
-    (void)state;
     char script[256];
     snprintf(script, sizeof script,
              "sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", in_dir("a"));
@@ -614,9 +591,8 @@ static void test_usage_of_the_family(void **state)
 }
 
 /* A guard that was killed is replaced by one that learns about the running processes. */
-static void test_guard_lost(void **state)
+TEST(guard_lost, NULL, clean)
 {
-    (void)state;
     struct guard guard;
     rp_error err = {0};
     assert_int_equal(guard_start(&guard, &err), RP_OK);
@@ -635,9 +611,8 @@ static void test_guard_lost(void **state)
     assert_false(guard_lost(&guard));
 }
 
-static void test_log_is_cut(void **state)
+TEST(log_is_cut, NULL, clean)
 {
-    (void)state;
     char text[64];
     char script[256];
     snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", in_dir("a"));
@@ -670,9 +645,8 @@ static int tear_down(void **state)
 }
 
 /* Each host takes some descriptors: hundreds must fit where the usual limit is 1024. */
-static void test_raised_files(void **state)
+TEST(raised_files)
 {
-    (void)state;
     struct rlimit before, after;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     rlim_t most = before.rlim_max < 16384 ? before.rlim_max : 16384;
@@ -685,29 +659,5 @@ static void test_raised_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_ends, clean),
-        cmocka_unit_test(test_raised_files),
-        cmocka_unit_test_teardown(test_ask_once_then_kill, clean),
-        cmocka_unit_test_teardown(test_hanging_child_ends_when_asked, clean),
-        cmocka_unit_test_teardown(test_child_begins_clean, clean),
-        cmocka_unit_test_teardown(test_launcher_without_standard_descriptors, clean),
-        cmocka_unit_test_teardown(test_ended_child_waits_though_sigchld_was_ignored, clean),
-        cmocka_unit_test_teardown(test_can_not_be_started, clean),
-        cmocka_unit_test_teardown(test_tail_is_of_this_start, clean),
-        cmocka_unit_test_teardown(test_tail_is_harmless, clean),
-        cmocka_unit_test_teardown(test_tail_of_very_long_lines, clean),
-        cmocka_unit_test_teardown(test_prints_a_lot, clean),
-        cmocka_unit_test_teardown(test_leftovers_die_with_their_process, clean),
-        cmocka_unit_test_teardown(test_kill_reaches_the_whole_group, clean),
-        cmocka_unit_test_teardown(test_all_die_with_a_killed_launcher, clean),
-        cmocka_unit_test_teardown(test_child_dies_with_its_launcher, clean),
-        cmocka_unit_test_teardown(test_guard_holds_nothing, clean),
-        cmocka_unit_test_teardown(test_guard_forgets, clean),
-        cmocka_unit_test_teardown(test_guard_lost, clean),
-        cmocka_unit_test_teardown(test_log_is_cut, clean),
-        cmocka_unit_test_teardown(test_usage, clean),
-        cmocka_unit_test_teardown(test_usage_of_the_family, clean),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return test_run(set_up, tear_down);
 }

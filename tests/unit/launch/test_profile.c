@@ -2,16 +2,11 @@
 #include "agent/launch/profile/profile.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/launch/process/machine.h"
 #include "agent/launch/profile/profile_cache.h"
@@ -19,6 +14,7 @@
 #include "agent/launch/profile/profile_rate.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 struct fixture {
     char folder[64];
@@ -95,9 +91,8 @@ static struct profile_reads *reads_of(double rate, uint64_t step, int ms, int pa
     return reads;
 }
 
-static void rates(void **state)
+TEST(rates)
 {
-    (void)state;
     static const struct {
         double rate;
         uint64_t step;
@@ -113,9 +108,8 @@ static void rates(void **state)
     }
 }
 
-static void a_pause_does_not_count(void **state)
+TEST(a_pause_does_not_count)
 {
-    (void)state;
     struct profile_reads *reads = reads_of(20000, 1, 2000, 500);
     near(profile_rate(reads, 1).rate, 20000, 0.02);
     /* But it does in the mean of a joint run, as it will in the run itself. */
@@ -123,9 +117,8 @@ static void a_pause_does_not_count(void **state)
     free(reads);
 }
 
-static void nothing_to_read(void **state)
+TEST(nothing_to_read)
 {
-    (void)state;
     struct profile_reads *reads = calloc(1, sizeof *reads);
     assert_true(profile_rate(reads, 1).rate == 0);
     assert_true(profile_rate_mean(reads) == 0);
@@ -171,7 +164,7 @@ static void key_differs(struct fixture *f, const char *override, bool wanted)
     read_config(f, NULL);
 }
 
-static void keys(void **state)
+TEST(keys, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const char *const same[] = {"name=x",
@@ -198,7 +191,7 @@ static void keys(void **state)
         key_differs(f, other[i], true);
 }
 
-static void a_new_build_has_another_key(void **state)
+TEST(a_new_build_has_another_key, set_up, tear_down)
 {
     struct fixture *f = *state;
     put(f, "replay-actor", "one");
@@ -225,7 +218,7 @@ static void a_new_build_has_another_key(void **state)
     free(after);
 }
 
-static void what_is_kept_comes_back(void **state)
+TEST(what_is_kept_comes_back, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input = example(), read;
@@ -247,7 +240,7 @@ static char *cache_path(const struct fixture *f, const char *key)
     return name;
 }
 
-static void damage_is_a_miss(void **state)
+TEST(damage_is_a_miss, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input = example(), read;
@@ -283,9 +276,8 @@ static void damage_is_a_miss(void **state)
     assert_true(profile_load("k", &read));
 }
 
-static void curves_that_can_not_be(void **state)
+TEST(curves_that_can_not_be, set_up, tear_down)
 {
-    (void)state;
     struct plan_input input = example(), read;
     input.actors.points[1].count = 1; /* not ascending */
     assert_int_equal(profile_store("k", &input, NULL), RP_OK);
@@ -296,7 +288,7 @@ static void curves_that_can_not_be(void **state)
     assert_false(profile_load("k", &read));
 }
 
-static void no_place_for_a_cache(void **state)
+TEST(no_place_for_a_cache, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input = example(), read;
@@ -312,7 +304,7 @@ static void no_place_for_a_cache(void **state)
 
 /* ---- targets ---- */
 
-static void targets(void **state)
+TEST(targets, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const struct {
@@ -337,7 +329,7 @@ static void targets(void **state)
 
 /* ---- what lasts ---- */
 
-static void items_per_step(void **state)
+TEST(items_per_step, set_up, tear_down)
 {
     struct fixture *f = *state;
     read_config(f, (const char *const[]){"adder.n_step=10", NULL});
@@ -356,9 +348,8 @@ static void items_per_step(void **state)
     near(profile_items_per_step(&f->config), 25.0 / 500.0, 1e-12);
 }
 
-static void what_lasts(void **state)
+TEST(what_lasts)
 {
-    (void)state;
     assert_true(profile_lasting(0, 100, 170) == 170);
     assert_true(profile_lasting(1.5, 0, 170) == 170);
     assert_true(profile_lasting(1.5, 100, 170) == 150);
@@ -384,7 +375,7 @@ static void what_lasts(void **state)
 
 /* ---- the machine ---- */
 
-static void version_2_groups(void **state)
+TEST(version_2_groups, set_up, tear_down)
 {
     struct fixture *f = *state;
     put(f, "proc/self/cgroup", "0::/a/b\n");
@@ -402,7 +393,7 @@ static void version_2_groups(void **state)
     near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
 }
 
-static void version_1_groups(void **state)
+TEST(version_1_groups, set_up, tear_down)
 {
     struct fixture *f = *state;
     put(f, "proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n");
@@ -419,16 +410,15 @@ static void version_1_groups(void **state)
     near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
 }
 
-static void this_machine(void **state)
+TEST(this_machine)
 {
-    (void)state;
     assert_true(machine_cores() > 0 && machine_cores() < 1e6);
     assert_true(machine_memory() > 1e6);
 }
 
 /* ---- printing ---- */
 
-static void prints_and_writes(void **state)
+TEST(prints_and_writes, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input = example();
@@ -453,7 +443,7 @@ static void prints_and_writes(void **state)
 }
 
 /* Each kind of host has a table and a line; the first host of a kind may take learners only. */
-static void prints_hosts(void **state)
+TEST(prints_hosts, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct plan_input input = example();
@@ -485,28 +475,4 @@ static void prints_hosts(void **state)
     fclose(file);
     assert_non_null(strstr(svg, "cpu1"));
     assert_non_null(strstr(svg, "old1"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates),
-        cmocka_unit_test(a_pause_does_not_count),
-        cmocka_unit_test(nothing_to_read),
-        cmocka_unit_test_setup_teardown(keys, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_new_build_has_another_key, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_kept_comes_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(damage_is_a_miss, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(curves_that_can_not_be, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(no_place_for_a_cache, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(targets, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(items_per_step, set_up, tear_down),
-        cmocka_unit_test(what_lasts),
-        cmocka_unit_test_setup_teardown(version_2_groups, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(version_1_groups, set_up, tear_down),
-        cmocka_unit_test(this_machine),
-        cmocka_unit_test_setup_teardown(prints_and_writes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(prints_hosts, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,15 @@
 /* What is left of a run: numbers, page, plots, last lines. */
 #include <json-c/json.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/report/report.h"
 #include "agent/launch/report/report_impl.h"
+#include "tests/support/test.h"
 
 static double steps[50], values[50];
 static const struct status_process processes[] = {
@@ -180,7 +176,7 @@ static double number(struct json_object *object, const char *path)
     return member ? json_object_get_double(member) : NAN;
 }
 
-static void test_json(void **state)
+TEST(json, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err;
@@ -210,7 +206,7 @@ static void test_json(void **state)
     free(text);
 }
 
-static void test_page(void **state)
+TEST(page, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err;
@@ -259,7 +255,7 @@ static void test_page(void **state)
 }
 
 /* Without a plan, without metrics, without anything. */
-static void test_nothing(void **state)
+TEST(nothing, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err;
@@ -283,7 +279,7 @@ static void test_nothing(void **state)
 }
 
 /* A long run is thinned by means, and its events are kept. */
-static void test_long(void **state)
+TEST(long, setup, teardown)
 {
     struct fixture *f = *state;
     struct report_data data;
@@ -317,7 +313,7 @@ static void test_long(void **state)
 }
 
 /* The end of a run is no part of its curves, and what a learner tells is. */
-static void test_curves(void **state)
+TEST(curves, setup, teardown)
 {
     struct fixture *f = *state;
     struct report_data data;
@@ -341,7 +337,7 @@ static void test_curves(void **state)
 }
 
 /* Nobody evaluates: the actors' own returns are shown. */
-static void test_returns_of_actors(void **state)
+TEST(returns_of_actors, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err;
@@ -365,7 +361,7 @@ static void test_returns_of_actors(void **state)
 }
 
 /* Each stretch is compared with what the plan says about its own counts. */
-static void test_stretches(void **state)
+TEST(stretches, setup, teardown)
 {
     struct fixture *f = *state;
     rp_error err;
@@ -436,7 +432,7 @@ static char *printed_report(const struct report *report)
     return text;
 }
 
-static void test_hosts(void **state)
+TEST(hosts, setup, teardown)
 {
     struct fixture *f = *state;
     static const uint32_t counts[] = {0, 1, 3, 100};
@@ -477,7 +473,7 @@ static void test_hosts(void **state)
     }
 }
 
-static void test_print(void **state)
+TEST(print, setup, teardown)
 {
     struct fixture *f = *state;
     char *text = NULL;
@@ -508,20 +504,4 @@ static void test_print(void **state)
     assert_has(text, "  samples per insert        20\n");
     assert_null(strstr(text, "predicted"));
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_json, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_page, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_long, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_curves, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_returns_of_actors, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stretches, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hosts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_print, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,6 +9,7 @@
 #include "agent/launch/run/resize.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -50,9 +46,8 @@ static uint32_t feed(struct feed *self, uint32_t actors, double actor_idle, doub
     return wanted;
 }
 
-static void learners_that_wait_get_more_actors(void **state)
+TEST(learners_that_wait_get_more_actors)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 20), 4);
     assert_string_equal(it.reason, "");
@@ -61,18 +56,16 @@ static void learners_that_wait_get_more_actors(void **state)
     assert_string_equal(it.reason, "learners waited 45% of the last 20 s (plan: 5%) for items: 4 -> 7 actors");
 }
 
-static void actors_that_wait_are_retired(void **state)
+TEST(actors_that_wait_are_retired)
 {
-    (void)state;
     struct feed it = make();
     /* 8 * 0.6 * 0.95 = 4.6 */
     assert_int_equal(feed(&it, 8, 0.4, 0, 1, 21), 5);
     assert_string_equal(it.reason, "actors waited 40% of the last 20 s (plan: 0%) for learners: 8 -> 5 actors");
 }
 
-static void what_the_plan_predicts_is_left_alone(void **state)
+TEST(what_the_plan_predicts_is_left_alone)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0.15, 0.2, 1, 1000), 4);
     it.limits.predicted_actor_idle = 0.5;
@@ -85,9 +78,8 @@ static void what_the_plan_predicts_is_left_alone(void **state)
 }
 
 /* One step, not a doubling every 20 s. */
-static void a_step_is_as_large_as_what_was_seen_supports(void **state)
+TEST(a_step_is_as_large_as_what_was_seen_supports)
 {
-    (void)state;
     struct feed it = make();
     /* 3 * 0.95 / 0.1 = 28.5, with cores for it; 20 of them wait 0.9 of the time: two would do. */
     assert_int_equal(feed(&it, 3, 0, 0.9, 0.1, 21), 29);
@@ -101,9 +93,8 @@ static void a_step_is_as_large_as_what_was_seen_supports(void **state)
 }
 
 /* Learners that wait 0.5 and 0.9 of the time in turn: 4 * 0.95 / 0.3 = 12.7 on average, but the mean is not certain. */
-static void what_may_be_noise_is_not_counted_on(void **state)
+TEST(what_may_be_noise_is_not_counted_on)
 {
-    (void)state;
     struct feed it = make();
     uint32_t wanted = 4;
     for (int i = 0; i < 21 && wanted == 4; i++)
@@ -111,9 +102,8 @@ static void what_may_be_noise_is_not_counted_on(void **state)
     assert_in_range(wanted, 9, 11);
 }
 
-static void bounds_are_kept(void **state)
+TEST(bounds_are_kept)
 {
-    (void)state;
     struct feed it = make();
     it.limits.most = 5;
     assert_int_equal(feed(&it, 4, 0, 0.9, 1, 21), 5);
@@ -125,18 +115,16 @@ static void bounds_are_kept(void **state)
     assert_int_equal(feed(&it, 1, 0.9, 0, 1, 1000), 1);
 }
 
-static void no_actor_is_added_while_all_cores_are_busy(void **state)
+TEST(no_actor_is_added_while_all_cores_are_busy)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0, 0.9, 1.95, 1000), 4);
     assert_int_equal(feed(&it, 4, 0, 0.9, 1.5, 21), 5); /* 4 * 1.9 / 1.5 */
     assert_int_equal(feed(&it, 4, 0.9, 0, 2, 21), 1);   /* and some are retired all the more */
 }
 
-static void what_is_not_known_changes_nothing(void **state)
+TEST(what_is_not_known_changes_nothing)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, NAN, 0.9, 1, 1000), 4);
     assert_int_equal(feed(&it, 4, 0.9, NAN, 1, 1000), 4);
@@ -147,9 +135,8 @@ static void what_is_not_known_changes_nothing(void **state)
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 1), 7);
 }
 
-static void an_unsteady_moment_begins_anew(void **state)
+TEST(an_unsteady_moment_begins_anew)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 15), 4);
     struct resize_seen seen = {4, 0, 0.45, 1, false};
@@ -166,9 +153,8 @@ static void an_unsteady_moment_begins_anew(void **state)
 }
 
 /* A moment below the margin does not end a window, and does not make one either. */
-static void a_mean_within_the_margin_is_no_reason(void **state)
+TEST(a_mean_within_the_margin_is_no_reason)
 {
-    (void)state;
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0, 0.27, 1, 1), 4);
     assert_int_equal(feed(&it, 4, 0, 0.2, 1, 40), 4);
@@ -216,11 +202,10 @@ static void check_settled(const struct plant *plant, const struct feed *it)
         fail_msg("with %u actors they wait %.2f", plant->actors, 1 - rate / all);
 }
 
-static void a_run_settles_after_its_load_changed(void **state)
+TEST(a_run_settles_after_its_load_changed)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("a_run_settles_after_its_load_changed"));
+    rng_seed(&rng, naive_seed(__func__));
     int again = 0, thrice = 0;
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = {.actor_rate = 100, .actors = 1 + (uint32_t)rng_below(&rng, 16)};
@@ -242,22 +227,4 @@ static void a_run_settles_after_its_load_changed(void **state)
        * an actor away from the next number. */
     assert_true(again <= 40);
     assert_true(thrice <= 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learners_that_wait_get_more_actors),
-        cmocka_unit_test(actors_that_wait_are_retired),
-        cmocka_unit_test(what_the_plan_predicts_is_left_alone),
-        cmocka_unit_test(a_step_is_as_large_as_what_was_seen_supports),
-        cmocka_unit_test(what_may_be_noise_is_not_counted_on),
-        cmocka_unit_test(bounds_are_kept),
-        cmocka_unit_test(no_actor_is_added_while_all_cores_are_busy),
-        cmocka_unit_test(what_is_not_known_changes_nothing),
-        cmocka_unit_test(an_unsteady_moment_begins_anew),
-        cmocka_unit_test(a_mean_within_the_margin_is_no_reason),
-        cmocka_unit_test(a_run_settles_after_its_load_changed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Ends of a run's processes: what counts as a failure, and how long a host is waited for that still sends files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/launch/run/run_impl.h"
+#include "tests/support/test.h"
 
 #define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"
 #define BIG 120000000 /* bytes */
@@ -123,9 +119,8 @@ static int64_t size_of(const struct world *self, const char *name)
 }
 
 /* Every exit status of a program is its own: none means that its host is lost. */
-static void test_exit_status(void **state)
+TEST(exit_status)
 {
-    (void)state;
     static const char *const scripts[] = {"exit 254", "exit 255", "exit 1"};
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
         struct world world;
@@ -142,9 +137,8 @@ static void test_exit_status(void **state)
 static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node", NULL};
 
 /* A guard that was killed is replaced, and the new one knows the carriers. */
-static void test_guard_of_carriers(void **state)
+TEST(guard_of_carriers)
 {
-    (void)state;
     struct world world;
     rp_error err = {0};
     open_world(&world, ROLE_LEARNER);
@@ -162,9 +156,8 @@ static void test_guard_of_carriers(void **state)
 }
 
 /* A learner saves much at its end: the files may take longer than launch.grace, and the host is waited for. */
-static void test_last_state(void **state)
+TEST(last_state)
 {
-    (void)state;
     struct world world;
     char script[1024];
     rp_error err = {0};
@@ -195,9 +188,8 @@ static void test_last_state(void **state)
 
 /* A node agent whose process has ended and that sends files for ever: it is waited for, and not longer than that; who asks again
  * does not wait. */
-static void test_endless_files(void **state)
+TEST(endless_files)
 {
-    (void)state;
     static const char script[] =
         "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
         "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
@@ -228,9 +220,8 @@ static void test_endless_files(void **state)
 }
 
 /* A run whose broker never answers has not met stop.time: it has failed. A leg that began with no time left is done. */
-static void test_time_without_broker(void **state)
+TEST(time_without_broker)
 {
-    (void)state;
     static const struct {
         double before_s; /* of earlier legs */
         bool learners_started;
@@ -261,9 +252,8 @@ static bool act_third_time(void *context)
 }
 
 /* Saving that takes longer than the warning of a time limit: the scheduler is asked until it agrees, and not at all after a stop. */
-static void test_limit(void **state)
+TEST(limit)
 {
-    (void)state;
     struct world world;
     int acted = 0;
     struct interrupts interrupts = {.fd = -1, .asked = 1, .last = SIGUSR1};
@@ -291,9 +281,8 @@ static void test_limit(void **state)
 }
 
 /* The reason of a stop names who asked: the note, else the sender of the signal. */
-static void test_asker(void **state)
+TEST(asker)
 {
-    (void)state;
     char folder[] = "/tmp/replay-ends-XXXXXX", who[STOP_ASKER], own[64];
     struct interrupts interrupts;
     rp_error err = {0};
@@ -318,12 +307,5 @@ static void test_asker(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_status),
-                                       cmocka_unit_test(test_guard_of_carriers),
-                                       cmocka_unit_test(test_last_state),
-                                       cmocka_unit_test(test_endless_files),
-                                       cmocka_unit_test(test_time_without_broker),
-                                       cmocka_unit_test(test_limit),
-                                       cmocka_unit_test(test_asker)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

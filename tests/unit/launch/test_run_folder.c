@@ -1,8 +1,5 @@
 /* A run's folder: made, found, locked, and its state read back, also when it is damaged. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/observe/run_folder.h"
 #include "tests/support/facts.h"
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 
 static int lock_error; /* errno of all locks; 0: they work */
 
@@ -39,9 +35,8 @@ static int leave(void **state)
     return chdir("/") == 0 ? tempdir_leave(state) : -1;
 }
 
-static void test_create(void **state)
+TEST(create)
 {
-    (void)state;
     char first[FOLDER_SIZE], second[FOLDER_SIZE], logs[FOLDER_SIZE + 16];
     rp_error err = {0};
     assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, first, &err), RP_OK);
@@ -54,9 +49,8 @@ static void test_create(void **state)
     assert_string_equal(first, "given/here");
 }
 
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     char folder[FOLDER_SIZE], file[FOLDER_SIZE];
     rp_error err = {0};
     struct folder_state run = {.pid = 7};
@@ -69,9 +63,8 @@ static void test_refused(void **state)
     assert_non_null(strstr(err.text, "cannot be made"));
 }
 
-static void test_find(void **state)
+TEST(find)
 {
-    (void)state;
     char made[FOLDER_SIZE], found[FOLDER_SIZE];
     rp_error err = {0};
     struct folder_state run = {.pid = 7};
@@ -90,9 +83,8 @@ static void test_find(void **state)
 }
 
 /* A file of the user's that happens to be called latest stays. */
-static void test_latest_is_not_ours(void **state)
+TEST(latest_is_not_ours)
 {
-    (void)state;
     char made[FOLDER_SIZE];
     rp_error err = {0};
     struct stat st;
@@ -103,9 +95,8 @@ static void test_latest_is_not_ours(void **state)
     assert_true(S_ISREG(st.st_mode));
 }
 
-static void test_lock(void **state)
+TEST(lock)
 {
-    (void)state;
     int lock = -1, other = -1, status;
     rp_error err = {0};
     assert_false(run_folder_locked("."));
@@ -131,9 +122,8 @@ static void test_lock(void **state)
     assert_false(run_folder_locked("."));
 }
 
-static void test_no_locks(void **state)
+TEST(no_locks)
 {
-    (void)state;
     static const int errors[] = {ENOSYS, ENOLCK, EOPNOTSUPP};
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         int lock = -1;
@@ -146,9 +136,8 @@ static void test_no_locks(void **state)
     lock_error = 0;
 }
 
-static void test_state(void **state)
+TEST(state)
 {
-    (void)state;
     rp_error err = {0};
     struct folder_state out,
         run = {.pid = 4711, .legs = 3, .elapsed_s = 12.5, .steps = UINT64_C(1) << 60, .learner_steps = 99, .actors = 8};
@@ -184,11 +173,5 @@ static void test_state(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_find),   cmocka_unit_test(test_latest_is_not_ours),
-        cmocka_unit_test(test_lock),   cmocka_unit_test(test_no_locks),
-        cmocka_unit_test(test_state),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
+    return test_run(enter, leave);
 }

@@ -1,17 +1,13 @@
 /* The keys of a run: made once, used again by a later leg, and replaced when their file is gone. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/process/run_keys.h"
 #include "proto/keys/allow.h"
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 
 static const struct broker_config curve = {.security_mode = SECURITY_CURVE};
 
@@ -41,18 +37,16 @@ static void open_and_check(uint8_t actor[KEY_BYTES])
     run_keys_close(&keys);
 }
 
-static void test_keys_are_used_again(void **state)
+TEST(keys_are_used_again, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     uint8_t first[KEY_BYTES], second[KEY_BYTES];
     open_and_check(first);
     open_and_check(second);
     assert_memory_equal(first, second, KEY_BYTES);
 }
 
-static void test_a_lost_file_gets_another_key(void **state)
+TEST(a_lost_file_gets_another_key, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     uint8_t first[KEY_BYTES], second[KEY_BYTES];
     char path[128];
     open_and_check(first);
@@ -63,9 +57,8 @@ static void test_a_lost_file_gets_another_key(void **state)
 }
 
 /* Each host has a key of its own for each role; one that was revoked stays so until its file is removed. */
-static void test_keys_of_hosts(void **state)
+TEST(keys_of_hosts, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     static const char *const hosts[] = {"cpu1", "me@cpu1", "a-rack-with-a-name-that-is-much-too-long-for-keys.node-1",
                                         "a-rack-with-a-name-that-is-much-too-long-for-keys.node-2"};
     struct run_keys keys;
@@ -91,9 +84,8 @@ static void test_keys_of_hosts(void **state)
 }
 
 /* In a list of the user's, too: the end of a leg takes the run's keys off that list. */
-static void test_a_revoked_host_of_a_foreign_list(void **state)
+TEST(a_revoked_host_of_a_foreign_list, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     struct run_keys keys;
     struct host_key key, other;
     rp_error err = {0};
@@ -107,15 +99,4 @@ static void test_a_revoked_host_of_a_foreign_list(void **state)
             assert_int_equal(allow_remove(list, key.name, &err), RP_OK);
         run_keys_close(&keys);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_keys_are_used_again, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_a_lost_file_gets_another_key, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_keys_of_hosts, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_a_revoked_host_of_a_foreign_list, tempdir_enter, tempdir_leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* Which host each process of a run is on: numbers for each host, and as few moves as possible when hosts come and go. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/launch/run/run_impl.h"
+#include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 #define MOST 32u
@@ -78,9 +74,8 @@ static uint32_t count_at(const struct world *self, enum role role, uint32_t host
     return n;
 }
 
-static void test_alone(void **state)
+TEST(alone)
 {
-    (void)state;
     struct world world;
     open_world(&world, "actors: {count: 3}\n" TABLES, NULL, 0);
     add(&world, ROLE_ACTOR, 3);
@@ -93,9 +88,8 @@ static void test_alone(void **state)
 /* Home does not take the actors of a cluster, and each host gets what it has cores for. */
 #define SLURM "launch: {engine: slurm}\n"
 
-static void test_numbers(void **state)
+TEST(numbers)
 {
-    (void)state;
     struct world world;
     open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
     add(&world, ROLE_BROKER, 1);
@@ -112,9 +106,8 @@ static void test_numbers(void **state)
 }
 
 /* Actors for which no host has a core wait, and a host that comes takes them; nobody else moves. */
-static void test_a_host_comes(void **state)
+TEST(a_host_comes)
 {
-    (void)state;
     struct world world;
     uint32_t before[6];
     open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
@@ -138,9 +131,8 @@ static void test_a_host_comes(void **state)
 }
 
 /* One actor more moves no other. */
-static void test_growing(void **state)
+TEST(growing)
 {
-    (void)state;
     struct world world;
     uint32_t before[MOST];
     open_world(&world, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
@@ -162,9 +154,8 @@ static void test_growing(void **state)
 }
 
 /* Without a host that takes actors, none is placed anywhere. */
-static void test_nowhere(void **state)
+TEST(nowhere)
 {
-    (void)state;
     struct world world;
     open_world(&world, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
     world.run.hosts.sites[1].in = false;
@@ -174,9 +165,8 @@ static void test_nowhere(void **state)
 }
 
 /* Resizing counts the machines that take actors and are there; a scheduler gives machines to more actors. */
-static void test_room_for_actors(void **state)
+TEST(room_for_actors)
 {
-    (void)state;
     static const char two[] =
         "hosts: [{local: true, roles: [actor], cores: 3}, {name: far, command: [sh, -c], programs: /nowhere}]\n" TABLES;
     static const struct {
@@ -198,13 +188,4 @@ static void test_room_for_actors(void **state)
         world.members[0].process.running = false;
         close_world(&world);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),   cmocka_unit_test(test_numbers), cmocka_unit_test(test_a_host_comes),
-        cmocka_unit_test(test_growing), cmocka_unit_test(test_nowhere), cmocka_unit_test(test_room_for_actors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,14 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 
 static void put(const char *path, const char *text)
 {
@@ -41,9 +37,8 @@ static void make_run(const char *name, int old, const char *report)
     }
 }
 
-static void test_reads(void **state)
+TEST(reads, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     struct run_summary run;
     make_run("whole", 10,
              "{\"exit\": \"done\", \"final_value\": 481.5, \"final_weights\": \"best.weights\", \"best\": 490, "
@@ -80,9 +75,8 @@ static void test_reads(void **state)
     assert_false(runs_read(tempdir_at("nothing"), &run));
 }
 
-static void test_lists_and_removes(void **state)
+TEST(lists_and_removes, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     rp_error err = {0};
     uint32_t n = 0;
     assert_null(runs_list(tempdir_at("runs"), &n));
@@ -132,9 +126,8 @@ static void test_lists_and_removes(void **state)
 }
 
 /* A removal that cannot go on leaves a run, and the lock that keeps others from it. */
-static void test_removal_cut_short(void **state)
+TEST(removal_cut_short, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     rp_error err = {0};
     char folder[256], path[256] = "";
     make_run("deep", 10, NULL);
@@ -155,9 +148,8 @@ static void test_removal_cut_short(void **state)
     assert_int_equal(after.st_ino, before.st_ino);
 }
 
-static void test_flattens(void **state)
+TEST(flattens, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     char *flat =
         runs_flatten_config("# a comment\nname: x y\nagent:\n  # more\n  hidden: [16, 16]\n  deep:\n    a: 1\n  b: 2\n"
                             "tables:\n  - name: one\n    limiter:\n      kind: none\n  - name: two\nlast: \"\"\n");
@@ -169,9 +161,8 @@ static void test_flattens(void **state)
     free(flat);
 }
 
-static void test_compares(void **state)
+TEST(compares, tempdir_enter, tempdir_leave)
 {
-    (void)state;
     rp_error err = {0};
     struct run_summary runs[2];
     make_run("one", 10, "{\"exit\": \"done\", \"final_value\": 100, \"steps\": 5}");
@@ -199,16 +190,4 @@ static void test_compares(void **state)
     assert_non_null(strstr(svg, ">two<"));
     free(svg);
     assert_int_equal(runs_write_svg(runs, 2, "/nowhere/chart.svg", &err), RP_IO);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reads, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_lists_and_removes, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_removal_cut_short, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_flattens, tempdir_enter, tempdir_leave),
-        cmocka_unit_test_setup_teardown(test_compares, tempdir_enter, tempdir_leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

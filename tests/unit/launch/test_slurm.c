@@ -1,16 +1,11 @@
 /* Runs under Slurm, as far as no cluster is needed: numbers of actors and tasks, the scripts, answers of squeue and sbatch, what a
  * folder remembers, and calls of programs that answer, fail or hang. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/launch/slurm/slurm_call.h"
 #include "agent/launch/slurm/slurm_check.h"
@@ -19,6 +14,7 @@
 #include "agent/launch/slurm/slurm_script.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 #define SLURM "launch.engine=slurm"
 
@@ -49,9 +45,8 @@ static void assert_actors(const char *count, uint32_t least, uint32_t most, uint
     run_config_free(&config);
 }
 
-static void test_counts(void **state)
+TEST(counts)
 {
-    (void)state;
     assert_actors("4-64", 4, 64, 8);
     assert_actors("8", 8, 8, 1);
     assert_actors("1-9", 1, 9, 2);
@@ -65,9 +60,8 @@ static void test_counts(void **state)
     }
 }
 
-static void test_mistakes(void **state)
+TEST(mistakes)
 {
-    (void)state;
     static const char *const wrong[][2] = {
         {"launch.slurm.actors.count=2-4", "actors.count=8"},
         {"launch.slurm.time=1min", "launch.slurm.warning=2min"},
@@ -89,9 +83,8 @@ static void test_mistakes(void **state)
 }
 
 /* A requeued job needs its tables: there is a folder of checkpoints, unless the file names one. */
-static void test_complete(void **state)
+TEST(complete)
 {
-    (void)state;
     struct run_config config;
     assert_int_equal(read_config(&config, "launch.slurm.actors.count=4-24", "actors.count=auto", NULL), 0);
     assert_true(run_config_complete_slurm(&config));
@@ -111,9 +104,8 @@ static bool has_line(const char *text, const char *line)
     return strstr(text, wanted) != NULL;
 }
 
-static void test_core_script(void **state)
+TEST(core_script)
 {
-    (void)state;
     struct run_config config;
     assert_int_equal(read_config(&config,
                                  "launch.slurm={partition: gpu, cores: 6, memory: 2GiB, time: 90s, warning: 30s, "
@@ -143,9 +135,8 @@ static void test_core_script(void **state)
     run_config_free(&config);
 }
 
-static void test_actors_script(void **state)
+TEST(actors_script)
 {
-    (void)state;
     struct run_config config;
     assert_int_equal(read_config(&config,
                                  "launch.slurm={partition: gpu, actors: {partition: spare, count: 4-20, per_task: 8, "
@@ -164,9 +155,8 @@ static void test_actors_script(void **state)
     run_config_free(&config);
 }
 
-static void test_paths(void **state)
+TEST(paths)
 {
-    (void)state;
     rp_error err = {0};
     assert_int_equal(slurm_check_path("/home/a b/runs/x-2", &err), RP_OK);
     assert_int_equal(slurm_check_path("/home/100%", &err), RP_INVALID_ARGUMENT);
@@ -175,9 +165,8 @@ static void test_paths(void **state)
     assert_int_equal(slurm_check_path("/home/x\ny", &err), RP_INVALID_ARGUMENT);
 }
 
-static void test_answers(void **state)
+TEST(answers)
 {
-    (void)state;
     struct slurm_job jobs[8];
     static const char text[] = "12_0|13|RUNNING|n1|None\n"
                                "12_1|14|PENDING||ReqNodeNotAvail, UnavailableNodes:n1|x\n"
@@ -217,9 +206,8 @@ static uint32_t mistakes(const char *first, const char *second, const struct slu
     return found;
 }
 
-static void test_partitions(void **state)
+TEST(partitions)
 {
-    (void)state;
     struct slurm_partition list[8];
     uint32_t n =
         slurm_parse_partitions("main*|up|4|8|4000\nspare|up|2|4|1000+\nspare|up|2|16+|2000\nold|down|1|4|1000\n"
@@ -248,9 +236,8 @@ static void test_partitions(void **state)
     assert_int_equal(mistakes("launch.slurm.actors.partition='spare,none'", NULL, list, n), 1);
 }
 
-static void test_ids(void **state)
+TEST(ids)
 {
-    (void)state;
     uint64_t id = 0;
     assert_true(slurm_parse_id("123\n", &id));
     assert_int_equal(id, 123);
@@ -261,9 +248,8 @@ static void test_ids(void **state)
         assert_false(slurm_parse_id(wrong[i], &id));
 }
 
-static void test_record(void **state)
+TEST(record)
 {
-    (void)state;
     char base[] = "/tmp/replay-slurm-XXXXXX", path[64];
     struct slurm_record record = {.core = 5, .array = UINT64_C(1) << 40, .tasks = 8, .script = "/x"}, back;
     rp_error err = {0};
@@ -280,9 +266,8 @@ static void test_record(void **state)
 }
 
 /* The variables of the launcher's own job do not reach the programs of Slurm, but the place of the cluster does. */
-static void test_calls(void **state)
+TEST(calls)
 {
-    (void)state;
     char *text = NULL;
     rp_error err = {0};
     assert_int_equal(setenv("SLURM_JOB_ID", "7", 1), 0);
@@ -342,9 +327,8 @@ static void fake(const char *name, const char *body)
 }
 
 /* Slurm forgets jobs, and some callers do not want to hear why. */
-static void test_forgotten(void **state)
+TEST(forgotten, enter_fakes, leave_fakes)
 {
-    (void)state;
     struct slurm_job job;
     fake("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1");
     fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Invalid job id specified' >&2; exit 1");
@@ -358,9 +342,8 @@ static void test_forgotten(void **state)
 }
 
 /* The question whether nodes see a folder has the partition and the options of the core job. */
-static void test_shared(void **state)
+TEST(shared, enter_fakes, leave_fakes)
 {
-    (void)state;
     struct run_config config;
     rp_error err = {0};
     assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, options: [--account=x, --qos=y]}", NULL, NULL),
@@ -398,9 +381,8 @@ static void assert_contents(const char *file, const char *wanted)
 
 /* Tasks of array 9 stay while slurm.json has no number, an older one for a moment, or theirs; not if it keeps to another one,
  * although the run goes on. */
-static void test_stray_array(void **state)
+TEST(stray_array, enter_fakes, leave_fakes)
 {
-    (void)state;
     struct run_config config;
     rp_error err = {0};
     write_record("none", 0);
@@ -450,9 +432,8 @@ static void look_at_tasks(struct slurm_source *source, const uint32_t *loud, uin
 }
 
 /* A task that is gone for good is named once; the array as a whole is still there. */
-static void test_lost_task(void **state)
+TEST(lost_task, enter_fakes, leave_fakes)
 {
-    (void)state;
     struct run_config config;
     uint32_t loud = 0;
     rp_error err = {0};
@@ -474,26 +455,4 @@ static void test_lost_task(void **state)
     assert_int_equal(loud, 1);
     slurm_source_destroy(&source);
     run_config_free(&config);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_core_script),
-        cmocka_unit_test(test_actors_script),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_record),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_partitions),
-        cmocka_unit_test_setup_teardown(test_forgotten, enter_fakes, leave_fakes),
-        cmocka_unit_test_setup_teardown(test_shared, enter_fakes, leave_fakes),
-        cmocka_unit_test_setup_teardown(test_stray_array, enter_fakes, leave_fakes),
-        cmocka_unit_test_setup_teardown(test_lost_task, enter_fakes, leave_fakes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

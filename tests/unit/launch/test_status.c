@@ -1,17 +1,13 @@
 /* A status as JSON and back. */
 #include <json-c/json.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/observe/status.h"
+#include "tests/support/test.h"
 
 static const double steps[] = {1000, 2000, 3000};
 static const double values[] = {21.5, NAN, 475};
@@ -81,9 +77,8 @@ static struct status sample(void)
         .event_unix_s = 1699999999};
 }
 
-static void test_round_trip(void **state)
+TEST(round_trip)
 {
-    (void)state;
     struct status s = sample();
     struct status_copy copy;
     char *json = status_to_json(&s, true);
@@ -122,9 +117,8 @@ static void test_round_trip(void **state)
     assert_null(copy.values);
 }
 
-static void test_line(void **state)
+TEST(line)
 {
-    (void)state;
     struct status s = sample();
     char *json = status_to_json(&s, false);
     struct json_object *object = json_tokener_parse(json), *member = NULL;
@@ -150,9 +144,8 @@ static void test_line(void **state)
     free(json);
 }
 
-static void test_hosts(void **state)
+TEST(hosts)
 {
-    (void)state;
     struct status s = sample();
     struct status_copy copy;
     char *json = status_to_json(&s, true);
@@ -191,9 +184,8 @@ static void test_hosts(void **state)
 }
 
 /* As many as there may be are kept; a list that somebody made longer is cut. */
-static void test_many_hosts(void **state)
+TEST(many_hosts)
 {
-    (void)state;
     static const uint32_t counts[] = {0, 1, 100, 1024, 1500};
     struct status_host *many = calloc(1500, sizeof *many);
     assert_non_null(many);
@@ -214,9 +206,8 @@ static void test_many_hosts(void **state)
     free(many);
 }
 
-static void test_garbage(void **state)
+TEST(garbage)
 {
-    (void)state;
     static const char *const bad[] = {"",
                                       " ",
                                       "{",
@@ -250,9 +241,8 @@ static void test_garbage(void **state)
     status_copy_fini(&copy);
 }
 
-static void test_much(void **state)
+TEST(much)
 {
-    (void)state;
     enum { N = STATUS_MAX_VALUES + 1000 };
     static double x[N], y[N];
     for (int i = 0; i < N; i++)
@@ -275,9 +265,8 @@ static void test_much(void **state)
 }
 
 /* Cut or changed anywhere, a status is refused or read, and nothing else happens. */
-static void test_corrupt(void **state)
+TEST(corrupt)
 {
-    (void)state;
     const char *given = getenv("RP_TEST_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)time(NULL);
     print_message("RP_TEST_SEED=%u\n", seed);
@@ -301,22 +290,11 @@ static void test_corrupt(void **state)
     free(json);
 }
 
-static void test_phases(void **state)
+TEST(phases)
 {
-    (void)state;
     assert_string_equal(phase_name(PHASE_STARTING), "starting");
     assert_string_equal(phase_name(PHASE_STOPPED), "stopped");
     assert_string_equal(phase_name(PHASE_FAILED), "failed");
     assert_string_equal(phase_name(PHASES), "unknown");
     assert_string_equal(phase_name((enum phase) - 1), "unknown");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_line),    cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_many_hosts), cmocka_unit_test(test_garbage), cmocka_unit_test(test_much),
-        cmocka_unit_test(test_corrupt),    cmocka_unit_test(test_phases),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* What was achieved between two changes of the number of actors, from counts as a broker shows them. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/run/run_impl.h"
+#include "tests/support/test.h"
 
 static struct run run;
 static struct run_config config;
@@ -51,9 +47,8 @@ static void expect_rates(double inserts, double samples)
     assert_true(fabs(stretches[0].rates.actor_idle - 0.25) < 1e-9);
 }
 
-static void test_rates(void **state)
+TEST(rates)
 {
-    (void)state;
     begin();
     for (uint64_t i = 1; i <= 10; i++)
         look(100 * i, 800 * i);
@@ -61,9 +56,8 @@ static void test_rates(void **state)
 }
 
 /* 'replay-ctl reset' lets the counts of a table begin at zero, at the same broker. */
-static void test_reset(void **state)
+TEST(reset)
 {
-    (void)state;
     begin();
     for (uint64_t i = 1; i <= 10; i++)
         look(100 * i, 800 * i);
@@ -71,10 +65,4 @@ static void test_reset(void **state)
     for (uint64_t i = 1; i <= 10; i++)
         look(30 + 100 * i, 200 + 800 * i);
     expect_rates(100, 800);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates), cmocka_unit_test(test_reset)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,28 +1,23 @@
 /* Restarts, back-off and giving up, on a clock that the test moves. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/run/supervisor.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 #define EXIT(n) ((n) << 8)
 
 static const struct supervisor_limits limits = {
     .backoff_ns = NS_PER_S, .backoff_most_ns = 10 * NS_PER_S, .failures = 4, .healthy_ns = 60 * NS_PER_S};
 
-static void test_row_ends_the_run(void **state)
+TEST(row_ends_the_run)
 {
-    (void)state;
     struct supervised self = {0};
     char text[4096];
     int64_t now = 100 * NS_PER_S;
@@ -54,9 +49,8 @@ static void test_row_ends_the_run(void **state)
                "actor-1 failed 4 times in a row with exit status 3; the first time after 0.2 s: second");
 }
 
-static void test_one_line(void **state)
+TEST(one_line)
 {
-    (void)state;
     char out[32];
     assert_string_equal(supervisor_one_line("", out, sizeof out), "");
     assert_string_equal(supervisor_one_line("one\n", out, sizeof out), "one");
@@ -66,9 +60,8 @@ static void test_one_line(void **state)
     assert_string_equal(supervisor_one_line("a:\n  | 0123456789012345678901234567890", out, 8), "a: 0123");
 }
 
-static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
+TEST(another_failure_begins_a_row_but_the_pause_grows)
 {
-    (void)state;
     struct supervised self = {0};
     static const int64_t pauses[] = {1, 2, 4, 8, 10, 10, 10};
     for (int i = 0; i < 7; i++) {
@@ -86,9 +79,8 @@ static void test_another_failure_begins_a_row_but_the_pause_grows(void **state)
     assert_int_equal(self.restart_ns, NS_PER_S);
 }
 
-static void test_expected_ends(void **state)
+TEST(expected_ends)
 {
-    (void)state;
     static const int statuses[] = {0, EXIT(143), SIGTERM, SIGKILL};
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++) {
         struct supervised self = {.restart_ns = 5};
@@ -102,9 +94,8 @@ static void test_expected_ends(void **state)
                      SUPERVISOR_RESTART);
 }
 
-static void test_not_started(void **state)
+TEST(not_started)
 {
-    (void)state;
     struct supervised self = {0};
     struct supervisor_limits few = limits;
     char text[256], tiny[12];
@@ -183,9 +174,8 @@ static void run_model(struct rng *rng)
     }
 }
 
-static void test_model(void **state)
+TEST(model)
 {
-    (void)state;
     const char *given = getenv("RP_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
@@ -195,9 +185,8 @@ static void test_model(void **state)
         run_model(&rng);
 }
 
-static void test_large_limits(void **state)
+TEST(large_limits)
 {
-    (void)state;
     struct supervisor_limits of = {INT64_MAX / 4, INT64_MAX / 2, 1000, 1};
     struct supervised self = {0};
     for (int i = 0; i < 100; i++)
@@ -211,9 +200,8 @@ static void test_large_limits(void **state)
     assert_int_equal(strlen(self.last.tail), SUPERVISOR_TAIL - 1);
 }
 
-static void test_hang(void **state)
+TEST(hang)
 {
-    (void)state;
     struct hang self = {0};
     assert_false(hang_seen(&self, 10, 5, 100));
     assert_false(hang_seen(&self, 10, 5, 109));
@@ -224,19 +212,4 @@ static void test_hang(void **state)
     assert_false(hang_seen(&self, 10, 6, 149));
     assert_true(hang_seen(&self, 10, 6, 150));
     assert_false(hang_seen(&self, 0, 6, 9999)); /* never */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_ends_the_run),
-        cmocka_unit_test(test_one_line),
-        cmocka_unit_test(test_another_failure_begins_a_row_but_the_pause_grows),
-        cmocka_unit_test(test_expected_ends),
-        cmocka_unit_test(test_not_started),
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(test_large_limits),
-        cmocka_unit_test(test_hang),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

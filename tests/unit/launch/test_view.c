@@ -1,10 +1,7 @@
 /* The view of a run: what it says, that it fits, and what a terminal makes of it. */
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +9,11 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/view/frame.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 static double steps[200], values[200];
 static struct status_process processes[] = {
@@ -95,9 +91,8 @@ static void assert_has_not(const char *text, const char *what)
 
 /* ---- what it says ---- */
 
-static void test_content(void **state)
+TEST(content)
 {
-    (void)state;
     struct status s = sample();
     struct text out = {0};
     view_render(&out, &s, 100, 24, true);
@@ -128,9 +123,8 @@ static void test_content(void **state)
     text_fini(&out);
 }
 
-static void test_unknown(void **state)
+TEST(unknown)
 {
-    (void)state;
     struct status s = {.name = "x",
                        .stop_value = INFINITY,
                        .progress = NAN,
@@ -160,9 +154,8 @@ static void test_unknown(void **state)
 }
 
 /* Other programs are named where they take the processor, and only there. */
-static void test_others(void **state)
+TEST(others)
 {
-    (void)state;
     struct text out = {0};
     struct status s = sample();
     view_render(&out, &s, 100, 24, true);
@@ -180,9 +173,8 @@ static void test_others(void **state)
     text_fini(&out);
 }
 
-static void test_ends(void **state)
+TEST(ends)
 {
-    (void)state;
     struct text out = {0};
     struct status s = sample();
     s.stop_steps = 0;
@@ -225,9 +217,8 @@ static void test_ends(void **state)
     text_fini(&out);
 }
 
-static void test_plain_line(void **state)
+TEST(plain_line)
 {
-    (void)state;
     struct status s = sample();
     s.restarts = 0;
     s.best = 230;
@@ -288,9 +279,8 @@ static struct status sample_hosts(uint32_t n)
     return s;
 }
 
-static void test_hosts(void **state)
+TEST(hosts)
 {
-    (void)state;
     struct status s = sample_hosts(6);
     struct text out = {0};
     view_render(&out, &s, 100, 40, true);
@@ -323,9 +313,8 @@ static void test_hosts(void **state)
 }
 
 /* Of more hosts than fit, those with a problem come first, and the others are summed up. */
-static void test_many_hosts(void **state)
+TEST(many_hosts)
 {
-    (void)state;
     struct status s = sample_hosts(64);
     struct text out = {0};
     view_render(&out, &s, 80, 23, true);
@@ -350,9 +339,8 @@ static void test_many_hosts(void **state)
 }
 
 /* A lost host has a row; its processes, which wait for it, need none. */
-static void test_processes_of_hosts(void **state)
+TEST(processes_of_hosts)
 {
-    (void)state;
     struct status s = sample_hosts(6);
     struct status_process own[4];
     struct text out = {0};
@@ -368,9 +356,8 @@ static void test_processes_of_hosts(void **state)
     text_fini(&out);
 }
 
-static void test_plain_hosts(void **state)
+TEST(plain_hosts)
 {
-    (void)state;
     struct status s = sample_hosts(HOSTS);
     struct text out = {0};
     view_line(&out, &s);
@@ -391,9 +378,8 @@ static void test_plain_hosts(void **state)
     text_fini(&out);
 }
 
-static void test_sparkline(void **state)
+TEST(sparkline)
 {
-    (void)state;
     struct text out = {0};
     const double rising[] = {0, 1, 2, 3, 4, 5, 6, 7}, gap[] = {0, NAN, 7}, same[] = {5, 5}, none[] = {NAN};
     view_sparkline(&out, rising, 8, 20, true);
@@ -438,9 +424,8 @@ static void assert_fits(const char *text, uint32_t columns, uint32_t rows, bool 
     assert_true(lines <= rows);
 }
 
-static void test_fits(void **state)
+TEST(fits)
 {
-    (void)state;
     struct status s = sample_hosts(HOSTS);
     for (uint32_t extreme = 0; extreme < 3; extreme++) {
         for (uint32_t columns = 1; columns < 200; columns += columns < 20 ? 1 : 7) {
@@ -480,9 +465,8 @@ static void test_fits(void **state)
 }
 
 /* In a small terminal the most important lines are there, in their order. */
-static void test_priorities(void **state)
+TEST(priorities)
 {
-    (void)state;
     struct status s = sample();
     struct text out = {0};
     view_render(&out, &s, 80, 4, true);
@@ -635,9 +619,8 @@ static int open_terminal(int *slave, uint32_t columns, uint32_t rows)
     return master;
 }
 
-static void test_terminal(void **state)
+TEST(terminal)
 {
-    (void)state;
     static const uint32_t sizes[][2] = {{80, 24}, {120, 40}, {40, 12}, {200, 60}, {30, 3}};
     setenv("TERM", "xterm", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
@@ -692,9 +675,8 @@ static void test_terminal(void **state)
 }
 
 /* Colours are for terminals, and only for those who want them. */
-static void test_colour(void **state)
+TEST(colour)
 {
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         int slave, master = open_terminal(&slave, 80, 24);
         setenv("TERM", i == 2 ? "dumb" : "xterm", 1);
@@ -748,9 +730,8 @@ static const char *through_pipe(enum screen_mode mode)
     return text;
 }
 
-static void test_pipe(void **state)
+TEST(pipe)
 {
-    (void)state;
     const char *text = through_pipe(SCREEN_AUTO);
     assert_int_equal(count(text, "\n"), 4);
     assert_int_equal(count(text, "12s running steps"), 1);
@@ -766,9 +747,8 @@ static void test_pipe(void **state)
 }
 
 /* A reader that does not read, or is gone, does not stop the run. */
-static void test_broken_output(void **state)
+TEST(broken_output)
 {
-    (void)state;
     int fds[2];
     struct status s = sample();
     signal(SIGPIPE, SIG_IGN);
@@ -796,27 +776,4 @@ static void test_broken_output(void **state)
     char *text = drain(fds[0]);
     assert_int_equal(strncmp(text, "{\"name\"", 7), 0);
     close(fds[0]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_content),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_others),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_plain_line),
-        cmocka_unit_test(test_sparkline),
-        cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_many_hosts),
-        cmocka_unit_test(test_processes_of_hosts),
-        cmocka_unit_test(test_plain_hosts),
-        cmocka_unit_test(test_fits),
-        cmocka_unit_test(test_priorities),
-        cmocka_unit_test(test_terminal),
-        cmocka_unit_test(test_colour),
-        cmocka_unit_test(test_pipe),
-        cmocka_unit_test(test_broken_output),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* What all algorithms share: found by name, refused with a sentence, completed with defaults, saved and resumed to the bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +9,7 @@
 #include "agent/adder/adder.h"
 #include "tests/support/facts.h"
 #include "tests/support/learning.h"
+#include "tests/support/test.h"
 
 #define N 8
 #define LENGTH 5
@@ -52,9 +48,8 @@ static void refuse(const struct agent_config *config, const char *env_name, cons
         fail_msg("'%s' does not say '%s'", err.text, text);
 }
 
-static void test_unknown_algorithms_are_refused(void **state)
+TEST(unknown_algorithms_are_refused)
 {
-    (void)state;
     struct agent_config config = config_of("dqm");
     refuse(&config, "x", &discrete, "unknown algorithm 'dqm' (did you mean 'dqn'?)");
     config = config_of("reinforcement");
@@ -64,9 +59,8 @@ static void test_unknown_algorithms_are_refused(void **state)
     assert_null(agent_new(&config, "x", &discrete, 1, NULL));
 }
 
-static void test_actions_must_suit(void **state)
+TEST(actions_must_suit)
 {
-    (void)state;
     struct agent_config config = config_of("ddpg");
     refuse(&config, "CartPole-v1", &discrete,
            "ddpg needs continuous actions; CartPole-v1 has 2 discrete ones: use dqn, impala or bc");
@@ -75,9 +69,8 @@ static void test_actions_must_suit(void **state)
            "dqn needs discrete actions; an action of Pendulum-v1 is 2 real numbers: use ddpg, td3, sac or bc");
 }
 
-static void test_numbers_out_of_range_are_refused(void **state)
+TEST(numbers_out_of_range_are_refused)
 {
-    (void)state;
     struct agent_config config = config_of("dqn");
     config.discount = 1.5;
     refuse(&config, "x", &discrete, "agent.discount is 1.5; it must lie between 0 and 1");
@@ -101,9 +94,8 @@ static void test_numbers_out_of_range_are_refused(void **state)
     refuse(&config, "x", &discrete, "agent.optimiser is 9");
 }
 
-static void test_networks_must_fit(void **state)
+TEST(networks_must_fit)
 {
-    (void)state;
     struct agent_config config = config_of("dqn");
     config.filters = 4;
     refuse(&config, "CartPole-v1", &discrete, "observations of CartPole-v1 have rank 1, not 3");
@@ -126,9 +118,8 @@ static void test_networks_must_fit(void **state)
 
 /* ---- completed ---- */
 
-static void test_defaults_are_the_algorithms(void **state)
+TEST(defaults_are_the_algorithms)
 {
-    (void)state;
     struct agent_config config = config_of("dqn");
     struct agent *agent = learning_agent(&config, &discrete, 1);
     assert_int_equal(agent->config.batch, 256);
@@ -164,9 +155,8 @@ static void test_defaults_are_the_algorithms(void **state)
 
 /* ---- helpers ---- */
 
-static void test_bytes_become_floats(void **state)
+TEST(bytes_become_floats)
 {
-    (void)state;
     rp_env_spec image = {.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 2, .observation_shape = {2, 3}};
     uint8_t bytes[12];
     float scratch[12], floats[3];
@@ -185,9 +175,8 @@ static void test_bytes_become_floats(void **state)
     assert_ptr_equal(agent_floats(&agent, floats, 1, scratch), floats);
 }
 
-static void test_scalars_are_bounded_and_unique(void **state)
+TEST(scalars_are_bounded_and_unique)
 {
-    (void)state;
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i",
                                         "j", "k", "l", "m", "n", "o", "p", "q"};
     struct agent_result result = {0};
@@ -475,46 +464,39 @@ static void check_all(void (*check)(const struct agent_ops *ops, const struct ag
         }
 }
 
-static void test_rows_act_as_each_alone(void **state)
+TEST(rows_act_as_each_alone)
 {
-    (void)state;
     check_all(check_rows);
 }
 
-static void test_a_resumed_learner_goes_on_to_the_bit(void **state)
+TEST(a_resumed_learner_goes_on_to_the_bit)
 {
-    (void)state;
     check_all(check_resumed);
 }
 
-static void test_an_actor_needs_the_policy_alone(void **state)
+TEST(an_actor_needs_the_policy_alone)
 {
-    (void)state;
     check_all(check_actor);
 }
 
-static void test_the_same_gradients_keep_learners_equal(void **state)
+TEST(the_same_gradients_keep_learners_equal)
 {
-    (void)state;
     check_all(check_averaged);
 }
 
-static void test_bytes_teach_what_floats_teach(void **state)
+TEST(bytes_teach_what_floats_teach)
 {
-    (void)state;
     check_all(check_bytes);
 }
 
-static void test_actions_that_do_not_exist_teach_nothing(void **state)
+TEST(actions_that_do_not_exist_teach_nothing)
 {
-    (void)state;
     check_all(check_missing_actions);
 }
 
 /* The tensors that an algorithm publishes for actors come first: their number, and whether they are all parameters. */
-static void test_what_is_published(void **state)
+TEST(what_is_published)
 {
-    (void)state;
     static const struct {
         const char *algorithm, *first;
         uint32_t n;
@@ -610,9 +592,8 @@ static uint32_t check_tracked(struct agent_config config, const rp_env_spec *spe
 }
 
 /* Targets are copied every third step, or move a quarter of the way at each step. SAC's policy has no target. */
-static void test_targets_follow(void **state)
+TEST(targets_follow)
 {
-    (void)state;
     static const struct {
         const char *algorithm;
         uint32_t tensors;
@@ -629,9 +610,8 @@ static void test_targets_follow(void **state)
 }
 
 /* The same seed gives the same agent; a deep one has more tensors than any other and still room for them. */
-static void test_seeds_and_depth(void **state)
+TEST(seeds_and_depth)
 {
-    (void)state;
     int64_t deep[NET_MAX_HIDDEN] = {4, 4, 4, 4, 4, 4, 4, 4};
     for (const struct agent_ops *const *ops = agent_algorithms; *ops; ops++) {
         struct agent_config config = learner_config(*ops, 0);
@@ -644,27 +624,4 @@ static void test_seeds_and_depth(void **state)
         agent_destroy(&a);
         agent_destroy(&b);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown_algorithms_are_refused),
-        cmocka_unit_test(test_actions_must_suit),
-        cmocka_unit_test(test_numbers_out_of_range_are_refused),
-        cmocka_unit_test(test_networks_must_fit),
-        cmocka_unit_test(test_defaults_are_the_algorithms),
-        cmocka_unit_test(test_bytes_become_floats),
-        cmocka_unit_test(test_scalars_are_bounded_and_unique),
-        cmocka_unit_test(test_rows_act_as_each_alone),
-        cmocka_unit_test(test_a_resumed_learner_goes_on_to_the_bit),
-        cmocka_unit_test(test_an_actor_needs_the_policy_alone),
-        cmocka_unit_test(test_the_same_gradients_keep_learners_equal),
-        cmocka_unit_test(test_bytes_teach_what_floats_teach),
-        cmocka_unit_test(test_actions_that_do_not_exist_teach_nothing),
-        cmocka_unit_test(test_what_is_published),
-        cmocka_unit_test(test_targets_follow),
-        cmocka_unit_test(test_seeds_and_depth),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

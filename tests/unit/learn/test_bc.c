@@ -1,10 +1,5 @@
 /* Behaviour cloning against losses of its own: gradients by finite differences, experts that can be imitated exactly, acting. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define N 7
 #define INPUTS 3
@@ -103,11 +99,10 @@ static void check_gradient(struct agent *agent, const struct data *data)
     dense_fini(&net);
 }
 
-static void test_gradient_is_that_of_the_loss(void **state)
+TEST(gradient_is_that_of_the_loss)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_gradient_is_that_of_the_loss"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t options = 0; options < 16; options++) {
         struct agent_config config = make_config();
         config.activation = options & 2 ? 1 : 0;
@@ -123,9 +118,8 @@ static void test_gradient_is_that_of_the_loss(void **state)
 }
 
 /* Large outputs must not overflow. */
-static void test_sure_of_itself_and_wrong(void **state)
+TEST(sure_of_itself_and_wrong)
 {
-    (void)state;
     struct agent_config config = make_config();
     config.hidden.count = 1;
     struct agent *agent = learning_agent(&config, &discrete, 1);
@@ -166,9 +160,8 @@ static double imitate(const rp_env_spec *spec, uint32_t steps, struct agent *age
     return loss;
 }
 
-static void test_imitates_experts(void **state)
+TEST(imitates_experts)
 {
-    (void)state;
     int64_t hidden[] = {32};
     struct agent_config config = make_config();
     config.hidden.data = hidden;
@@ -201,9 +194,8 @@ static void test_imitates_experts(void **state)
     agent_destroy(&agent);
 }
 
-static void test_acts_as_it_is_told(void **state)
+TEST(acts_as_it_is_told)
 {
-    (void)state;
     struct agent_config config = make_config();
     struct rng rng;
     rng_seed(&rng, 7);
@@ -228,15 +220,4 @@ static void test_acts_as_it_is_told(void **state)
     assert_true(choice.continuous[0] == greedy.continuous[0] && choice.continuous[1] == 1.0f);
     assert_true(fabsf(greedy.continuous[1]) < 1.0f);
     agent_destroy(&agent);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient_is_that_of_the_loss),
-        cmocka_unit_test(test_sure_of_itself_and_wrong),
-        cmocka_unit_test(test_imitates_experts),
-        cmocka_unit_test(test_acts_as_it_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

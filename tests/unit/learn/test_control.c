@@ -1,16 +1,12 @@
 /* DDPG, TD3 and SAC by one table: gradients by finite differences, priorities, acting, a bandit. What is special to one of
  * them is in test_ddpg.c, test_td3.c and test_sac.c; what all algorithms have in common is in test_agent.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <string.h>
 
 #include "tests/support/control.h"
+#include "tests/support/test.h"
 
 /* ---- gradients ---- */
 
@@ -52,9 +48,8 @@ static void check_gradient(const struct control_algorithm *row, struct agent *ag
     assert_int_equal(agent->steps, 0);
 }
 
-static void test_gradient(void **state)
+TEST(gradient)
 {
-    (void)state;
     for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
         const struct control_algorithm *row = &control_algorithms[k];
         struct agent_config config = control_config(row->name);
@@ -152,9 +147,8 @@ static void check_act(struct agent *agent, bool deterministic)
 }
 
 /* Greedy, uniform, noise within bounds; value and q against the critic in double. Only SAC draws its actions. */
-static void test_act(void **state)
+TEST(act)
 {
-    (void)state;
     for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
         const struct agent_config config = control_config(control_algorithms[k].name);
         struct agent *agent = learning_agent(&config, &control_spec, 1);
@@ -206,9 +200,8 @@ static double learn_bandit(struct agent *agent, uint32_t steps)
     return sqrt(error / 200 / CONTROL_ACTION);
 }
 
-static void test_bandit(void **state)
+TEST(bandit)
 {
-    (void)state;
     static const uint32_t steps[CONTROL_ALGORITHMS] = {2000, 1500, 1500};
     int64_t hidden[] = {32, 32};
     for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
@@ -223,14 +216,4 @@ static void test_bandit(void **state)
         assert_true(before > 0.3 && after < 0.08);
         agent_destroy(&agent);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient),
-        cmocka_unit_test(test_act),
-        cmocka_unit_test(test_bandit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

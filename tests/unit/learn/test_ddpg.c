@@ -1,16 +1,12 @@
 /* What DDPG has beyond test_control.c: the Huber loss, rates and clipping of policy and critic, what it refuses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/control.h"
+#include "tests/support/test.h"
 
 static double huber_loss(const struct control_case *c, const double *params)
 {
@@ -26,9 +22,8 @@ static double huber_loss(const struct control_case *c, const double *params)
     return loss / c->n;
 }
 
-static void test_huber(void **state)
+TEST(huber)
 {
-    (void)state;
     struct agent_config config = control_config("ddpg");
     config.huber = 0.5;
     struct agent *agent = learning_agent(&config, &control_spec, 1);
@@ -50,9 +45,8 @@ static void test_huber(void **state)
 }
 
 /* Policy and critic have rates of their own: the first step of Adam moves each parameter by its rate. */
-static void test_rates_and_clipping(void **state)
+TEST(rates_and_clipping)
 {
-    (void)state;
     struct agent_config config = control_config("ddpg");
     config.policy_learning_rate = 1e-3;
     config.clip_norm = 0.01;
@@ -79,9 +73,8 @@ static void test_rates_and_clipping(void **state)
     agent_destroy(&agent);
 }
 
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     struct agent_config config = control_config("ddpg");
     config.filters = 4;
     config.kernel = 1;
@@ -95,14 +88,4 @@ static void test_refused(void **state)
     assert_null(agent_new(&config, "Test", &spec, 1, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "filters"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_huber),
-        cmocka_unit_test(test_rates_and_clipping),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* DQN against a loss of its own: gradients by finite differences, a chain whose values are known, exploration. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define N 7
 #define INPUTS 3
@@ -123,11 +119,10 @@ static void check_gradient(struct agent *agent, const struct data *data)
     dense_fini(&online);
 }
 
-static void test_gradient_is_that_of_the_loss(void **state)
+TEST(gradient_is_that_of_the_loss)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_gradient_is_that_of_the_loss"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t options = 0; options < 32; options++) {
         struct agent_config config = make_config();
         config.double_q = options & 1;
@@ -148,11 +143,10 @@ static void test_gradient_is_that_of_the_loss(void **state)
 
 /* With equal networks double Q changes nothing, so its stacked batch must give what two separate passes give; here with
  * images of bytes and a convolution. */
-static void test_stacked_batch_equals_separate_passes(void **state)
+TEST(stacked_batch_equals_separate_passes)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_stacked_batch_equals_separate_passes"));
+    rng_seed(&rng, naive_seed(__func__));
     rp_env_spec spec = {.observation_dtype = RP_DTYPE_UINT8,
                         .observation_rank = 3,
                         .observation_shape = {5, 4, 2},
@@ -244,9 +238,8 @@ static void learn_chain(struct agent_config config)
     agent_destroy(&agent);
 }
 
-static void test_learns_a_chain(void **state)
+TEST(learns_a_chain)
 {
-    (void)state;
     struct agent_config config = make_config();
     config.learning_rate = 3e-3;
     config.target_period = 20;
@@ -261,9 +254,8 @@ static void test_learns_a_chain(void **state)
     learn_chain(config);
 }
 
-static void test_clips_the_gradient(void **state)
+TEST(clips_the_gradient)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 8);
     struct data data;
@@ -281,14 +273,13 @@ static void test_clips_the_gradient(void **state)
     agent_destroy(&agent);
 }
 
-static void test_explores_as_often_as_told(void **state)
+TEST(explores_as_often_as_told)
 {
-    (void)state;
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, 4);
     const float observation[INPUTS] = {0.3f, -0.2f, 0.9f};
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_explores_as_often_as_told"));
+    rng_seed(&rng, naive_seed(__func__));
     struct rng before = rng;
     struct agent_choice greedy, choice;
     agent_act(agent, observation, &(struct agent_explore){.greedy = true, .epsilon = 1.0}, &rng, &greedy);
@@ -314,16 +305,4 @@ static void test_explores_as_often_as_told(void **state)
     agent_act(agent, observation, &(struct agent_explore){.greedy = true}, &rng, &choice);
     assert_int_equal(choice.discrete, 0);
     agent_destroy(&agent);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient_is_that_of_the_loss),
-        cmocka_unit_test(test_stacked_batch_equals_separate_passes),
-        cmocka_unit_test(test_learns_a_chain),
-        cmocka_unit_test(test_clips_the_gradient),
-        cmocka_unit_test(test_explores_as_often_as_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* IMPALA against a loss of its own that cuts sequences into episodes first: gradients by finite differences, rows that must
  * not matter, a bandit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +9,7 @@
 #include "agent/adder/adder.h"
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define N 5
 #define LENGTH 8
@@ -199,11 +195,10 @@ static void check_gradient(struct agent *agent, const struct data *data)
     dense_fini(&loss.value);
 }
 
-static void test_gradient_is_that_of_the_loss(void **state)
+TEST(gradient_is_that_of_the_loss)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_gradient_is_that_of_the_loss"));
+    rng_seed(&rng, naive_seed(__func__));
     for (int round = 0; round < 4; round++) {
         struct agent_config config = make_config();
         struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
@@ -220,11 +215,10 @@ static void test_gradient_is_that_of_the_loss(void **state)
     }
 }
 
-static void test_rows_without_action_do_not_matter(void **state)
+TEST(rows_without_action_do_not_matter)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_rows_without_action_do_not_matter"));
+    rng_seed(&rng, naive_seed(__func__));
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
     learning_shake(agent, &rng, 0.5f);
@@ -262,9 +256,8 @@ static void test_rows_without_action_do_not_matter(void **state)
     agent_destroy(&agent);
 }
 
-static void test_nothing_to_learn_from_is_no_error(void **state)
+TEST(nothing_to_learn_from_is_no_error)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 4);
     struct agent_config config = make_config();
@@ -289,11 +282,10 @@ static void test_nothing_to_learn_from_is_no_error(void **state)
     agent_destroy(&agent);
 }
 
-static void test_says_how_likely_its_action_was(void **state)
+TEST(says_how_likely_its_action_was)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_says_how_likely_its_action_was"));
+    rng_seed(&rng, naive_seed(__func__));
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, 3);
     learning_shake(agent, &rng, 0.5f);
@@ -330,9 +322,8 @@ static void test_says_how_likely_its_action_was(void **state)
 }
 
 /* Episodes of one step: action 2 pays 1, the others 0.2 at most; the value of the only state becomes what is paid. */
-static void test_learns_a_bandit(void **state)
+TEST(learns_a_bandit)
 {
-    (void)state;
     struct agent_config config = make_config();
     config.learning_rate = 5e-3;
     config.entropy_cost = 1e-3;
@@ -373,16 +364,4 @@ static void test_learns_a_bandit(void **state)
     assert_true(exp((double)choice.log_prob) > 0.95);
     learning_near(choice.value, 1.0, 0.05, "the value");
     agent_destroy(&agent);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient_is_that_of_the_loss),
-        cmocka_unit_test(test_rows_without_action_do_not_matter),
-        cmocka_unit_test(test_nothing_to_learn_from_is_no_error),
-        cmocka_unit_test(test_says_how_likely_its_action_was),
-        cmocka_unit_test(test_learns_a_bandit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* What SAC has beyond test_control.c: its temperature, the limits of its deviations, and that it draws what it says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <string.h>
 
 #include "tests/support/control.h"
+#include "tests/support/test.h"
 
 static double mean_log_prob(const struct control_case *c)
 {
@@ -26,9 +22,8 @@ static double alpha_loss(const struct control_case *c, const double *params)
 }
 
 /* The temperature is a parameter with a loss of its own. */
-static void test_gradient_of_the_temperature(void **state)
+TEST(gradient_of_the_temperature)
 {
-    (void)state;
     struct agent_config config = control_config("sac");
     config.batch = 24;
     struct agent *agent = learning_agent(&config, &control_spec, 1);
@@ -47,9 +42,8 @@ static void test_gradient_of_the_temperature(void **state)
 }
 
 /* One deviation at its upper limit, the other free: the limit has no slope. */
-static void test_limits(void **state)
+TEST(limits)
 {
-    (void)state;
     struct agent_config config = control_config("sac");
     struct agent *agent = learning_agent(&config, &control_spec, 1);
     struct control_case c;
@@ -68,9 +62,8 @@ static void test_limits(void **state)
 }
 
 /* Means far out, where tanh rounds to 1: everything stays finite. */
-static void test_saturated(void **state)
+TEST(saturated)
 {
-    (void)state;
     struct agent_config config = control_config("sac");
     struct agent *agent = learning_agent(&config, &control_spec, 1);
     struct control_case c;
@@ -90,9 +83,8 @@ static void test_saturated(void **state)
 }
 
 /* Samples have the mean and deviation, before tanh, that the network says. */
-static void test_samples(void **state)
+TEST(samples)
 {
-    (void)state;
     const struct agent_config config = control_config("sac");
     struct agent *agent = learning_agent(&config, &control_spec, 1);
     struct control_case c;
@@ -117,9 +109,8 @@ static void test_samples(void **state)
 }
 
 /* The temperature rises while the entropy is below its target, and falls above it. */
-static void test_temperature(void **state)
+TEST(temperature)
 {
-    (void)state;
     for (uint32_t rising = 0; rising < 2; rising++) {
         struct agent_config config = control_config("sac");
         config.target_entropy = rising ? 5.0 : -20.0;
@@ -138,9 +129,8 @@ static void test_temperature(void **state)
     }
 }
 
-static void test_fixed_temperature(void **state)
+TEST(fixed_temperature)
 {
-    (void)state;
     struct agent_config config = control_config("sac");
     config.alpha = 0.3;
     struct agent *agent = learning_agent(&config, &control_spec, 1);
@@ -162,17 +152,4 @@ static void test_fixed_temperature(void **state)
     assert_true(agent->params[at] == 1.5f);
     control_case_fini(&c);
     agent_destroy(&agent);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient_of_the_temperature),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_saturated),
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_temperature),
-        cmocka_unit_test(test_fixed_temperature),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

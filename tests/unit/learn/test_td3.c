@@ -1,20 +1,15 @@
 /* What TD3 has beyond test_control.c: the delay of the policy, and what it refuses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <string.h>
 
 #include "tests/support/control.h"
+#include "tests/support/test.h"
 
 /* Steps 3, 6, 9 move policy and targets; the others do not touch them, and have no gradient for the policy. */
-static void test_delay(void **state)
+TEST(delay)
 {
-    (void)state;
     struct agent_config config = control_config("td3");
     config.policy_delay = 3;
     struct agent *agent = learning_agent(&config, &control_spec, 1);
@@ -49,9 +44,8 @@ static void test_delay(void **state)
 }
 
 /* A period of copies that no policy step would ever meet. */
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     struct agent_config config = control_config("td3");
     struct agent *agent = learning_agent(&config, &control_spec, 1);
     rp_env_spec spec = agent->spec;
@@ -62,13 +56,4 @@ static void test_refused(void **state)
     assert_null(agent_new(&config, "Test", &spec, 1, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "policy_delay"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

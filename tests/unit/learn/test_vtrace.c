@@ -1,10 +1,5 @@
 /* V-trace against the sum of the paper, written down as it stands there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <string.h>
@@ -12,6 +7,7 @@
 #include "agent/learn/vtrace.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define MAX_N 4
 #define MAX_LENGTH 12
@@ -74,11 +70,10 @@ static double naive_target(const struct vtrace *v, uint32_t i, uint32_t s)
     return sum;
 }
 
-static void test_equals_the_sum_of_the_paper(void **state)
+TEST(equals_the_sum_of_the_paper)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_equals_the_sum_of_the_paper"));
+    rng_seed(&rng, naive_seed(__func__));
     static const double clips[][2] = {{1.0, 1.0}, {1.0, 0.5}, {3.0, 1.0}, {0.7, 2.0}, {1e9, 1e9}};
     for (int round = 0; round < 500; round++) {
         struct arrays a;
@@ -100,11 +95,10 @@ static void test_equals_the_sum_of_the_paper(void **state)
 }
 
 /* Remark 1 of the paper: on its own policy's steps a target is the return of all that follows. */
-static void test_on_policy_is_the_n_step_return(void **state)
+TEST(on_policy_is_the_n_step_return)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("test_on_policy_is_the_n_step_return"));
+    rng_seed(&rng, naive_seed(__func__));
     struct arrays a;
     make(&a, MAX_N, MAX_LENGTH, &rng);
     memset(a.log_rho, 0, sizeof a.log_rho);
@@ -120,9 +114,8 @@ static void test_on_policy_is_the_n_step_return(void **state)
     }
 }
 
-static void test_survives_ratios_past_all_bounds(void **state)
+TEST(survives_ratios_past_all_bounds)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 1);
     struct arrays a;
@@ -134,14 +127,4 @@ static void test_survives_ratios_past_all_bounds(void **state)
     for (uint32_t k = 0; k < 3; k++)
         assert_true(isfinite(a.target[k]) && isfinite(a.advantage[k]));
     assert_true(a.target[1] == a.value[1]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equals_the_sum_of_the_paper),
-        cmocka_unit_test(test_on_policy_is_the_n_step_return),
-        cmocka_unit_test(test_survives_ratios_past_all_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

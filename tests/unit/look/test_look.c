@@ -1,23 +1,18 @@
 /* What top and the launcher's view have in common: ranks of lines, keys, lists that are sorted and scrolled. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/look/list.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 /* ---- lines ---- */
 
 /* Whatever a text contains, a line shows it in as many columns as line_width says, and in no more than its limit. */
-static void test_widths(void **state)
+TEST(widths)
 {
-    (void)state;
     static const char *const parts[] = {"a",    "\xc3\xa4", "\xe6\xbc\xa2", "\x01",    "\x1b",
                                         "\xff", "\xcc\x88", "\xe2\x80\xae", "\xc2\x9b"};
     struct rng rng;
@@ -40,9 +35,8 @@ static void test_widths(void **state)
 
 /* ---- sheets ---- */
 
-static void test_ranks(void **state)
+TEST(ranks)
 {
-    (void)state;
     for (uint32_t rows = 1; rows <= 12; rows++) {
         struct sheet_style style = {.columns = 20, .rows = rows};
         struct sheet sheet = {.style = &style};
@@ -61,9 +55,8 @@ static void test_ranks(void **state)
 }
 
 /* A long text goes on below, nothing of it is lost, also if its characters take two columns each. */
-static void test_wrapped(void **state)
+TEST(wrapped)
 {
-    (void)state;
     static const char *const words[] = {"\xe6\xbc\xa2", "ab "};
     for (size_t i = 0; i < 2; i++) {
         struct sheet_style style = {.columns = 41, .utf8 = true};
@@ -84,9 +77,8 @@ static void test_wrapped(void **state)
     }
 }
 
-static void test_full_sheet(void **state)
+TEST(full_sheet)
 {
-    (void)state;
     struct sheet_style style = {0};
     struct sheet sheet = {.style = &style};
     struct text out = {0};
@@ -99,9 +91,8 @@ static void test_full_sheet(void **state)
     text_fini(&out);
 }
 
-static void test_cursor(void **state)
+TEST(cursor)
 {
-    (void)state;
     static const struct {
         double at, low, high;
         const char *wanted; /* NULL: no row */
@@ -127,9 +118,8 @@ static void test_cursor(void **state)
 
 /* ---- keys ---- */
 
-static void test_keys(void **state)
+TEST(keys)
 {
-    (void)state;
     struct look look = {.n_rows = 100, .page = 10};
     assert_int_equal(look_take(&look, LOOK_KEY_NONE), LOOK_SAME);
     assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_SAME); /* q does not end a run */
@@ -198,9 +188,8 @@ static bool is_kth(const struct row *rows, uint32_t n, uint32_t value, uint32_t 
 }
 
 /* Any number of rows, any size, any keys: the part that is seen is that of the sorted list, and it fits. */
-static void test_list(void **state)
+TEST(list)
 {
-    (void)state;
     struct rng rng;
     struct look look = {0};
     rng_seed(&rng, 7);
@@ -231,14 +220,4 @@ static void test_list(void **state)
             assert_non_null(strstr(text_get(&out), look.sort % 2 ? "value▾" : "name▾"));
         text_fini(&out);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widths),  cmocka_unit_test(test_ranks),  cmocka_unit_test(test_full_sheet),
-        cmocka_unit_test(test_wrapped), cmocka_unit_test(test_cursor), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 
 #include "broker/loop/chore.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 /* A slice takes one millisecond of the clock. */
 static struct clock_manual manual;
@@ -39,9 +35,8 @@ static void add(struct chores *chores, char name, uint32_t slices)
     chores_add(chores, &task->chore);
 }
 
-static void chores_take_turns_within_the_budget(void **state)
+TEST(chores_take_turns_within_the_budget)
 {
-    (void)state;
     struct chores chores;
     struct clock clock = clock_manual(&manual);
     chores_init(&chores);
@@ -60,10 +55,4 @@ static void chores_take_turns_within_the_budget(void **state)
     assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
     add(&chores, 'e', 1);
     assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chores_take_turns_within_the_budget)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,16 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 
 #include "broker/loop/idmap.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define N 3000u
 
-static void empty_knows_nothing(void **state)
+TEST(empty_knows_nothing)
 {
-    (void)state;
     struct idmap map = {0};
     assert_null(idmap_get(&map, 0));
     idmap_remove(&map, 7);
@@ -30,11 +25,10 @@ static void empty_knows_nothing(void **state)
 }
 
 /* Ids that crowd together, so that removals have to close holes. */
-static void random_use_matches_an_array(void **state)
+TEST(random_use_matches_an_array)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("random_use_matches_an_array"));
+    rng_seed(&rng, naive_seed(__func__));
     struct idmap map = {0};
     static char values[N];
     static bool present[N];
@@ -57,13 +51,4 @@ static void random_use_matches_an_array(void **state)
         count += present[i];
     assert_int_equal(map.count, count);
     idmap_fini(&map);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(empty_knows_nothing),
-        cmocka_unit_test(random_use_matches_an_array),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,14 @@
 /* Memory beyond what is counted: when the log says so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include "broker/loop/resident.h"
 #include "proto/base/log.h"
+#include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
 
-static void test_when_it_warns(void **state)
+TEST(when_it_warns)
 {
-    (void)state;
     struct resident self = {.on = true};
     const struct {
         uint64_t resident, counted; /* MiB */
@@ -34,9 +29,8 @@ static void test_when_it_warns(void **state)
 }
 
 /* The memory of this process is read, and is not beyond the margin. */
-static void test_the_process(void **state)
+TEST(the_process)
 {
-    (void)state;
     struct resident self = {.on = true};
     resident_check(&self, 0, 0);
     assert_in_range(self.start, MIB / 16, 512 * MIB);
@@ -49,6 +43,5 @@ static void test_the_process(void **state)
 int main(void)
 {
     log_set_level(LEVEL_OFF);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_when_it_warns), cmocka_unit_test(test_the_process)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

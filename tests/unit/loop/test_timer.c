@@ -1,15 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 
 #include "broker/loop/timer.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define N 500u
 
@@ -26,9 +22,8 @@ static void record(struct timer *timer, void *ctx)
     log->fired[log->n++] = (uint32_t)(timer - list);
 }
 
-static void timers_fire_in_order_and_ties_as_they_were_set(void **state)
+TEST(timers_fire_in_order_and_ties_as_they_were_set)
 {
-    (void)state;
     struct log log = {.n = 0};
     struct timers timers = {0};
     static const int64_t at[] = {30, 10, 20, 10, 30, 10};
@@ -50,11 +45,10 @@ static void timers_fire_in_order_and_ties_as_they_were_set(void **state)
 }
 
 /* Against a plain array: set, move and clear at random. */
-static void random_use_matches_a_sorted_list(void **state)
+TEST(random_use_matches_a_sorted_list)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("random_use_matches_a_sorted_list"));
+    rng_seed(&rng, naive_seed(__func__));
     struct log log = {.n = 0};
     struct timers timers = {0};
     bool set[N] = {false};
@@ -96,13 +90,4 @@ static void random_use_matches_a_sorted_list(void **state)
         }
     }
     timers_fini(&timers);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(timers_fire_in_order_and_ties_as_they_were_set),
-        cmocka_unit_test(random_use_matches_a_sorted_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

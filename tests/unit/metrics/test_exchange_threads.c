@@ -1,10 +1,5 @@
 /* Snapshots that one thread makes and another takes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +8,7 @@
 #include <unistd.h>
 
 #include "broker/metrics/exchange.h"
+#include "tests/support/test.h"
 
 #define ROUNDS 2000u
 
@@ -42,9 +38,8 @@ static void *maker(void *arg)
     return NULL;
 }
 
-static void every_question_is_answered(void **state)
+TEST(every_question_is_answered)
 {
-    (void)state;
     struct exchange exchange;
     pthread_t thread;
     int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -73,9 +68,8 @@ static void every_question_is_answered(void **state)
     close(wake_fd);
 }
 
-static void a_snapshot_that_nobody_took_is_replaced(void **state)
+TEST(a_snapshot_that_nobody_took_is_replaced)
 {
-    (void)state;
     struct exchange exchange;
     exchange_init(&exchange, -1);
     assert_true(exchange_open(&exchange));
@@ -91,9 +85,8 @@ static void a_snapshot_that_nobody_took_is_replaced(void **state)
     exchange_fini(&exchange);
 }
 
-static void memory_lasts_as_long_as_the_snapshot(void **state)
+TEST(memory_lasts_as_long_as_the_snapshot)
 {
-    (void)state;
     struct snapshot *snapshot = snapshot_new();
     const char *texts[3000];
     for (uint32_t i = 0; i < 3000; i++) {
@@ -117,14 +110,4 @@ static void memory_lasts_as_long_as_the_snapshot(void **state)
     assert_false(snapshot->failed);
     snapshot_destroy(&snapshot);
     assert_null(snapshot);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_question_is_answered),
-        cmocka_unit_test(a_snapshot_that_nobody_took_is_replaced),
-        cmocka_unit_test(memory_lasts_as_long_as_the_snapshot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

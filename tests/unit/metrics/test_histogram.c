@@ -1,20 +1,15 @@
 /* Histograms against a plain list of values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 
 #include "broker/metrics/histogram.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
-static void bounds_are_where_they_are_said_to_be(void **state)
+TEST(bounds_are_where_they_are_said_to_be)
 {
-    (void)state;
     for (uint32_t b = 0; b < 64; b++) {
         uint64_t bound = histogram_bound(b);
         assert_int_equal(histogram_bucket(bound), b);
@@ -24,9 +19,8 @@ static void bounds_are_where_they_are_said_to_be(void **state)
     assert_true(histogram_bound(64) == UINT64_MAX);
 }
 
-static void a_clock_that_went_backwards_counts_as_no_time(void **state)
+TEST(a_clock_that_went_backwards_counts_as_no_time)
 {
-    (void)state;
     struct histogram histogram = {0};
     histogram_add_ns(&histogram, -5, 3);
     assert_int_equal(histogram.counts[0], 3);
@@ -39,9 +33,8 @@ static int by_value(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-static void counts_sums_and_quantiles_are_those_of_the_list(void **state)
+TEST(counts_sums_and_quantiles_are_those_of_the_list)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("histogram"));
     for (uint32_t round = 0; round < 200; round++) {
@@ -74,22 +67,10 @@ static void counts_sums_and_quantiles_are_those_of_the_list(void **state)
     }
 }
 
-static void an_empty_one_has_no_quantiles(void **state)
+TEST(an_empty_one_has_no_quantiles)
 {
-    (void)state;
     struct histogram histogram = {0};
     assert_int_equal(histogram_quantile(&histogram, 0.5), 0);
     assert_int_equal(histogram_count(&histogram), 0);
     assert_int_equal(histogram_used(&histogram), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds_are_where_they_are_said_to_be),
-        cmocka_unit_test(a_clock_that_went_backwards_counts_as_no_time),
-        cmocka_unit_test(counts_sums_and_quantiles_are_those_of_the_list),
-        cmocka_unit_test(an_empty_one_has_no_quantiles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

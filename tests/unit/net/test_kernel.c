@@ -1,18 +1,14 @@
 /* Each kernel against the plain loop that it stands for, at all sizes around those of the registers, and bit for bit
  * independent of how many rows there are and where a value stands. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/net/kernel.h"
 #include "agent/net/net.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 #define MAX_N 75u
 #define MAX_ROWS 5u
@@ -64,9 +60,8 @@ static void check_same(const float *a, const float *b, size_t n, const char *wha
         fail_msg("%s of %u: other bits", what, width);
 }
 
-static void test_bias(void **state)
+TEST(bias)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 1);
     for (uint32_t a = 0; a < 3; a++)
@@ -91,9 +86,8 @@ static void test_bias(void **state)
 }
 
 /* Each value alone, in the middle and at the end of a register: the same bits. */
-static void test_activate(void **state)
+TEST(activate)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 2);
     for (uint32_t a = 0; a < 3; a++)
@@ -114,9 +108,8 @@ static void test_activate(void **state)
 }
 
 /* What is far out, nothing or not a number, in every lane. */
-static void test_activate_edges(void **state)
+TEST(activate_edges)
 {
-    (void)state;
     static const float edges[] = {0.0f,   -0.0f,  1e-42f,   -1e-30f,   8.59f, -8.61f,
                                   100.0f, -3e38f, INFINITY, -INFINITY, NAN};
     enum { N = sizeof edges / sizeof edges[0] };
@@ -138,9 +131,8 @@ static void test_activate_edges(void **state)
     }
 }
 
-static void test_derive(void **state)
+TEST(derive)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 3);
     for (uint32_t a = 0; a < 3; a++)
@@ -165,9 +157,8 @@ static void test_derive(void **state)
 }
 
 /* The sum goes over the rows in their order, so that parts of a batch add up to the bits of the whole. */
-static void test_sum_rows(void **state)
+TEST(sum_rows)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 4);
     for (uint32_t n = 1; n <= MAX_N; n++) {
@@ -192,9 +183,8 @@ static void test_sum_rows(void **state)
     }
 }
 
-static void test_affine(void **state)
+TEST(affine)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 5);
     for (uint32_t n_in = 1; n_in <= 9; n_in++)
@@ -222,9 +212,8 @@ static void test_affine(void **state)
 }
 
 /* Each row alone gives the bits that it has among others. */
-static void test_narrow(void **state)
+TEST(narrow)
 {
-    (void)state;
     static const uint32_t sizes[] = {1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 70, 75};
     static float w[MAX_N * KERNEL_NARROW_OUTPUTS];
     struct rng rng;
@@ -254,9 +243,8 @@ static void test_narrow(void **state)
 }
 
 /* A as it is and transposed, fresh and added to what is there; each row alone gives the bits that it has among others. */
-static void test_product(void **state)
+TEST(product)
 {
-    (void)state;
     enum { MAX_M = 9, MAX_K = 20, MAX_COLUMNS = 48 };
     static float a[MAX_M * MAX_K], b[MAX_K * MAX_COLUMNS], y[MAX_M * MAX_COLUMNS + 1], before[MAX_M * MAX_COLUMNS + 1];
     struct rng rng;
@@ -288,14 +276,4 @@ static void test_product(void **state)
                         }
                     }
                 }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bias),   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_edges),
-        cmocka_unit_test(test_derive), cmocka_unit_test(test_sum_rows), cmocka_unit_test(test_affine),
-        cmocka_unit_test(test_narrow), cmocka_unit_test(test_product),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,13 @@
  * differences. */
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/net/net.h"
+#include "tests/support/test.h"
 
 enum { MAX_BATCH = 7 };
 
@@ -237,9 +233,8 @@ static void run_spec(const struct net_spec *spec, struct rng *rng)
     }
 }
 
-static void test_gradients_dense(void **state)
+TEST(gradients_dense)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, test_seed());
     for (int32_t activation = NET_LINEAR; activation <= NET_TANH; activation++)
@@ -255,9 +250,8 @@ static void test_gradients_dense(void **state)
             }
 }
 
-static void test_gradients_image(void **state)
+TEST(gradients_image)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, test_seed());
     for (uint32_t kernel = 1; kernel <= 4; kernel++)
@@ -279,9 +273,8 @@ static void test_gradients_image(void **state)
 }
 
 /* With a lower batch after forward, only the first rows count. */
-static void test_backward_of_the_first_rows(void **state)
+TEST(backward_of_the_first_rows)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, test_seed());
     for (int image = 0; image < 2; image++) {
@@ -306,9 +299,8 @@ static void test_backward_of_the_first_rows(void **state)
 }
 
 /* Every width around the registers' one, so that each tail of the loops is taken. */
-static void test_one_row_is_as_in_a_batch(void **state)
+TEST(one_row_is_as_in_a_batch)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, test_seed());
     for (uint32_t width = 1; width <= 150; width += 1 + width / 20) {
@@ -333,9 +325,8 @@ static void test_one_row_is_as_in_a_batch(void **state)
 }
 
 /* An output layer over one tanh unit with weight 1 shows the unit itself. */
-static void test_tanh_is_accurate(void **state)
+TEST(tanh_is_accurate)
 {
-    (void)state;
     struct net_spec spec = {.inputs = 1, .n_hidden = 1, .hidden = {1}, .activation = NET_TANH, .outputs = 1};
     struct net net;
     struct net_pass pass;
@@ -361,9 +352,8 @@ static void test_tanh_is_accurate(void **state)
 }
 
 /* What is not a number must show in the loss, and not vanish in a relu. */
-static void test_nan_passes_relu(void **state)
+TEST(nan_passes_relu)
 {
-    (void)state;
     struct net_spec spec = {.inputs = 2, .n_hidden = 1, .hidden = {8}, .activation = NET_RELU, .outputs = 1};
     struct net net;
     struct net_pass pass;
@@ -378,9 +368,8 @@ static void test_nan_passes_relu(void **state)
     net_pass_fini(&pass);
 }
 
-static void test_fill(void **state)
+TEST(fill)
 {
-    (void)state;
     struct net_spec spec = {.inputs = 10,
                             .n_hidden = 2,
                             .hidden = {64, 64},
@@ -411,9 +400,8 @@ static void test_fill(void **state)
     free(again);
 }
 
-static void test_tensors_cover_the_parameters(void **state)
+TEST(tensors_cover_the_parameters)
 {
-    (void)state;
     struct net_spec spec = {.inputs = 4 * 5 * 2,
                             .height = 4,
                             .width = 5,
@@ -453,9 +441,8 @@ static void expect_refused(const struct net_spec *spec, const char *text)
         fail_msg("'%s' does not say '%s'", err.text, text);
 }
 
-static void test_wrong_sizes_are_named(void **state)
+TEST(wrong_sizes_are_named)
 {
-    (void)state;
     struct net_spec good = {.inputs = 4, .n_hidden = 1, .hidden = {8}, .outputs = 2}, spec = good;
     spec.inputs = 0;
     expect_refused(&spec, "0 inputs");
@@ -491,9 +478,8 @@ static void test_wrong_sizes_are_named(void **state)
     expect_refused(&spec, "parameters");
 }
 
-static void test_pass_too_large(void **state)
+TEST(pass_too_large)
 {
-    (void)state;
     struct net_spec spec = {.inputs = 4, .n_hidden = 1, .hidden = {1024}, .outputs = 2};
     struct net net;
     struct net_pass pass;
@@ -505,18 +491,6 @@ static void test_pass_too_large(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_dense),
-        cmocka_unit_test(test_gradients_image),
-        cmocka_unit_test(test_backward_of_the_first_rows),
-        cmocka_unit_test(test_one_row_is_as_in_a_batch),
-        cmocka_unit_test(test_tanh_is_accurate),
-        cmocka_unit_test(test_nan_passes_relu),
-        cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_tensors_cover_the_parameters),
-        cmocka_unit_test(test_wrong_sizes_are_named),
-        cmocka_unit_test(test_pass_too_large),
-    };
     net_single_thread();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

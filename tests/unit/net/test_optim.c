@@ -1,19 +1,15 @@
 /* Optimisers against the published formulas in double precision. */
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/net/optim.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 enum { N = 103, STEPS = 100 };
 
@@ -83,27 +79,24 @@ static void compare(int32_t kind, double scale, uint64_t anneal,
     optim_fini(&optim);
 }
 
-static void test_adam(void **state)
+TEST(adam)
 {
-    (void)state;
     compare(OPTIM_ADAM, 1, 0, reference_adam);
     compare(OPTIM_ADAM, 1e-6, 0, reference_adam);
     compare(OPTIM_ADAM, 1e4, 0, reference_adam);
     compare(OPTIM_ADAM, 1, STEPS / 2, reference_adam);
 }
 
-static void test_rmsprop(void **state)
+TEST(rmsprop)
 {
-    (void)state;
     compare(OPTIM_RMSPROP, 1, 0, reference_rmsprop);
     compare(OPTIM_RMSPROP, 1, STEPS / 2, reference_rmsprop);
     compare(OPTIM_RMSPROP, 1e-6, 0, reference_rmsprop);
 }
 
 /* A gradient that never changes has no variance: only epsilon keeps the step finite. */
-static void test_rmsprop_without_variance(void **state)
+TEST(rmsprop_without_variance)
 {
-    (void)state;
     struct optim_config config = optim_defaults(OPTIM_RMSPROP, 1e-4);
     struct optim optim;
     float param = 0, grad = 3;
@@ -118,9 +111,8 @@ static void test_rmsprop_without_variance(void **state)
 }
 
 /* A learner that is resumed goes on with the same bits. */
-static void test_state_is_all_there_is(void **state)
+TEST(state_is_all_there_is)
 {
-    (void)state;
     struct optim_config config = optim_defaults(OPTIM_ADAM, 1e-3);
     struct optim a, b;
     float p[N] = {0}, q[N], grads[N];
@@ -152,9 +144,8 @@ static double norm_of(const float *x, uint32_t n)
     return sqrt(sum);
 }
 
-static void test_clip(void **state)
+TEST(clip)
 {
-    (void)state;
     float x[N], was[N];
     for (uint32_t n = 0; n <= N; n++) {
         for (uint32_t i = 0; i < n; i++)
@@ -172,9 +163,8 @@ static void test_clip(void **state)
     }
 }
 
-static void test_clip_of_what_is_no_number(void **state)
+TEST(clip_of_what_is_no_number)
 {
-    (void)state;
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     for (uint32_t k = 0; k < 3; k++)
         for (uint32_t at = 0; at < N; at++)
@@ -193,9 +183,8 @@ static void test_clip_of_what_is_no_number(void **state)
     assert_true(fabsf(large[0] - sqrtf(0.5f)) < 1e-6f);
 }
 
-static void test_track(void **state)
+TEST(track)
 {
-    (void)state;
     float target[N], params[N], copy[N];
     for (uint32_t i = 0; i < N; i++) {
         target[i] = copy[i] = (float)rng_unit(&rng);
@@ -210,14 +199,5 @@ static void test_track(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam),
-        cmocka_unit_test(test_rmsprop),
-        cmocka_unit_test(test_rmsprop_without_variance),
-        cmocka_unit_test(test_state_is_all_there_is),
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_clip_of_what_is_no_number),
-        cmocka_unit_test(test_track),
-    };
-    return cmocka_run_group_tests(tests, seed_rng, NULL);
+    return test_run(seed_rng, NULL);
 }

@@ -2,17 +2,14 @@
 #include "proto/base/crc32c.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static struct tensor tensor(const char *name, int32_t dtype, uint32_t rank, const uint64_t *shape, void *data)
 {
@@ -89,9 +86,8 @@ static void expect_refused(const uint8_t *block, size_t size, int32_t status, co
     free(copy);
 }
 
-static void test_crc32c_known_answers(void **state)
+TEST(crc32c_known_answers)
 {
-    (void)state;
     assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283u);
     assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
     assert_int_equal(crc32c(0, "", 0), 0);
@@ -99,9 +95,8 @@ static void test_crc32c_known_answers(void **state)
     assert_int_equal(crc32c(0, zeros, sizeof zeros), 0x8A9136AAu);
 }
 
-static void test_round_trip(void **state)
+TEST(round_trip)
 {
-    (void)state;
     struct sample from, to;
     size_t size;
     rp_error err = {0};
@@ -124,9 +119,8 @@ static void test_round_trip(void **state)
     free(block);
 }
 
-static void test_list(void **state)
+TEST(list)
 {
-    (void)state;
     struct sample from;
     struct tensor list[8];
     uint32_t n;
@@ -152,9 +146,8 @@ static void test_list(void **state)
     free(block);
 }
 
-static void test_empty(void **state)
+TEST(empty)
 {
-    (void)state;
     size_t size;
     uint32_t n = 7;
     uint8_t *block = encode(NULL, 0, &size);
@@ -170,9 +163,8 @@ static void test_empty(void **state)
 }
 
 /* The worked example of docs/WEIGHTS.md. */
-static void test_example_of_the_documentation(void **state)
+TEST(example_of_the_documentation)
 {
-    (void)state;
     static const uint8_t head[] = {
         'R',  'P',  'W',  'T',  1, 0, 0, 0,    1,   0, 0, 0, 32, 0, 0, 0, /* magic, version, tensors, table */
         76,   0,    0,    0,    0, 0, 0, 0,    0,   0, 0, 0, 0,  0, 0, 0, /* size, 0 */
@@ -190,9 +182,8 @@ static void test_example_of_the_documentation(void **state)
     free(block);
 }
 
-static void test_every_flipped_byte_is_found(void **state)
+TEST(every_flipped_byte_is_found)
 {
-    (void)state;
     struct sample from;
     size_t size;
     sample_init(&from, true);
@@ -210,9 +201,8 @@ static void test_every_flipped_byte_is_found(void **state)
 
 /* With a good checksum: whatever the damage is, it is refused, or does not concern the four tensors' layout: then
  * encoding what was read gives the same bytes. */
-static void test_damage_under_a_good_checksum(void **state)
+TEST(damage_under_a_good_checksum)
 {
-    (void)state;
     struct sample from;
     size_t size, again;
     sample_init(&from, true);
@@ -241,9 +231,8 @@ static void test_damage_under_a_good_checksum(void **state)
     free(block);
 }
 
-static void test_every_cut_is_found(void **state)
+TEST(every_cut_is_found)
 {
-    (void)state;
     struct sample from;
     size_t size;
     sample_init(&from, true);
@@ -271,9 +260,8 @@ static void expect_change_refused(size_t at, uint8_t value, int32_t status, cons
     free(block);
 }
 
-static void test_hostile_fields(void **state)
+TEST(hostile_fields)
 {
-    (void)state;
     /* The first entry is at 32: 16 bytes, two numbers of shape, 15 characters and a 0; the second at 80. */
     expect_change_refused(0, 'r', RP_DATA_LOSS, "begin with 72 50 57 54");
     expect_change_refused(4, 2, RP_UNSUPPORTED, "format version 2; this program reads version 1");
@@ -304,9 +292,8 @@ static void test_hostile_fields(void **state)
     expect_change_refused(218, 1, RP_DATA_LOSS, "bytes before tensor 'v' are not 0");
 }
 
-static void test_two_of_a_name(void **state)
+TEST(two_of_a_name)
 {
-    (void)state;
     float a = 1, b = 2;
     struct tensor two[] = {tensor("same", RP_DTYPE_FLOAT32, 0, NULL, &a),
                            tensor("same", RP_DTYPE_FLOAT32, 0, NULL, &b)};
@@ -332,9 +319,8 @@ static void expect_mismatch(struct tensor wanted, int32_t status, const char *te
     free(block);
 }
 
-static void test_mismatches_are_told(void **state)
+TEST(mismatches_are_told)
 {
-    (void)state;
     static float room[64];
     expect_mismatch(tensor("q/layer0/weight", RP_DTYPE_FLOAT32, 2, (const uint64_t[]){8, 3}, room), RP_INVALID_ARGUMENT,
                     "tensor 'q/layer0/weight' is [2, 3] here and [8, 3] in the network");
@@ -348,9 +334,8 @@ static void test_mismatches_are_told(void **state)
                     "there is no tensor 'policy/bias' among the 4 of these weights; the first is 'q/layer0/weight'");
 }
 
-static void test_longest_shapes_fit_in_the_text(void **state)
+TEST(longest_shapes_fit_in_the_text)
 {
-    (void)state;
     uint64_t large[RP_MAX_RANK], small[RP_MAX_RANK];
     for (uint32_t i = 0; i < RP_MAX_RANK; i++) {
         large[i] = UINT64_MAX;
@@ -403,7 +388,7 @@ static void write_bytes(const char *path, const void *data, size_t size)
     fclose(out);
 }
 
-static void test_file_round_trip(void **state)
+TEST(file_round_trip, make_folder, remove_folder)
 {
     struct folder *f = *state;
     struct sample from, to;
@@ -436,7 +421,7 @@ static void expect_file_refused(const char *path, int32_t status, const char *te
     assert_true(to.count == 0 && to.vector[1] == 0);
 }
 
-static void test_files_that_are_wrong(void **state)
+TEST(files_that_are_wrong, make_folder, remove_folder)
 {
     struct folder *f = *state;
     struct sample from;
@@ -460,7 +445,7 @@ static void test_files_that_are_wrong(void **state)
     expect_file_refused(f->file, RP_DATA_LOSS, "at most");
 }
 
-static void test_failed_write_keeps_the_old_file(void **state)
+TEST(failed_write_keeps_the_old_file, make_folder, remove_folder)
 {
     struct folder *f = *state;
     struct sample from, to;
@@ -477,26 +462,4 @@ static void test_failed_write_keeps_the_old_file(void **state)
     assert_true(to.count == UINT64_C(0x0123456789abcdef));
     assert_int_equal(weights_write_file("/nowhere/at/all", from.tensors, 4, &err), RP_NOT_FOUND);
     expect_text(&err, "'/nowhere/at/all.tmp'");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc32c_known_answers),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_example_of_the_documentation),
-        cmocka_unit_test(test_every_flipped_byte_is_found),
-        cmocka_unit_test(test_damage_under_a_good_checksum),
-        cmocka_unit_test(test_every_cut_is_found),
-        cmocka_unit_test(test_hostile_fields),
-        cmocka_unit_test(test_two_of_a_name),
-        cmocka_unit_test(test_mismatches_are_told),
-        cmocka_unit_test(test_longest_shapes_fit_in_the_text),
-        cmocka_unit_test_setup_teardown(test_file_round_trip, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(test_files_that_are_wrong, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(test_failed_write_keeps_the_old_file, make_folder, remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

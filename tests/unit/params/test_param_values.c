@@ -1,14 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <string.h>
 
 #include "broker/params/params.h"
+#include "tests/support/test.h"
 
 static void put(struct params *params, const char *name, const char *value, int64_t now_ns)
 {
@@ -30,9 +26,8 @@ static void expect(const struct params *params, const char *name, uint64_t versi
     assert_memory_equal(zmq_msg_data(&slot->value), value, strlen(value));
 }
 
-static void values_stay_when_the_array_grows(void **state)
+TEST(values_stay_when_the_array_grows)
 {
-    (void)state;
     struct params params = {0};
     char name[32], value[64];
     for (int i = 0; i < 100; i++) {
@@ -54,9 +49,8 @@ static void values_stay_when_the_array_grows(void **state)
     assert_int_equal(params.n_slots, 0);
 }
 
-static void each_put_is_the_next_version_and_bytes_are_those_of_the_last(void **state)
+TEST(each_put_is_the_next_version_and_bytes_are_those_of_the_last)
 {
-    (void)state;
     struct params params = {0};
     assert_int_equal(params_version(&params, "policy"), 0);
     assert_null(params_find(&params, "policy"));
@@ -69,9 +63,8 @@ static void each_put_is_the_next_version_and_bytes_are_those_of_the_last(void **
     params_fini(&params);
 }
 
-static void restored_values_count_on(void **state)
+TEST(restored_values_count_on)
 {
-    (void)state;
     struct params params = {0};
     assert_true(params_restore_slot(&params, "policy", 41, 7, "old", 3));
     assert_true(params_restore_slot(&params, "empty", 1, 7, NULL, 0));
@@ -87,9 +80,8 @@ static void restored_values_count_on(void **state)
     params_fini(&params);
 }
 
-static void slots_and_counters_are_bounded(void **state)
+TEST(slots_and_counters_are_bounded)
 {
-    (void)state;
     struct params params = {0};
     char name[32];
     for (uint32_t i = 0; i < PARAMS_SLOTS_MOST; i++) {
@@ -104,15 +96,4 @@ static void slots_and_counters_are_bounded(void **state)
     assert_int_equal(params.n_slots, PARAMS_SLOTS_MOST);
     assert_int_equal(params.n_counters, PARAMS_SLOTS_MOST);
     params_fini(&params);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_stay_when_the_array_grows),
-        cmocka_unit_test(each_put_is_the_next_version_and_bytes_are_those_of_the_last),
-        cmocka_unit_test(restored_values_count_on),
-        cmocka_unit_test(slots_and_counters_are_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* Output commit: with the journal on, nothing that promises something leaves before it is durable. The disk is held up by
  * a limit on the size of files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <czmq.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,6 +14,7 @@
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
 #include "tests/support/embed.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: replay, max_size: 100, limiter: {kind: min_size, min_size: 1}}\n"
@@ -100,9 +97,8 @@ static uint64_t ask_why(struct testpeer *peer)
     return testpeer_ask(peer, &request);
 }
 
-static void nothing_leaves_before_it_is_durable(void **state)
+TEST(nothing_leaves_before_it_is_durable)
 {
-    (void)state;
     struct room room;
     room_open(&room, true);
     struct testpeer *peer = testpeer_new(&room.embed);
@@ -140,9 +136,8 @@ static void nothing_leaves_before_it_is_durable(void **state)
     room_close(&room);
 }
 
-static void what_promises_nothing_goes_ahead(void **state)
+TEST(what_promises_nothing_goes_ahead)
 {
-    (void)state;
     struct room room;
     room_open(&room, true);
     struct testpeer *peer = testpeer_new(&room.embed);
@@ -182,9 +177,8 @@ static void what_promises_nothing_goes_ahead(void **state)
 }
 
 /* Without a journal nobody waits for the disk. */
-static void without_a_journal_nothing_waits(void **state)
+TEST(without_a_journal_nothing_waits)
 {
-    (void)state;
     struct room room;
     room_open(&room, false);
     struct testpeer *peer = testpeer_new(&room.embed);
@@ -197,9 +191,8 @@ static void without_a_journal_nothing_waits(void **state)
 }
 
 /* A broker that ends with messages that could not be committed neither sends them nor waits for ever. */
-static void the_end_gives_up_what_can_not_be_written(void **state)
+TEST(the_end_gives_up_what_can_not_be_written)
 {
-    (void)state;
     struct room room;
     room_open(&room, true);
     struct testpeer *peer = testpeer_new(&room.embed);
@@ -217,9 +210,8 @@ static void the_end_gives_up_what_can_not_be_written(void **state)
 
 /* Without a journal the last checkpoint is all that stays. A request that comes while it is written is not answered: its
  * client asks again when the broker is back. With a journal it is recorded, and answered. */
-static void nothing_is_told_that_the_last_checkpoint_does_not_have(void **state)
+TEST(nothing_is_told_that_the_last_checkpoint_does_not_have)
 {
-    (void)state;
     for (int journal = 0; journal < 2; journal++) {
         struct room room;
         room_open(&room, journal);
@@ -243,12 +235,5 @@ static void nothing_is_told_that_the_last_checkpoint_does_not_have(void **state)
 int main(void)
 {
     zsys_handler_set(NULL);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_leaves_before_it_is_durable),
-        cmocka_unit_test(what_promises_nothing_goes_ahead),
-        cmocka_unit_test(without_a_journal_nothing_waits),
-        cmocka_unit_test(the_end_gives_up_what_can_not_be_written),
-        cmocka_unit_test(nothing_is_told_that_the_last_checkpoint_does_not_have),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

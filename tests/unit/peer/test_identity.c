@@ -1,10 +1,5 @@
 /* How the broker notices that the list of keys has changed, and what it does on a disk so slow that each look takes long. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +11,7 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
+#include "tests/support/test.h"
 
 /* A clock that moves by itself each time it is read, as on a slow disk. */
 struct slow_clock {
@@ -114,7 +110,7 @@ static void check_unchanged(struct scene *self, uint32_t roles, int64_t within_m
         assert_int_equal(found, roles);
 }
 
-static void a_file_that_is_replaced_counts_at_once(void **state)
+TEST(a_file_that_is_replaced_counts_at_once, setup, teardown)
 {
     struct scene *self = *state;
     assert_int_equal(look(self), KEY_ACTOR);
@@ -129,7 +125,7 @@ static void a_file_that_is_replaced_counts_at_once(void **state)
     assert_null(identity_find(&self->peers.identities, self->keys[1].public_key));
 }
 
-static void a_file_that_is_written_in_its_place_counts_after_a_pause(void **state)
+TEST(a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown)
 {
     struct scene *self = *state;
     FILE *file = fopen(self->list, "w"); /* empty */
@@ -154,7 +150,7 @@ static void a_file_that_is_written_in_its_place_counts_after_a_pause(void **stat
 }
 
 /* Each look takes 10 ms: the next is at least 200 ms away, however often somebody asks. */
-static void a_slow_disk_is_looked_at_less_often(void **state)
+TEST(a_slow_disk_is_looked_at_less_often, setup, teardown)
 {
     struct scene *self = *state;
     self->slow.step_ns = 10 * NS_PER_MS;
@@ -172,7 +168,7 @@ static void a_slow_disk_is_looked_at_less_often(void **state)
 }
 
 /* Nobody can choose a client id that the broker takes for that of another key. */
-static void clients_of_two_keys_have_different_numbers(void **state)
+TEST(clients_of_two_keys_have_different_numbers, setup, teardown)
 {
     struct scene *self = *state;
     struct identity *a = identity_by_key(&self->peers.identities, self->keys[0].public_key);
@@ -187,15 +183,4 @@ static void clients_of_two_keys_have_different_numbers(void **state)
         assert_int_not_equal(identity_client(a, client), identity_client(b, mixed));
         assert_int_equal(identity_client(&self->peers.identities.anyone, client), client);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_file_that_is_replaced_counts_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_slow_disk_is_looked_at_less_often, setup, teardown),
-        cmocka_unit_test_setup_teardown(clients_of_two_keys_have_different_numbers, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

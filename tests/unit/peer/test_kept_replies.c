@@ -1,15 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/loop/loop.h"
 #include "broker/peer/kept_replies.h"
+#include "tests/support/test.h"
 
 #define KEPT 4096u
 
@@ -29,9 +25,8 @@ static void add(struct kept_replies *kept, struct loop *loop, uint64_t client, u
     free(frame);
 }
 
-static void a_retry_finds_its_reply_and_nobody_elses(void **state)
+TEST(a_retry_finds_its_reply_and_nobody_elses)
 {
-    (void)state;
     struct effects effects = {.reply = report};
     struct loop loop = {.effects = &effects};
     struct kept_replies kept = {0};
@@ -59,9 +54,8 @@ static void in_order(void *ctx, const struct kept_reply *reply)
     (*next)++;
 }
 
-static void the_oldest_replies_go_first(void **state)
+TEST(the_oldest_replies_go_first)
 {
-    (void)state;
     struct loop loop = {0};
     struct kept_replies kept = {0};
     for (uint64_t id = 1; id <= KEPT + 10; id++)
@@ -89,9 +83,8 @@ static void add_permit(struct kept_replies *kept, struct loop *loop, uint64_t cl
 }
 
 /* However many permits a client gets, a counter's reply stays, and so do the permits of others. */
-static void permits_push_out_permits_of_their_client(void **state)
+TEST(permits_push_out_permits_of_their_client)
 {
-    (void)state;
     struct effects effects = {.reply = report, .forget = note_forgotten};
     struct loop loop = {.effects = &effects};
     struct kept_replies kept = {0};
@@ -126,9 +119,8 @@ static void check_order(void *ctx, const struct kept_reply *reply)
 }
 
 /* Few clients: the last of each. Too many: the newest of each, and no more than there are places. */
-static void permits_of_many_clients(void **state)
+TEST(permits_of_many_clients)
 {
-    (void)state;
     struct effects effects = {.reply = report, .forget = note_forgotten};
     struct loop loop = {.effects = &effects};
     for (uint32_t clients = 1; clients < 64; clients += 7) {
@@ -156,9 +148,8 @@ static void permits_of_many_clients(void **state)
     }
 }
 
-static void a_reservation_gives_two_blocks(void **state)
+TEST(a_reservation_gives_two_blocks)
 {
-    (void)state;
     struct kept_replies kept = {0};
     assert_null(kept_replies_spare(&kept, 10));
     assert_true(kept_replies_reserve(&kept, KEPT_OTHERS));
@@ -171,14 +162,4 @@ static void a_reservation_gives_two_blocks(void **state)
     free(blocks[0]);
     free(blocks[1]);
     kept_replies_fini(&kept);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_retry_finds_its_reply_and_nobody_elses), cmocka_unit_test(the_oldest_replies_go_first),
-        cmocka_unit_test(permits_push_out_permits_of_their_client), cmocka_unit_test(permits_of_many_clients),
-        cmocka_unit_test(a_reservation_gives_two_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

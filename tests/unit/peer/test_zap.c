@@ -1,10 +1,5 @@
 /* The ZAP handler: a good request gets the number of its identity, everything else is refused, whatever its frames are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 
 #include "broker/peer/zap.h"
 #include "tests/support/embed.h"
+#include "tests/support/test.h"
 
 #define FRAMES_MOST 12u
 
@@ -87,9 +83,8 @@ static int ask(struct scene *self, const struct frame *frames, uint32_t n, char 
     return atoi(parts[2]);
 }
 
-static void test_requests(void **state)
+TEST(requests)
 {
-    (void)state;
     struct scene scene = {0};
     char user[32];
     uint8_t other[KEY_BYTES] = {1};
@@ -140,10 +135,4 @@ static void test_requests(void **state)
     }
     assert_int_equal(scene.embed.broker->peers.counters.messages_in, 0);
     scene_stop(&scene);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* How actors explore: the ladder of epsilons, their decay, the random start, held actions, and noise. What the actor asks
  * of its agent is recorded; the agent answers with random actions. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/run/actor.h"
+#include "tests/support/test.h"
 
 #define ACTIONS 1000000 /* large enough that two random actions differ */
 #define NOISE_SIZE 2u
@@ -84,9 +80,8 @@ static void near(double got, double want, double tolerance)
 
 /* ---- epsilon ---- */
 
-static void test_ladder(void **state)
+TEST(ladder)
 {
-    (void)state;
     near(actor_ladder(0.4, 7.0, 0, 1), 0.4, 0.0);
     near(actor_ladder(0.4, 7.0, 0, 0), 0.4, 0.0);
     near(actor_ladder(0.4, 7.0, 0, 8), 0.4, 1e-12);
@@ -101,9 +96,8 @@ static void test_ladder(void **state)
         assert_true(actor_ladder(0.4, 7.0, i, 8) < actor_ladder(0.4, 7.0, i - 1, 8));
 }
 
-static void test_decay(void **state)
+TEST(decay)
 {
-    (void)state;
     struct fixture f;
     const struct actors_section actors = {
         .count = 3, .epsilon = 0.4, .epsilon_alpha = 7, .epsilon_start = 0.9, .epsilon_steps = 1000};
@@ -121,18 +115,16 @@ static void test_decay(void **state)
     }
 }
 
-static void test_no_decay(void **state)
+TEST(no_decay)
 {
-    (void)state;
     struct fixture f;
     start(&f, (struct actors_section){.count = 1, .epsilon = 0.1, .epsilon_alpha = 7, .epsilon_start = 1}, 0, false);
     step_at(&f, 0);
     near(asked.epsilon, 0.1, 0.0);
 }
 
-static void test_greedy(void **state)
+TEST(greedy)
 {
-    (void)state;
     struct fixture f;
     const struct actors_section actors = {.count = 1,
                                           .epsilon = 0.1,
@@ -155,9 +147,8 @@ static void test_greedy(void **state)
 
 /* ---- the random start ---- */
 
-static void test_random_steps(void **state)
+TEST(random_steps)
 {
-    (void)state;
     struct fixture f;
     start(&f, (struct actors_section){.count = 1, .random_steps = 100, .random_hold = 1, .noise_sigma = 0.2}, 0, false);
     int64_t changes = 0;
@@ -172,9 +163,8 @@ static void test_random_steps(void **state)
     assert_int_equal(changes, 200);
 }
 
-static void test_hold(void **state)
+TEST(hold)
 {
-    (void)state;
     struct fixture f;
     struct actors_section actors = {.count = 1, .random_steps = 50, .random_hold = 6};
     for (uint32_t continuous = 0; continuous < 2; continuous++) {
@@ -237,9 +227,8 @@ static struct noise measure(double sigma, double correlation, uint32_t episodes,
 }
 
 /* Actors that choose together choose what each would choose alone. */
-static void test_many(void **state)
+TEST(many)
 {
-    (void)state;
     enum { N = 130 };
     const struct actors_section section = {.count = 1, .epsilon = 0.1, .random_steps = 3, .random_hold = 2};
     static struct fixture together[N], alone[N];
@@ -267,9 +256,8 @@ static void test_many(void **state)
     }
 }
 
-static void test_noise(void **state)
+TEST(noise)
 {
-    (void)state;
     static const double correlations[] = {0.0, 0.5, 0.9};
     for (size_t i = 0; i < 3; i++) {
         double keep = correlations[i];
@@ -282,9 +270,8 @@ static void test_noise(void **state)
 }
 
 /* The same noise for a whole episode, and another one in the next. */
-static void test_constant_noise(void **state)
+TEST(constant_noise)
 {
-    (void)state;
     struct fixture f;
     start(&f, (struct actors_section){.count = 1, .noise_sigma = 0.3, .noise_correlation = 1}, 0, false);
     float before[NOISE_SIZE] = {0};
@@ -296,14 +283,4 @@ static void test_constant_noise(void **state)
             memcpy(before, asked_noise, sizeof before);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladder), cmocka_unit_test(test_decay),        cmocka_unit_test(test_no_decay),
-        cmocka_unit_test(test_greedy), cmocka_unit_test(test_random_steps), cmocka_unit_test(test_hold),
-        cmocka_unit_test(test_many),   cmocka_unit_test(test_noise),        cmocka_unit_test(test_constant_noise),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,19 +2,15 @@
 #include "agent/run/best.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 #define NUMBERS 7
 
@@ -69,9 +65,8 @@ static void check_file(const char *path, const struct best *expected, uint32_t o
 }
 
 /* Against a list of all evaluations. The owner starts again now and then; some returns are equal, some are no number. */
-static void test_is_the_best_of_all(void **state)
+TEST(is_the_best_of_all)
 {
-    (void)state;
     const char *folder = make_folder();
     struct rng rng;
     rng_seed(&rng, 11);
@@ -106,9 +101,8 @@ static void test_is_the_best_of_all(void **state)
     remove_folder(folder);
 }
 
-static void test_without_a_folder(void **state)
+TEST(without_a_folder)
 {
-    (void)state;
     struct best_file file;
     struct policy policy;
     policy_init(&policy, 1);
@@ -130,9 +124,8 @@ static void damage(const char *path, long at)
 }
 
 /* A file that is damaged, and one that is no best.weights, count as none. */
-static void test_damaged(void **state)
+TEST(damaged)
 {
-    (void)state;
     const char *folder = make_folder();
     struct best_file file;
     struct policy policy;
@@ -152,9 +145,8 @@ static void test_damaged(void **state)
 }
 
 /* What cannot be written does not count as kept: the next evaluation that is better than the file tries again. */
-static void test_disk_fails(void **state)
+TEST(disk_fails)
 {
-    (void)state;
     const char *folder = make_folder();
     char blocked[128];
     struct best_file file;
@@ -175,9 +167,8 @@ static void test_disk_fails(void **state)
 }
 
 /* A learner's whole state becomes best.weights, with everything that it holds. */
-static void test_from_a_state(void **state)
+TEST(from_a_state)
 {
-    (void)state;
     const char *folder = make_folder();
     char from[128], to[128];
     struct policy policy;
@@ -210,13 +201,6 @@ static void test_from_a_state(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_the_best_of_all),
-        cmocka_unit_test(test_without_a_folder),
-        cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_disk_fails),
-        cmocka_unit_test(test_from_a_state),
-    };
     log_set_level(LEVEL_OFF);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

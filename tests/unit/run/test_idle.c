@@ -1,16 +1,12 @@
 /* What processes wait for: reports, means, words, and the shares that a plan tells. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/plan/plan.h"
 #include "agent/run/idle.h"
+#include "tests/support/test.h"
 
 static double find(const struct agent_scalar *scalars, uint32_t n, const char *name)
 {
@@ -21,9 +17,8 @@ static double find(const struct agent_scalar *scalars, uint32_t n, const char *n
 }
 
 /* The share is the sum of its causes, and each report counts from the one before. */
-static void test_report(void **state)
+TEST(report)
 {
-    (void)state;
     struct idle now = {.ns = {[IDLE_SAMPLE] = 250000000, [IDLE_REDUCE] = 500000000, [IDLE_UPDATES] = 1000000}};
     struct idle before = {{0}};
     struct agent_scalar out[IDLE_CAUSES + 1];
@@ -43,9 +38,8 @@ static void test_report(void **state)
     assert_true(find(out, n, "blocked_share") == 0);
 }
 
-static void test_words(void **state)
+TEST(words)
 {
-    (void)state;
     char out[64];
     const double none[IDLE_CAUSES] = {0.004, NAN},
                  some[IDLE_CAUSES] = {
@@ -56,9 +50,8 @@ static void test_words(void **state)
     assert_string_equal(idle_words(some, out, 4), "");
 }
 
-static void test_shares(void **state)
+TEST(shares)
 {
-    (void)state;
     struct idle_shares sum = {{0}, {0}}, one;
     idle_shares_none(&one);
     assert_true(isnan(one.actor[IDLE_CREDIT]) && isnan(one.learner[IDLE_SAMPLE]));
@@ -73,9 +66,8 @@ static void test_shares(void **state)
 }
 
 /* What a plan tells: what the limiter does, and what was waited for besides. */
-static void test_plan(void **state)
+TEST(plan)
 {
-    (void)state;
     struct plan_input input = {0};
     struct plan_choice choice = {.actors = 2, .learners = 2, .actor_idle = 0.25, .learner_idle = 0.5};
     assert_true(plan_actor_idle(&choice, NULL) == 0.25 && plan_learner_idle(&choice, &input) == 0.5);
@@ -100,11 +92,4 @@ static void test_plan(void **state)
     assert_true(plan_waits(&choice, &input).learner[IDLE_REDUCE] == 0);
     choice.actor_idle = NAN;
     assert_true(isnan(plan_actor_idle(&choice, &input)));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_report), cmocka_unit_test(test_words),
-                                       cmocka_unit_test(test_shares), cmocka_unit_test(test_plan)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

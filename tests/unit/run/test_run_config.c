@@ -2,15 +2,11 @@
 #include "agent/config/config.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 static struct run_config read_good(const char *text, const char *const *overrides)
 {
@@ -35,9 +31,8 @@ static void expect(const char *const *overrides, const char *problems)
 
 #define EXPECT(problems, ...) expect((const char *const[]){__VA_ARGS__, NULL}, problems)
 
-static void test_embedded(void **state)
+TEST(embedded)
 {
-    (void)state;
     struct run_config config = {0};
     struct schema_report *report = schema_report_new();
     assert_true(run_config_read(NULL, NULL, &config, report));
@@ -55,9 +50,8 @@ static void test_embedded(void **state)
     run_config_free(&config);
 }
 
-static void test_discount(void **state)
+TEST(discount)
 {
-    (void)state;
     static const char *const agents[] = {"agent.discount=0.9", NULL};
     static const char *const both[] = {"agent.discount=0.9", "adder.discount=0.8", NULL};
     struct run_config config = read_good(run_default_yaml, agents);
@@ -69,9 +63,8 @@ static void test_discount(void **state)
 }
 
 /* Batches under way: what the file says, or what the limiter leaves room for. */
-static void test_prefetch(void **state)
+TEST(prefetch)
 {
-    (void)state;
     static const struct {
         const char *const overrides[4];
         int64_t batch;
@@ -98,9 +91,8 @@ static void test_prefetch(void **state)
 }
 
 /* Values of the broker's rows land in the broker's struct, as if it had read its section alone. */
-static void test_broker_rows(void **state)
+TEST(broker_rows)
 {
-    (void)state;
     static const char text[] = "learners: {command: [./mine]}\n"
                                "broker:\n"
                                "  service: tcp://127.0.0.1:1\n"
@@ -147,9 +139,8 @@ static char *print(const struct run_config *config)
     return text;
 }
 
-static void test_print_reads_back(void **state)
+TEST(print_reads_back)
 {
-    (void)state;
     static const char *const overrides[] = {"environment.name=Pendulum-v1",
                                             "environment.delay=3ms",
                                             "environment.delay_kind=busy",
@@ -177,9 +168,8 @@ static void test_print_reads_back(void **state)
 }
 
 /* Rows have help and no two the same path; the schema is what both readers and the reference use. */
-static void test_rows(void **state)
+TEST(rows)
 {
-    (void)state;
     const struct schema *schema = run_schema();
     assert_ptr_equal(schema, run_schema());
     for (uint32_t i = 0; i < schema->n_rows; i++) {
@@ -189,9 +179,8 @@ static void test_rows(void **state)
     }
 }
 
-static void test_names(void **state)
+TEST(names)
 {
-    (void)state;
     EXPECT("override 'environment.name=CartPol-v1': environment.name: unknown environment 'CartPol-v1' (did you mean "
            "'CartPole-v1'?)\n",
            "environment.name=CartPol-v1");
@@ -212,9 +201,8 @@ static void test_names(void **state)
 
 #define IMPALA "agent.algorithm=impala", "agent.target_period=0", "broker.tables[0].sampler={kind: uniform}"
 
-static void test_parts_that_do_not_fit(void **state)
+TEST(parts_that_do_not_fit)
 {
-    (void)state;
     EXPECT("override 'agent.algorithm=ddpg': agent.algorithm: ddpg needs continuous actions; CartPole-v1 has 2 "
            "discrete ones: use dqn, impala or bc\n",
            "agent.algorithm=ddpg");
@@ -245,9 +233,8 @@ static void test_parts_that_do_not_fit(void **state)
         "adder.batch_items=200", "adder.buffer_items=100");
 }
 
-static void test_limiters(void **state)
+TEST(limiters)
 {
-    (void)state;
     EXPECT(
         "override 'broker.tables[0].limiter.error_buffer=63': broker.tables[0].limiter.error_buffer: 63 is below one "
         "batch of 64 (agent.batch): actors and learners would wait for each other at every batch; write at least "
@@ -270,9 +257,8 @@ static void test_limiters(void **state)
 }
 
 /* All mistakes of a file come in one report, in file order. */
-static void test_all_at_once(void **state)
+TEST(all_at_once)
 {
-    (void)state;
     static const char text[] = "environment: {name: Catsh}\n"
                                "agent: {algorithm: dqm, batch: x}\n"
                                "adder: {table: a}\n"
@@ -295,21 +281,4 @@ static void test_all_at_once(void **state)
             fail_msg("missing: %s\nin:\n%s", wants[i], schema_report_text(report));
     assert_int_equal(schema_report_count(report), 6);
     schema_report_destroy(&report);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_discount),
-        cmocka_unit_test(test_prefetch),
-        cmocka_unit_test(test_broker_rows),
-        cmocka_unit_test(test_print_reads_back),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_parts_that_do_not_fit),
-        cmocka_unit_test(test_limiters),
-        cmocka_unit_test(test_all_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

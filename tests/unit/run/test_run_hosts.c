@@ -1,16 +1,12 @@
 /* The hosts of a run's file: what patterns of names stand for, which roles run where, and mistakes. */
 #include "agent/config/config.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/runtext.h"
+#include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 
@@ -31,9 +27,8 @@ static const char *expanded(const char *pattern, uint32_t most)
     return out;
 }
 
-static void test_patterns(void **state)
+TEST(patterns)
 {
-    (void)state;
     static const struct {
         const char *pattern, *names;
     } rows[] = {{"gpu1", "gpu1"},
@@ -49,9 +44,8 @@ static void test_patterns(void **state)
         assert_string_equal(expanded(rows[i].pattern, 100), rows[i].names);
 }
 
-static void test_wrong_patterns(void **state)
+TEST(wrong_patterns)
 {
-    (void)state;
     static const char *const wrong[] = {"",        "cpu[",       "cpu[1",    "cpu[]",
                                         "cpu[a]",  "cpu[1-]",    "cpu[-2]",  "cpu[2-1]",
                                         "cpu[1,]", "cpu[1--2]",  "cpu[1;2]", "cpu[1-9999999999]",
@@ -70,9 +64,8 @@ static void test_wrong_patterns(void **state)
 
 /* ---- checks ---- */
 
-static void test_mistakes(void **state)
+TEST(mistakes)
 {
-    (void)state;
     runtext_expect("hosts: [{ssh: gpu1, cores: 16, roles: [learner]}, {ssh: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
     runtext_expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {local: true}]\n" TABLES,
                    "");
@@ -103,9 +96,8 @@ static void test_mistakes(void **state)
 }
 
 /* What the file writes counts, even if it is the default: another machine cannot reach it. */
-static void test_reach(void **state)
+TEST(reach)
 {
-    (void)state;
     static const char broker[] = "broker: {events: 'tcp://127.0.0.1:7602', %stables: [{name: replay}]}\n";
     static const struct {
         const char *head, *more;
@@ -135,9 +127,8 @@ static void test_reach(void **state)
     }
 }
 
-static void test_files_to_send(void **state)
+TEST(files_to_send)
 {
-    (void)state;
     runtext_expect(
         "launch: {send: [my_env.py, data/, ./a/b, ..c/d.py]}\n" TABLES,
         "run.yaml:1:42: launch.send[3]: '..c/d.py' is not below the folder of this file: write a path such as "
@@ -172,9 +163,8 @@ static void expect_home(const char *text, bool spread, bool actors, bool learner
     run_config_free(&config);
 }
 
-static void test_home(void **state)
+TEST(home)
 {
-    (void)state;
     expect_home(TABLES, false, true, true);
     expect_home("hosts: [{ssh: a}]\n" TABLES, true, false, true);
     expect_home("hosts: [{ssh: a, roles: [learner]}]\n" TABLES, true, true, false);
@@ -185,9 +175,8 @@ static void test_home(void **state)
     expect_home("launch: {engine: slurm}\n" TABLES, true, false, true);
 }
 
-static void test_open_broker(void **state)
+TEST(open_broker)
 {
-    (void)state;
     struct run_config config;
     read_config(TABLES, &config);
     assert_false(config_is_open(&config.broker));
@@ -205,14 +194,4 @@ static void test_open_broker(void **state)
     assert_string_equal(config.broker.events, "tcp://*:0");
     assert_true(config_uses_curve(&config.broker));
     run_config_free(&config);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns),    cmocka_unit_test(test_wrong_patterns), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_reach),       cmocka_unit_test(test_files_to_send),  cmocka_unit_test(test_home),
-        cmocka_unit_test(test_open_broker),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,21 +2,16 @@
 #include "agent/config/config.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/runtext.h"
+#include "tests/support/test.h"
 
 #define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, error_buffer: 800}"
 
-static void test_min_size(void **state)
+TEST(min_size)
 {
-    (void)state;
     static const char *const kinds[] = {"min_size", "sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 500"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char text[512];
@@ -32,9 +27,8 @@ static void test_min_size(void **state)
     runtext_expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
 }
 
-static void test_error_buffer(void **state)
+TEST(error_buffer)
 {
-    (void)state;
     runtext_expect(
         "agent: {batch: 32}\n"
         "broker:\n"
@@ -47,9 +41,8 @@ static void test_error_buffer(void **state)
         "learners would wait for each other at every batch; write at least 32\n");
 }
 
-static void test_batch(void **state)
+TEST(batch)
 {
-    (void)state;
     runtext_expect("agent: {batch: 4096}\nbroker: {tables: [{name: replay}]}\n", "");
     runtext_expect("agent: {batch: 4097}\nbroker: {tables: [{name: replay}]}\n",
                    "run.yaml:1:16: agent.batch: a broker gives at most 4096 items in one sample: write at most 4096\n");
@@ -66,9 +59,8 @@ static void test_batch(void **state)
     "      limiter:\n"                                                                                                 \
     "        kind: sample_to_insert_ratio\n"
 
-static void test_shards(void **state)
+TEST(shards)
 {
-    (void)state;
     runtext_expect(SHARDED "        error_buffer: 128\n", "");
     runtext_expect(SHARDED "        error_buffer: 127\n",
                    "run.yaml:9:23: broker.tables[0].limiter.error_buffer: 127 is 31.75 for each of 4 shards, below one "
@@ -100,9 +92,8 @@ static void test_shards(void **state)
 }
 
 /* What auto may try: as many as leave each shard room for a batch. */
-static void test_most_shards(void **state)
+TEST(most_shards)
 {
-    (void)state;
     struct run_config config = {0};
     struct schema_report *report = schema_report_new();
     assert_true(
@@ -122,9 +113,8 @@ static void test_most_shards(void **state)
     schema_report_destroy(&report);
 }
 
-static void test_queue(void **state)
+TEST(queue)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const char *kind = i ? "stack" : "queue";
         char text[512], want[512];
@@ -158,9 +148,8 @@ static void test_queue(void **state)
 }
 
 /* Each item takes seven samples with it that the limiter waits for. */
-static void test_times_sampled(void **state)
+TEST(times_sampled)
 {
-    (void)state;
     runtext_expect(
         "broker:\n"
         "  tables:\n"
@@ -187,9 +176,8 @@ static void test_times_sampled(void **state)
     "    - name: other\n"                                                                                              \
     "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
 
-static void test_updates(void **state)
+TEST(updates)
 {
-    (void)state;
     runtext_expect(
         "name: x\n" TWO_TABLES,
         "run.yaml:6:7: broker.tables[1].sampler: no learner updates the priorities of table 'other': learners "
@@ -204,9 +192,8 @@ static void test_updates(void **state)
     runtext_expect("actors: {command: [./mine]}\n" TWO_TABLES, "");
 }
 
-static void test_stop(void **state)
+TEST(stop)
 {
-    (void)state;
     runtext_expect("stop: {value: 475}\n"
                    "broker: {tables: [{name: replay}]}",
                    "run.yaml:1:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
@@ -221,9 +208,8 @@ static void test_stop(void **state)
     runtext_expect("evaluator: {on: false}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
 }
 
-static void test_plan(void **state)
+TEST(plan)
 {
-    (void)state;
     runtext_expect(
         "actors: {count: auto}\n"
         "broker: {tables: [{name: replay}]}",
@@ -251,9 +237,8 @@ static void test_plan(void **state)
 }
 
 /* What the user's own programs make of the environment, the agent and the batch is theirs. */
-static void test_commands(void **state)
+TEST(commands)
 {
-    (void)state;
     static const char wrong[] = "environment: {name: Mine}\n"
                                 "agent: {algorithm: mine}\n"
                                 "adder: {kind: sequence, length: 2, period: 3}\n"
@@ -305,9 +290,8 @@ static double table_bytes(const char *text, const char *set)
 
 /* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list; and 79 bytes
  * without data: with uniform and fifo. */
-static void test_table_bytes(void **state)
+TEST(table_bytes)
 {
-    (void)state;
     static const char text[] = "broker: {tables: [{name: replay, max_size: 1000}]}";
     assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 32 + 79));
     assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 96 + 79));
@@ -321,9 +305,8 @@ static void test_table_bytes(void **state)
     assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 176 + 79));
 }
 
-static void test_memory(void **state)
+TEST(memory)
 {
-    (void)state;
     runtext_expect(
         "broker:\n"
         "  memory_limit: 64MiB\n"
@@ -349,9 +332,8 @@ static void test_memory(void **state)
 }
 
 /* Tables of others: by their signature. What is next to an observation is another item's observation. */
-static void test_memory_of_signatures(void **state)
+TEST(memory_of_signatures)
 {
-    (void)state;
     runtext_expect(
         "actors: {command: [./a]}\n"
         "broker:\n"
@@ -372,9 +354,8 @@ static void test_memory_of_signatures(void **state)
 
 /* ---- everything at once ---- */
 
-static void test_all_at_once(void **state)
+TEST(all_at_once)
 {
-    (void)state;
     runtext_expect(
         "agent: {batch: 32, importance_exponent: 0.4}\n"
         "adder: {batch_items: 50, buffer_items: 20}\n"
@@ -422,9 +403,8 @@ static void test_all_at_once(void **state)
 }
 
 /* One word of a command, and what is wrong with it; NULL: nothing. */
-static void test_placeholders(void **state)
+TEST(placeholders)
 {
-    (void)state;
     static const struct {
         const char *word, *problem;
     } cases[] = {
@@ -456,9 +436,8 @@ static void test_placeholders(void **state)
 }
 
 /* An algorithm that gives no priorities. */
-static void test_no_priorities(void **state)
+TEST(no_priorities)
 {
-    (void)state;
     runtext_expect(
         "agent: {algorithm: impala}\n"
         "adder: {kind: sequence}\n"
@@ -471,9 +450,8 @@ static void test_no_priorities(void **state)
 #define EXPERT "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
 
 /* Learners that only have what the broker loads. */
-static void test_without_actors(void **state)
+TEST(without_actors)
 {
-    (void)state;
     runtext_expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
     runtext_expect(
         "actors: {on: false}\n"
@@ -518,9 +496,8 @@ static void test_without_actors(void **state)
 }
 
 /* Actors that fill a table for later. */
-static void test_without_learners(void **state)
+TEST(without_learners)
 {
-    (void)state;
     runtext_expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
     runtext_expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
     runtext_expect("learners: {on: false}\n" EXPERT,
@@ -549,9 +526,8 @@ static void test_without_learners(void **state)
 
 #define TABLES "broker: {tables: [{name: replay, limiter: {kind: min_size, min_size: 100}}]}\n"
 
-static void test_python_environments(void **state)
+TEST(python_environments)
 {
-    (void)state;
     runtext_expect("environment: {python: 'my_env:make'}\n" TABLES, ""); /* not described yet: replay-launch asks */
     runtext_expect("environment: {gym: LunarLander-v2}\n" TABLES, "");
     runtext_expect("environment: {python: 'my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
@@ -580,31 +556,4 @@ static void test_python_environments(void **state)
         "td3, sac or bc\n");
     runtext_expect("environment: {pyton: 'my_env:make'}\n" TABLES,
                    "run.yaml:1:15: environment.pyton: unknown key (did you mean 'python'?)\n");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_min_size),
-        cmocka_unit_test(test_python_environments),
-        cmocka_unit_test(test_error_buffer),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_most_shards),
-        cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_times_sampled),
-        cmocka_unit_test(test_updates),
-        cmocka_unit_test(test_no_priorities),
-        cmocka_unit_test(test_placeholders),
-        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_table_bytes),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_of_signatures),
-        cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_without_actors),
-        cmocka_unit_test(test_without_learners),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

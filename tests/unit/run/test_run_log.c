@@ -6,10 +6,7 @@
 #include <fcntl.h>
 #include <json-c/json.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/log/event.h"
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
 #include "tests/support/process.h"
+#include "tests/support/test.h"
 
 #define SAMPLE_REPORTS 100
 #define MAX_COLUMNS 32
@@ -292,7 +288,7 @@ static void check_sample_event(int i, const Tensorboard__Event *event)
     }
 }
 
-static void test_contents(void **state)
+TEST(contents, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct run_log *log = open_log(f->folder);
@@ -320,7 +316,7 @@ static void check_day_json(int i, json_object *line)
 }
 
 /* A day of a report every two seconds, with a restart: a long run does not fill the disk. */
-static void test_day(void **state)
+TEST(day, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct run_log *log = open_log(f->folder);
@@ -356,7 +352,7 @@ static void test_day(void **state)
     assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
 }
 
-static void test_options(void **state)
+TEST(options, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct run_log_options options = {.folder = f->folder, .process = "evaluator"};
@@ -383,7 +379,7 @@ static void test_options(void **state)
 }
 
 /* Names that would break a line or the table are refused before anything is written. */
-static void test_names(void **state)
+TEST(names, set_up, tear_down)
 {
     struct fixture *f = *state;
     struct run_log *log = open_log(f->folder);
@@ -401,7 +397,7 @@ static void test_names(void **state)
 
 /* ---- going on ---- */
 
-static void test_resume(void **state)
+TEST(resume, set_up, tear_down)
 {
     struct fixture *f = *state;
     const int ends[] = {10, 60, SAMPLE_REPORTS}; /* the second part brings a new column to an old file */
@@ -423,7 +419,7 @@ static void test_resume(void **state)
 }
 
 /* Several starts within one second have event files of their own. */
-static void test_same_second(void **state)
+TEST(same_second, set_up, tear_down)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 3; i++) {
@@ -438,7 +434,7 @@ static void test_same_second(void **state)
 }
 
 /* Wherever (nearly) a killed process left off, the next one gives a file of whole lines, with at most one of them missing. */
-static void test_torn_tail(void **state)
+TEST(torn_tail, set_up, tear_down)
 {
     struct fixture *f = *state;
     const char *names[] = {"learner-0.jsonl", "learner-0.csv"};
@@ -470,7 +466,7 @@ static void test_torn_tail(void **state)
     free(whole[1]);
 }
 
-static void test_foreign_table(void **state)
+TEST(foreign_table, set_up, tear_down)
 {
     struct fixture *f = *state;
     const char *foreign[] = {"a,b,c\n1,2,3\n", "time,environment_steps,learner_stepsize\n", "\n", ""};
@@ -503,7 +499,7 @@ static int count(const char *path, const char *what)
 }
 
 /* A folder that cannot be made is counted and logged once, and reports continue as soon as it can. */
-static void test_unwritable(void **state)
+TEST(unwritable, set_up, tear_down)
 {
     struct fixture *f = *state;
     char log_path[512], folder[512];
@@ -533,7 +529,7 @@ static void limit_files(rlim_t bytes)
 }
 
 /* A disk that fills up in the middle of a record, at many places: files stay whole, and go on when there is room. */
-static void test_full_disk(void **state)
+TEST(full_disk, set_up, tear_down)
 {
     struct fixture *f = *state;
     signal(SIGXFSZ, SIG_IGN);
@@ -576,17 +572,5 @@ int main(int argc, char **argv)
         run_log_destroy(&log);
         return lost > 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_contents, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_day, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_options, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_resume, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_same_second, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_torn_tail, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_foreign_table, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_unwritable, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,13 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/sample/samples.h"
+#include "tests/support/test.h"
 
 struct world {
     struct loop loop;
@@ -38,9 +34,8 @@ static struct kept_sample *add(struct world *world, uint64_t client, uint64_t id
     return sample;
 }
 
-static void samples_are_found_by_client_and_id(void **state)
+TEST(samples_are_found_by_client_and_id)
 {
-    (void)state;
     struct world world;
     begin(&world);
     struct kept_sample *a = add(&world, 1, 7, true), *b = add(&world, 2, 7, true), *c = add(&world, 1, 9, true);
@@ -60,9 +55,8 @@ static void samples_are_found_by_client_and_id(void **state)
     assert_null(kept_list_client(world.kept, 1));
 }
 
-static void what_is_dropped_unanswered_counts_as_lost(void **state)
+TEST(what_is_dropped_unanswered_counts_as_lost)
 {
-    (void)state;
     struct world world;
     begin(&world);
     struct kept_sample *a = add(&world, 1, 1, true), *b = add(&world, 1, 2, false), *c = add(&world, 1, 3, true);
@@ -78,9 +72,8 @@ static void what_is_dropped_unanswered_counts_as_lost(void **state)
     samples_fini(&world.samples);
 }
 
-static void the_client_longest_unheard_of_is_first(void **state)
+TEST(the_client_longest_unheard_of_is_first)
 {
-    (void)state;
     struct world world;
     begin(&world);
     for (uint64_t client = 1; client <= 3; client++)
@@ -95,14 +88,4 @@ static void the_client_longest_unheard_of_is_first(void **state)
     assert_int_equal(world.kept->n_clients, 2);
     assert_int_equal(world.kept->bytes, 200);
     samples_fini(&world.samples);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_are_found_by_client_and_id),
-        cmocka_unit_test(what_is_dropped_unanswered_counts_as_lost),
-        cmocka_unit_test(the_client_longest_unheard_of_is_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

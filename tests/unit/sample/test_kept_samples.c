@@ -1,10 +1,5 @@
 /* Samples that are asked for again: the same selection, counted once, for as long as it may be needed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define QUEUE "max_size: 10000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 10000}"
@@ -111,9 +107,8 @@ static struct testpeer_answer *lose_and_retry(uint64_t id, uint32_t count, int f
     return testpeer_await(peer, ask(peer, id, count, 0, flags, 0));
 }
 
-static void a_retry_gets_the_same_selection(void **state)
+TEST(a_retry_gets_the_same_selection)
 {
-    (void)state;
     static const char *const tables[] = {
         "max_size: 100, limiter: {kind: none}",
         "max_size: 100, sampler: {kind: prioritized, options: {exponent: 0.7}}, limiter: {kind: none}",
@@ -140,9 +135,8 @@ static void a_retry_gets_the_same_selection(void **state)
     }
 }
 
-static void items_that_have_gone_are_left_out(void **state)
+TEST(items_that_have_gone_are_left_out)
 {
-    (void)state;
     begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}", NULL);
     insert(1, 5);
     static struct selection first, again;
@@ -167,9 +161,8 @@ static void items_that_have_gone_are_left_out(void **state)
     embed_stop(&embed);
 }
 
-static void what_is_settled_is_forgotten_and_refused(void **state)
+TEST(what_is_settled_is_forgotten_and_refused)
 {
-    (void)state;
     begin(QUEUE, NULL);
     insert(1, 20);
     uint64_t ids[4];
@@ -194,9 +187,8 @@ static void what_is_settled_is_forgotten_and_refused(void **state)
     embed_stop(&embed);
 }
 
-static void another_sample_needs_another_id(void **state)
+TEST(another_sample_needs_another_id)
 {
-    (void)state;
     begin(QUEUE, NULL);
     insert(1, 20);
     uint64_t id = ask(peer, 0, 5, 0, 0, 0);
@@ -212,9 +204,8 @@ static void another_sample_needs_another_id(void **state)
 
 static uint64_t count_of(bool answered);
 
-static void only_the_last_ones_of_a_client_are_kept(void **state)
+TEST(only_the_last_ones_of_a_client_are_kept)
 {
-    (void)state;
     begin(QUEUE, NULL);
     for (uint64_t key = 0; key < 5000; key += 500)
         insert(1 + key, 500);
@@ -238,9 +229,8 @@ static void only_the_last_ones_of_a_client_are_kept(void **state)
     embed_stop(&embed);
 }
 
-static void all_together_stay_within_their_budget(void **state)
+TEST(all_together_stay_within_their_budget)
 {
-    (void)state;
     begin("max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}",
           "memory_limit: 64MiB\n");
     testpeer_close(writer);
@@ -279,9 +269,8 @@ static void lose_connections(void)
     testpeer_reconnect(peer);
 }
 
-static void a_retry_goes_on_from_what_was_left_behind(void **state)
+TEST(a_retry_goes_on_from_what_was_left_behind)
 {
-    (void)state;
     begin(QUEUE, NULL);
     insert(1, 2);
     uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
@@ -311,9 +300,8 @@ static void a_retry_goes_on_from_what_was_left_behind(void **state)
 }
 
 /* The time for which a client is remembered begins when its request ends, not when it was sent. */
-static void a_long_wait_does_not_shorten_the_memory(void **state)
+TEST(a_long_wait_does_not_shorten_the_memory)
 {
-    (void)state;
     begin(QUEUE, NULL);
     insert(1, 3);
     selection(testpeer_await(peer, ask(peer, 0, 1, 0, 0, 0))); /* it is known from now on */
@@ -327,9 +315,8 @@ static void a_long_wait_does_not_shorten_the_memory(void **state)
     embed_stop(&embed);
 }
 
-static void a_distinct_batch_goes_on_without_what_it_has(void **state)
+TEST(a_distinct_batch_goes_on_without_what_it_has)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}", NULL);
     insert(1, 5);
     uint64_t id = ask(peer, 0, 8, NO_TIMEOUT, DISTINCT, 0);
@@ -349,9 +336,8 @@ static void a_distinct_batch_goes_on_without_what_it_has(void **state)
     embed_stop(&embed);
 }
 
-static void a_stop_leaves_picks_behind(void **state)
+TEST(a_stop_leaves_picks_behind)
 {
-    (void)state;
     begin(QUEUE, NULL);
     insert(1, 2);
     uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);
@@ -364,9 +350,8 @@ static void a_stop_leaves_picks_behind(void **state)
     embed_stop(&embed);
 }
 
-static void clients_that_stay_away_are_forgotten(void **state)
+TEST(clients_that_stay_away_are_forgotten)
 {
-    (void)state;
     begin(QUEUE, "session: {tombstone: 100s}\n");
     insert(1, 4);
     testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
@@ -388,9 +373,8 @@ static void clients_that_stay_away_are_forgotten(void **state)
 }
 
 /* A message that was on its way by an older connection must not take the answer there. */
-static void a_late_copy_does_not_take_the_answer_away(void **state)
+TEST(a_late_copy_does_not_take_the_answer_away)
 {
-    (void)state;
     begin(QUEUE, TCP);
     struct testpeer *older = testpeer_new(&embed);
     testpeer_counter(older, "here", 1);
@@ -460,9 +444,8 @@ static void copy_one(void *ctx, const struct kept_image *from)
     picks_own(&to->picks, &embed.broker->samples);
 }
 
-static void what_is_restored_is_as_it_was(void **state)
+TEST(what_is_restored_is_as_it_was)
 {
-    (void)state;
     for (int queue = 0; queue < 2; queue++) {
         begin(queue ? QUEUE : "max_size: 100, limiter: {kind: queue, size: 100}", NULL);
         insert(1, 12);
@@ -543,11 +526,10 @@ static void note_answers(struct player *player)
 }
 
 /* Whatever is lost and asked for again: every item of a queue is given to one request, and none is given to none. */
-static void a_queue_loses_nothing(void **state)
+TEST(a_queue_loses_nothing)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("a_queue_loses_nothing"));
+    rng_seed(&rng, naive_seed(__func__));
     begin(QUEUE, NULL);
     memset(players, 0, sizeof players);
     memset(times_given, 0, sizeof times_given);
@@ -627,25 +609,4 @@ static void a_queue_loses_nothing(void **state)
     assert_int_equal(given, table()->limiter.samples);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_retry_gets_the_same_selection),
-        cmocka_unit_test(items_that_have_gone_are_left_out),
-        cmocka_unit_test(what_is_settled_is_forgotten_and_refused),
-        cmocka_unit_test(another_sample_needs_another_id),
-        cmocka_unit_test(only_the_last_ones_of_a_client_are_kept),
-        cmocka_unit_test(all_together_stay_within_their_budget),
-        cmocka_unit_test(a_retry_goes_on_from_what_was_left_behind),
-        cmocka_unit_test(a_long_wait_does_not_shorten_the_memory),
-        cmocka_unit_test(a_distinct_batch_goes_on_without_what_it_has),
-        cmocka_unit_test(a_stop_leaves_picks_behind),
-        cmocka_unit_test(clients_that_stay_away_are_forgotten),
-        cmocka_unit_test(a_late_copy_does_not_take_the_answer_away),
-        cmocka_unit_test(what_is_restored_is_as_it_was),
-        cmocka_unit_test(a_queue_loses_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

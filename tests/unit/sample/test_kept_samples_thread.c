@@ -1,11 +1,6 @@
 /* The client library and a broker that remembers: what was read is settled, and what a broken connection took away is
  * asked for again. The broker runs in this thread, the client in its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,6 +11,7 @@
 #include "broker/sample/kept_samples.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define ITEMS 600u
@@ -155,23 +151,12 @@ static void read_a_queue(uint32_t breaks)
     embed_stop(&embed);
 }
 
-static void what_was_read_is_settled(void **state)
+TEST(what_was_read_is_settled)
 {
-    (void)state;
     read_a_queue(0);
 }
 
-static void nothing_is_lost_with_a_connection(void **state)
+TEST(nothing_is_lost_with_a_connection)
 {
-    (void)state;
     read_a_queue(5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_read_is_settled),
-        cmocka_unit_test(nothing_is_lost_with_a_connection),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 /* Paid samples and permits of tables without a ratio: nobody pays, so every pick counts, once, live and after a crash. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -70,9 +66,8 @@ static void check(struct fixture *f, struct embed *embed)
     }
 }
 
-static void a_pick_that_nobody_paid_for_counts(void **state)
+TEST(a_pick_that_nobody_paid_for_counts)
 {
-    (void)state;
     struct fixture f;
     start(&f, false);
     for (uint32_t t = 0; t < N_TABLES; t++) {
@@ -120,9 +115,8 @@ static void step(struct fixture *f, struct rng *rng)
 }
 
 /* The journal alone, or after a checkpoint, leads to the counts of the broker that has written it. */
-static void a_broker_that_was_killed_has_counted_the_same(void **state)
+TEST(a_broker_that_was_killed_has_counted_the_same)
 {
-    (void)state;
     struct fixture f;
     struct rng rng;
     rng_seed(&rng, 42);
@@ -144,13 +138,4 @@ static void a_broker_that_was_killed_has_counted_the_same(void **state)
     assert_true(f.counted[MIN] && f.counted[NONE] && f.counted[RATIO]);
     twin_kill(&f.embed);
     twin_folder_fini(&f.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pick_that_nobody_paid_for_counts),
-        cmocka_unit_test(a_broker_that_was_killed_has_counted_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

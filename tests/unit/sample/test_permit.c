@@ -1,14 +1,10 @@
 /* Permits and paid samples: the limiter is charged once, when somebody is told so, and picks that are paid ask it nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -57,7 +53,7 @@ static const Replay__PermitReply *granted(uint64_t id, uint32_t n)
     return answer->reply->permit;
 }
 
-static void a_permit_charges_and_picks_nothing(void **state)
+EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 15);
@@ -76,7 +72,7 @@ static void a_permit_charges_and_picks_nothing(void **state)
     assert_int_equal(testpeer_await(peer, testpeer_permit(peer, 0, "u", 1, 0, 0))->status, RP_NOT_FOUND);
 }
 
-static void a_retry_gets_the_same_answer(void **state)
+EMBED_TEST(a_retry_gets_the_same_answer, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 15);
@@ -94,7 +90,7 @@ static void a_retry_gets_the_same_answer(void **state)
     granted(ask(id, 1, 0, 0), 1);
 }
 
-static void a_permit_waits_for_all_or_for_some(void **state)
+EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -115,7 +111,7 @@ static void a_permit_waits_for_all_or_for_some(void **state)
     assert_int_equal(limiter()->samples, 31);
 }
 
-static void a_count_above_the_bounds_is_granted_in_part(void **state)
+EMBED_TEST(a_count_above_the_bounds_is_granted_in_part, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -125,7 +121,7 @@ static void a_count_above_the_bounds_is_granted_in_part(void **state)
     granted(id, 38);
 }
 
-static void a_deadline_grants_what_there_is(void **state)
+EMBED_TEST(a_deadline_grants_what_there_is, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -146,7 +142,8 @@ static void a_deadline_grants_what_there_is(void **state)
     assert_int_equal(testpeer_await(peer, ask(0, 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
 }
 
-static void who_gives_up_or_is_gone_was_charged_nothing(void **state)
+EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
+           "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n")
 {
     begin(state);
     insert("t", 1, 10);
@@ -172,7 +169,7 @@ static void who_gives_up_or_is_gone_was_charged_nothing(void **state)
     granted(ask(0, 20, 0, 0), 20);
 }
 
-static void a_retry_takes_a_waiting_permit_over(void **state)
+EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -189,7 +186,7 @@ static void a_retry_takes_a_waiting_permit_over(void **state)
     assert_int_equal(limiter()->samples, 30);
 }
 
-static void why_explains_a_permit(void **state)
+EMBED_TEST(why_explains_a_permit, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -206,7 +203,7 @@ static void why_explains_a_permit(void **state)
     assert_non_null(strstr(reply->waits[0]->text, "room for 20 of 30"));
 }
 
-static void paid_samples_ask_the_limiter_nothing(void **state)
+EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 5); /* min_size is 10 */
@@ -237,7 +234,7 @@ static void paid_samples_ask_the_limiter_nothing(void **state)
     assert_true(answer->reply->sample->mass == 0.0 && answer->reply->sample->room == 0);
 }
 
-static void a_paid_sample_is_kept_for_a_retry(void **state)
+EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 20);
@@ -256,7 +253,7 @@ static void a_paid_sample_is_kept_for_a_retry(void **state)
     assert_int_equal(testpeer_await(peer, id)->status, RP_INVALID_ARGUMENT);
 }
 
-static void each_limiter_tells_how_its_table_is_dealt(void **state)
+EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL)
 {
     begin(state);
     static const struct {
@@ -282,7 +279,7 @@ static void each_limiter_tells_how_its_table_is_dealt(void **state)
 }
 
 /* A queue counts what is taken: charges without picks, or picks without charges, would hold it up for ever. */
-static void a_queue_is_neither_charged_ahead_nor_paid_for(void **state)
+EMBED_TEST(a_queue_is_neither_charged_ahead_nor_paid_for, KINDS, NULL)
 {
     begin(state);
     insert("queue", 1, 5);
@@ -296,7 +293,7 @@ static void a_queue_is_neither_charged_ahead_nor_paid_for(void **state)
 }
 
 /* One broker gives all items the same probability then, and so do its shards. */
-static void items_without_priority_have_a_mass(void **state)
+EMBED_TEST(items_without_priority_have_a_mass, RATIO, NULL)
 {
     begin(state);
     testpeer_insert(writer, "t", 1, 4, 0);
@@ -311,7 +308,7 @@ static void items_without_priority_have_a_mass(void **state)
 }
 
 /* Many connections of one client send the same permit, before and after it is answered. */
-static void a_storm_of_retries_is_charged_once(void **state)
+EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL)
 {
     enum { PEERS = 8, TIMES = 40 };
     struct testpeer *peers[PEERS];
@@ -336,7 +333,7 @@ static void a_storm_of_retries_is_charged_once(void **state)
 }
 
 /* A waiting permit follows the limiter's new bounds: it is served as soon as they allow it. */
-static void a_changed_limiter_serves_waiting_permits(void **state)
+EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 10);
@@ -360,7 +357,7 @@ static void a_changed_limiter_serves_waiting_permits(void **state)
     assert_in_range(granted(id, (uint32_t)(limiter()->samples - 30))->granted, 1, 2);
 }
 
-static void a_reset_leaves_waiting_permits_whole(void **state)
+EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL)
 {
     begin(state);
     insert("t", 1, 15);
@@ -374,9 +371,8 @@ static void a_reset_leaves_waiting_permits_whole(void **state)
 }
 
 /* What clients were told is the state after kill -9: neither more nor less. */
-static void after_a_crash_the_cursor_is_what_clients_were_told(void **state)
+TEST(after_a_crash_the_cursor_is_what_clients_were_told)
 {
-    (void)state;
     struct embed first, second;
     struct twin_folder folder, copy;
     uint64_t keys[8];
@@ -418,9 +414,8 @@ static void after_a_crash_the_cursor_is_what_clients_were_told(void **state)
 }
 
 /* A client that gets thousands of permits makes the broker forget neither another's permit nor a counter, also across a crash. */
-static void a_flood_of_permits_is_its_own_affair(void **state)
+TEST(a_flood_of_permits_is_its_own_affair)
 {
-    (void)state;
     struct embed first, second;
     struct twin_folder folder, copy;
     twin_folder_init(&folder);
@@ -458,30 +453,4 @@ static void a_flood_of_permits_is_its_own_affair(void **state)
     twin_folder_fini(&copy);
     twin_kill(&first);
     twin_folder_fini(&folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL),
-        EMBED_TEST(a_retry_gets_the_same_answer, RATIO, NULL),
-        EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL),
-        EMBED_TEST(a_count_above_the_bounds_is_granted_in_part, RATIO, NULL),
-        EMBED_TEST(a_deadline_grants_what_there_is, RATIO, NULL),
-        EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
-                   "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"),
-        EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL),
-        EMBED_TEST(why_explains_a_permit, RATIO, NULL),
-        EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL),
-        EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL),
-        EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL),
-        EMBED_TEST(a_queue_is_neither_charged_ahead_nor_paid_for, KINDS, NULL),
-        EMBED_TEST(items_without_priority_have_a_mass, RATIO, NULL),
-        EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL),
-        EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL),
-        EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL),
-        cmocka_unit_test(after_a_crash_the_cursor_is_what_clients_were_told),
-        cmocka_unit_test(a_flood_of_permits_is_its_own_affair),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /* Requests for samples that have to wait: deadlines, order, partial, distinct and flexible batches, and those who give
  * up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct embed embed;
@@ -31,9 +27,8 @@ static struct table *table(void)
     return embed_table(&embed, "t");
 }
 
-static void a_timeout_of_0_polls(void **state)
+TEST(a_timeout_of_0_polls)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}");
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
@@ -45,9 +40,8 @@ static void a_timeout_of_0_polls(void **state)
     embed_stop(&embed);
 }
 
-static void no_timeout_waits_as_long_as_it_takes(void **state)
+TEST(no_timeout_waits_as_long_as_it_takes)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}");
     uint64_t id = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
     embed_settle(&embed);
@@ -64,9 +58,8 @@ static void no_timeout_waits_as_long_as_it_takes(void **state)
     embed_stop(&embed);
 }
 
-static void the_deadline_gives_a_partial_batch_or_an_error(void **state)
+TEST(the_deadline_gives_a_partial_batch_or_an_error)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     testpeer_insert(peer, "t", 1, 3, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, 1000, 0);
@@ -90,9 +83,8 @@ static void the_deadline_gives_a_partial_batch_or_an_error(void **state)
     embed_stop(&embed);
 }
 
-static void waiters_are_served_in_order(void **state)
+TEST(waiters_are_served_in_order)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     struct testpeer *others[4];
     uint64_t ids[4];
@@ -118,9 +110,8 @@ static void waiters_are_served_in_order(void **state)
 }
 
 /* The cursor may move by 4 only; the batch has 20. */
-static void a_batch_larger_than_the_cursors_width_still_fills(void **state)
+TEST(a_batch_larger_than_the_cursors_width_still_fills)
 {
-    (void)state;
     begin("max_size: 1000, "
           "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, error_buffer: 2}");
     uint64_t id = testpeer_sample(peer, "t", 20, NO_TIMEOUT, 0);
@@ -133,9 +124,8 @@ static void a_batch_larger_than_the_cursors_width_still_fills(void **state)
     embed_stop(&embed);
 }
 
-static void a_flexible_batch_takes_what_is_there(void **state)
+TEST(a_flexible_batch_takes_what_is_there)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE));
@@ -148,9 +138,8 @@ static void a_flexible_batch_takes_what_is_there(void **state)
     embed_stop(&embed);
 }
 
-static void a_whole_batch_takes_all_or_nothing(void **state)
+TEST(a_whole_batch_takes_all_or_nothing)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE));
@@ -178,9 +167,8 @@ static void assert_distinct(const struct testpeer_answer *answer)
     }
 }
 
-static void distinct_batches_have_no_item_twice(void **state)
+TEST(distinct_batches_have_no_item_twice)
 {
-    (void)state;
     static const char *const samplers[] = {"fifo", "lifo", "uniform", "min_heap", "max_heap", "prioritized"};
     for (uint32_t s = 0; s < 6; s++) {
         char config[200];
@@ -201,9 +189,8 @@ static void distinct_batches_have_no_item_twice(void **state)
     }
 }
 
-static void a_distinct_batch_larger_than_the_table_waits_for_more(void **state)
+TEST(a_distinct_batch_larger_than_the_table_waits_for_more)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 5, 1);
     embed_settle(&embed);
@@ -233,9 +220,8 @@ static void a_distinct_batch_larger_than_the_table_waits_for_more(void **state)
 /* ---- giving up ---- */
 
 /* What has left its table goes to whoever took it out. */
-static void a_cancelled_request_is_answered_with_what_it_has(void **state)
+TEST(a_cancelled_request_is_answered_with_what_it_has)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0), ids[] = {id, 12345};
@@ -261,9 +247,8 @@ static void a_cancelled_request_is_answered_with_what_it_has(void **state)
     embed_stop(&embed);
 }
 
-static void picks_of_a_cancelled_request_are_counted_if_they_are_still_there(void **state)
+TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: queue, size: 100}");
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
@@ -294,9 +279,8 @@ static void await_gone(const struct envelope *to)
     fail_msg("the peer does not go");
 }
 
-static void picks_of_a_sampler_that_died_are_kept_for_a_while(void **state)
+TEST(picks_of_a_sampler_that_died_are_kept_for_a_while)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     struct testpeer *dead = testpeer_new(&embed);
     testpeer_insert(peer, "t", 1, 2, 1);
@@ -317,9 +301,8 @@ static void picks_of_a_sampler_that_died_are_kept_for_a_while(void **state)
     embed_stop(&embed);
 }
 
-static void picks_of_a_sampler_without_a_name_are_lost(void **state)
+TEST(picks_of_a_sampler_without_a_name_are_lost)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
     struct testpeer *dead = testpeer_new(&embed);
     dead->client = 0;
@@ -337,9 +320,8 @@ static void picks_of_a_sampler_without_a_name_are_lost(void **state)
 }
 
 /* Requests of different clients without a name are not the same one, whatever their ids are. */
-static void clients_without_a_name_are_not_taken_for_each_other(void **state)
+TEST(clients_without_a_name_are_not_taken_for_each_other)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}");
     struct testpeer *first = testpeer_new(&embed), *second = testpeer_new(&embed);
     first->client = second->client = 0;
@@ -357,9 +339,8 @@ static void clients_without_a_name_are_not_taken_for_each_other(void **state)
 }
 
 /* Over tcp the end of a connection is told: its requests are given up, and the next one gets the items. */
-static void requests_of_a_lost_connection_are_given_up(void **state)
+TEST(requests_of_a_lost_connection_are_given_up)
 {
-    (void)state;
     embed_start(&embed,
                 "  - {name: t, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
                 "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
@@ -382,9 +363,8 @@ static void requests_of_a_lost_connection_are_given_up(void **state)
     embed_stop(&embed);
 }
 
-static void distinct_and_flexible_go_together(void **state)
+TEST(distinct_and_flexible_go_together)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: none}");
     uint64_t id = testpeer_sample(peer, "t", 50, NO_TIMEOUT, DISTINCT | FLEXIBLE);
     assert_null(testpeer_poll(peer, id));
@@ -396,9 +376,8 @@ static void distinct_and_flexible_go_together(void **state)
 }
 
 /* What was picked before the reset stays picked, and what comes after it is new. */
-static void a_distinct_batch_fills_over_a_reset(void **state)
+TEST(a_distinct_batch_fills_over_a_reset)
 {
-    (void)state;
     begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 3, 1);
     uint64_t id = testpeer_sample(peer, "t", 6, NO_TIMEOUT, DISTINCT);
@@ -412,9 +391,8 @@ static void a_distinct_batch_fills_over_a_reset(void **state)
     embed_stop(&embed);
 }
 
-static void a_reset_leaves_waiters_waiting(void **state)
+TEST(a_reset_leaves_waiters_waiting)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: min_size, min_size: 5}");
     testpeer_insert(peer, "t", 1, 3, 1);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
@@ -429,9 +407,8 @@ static void a_reset_leaves_waiters_waiting(void **state)
 
 /* ---- why ---- */
 
-static void why_names_who_waits_for_what(void **state)
+TEST(why_names_who_waits_for_what)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: queue, size: 2}");
     struct testpeer *sampler = testpeer_new(&embed);
     testpeer_insert(peer, "t", 1, 5, 1);
@@ -462,30 +439,4 @@ static void why_names_who_waits_for_what(void **state)
     assert_int_equal(wait->count, 5);
     assert_non_null(strstr(wait->text, "needs 1 more sample"));
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_timeout_of_0_polls),
-        cmocka_unit_test(no_timeout_waits_as_long_as_it_takes),
-        cmocka_unit_test(the_deadline_gives_a_partial_batch_or_an_error),
-        cmocka_unit_test(waiters_are_served_in_order),
-        cmocka_unit_test(a_batch_larger_than_the_cursors_width_still_fills),
-        cmocka_unit_test(a_flexible_batch_takes_what_is_there),
-        cmocka_unit_test(a_whole_batch_takes_all_or_nothing),
-        cmocka_unit_test(distinct_batches_have_no_item_twice),
-        cmocka_unit_test(a_distinct_batch_larger_than_the_table_waits_for_more),
-        cmocka_unit_test(a_cancelled_request_is_answered_with_what_it_has),
-        cmocka_unit_test(picks_of_a_cancelled_request_are_counted_if_they_are_still_there),
-        cmocka_unit_test(picks_of_a_sampler_that_died_are_kept_for_a_while),
-        cmocka_unit_test(picks_of_a_sampler_without_a_name_are_lost),
-        cmocka_unit_test(clients_without_a_name_are_not_taken_for_each_other),
-        cmocka_unit_test(requests_of_a_lost_connection_are_given_up),
-        cmocka_unit_test(distinct_and_flexible_go_together),
-        cmocka_unit_test(a_distinct_batch_fills_over_a_reset),
-        cmocka_unit_test(a_reset_leaves_waiters_waiting),
-        cmocka_unit_test(why_names_who_waits_for_what),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

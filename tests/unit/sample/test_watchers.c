@@ -1,14 +1,10 @@
 /* Samplers that wait for all shards together: who is shown, for how long, and how many at most. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -38,7 +34,7 @@ static const Replay__WhyReply *why(struct testpeer *peer)
     return testpeer_call(peer, &request)->reply->why;
 }
 
-static void who_waits_is_shown_until_it_is_silent(void **state)
+EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -64,7 +60,7 @@ static void who_waits_is_shown_until_it_is_silent(void **state)
     assert_int_equal(why(peer)->waits[0]->waited_ns, 0);
 }
 
-static void who_goes_on_is_shown_no_more(void **state)
+EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
@@ -83,7 +79,7 @@ static void who_goes_on_is_shown_no_more(void **state)
     }
 }
 
-static void a_flood_of_clients_takes_no_memory(void **state)
+EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -103,14 +99,4 @@ static void a_flood_of_clients_takes_no_memory(void **state)
     assert_true(known);
     embed_advance(embed, 1000);
     assert_int_equal(why(peer)->n_waits, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL),
-        EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL),
-        EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <time.h>
@@ -11,6 +6,7 @@
 #include "broker/select/keymap.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MILLION 125000u
@@ -27,9 +23,8 @@ static double cpu_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static void one_key_comes_and_goes(void **state)
+TEST(one_key_comes_and_goes)
 {
-    (void)state;
     struct keymap *map = keymap_new(NULL);
     assert_int_equal(keymap_get(map, 42), KEYMAP_NONE);
     assert_true(keymap_put(map, 42, 7));
@@ -46,9 +41,8 @@ static void one_key_comes_and_goes(void **state)
     keymap_destroy(&map);
 }
 
-static void extreme_keys_and_slots_work(void **state)
+TEST(extreme_keys_and_slots_work)
 {
-    (void)state;
     static const uint64_t keys[] = {0, 1, 15, 16, UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 16, UINT64_C(1) << 63};
     struct keymap *map = keymap_new(NULL);
     for (uint32_t i = 0; i < 8; i++)
@@ -92,9 +86,8 @@ static void check_all(const struct keymap *map, const uint64_t *pool, const uint
 }
 
 /* Grows and shrinks in turn, so that removal meets a directory that is moving. */
-static void random_operations_match_an_array(void **state)
+TEST(random_operations_match_an_array)
 {
-    (void)state;
     struct rng rng;
     uint64_t pool[POOL];
     uint32_t slots[POOL];
@@ -132,9 +125,8 @@ static uint64_t key_at(uint32_t i, bool in_order)
 }
 
 /* Every map has a seed of its own, so that many small ones go through growth in many ways. */
-static void every_key_is_found_while_moving(void **state)
+TEST(every_key_is_found_while_moving)
 {
-    (void)state;
     enum { MAPS = 300, BLOCKS = 600 };
     for (uint32_t m = 0; m < MAPS; m++) {
         struct keymap *map = keymap_new(NULL);
@@ -152,9 +144,8 @@ static void every_key_is_found_while_moving(void **state)
     }
 }
 
-static void growth_is_spread_over_the_inserts(void **state)
+TEST(growth_is_spread_over_the_inserts)
 {
-    (void)state;
     for (int in_order = 0; in_order < 2; in_order++) {
         struct keymap *map = keymap_new(NULL);
         for (uint32_t i = 0; i < MILLION + MILLION / 2; i++)
@@ -170,9 +161,8 @@ static void growth_is_spread_over_the_inserts(void **state)
 }
 
 /* First in, first out, at a constant size: a broker that runs for days. */
-static void memory_of_removed_keys_is_used_again(void **state)
+TEST(memory_of_removed_keys_is_used_again)
 {
-    (void)state;
     enum { HELD = 20000 };
     struct keymap *map = keymap_new(NULL);
     size_t settled = 0;
@@ -189,9 +179,8 @@ static void memory_of_removed_keys_is_used_again(void **state)
     keymap_destroy(&map);
 }
 
-static void a_million_keys_go_at_once(void **state)
+TEST(a_million_keys_go_at_once)
 {
-    (void)state;
     double best = 1e9;
     for (int run = 0; run < 3; run++) {
         struct keymap *map = keymap_new(NULL);
@@ -203,18 +192,4 @@ static void a_million_keys_go_at_once(void **state)
         best = took < best ? took : best;
     }
     assert_true(best < 2.0 * SLOWER);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_key_comes_and_goes),
-        cmocka_unit_test(extreme_keys_and_slots_work),
-        cmocka_unit_test(random_operations_match_an_array),
-        cmocka_unit_test(every_key_is_found_while_moving),
-        cmocka_unit_test(growth_is_spread_over_the_inserts),
-        cmocka_unit_test(memory_of_removed_keys_is_used_again),
-        cmocka_unit_test(a_million_keys_go_at_once),
-    };
-    return cmocka_run_group_tests_name("keymap", tests, NULL, NULL);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <float.h>
 #include <inttypes.h>
@@ -15,6 +10,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define UNCHANGED                                                                                                      \
     {                                                                                                                  \
@@ -46,9 +42,8 @@ static void assert_refused(const struct limiter_config *config, const char *part
         fail_msg("'%s' does not say '%s'", err.text, part);
 }
 
-static void names_are_those_of_the_configuration(void **state)
+TEST(names_are_those_of_the_configuration)
 {
-    (void)state;
     static const char *const names[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack"};
     for (int i = 0; i < 5; i++) {
         assert_int_equal(limiter_kind_by_name(names[i]), i);
@@ -57,9 +52,8 @@ static void names_are_those_of_the_configuration(void **state)
     assert_int_equal(limiter_kind_by_name("fifo"), -1);
 }
 
-static void min_size_blocks_samples_until_it_is_reached(void **state)
+TEST(min_size_blocks_samples_until_it_is_reached)
 {
-    (void)state;
     struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 3});
     char text[256];
     limiter_inserted(&limiter, 2);
@@ -71,9 +65,8 @@ static void min_size_blocks_samples_until_it_is_reached(void **state)
     assert_int_equal(limiter_insertable(&limiter, 1000), 1000);
 }
 
-static void none_needs_one_item(void **state)
+TEST(none_needs_one_item)
 {
-    (void)state;
     struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
     assert_int_equal(limiter_sampleable(&limiter, 1), 0);
     assert_int_equal(limiter_insertable(&limiter, 7), 7);
@@ -81,9 +74,8 @@ static void none_needs_one_item(void **state)
     assert_int_equal(limiter_sampleable(&limiter, 7), 7);
 }
 
-static void limits_are_inclusive(void **state)
+TEST(limits_are_inclusive)
 {
-    (void)state;
     /* cursor may move from 8 * 10 - 16 = 64 to 96 */
     struct limiter limiter = make_ratio(8, 10, 16);
     assert_int_equal(limiter_insertable(&limiter, 100), 12);
@@ -100,9 +92,8 @@ static void limits_are_inclusive(void **state)
     assert_true(limiter_cursor(&limiter) == 64.0);
 }
 
-static void queue_holds_its_size(void **state)
+TEST(queue_holds_its_size)
 {
-    (void)state;
     struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 3});
     assert_int_equal(limiter_insertable(&limiter, 10), 3);
     limiter_inserted(&limiter, 3);
@@ -115,9 +106,8 @@ static void queue_holds_its_size(void **state)
     assert_int_equal(limiter_insertable(&limiter, 10), 1);
 }
 
-static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
+TEST(deletes_below_min_size_block_samples_and_free_inserts)
 {
-    (void)state;
     struct limiter limiter = make_ratio(1, 10, 5);
     limiter_inserted(&limiter, 15);
     assert_int_equal(limiter_insertable(&limiter, 10), 0);
@@ -129,9 +119,8 @@ static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
     assert_int_equal(limiter_insertable(&limiter, 10), 1);
 }
 
-static void reset_starts_anew_and_a_copy_continues(void **state)
+TEST(reset_starts_anew_and_a_copy_continues)
 {
-    (void)state;
     struct limiter limiter = make_ratio(2, 4, 4);
     limiter_inserted(&limiter, 6);
     limiter_sampled(&limiter, 3);
@@ -143,9 +132,8 @@ static void reset_starts_anew_and_a_copy_continues(void **state)
     assert_int_equal(limiter_insertable(&limiter, 100), 6);
 }
 
-static void mistakes_are_refused_with_what_to_write(void **state)
+TEST(mistakes_are_refused_with_what_to_write)
 {
-    (void)state;
     struct limiter_config good = {.kind = LIMITER_RATIO,
                                   .samples_per_insert = 8,
                                   .min_size = 10,
@@ -191,9 +179,8 @@ static void mistakes_are_refused_with_what_to_write(void **state)
 }
 
 /* The limiter of a shard may have no part of min_size. It is sampled when it has an item, and its cursor has its centre at 0. */
-static void a_part_of_min_size_may_be_0(void **state)
+TEST(a_part_of_min_size_may_be_0)
 {
-    (void)state;
     struct limiter_config config = {
         .kind = LIMITER_RATIO, .part = true, .samples_per_insert = 4, .min_size = 0, .error_buffer = 8};
     struct limiter limiter = make(&config);
@@ -224,9 +211,8 @@ static void a_part_of_min_size_may_be_0(void **state)
     assert_int_equal(limiter_insertable(&limiter, 100), 1);
 }
 
-static void a_change_is_whole_or_not_at_all(void **state)
+TEST(a_change_is_whole_or_not_at_all)
 {
-    (void)state;
     struct limiter limiter = make_ratio(8, 10, 16);
     struct limiter before = limiter;
     rp_error err = {0};
@@ -254,9 +240,8 @@ static void a_change_is_whole_or_not_at_all(void **state)
     assert_true(limiter.max_diff == 500.0);
 }
 
-static void each_kind_has_its_own_values_to_change(void **state)
+TEST(each_kind_has_its_own_values_to_change)
 {
-    (void)state;
     rp_error err = {0};
     struct limiter_change size = UNCHANGED;
     struct limiter_change upper = UNCHANGED;
@@ -391,9 +376,8 @@ static void step(struct limiter *limiter, struct rng *rng)
         limiter_inserted(limiter, n);
 }
 
-static void random_runs_follow_the_rules(void **state)
+TEST(random_runs_follow_the_rules)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("limiter"));
     for (int run = 0; run < 300; run++) {
@@ -438,9 +422,8 @@ static void shard_step(struct limiter *limiter, struct naive_limiter *naive, str
 }
 
 /* Whatever the shards are asked for: as each stays within its bounds, all of them together stay within those of the whole. */
-static void permits_keep_the_sum_of_shards_within_the_bounds(void **state)
+TEST(permits_keep_the_sum_of_shards_within_the_bounds)
 {
-    (void)state;
     enum { SHARDS = 5 };
     struct rng rng;
     rng_seed(&rng, naive_seed("permits"));
@@ -468,9 +451,8 @@ static void permits_keep_the_sum_of_shards_within_the_bounds(void **state)
 }
 
 /* A count that is not above this is allowed some day, however inserts fall: otherwise a permit would wait for ever. */
-static void what_is_possible_at_once_comes_if_inserts_go_on(void **state)
+TEST(what_is_possible_at_once_comes_if_inserts_go_on)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("at once"));
     for (int run = 0; run < 2000; run++) {
@@ -485,9 +467,8 @@ static void what_is_possible_at_once_comes_if_inserts_go_on(void **state)
     }
 }
 
-static void large_counts_are_exact(void **state)
+TEST(large_counts_are_exact)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("limiter, large counts"));
     for (int run = 0; run < 3000; run++) {
@@ -509,9 +490,8 @@ static void large_counts_are_exact(void **state)
     }
 }
 
-static void small_buffers_are_not_overrun(void **state)
+TEST(small_buffers_are_not_overrun)
 {
-    (void)state;
     struct limiter limiter = make_ratio(8, 500, 16);
     char text[12];
     limiter_explain_sample(&limiter, 1, text, sizeof text);
@@ -521,9 +501,8 @@ static void small_buffers_are_not_overrun(void **state)
 }
 
 /* The bounds of error_buffer follow the ratio, and the cursor keeps its place between them: what was possible stays possible. */
-static void a_new_ratio_leaves_the_cursor_in_place(void **state)
+TEST(a_new_ratio_leaves_the_cursor_in_place)
 {
-    (void)state;
     rp_error err = {0};
     struct limiter limiter = make_ratio(32, 1000, 256);
     limiter_inserted(&limiter, 1000000);
@@ -570,28 +549,4 @@ static void a_new_ratio_leaves_the_cursor_in_place(void **state)
     change.samples_per_insert = 4;
     assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
     assert_true(limiter_cursor(&limiter) == 40.0 && limiter.min_diff == -50.0 && limiter.max_diff == 50.0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_those_of_the_configuration),
-        cmocka_unit_test(min_size_blocks_samples_until_it_is_reached),
-        cmocka_unit_test(none_needs_one_item),
-        cmocka_unit_test(limits_are_inclusive),
-        cmocka_unit_test(queue_holds_its_size),
-        cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
-        cmocka_unit_test(reset_starts_anew_and_a_copy_continues),
-        cmocka_unit_test(mistakes_are_refused_with_what_to_write),
-        cmocka_unit_test(a_part_of_min_size_may_be_0),
-        cmocka_unit_test(a_change_is_whole_or_not_at_all),
-        cmocka_unit_test(a_new_ratio_leaves_the_cursor_in_place),
-        cmocka_unit_test(each_kind_has_its_own_values_to_change),
-        cmocka_unit_test(random_runs_follow_the_rules),
-        cmocka_unit_test(permits_keep_the_sum_of_shards_within_the_bounds),
-        cmocka_unit_test(what_is_possible_at_once_comes_if_inserts_go_on),
-        cmocka_unit_test(large_counts_are_exact),
-        cmocka_unit_test(small_buffers_are_not_overrun),
-    };
-    return cmocka_run_group_tests_name("limiter", tests, NULL, NULL);
 }

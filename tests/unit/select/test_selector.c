@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dlfcn.h>
 #include <math.h>
@@ -18,6 +13,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SLOWER 20.0
@@ -56,9 +52,8 @@ static uint32_t pick_one(const rp_selector_ops *ops, void *self)
     return slot;
 }
 
-static void registry_knows_the_built_in_ones(void **state)
+TEST(registry_knows_the_built_in_ones)
 {
-    (void)state;
     for (uint32_t i = 0; i < N_ALL; i++) {
         assert_string_equal(selector_builtin_name(i), all[i]->name);
         assert_ptr_equal(selector_builtin(all[i]->name), all[i]);
@@ -78,9 +73,8 @@ static void assert_refused(const rp_selector_ops *ops, const char *name, const c
         fail_msg("'%s' does not say '%s'", err.text, part);
 }
 
-static void bad_options_are_refused(void **state)
+TEST(bad_options_are_refused)
 {
-    (void)state;
     rp_error err = {0};
     for (uint32_t i = 0; i < N_ALL; i++) {
         assert_refused(all[i], "size", "3", "no option 'size'");
@@ -94,9 +88,8 @@ static void bad_options_are_refused(void **state)
     assert_refused(&selector_prioritized, "exponent", "inf", "write a number");
 }
 
-static void empty_gives_nothing(void **state)
+TEST(empty_gives_nothing)
 {
-    (void)state;
     uint32_t slots[3];
     double probabilities[3];
     for (uint32_t i = 0; i < N_ALL; i++) {
@@ -116,9 +109,8 @@ static void empty_gives_nothing(void **state)
     }
 }
 
-static void lists_keep_their_order_over_updates(void **state)
+TEST(lists_keep_their_order_over_updates)
 {
-    (void)state;
     void *fifo = make(&selector_fifo, 10, 1);
     void *lifo = make(&selector_lifo, 10, 1);
     for (uint32_t slot = 2; slot < 6; slot++) {
@@ -133,9 +125,8 @@ static void lists_keep_their_order_over_updates(void **state)
     selector_lifo.destroy(lifo);
 }
 
-static void heap_ties_go_to_the_one_left_alone_longest(void **state)
+TEST(heap_ties_go_to_the_one_left_alone_longest)
 {
-    (void)state;
     void *heap = make(&selector_max_heap, 10, 1);
     for (uint32_t slot = 0; slot < 4; slot++)
         selector_max_heap.insert(heap, slot, 5.0);
@@ -268,9 +259,8 @@ static void random_step(const struct subject *subject, void *self, struct naive_
     }
 }
 
-static void random_operations_match_the_model(void **state)
+TEST(random_operations_match_the_model)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("selector"));
     for (uint32_t i = 0; i < N_SUBJECTS; i++) {
@@ -311,9 +301,8 @@ static void check_distribution(const rp_selector_ops *ops, void *self, const dou
         fail_msg("%s: chi-square is %.1f standard deviations off", ops->name, deviation);
 }
 
-static void picks_follow_the_probabilities(void **state)
+TEST(picks_follow_the_probabilities)
 {
-    (void)state;
     static const char *const exponents[] = {"0", "0.5", "0.6", "1", "2", "-0.4", "-1"};
     enum { K = 50 };
     double probability[K];
@@ -341,9 +330,8 @@ static void picks_follow_the_probabilities(void **state)
     selector_uniform.destroy(self);
 }
 
-static void all_zero_is_uniform(void **state)
+TEST(all_zero_is_uniform)
 {
-    (void)state;
     enum { CAPACITY = 100000 };
     static const uint32_t used[5] = {0, 5, 63, 4097, CAPACITY - 1};
     uint64_t observed[5] = {0};
@@ -395,9 +383,8 @@ static void check_orders(const rp_selector_ops *ops, void *self, const double *w
         fail_msg("%s: chi-square is %.1f standard deviations off", ops->name, deviation);
 }
 
-static void distinct_picks_are_taken_out_in_turn(void **state)
+TEST(distinct_picks_are_taken_out_in_turn)
 {
-    (void)state;
     static const double skewed[4] = {1.0, 2.0, 4.0, 50.0};
     static const double even[4] = {1.0, 1.0, 1.0, 1.0};
     void *prioritized = make(&selector_prioritized, 10, 7);
@@ -414,9 +401,8 @@ static void distinct_picks_are_taken_out_in_turn(void **state)
 
 /* ---- edge cases of the prioritized selector */
 
-static void many_deletes_never_lead_to_an_empty_slot(void **state)
+TEST(many_deletes_never_lead_to_an_empty_slot)
 {
-    (void)state;
     enum { N = 12000 };
     static bool there[N];
     struct rng rng;
@@ -445,9 +431,8 @@ static void many_deletes_never_lead_to_an_empty_slot(void **state)
 }
 
 /* Weights below float32's range count as its least one: such items are picked, alike, and the log says so once. */
-static void priorities_too_small_for_a_weight_are_told_of(void **state)
+TEST(priorities_too_small_for_a_weight_are_told_of)
 {
-    (void)state;
     char path[] = "/tmp/replay-selector-XXXXXX", text[4096] = "";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -479,9 +464,8 @@ static void priorities_too_small_for_a_weight_are_told_of(void **state)
     assert_null(strstr(line + 1, "B0212"));
 }
 
-static void small_priorities_go_first_with_a_negative_exponent(void **state)
+TEST(small_priorities_go_first_with_a_negative_exponent)
 {
-    (void)state;
     void *self = make_exponent("-0.4", 1000, 10);
     uint32_t hits = 0;
     for (uint32_t slot = 0; slot < 100; slot++)
@@ -493,9 +477,8 @@ static void small_priorities_go_first_with_a_negative_exponent(void **state)
     selector_prioritized.destroy(self);
 }
 
-static void priorities_past_float32_are_refused_or_kept_finite(void **state)
+TEST(priorities_past_float32_are_refused_or_kept_finite)
 {
-    (void)state;
     static const char *const exponents[] = {"1", "0.5", "2", "-1", "-20", "0"};
     static const bool refuses[] = {true, true, true, false, false, false};
     for (uint32_t e = 0; e < 6; e++) {
@@ -526,9 +509,8 @@ static void priorities_past_float32_are_refused_or_kept_finite(void **state)
 
 /* ---- all of them */
 
-static void same_seed_same_picks(void **state)
+TEST(same_seed_same_picks)
 {
-    (void)state;
     enum { N = 500 };
     for (uint32_t s = 0; s < N_ALL; s++) {
         uint32_t slots[3][2 * N];
@@ -556,9 +538,8 @@ static double cpu_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static void a_million_items_go_at_once(void **state)
+TEST(a_million_items_go_at_once)
 {
-    (void)state;
     enum { N = 1000000 };
     for (uint32_t s = 0; s < N_ALL; s++) {
         double best = 1e9;
@@ -635,9 +616,8 @@ static void *restored(const rp_selector_ops *ops, void *from, const struct saved
     return self;
 }
 
-static void a_saved_one_goes_on_as_it_would_have(void **state)
+TEST(a_saved_one_goes_on_as_it_would_have)
 {
-    (void)state;
     for (uint32_t i = 0; i < N_ALL; i++) {
         struct saved_item in[SAVED_SLOTS] = {0};
         struct rng rng;
@@ -661,9 +641,8 @@ static void a_saved_one_goes_on_as_it_would_have(void **state)
 }
 
 /* Nothing but zeros would come of it, for ever where a draw is repeated. */
-static void a_generator_of_zeros_is_refused(void **state)
+TEST(a_generator_of_zeros_is_refused)
 {
-    (void)state;
     const rp_selector_ops *const drawn[] = {&selector_uniform, &selector_prioritized};
     for (uint32_t i = 0; i < 2; i++) {
         void *self = make(drawn[i], 100, 5);
@@ -681,9 +660,8 @@ static void a_generator_of_zeros_is_refused(void **state)
 }
 
 /* Few of the slots that were once used are: every one of them is still as likely. */
-static void a_sparse_uniform_one_is_uniform(void **state)
+TEST(a_sparse_uniform_one_is_uniform)
 {
-    (void)state;
     const uint32_t slots = 10000, left = 50, each = 400;
     void *self = make(&selector_uniform, slots, 11);
     uint32_t count[10000] = {0}, picked[256], seen = 0;
@@ -709,9 +687,8 @@ static void a_sparse_uniform_one_is_uniform(void **state)
 
 /* ---- the example plug-in, loaded as the broker does */
 
-static void the_example_can_be_loaded(void **state)
+TEST(the_example_can_be_loaded)
 {
-    (void)state;
     char path[1024];
     const char *folder = getenv("RP_PLUGIN_DIR");
     snprintf(path, sizeof path, "%s/selector_example.so", folder ? folder : ".");
@@ -749,30 +726,4 @@ static void the_example_can_be_loaded(void **state)
     check_distribution(softmax, self, probability, 20);
     softmax->destroy(self);
     dlclose(object);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(registry_knows_the_built_in_ones),
-        cmocka_unit_test(bad_options_are_refused),
-        cmocka_unit_test(empty_gives_nothing),
-        cmocka_unit_test(lists_keep_their_order_over_updates),
-        cmocka_unit_test(heap_ties_go_to_the_one_left_alone_longest),
-        cmocka_unit_test(random_operations_match_the_model),
-        cmocka_unit_test(picks_follow_the_probabilities),
-        cmocka_unit_test(all_zero_is_uniform),
-        cmocka_unit_test(distinct_picks_are_taken_out_in_turn),
-        cmocka_unit_test(many_deletes_never_lead_to_an_empty_slot),
-        cmocka_unit_test(priorities_too_small_for_a_weight_are_told_of),
-        cmocka_unit_test(small_priorities_go_first_with_a_negative_exponent),
-        cmocka_unit_test(priorities_past_float32_are_refused_or_kept_finite),
-        cmocka_unit_test(same_seed_same_picks),
-        cmocka_unit_test(a_million_items_go_at_once),
-        cmocka_unit_test(a_saved_one_goes_on_as_it_would_have),
-        cmocka_unit_test(a_generator_of_zeros_is_refused),
-        cmocka_unit_test(a_sparse_uniform_one_is_uniform),
-        cmocka_unit_test(the_example_can_be_loaded),
-    };
-    return cmocka_run_group_tests_name("selector", tests, NULL, NULL);
 }

@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <float.h>
 #include <math.h>
@@ -12,6 +7,7 @@
 #include "broker/select/slotset.h"
 #include "broker/select/sumtree.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MANY 300000
@@ -78,9 +74,8 @@ static void assert_picks_valid(struct sumtree *tree, struct rng *rng, uint32_t n
     }
 }
 
-static void random_changes_keep_sums_right(void **state)
+TEST(random_changes_keep_sums_right)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("sumtree"));
     for (uint32_t c = 0; c < N_CAPACITIES; c++) {
@@ -103,9 +98,8 @@ static void random_changes_keep_sums_right(void **state)
     }
 }
 
-static void sums_do_not_drift(void **state)
+TEST(sums_do_not_drift)
 {
-    (void)state;
     struct rng rng;
     struct sumtree tree = make(5000);
     rng_seed(&rng, 1);
@@ -123,9 +117,8 @@ static void sums_do_not_drift(void **state)
 }
 
 /* One weight of 1e38 makes all others vanish in the sums above it; they must come back when it goes. */
-static void a_spike_leaves_nothing_behind(void **state)
+TEST(a_spike_leaves_nothing_behind)
 {
-    (void)state;
     struct rng rng;
     struct sumtree tree = make(5000);
     rng_seed(&rng, 2);
@@ -155,9 +148,8 @@ static void a_spike_leaves_nothing_behind(void **state)
     sumtree_fini(&tree);
 }
 
-static void the_largest_draw_stays_inside(void **state)
+TEST(the_largest_draw_stays_inside)
 {
-    (void)state;
     struct rng random;
     rng_seed(&random, 3);
     for (uint32_t c = 0; c < N_CAPACITIES; c++) {
@@ -175,9 +167,8 @@ static void the_largest_draw_stays_inside(void **state)
     }
 }
 
-static void damaged_sums_never_give_an_empty_leaf(void **state)
+TEST(damaged_sums_never_give_an_empty_leaf)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, naive_seed("sumtree, damaged sums"));
     for (uint32_t run = 0; run < 50; run++) {
@@ -196,9 +187,8 @@ static void damaged_sums_never_give_an_empty_leaf(void **state)
     }
 }
 
-static void extreme_weights_work(void **state)
+TEST(extreme_weights_work)
 {
-    (void)state;
     struct rng rng;
     struct sumtree tree = make(1000);
     uint32_t slots[4];
@@ -218,9 +208,8 @@ static void extreme_weights_work(void **state)
     sumtree_fini(&tree);
 }
 
-static void picks_follow_the_weights(void **state)
+TEST(picks_follow_the_weights)
 {
-    (void)state;
     struct rng rng;
     rng_seed(&rng, 5);
     for (uint32_t c = 0; c < 11; c++) {
@@ -248,9 +237,8 @@ static void picks_follow_the_weights(void **state)
     }
 }
 
-static void slotset_finds_the_nth(void **state)
+TEST(slotset_finds_the_nth)
 {
-    (void)state;
     enum { CAPACITY = 10000 };
     struct rng rng;
     struct slotset set;
@@ -273,19 +261,4 @@ static void slotset_finds_the_nth(void **state)
     }
     assert_int_equal(set.count, k);
     slotset_fini(&set);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_changes_keep_sums_right),
-        cmocka_unit_test(sums_do_not_drift),
-        cmocka_unit_test(a_spike_leaves_nothing_behind),
-        cmocka_unit_test(the_largest_draw_stays_inside),
-        cmocka_unit_test(damaged_sums_never_give_an_empty_leaf),
-        cmocka_unit_test(extreme_weights_work),
-        cmocka_unit_test(picks_follow_the_weights),
-        cmocka_unit_test(slotset_finds_the_nth),
-    };
-    return cmocka_run_group_tests_name("sumtree", tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* Parameter slots, counters and events of an embedded broker. tests/integration/test_params.c has the library's side. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 10}\n"
@@ -48,9 +44,8 @@ static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names,
     return testpeer_ask(peer, &request);
 }
 
-static void versions_count_up_and_only_newer_ones_come(void **state)
+TEST(versions_count_up_and_only_newer_ones_come)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -77,9 +72,8 @@ static void versions_count_up_and_only_newer_ones_come(void **state)
 
 /* As shard 0 and as another shard: a version above what a client knows, one that shard 0 gave, and a higher one for a block that may
  * have been replaced (result 0: it was). */
-static void versions_come_from_outside(void **state)
+TEST(versions_come_from_outside)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -116,9 +110,8 @@ static void versions_come_from_outside(void **state)
     embed_stop(&embed);
 }
 
-static void a_long_poll_wakes_with_the_next_version(void **state)
+TEST(a_long_poll_wakes_with_the_next_version)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *actors[50], *learner = testpeer_new(&embed);
@@ -157,9 +150,8 @@ static void a_long_poll_wakes_with_the_next_version(void **state)
 
 /* Thousands that wait are answered in slices: meanwhile some give up, a second slot is put, and others come. Each request
  * gets one answer, with versions that it did not have. */
-static void many_waiters_are_answered_once_each(void **state)
+TEST(many_waiters_are_answered_once_each)
 {
-    (void)state;
     enum { PEERS = 8, EACH = 500 };
     static const char *const a[] = {"a"}, *const b[] = {"b"}, *const both[] = {"b", "a"};
     static uint64_t ids[PEERS][EACH];
@@ -214,9 +206,8 @@ static void many_waiters_are_answered_once_each(void **state)
     embed_stop(&embed);
 }
 
-static void a_version_in_use_outlives_the_next_put(void **state)
+TEST(a_version_in_use_outlives_the_next_put)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -232,9 +223,8 @@ static void a_version_in_use_outlives_the_next_put(void **state)
     embed_stop(&embed);
 }
 
-static void many_slots_keep_their_values(void **state)
+TEST(many_slots_keep_their_values)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -254,9 +244,8 @@ static void many_slots_keep_their_values(void **state)
 }
 
 /* Nothing of a put that was refused stays, so any number of them leaves room for others. */
-static void a_refused_put_leaves_no_slot(void **state)
+TEST(a_refused_put_leaves_no_slot)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, "memory_limit: 4MiB\n");
     struct testpeer *peer = testpeer_new(&embed);
@@ -274,9 +263,8 @@ static void a_refused_put_leaves_no_slot(void **state)
     embed_stop(&embed);
 }
 
-static void mistakes_are_told(void **state)
+TEST(mistakes_are_told)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -291,9 +279,8 @@ static void mistakes_are_told(void **state)
     embed_stop(&embed);
 }
 
-static void a_put_is_announced(void **state)
+TEST(a_put_is_announced)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -320,9 +307,8 @@ static void a_put_is_announced(void **state)
     embed_stop(&embed);
 }
 
-static void counters_add_read_and_stay_within_64_bits(void **state)
+TEST(counters_add_read_and_stay_within_64_bits)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -338,21 +324,4 @@ static void counters_add_read_and_stay_within_64_bits(void **state)
     assert_int_equal(info->n_counters, 3);
     assert_string_equal(info->counters[0]->name, "steps");
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(versions_count_up_and_only_newer_ones_come),
-        cmocka_unit_test(versions_come_from_outside),
-        cmocka_unit_test(a_long_poll_wakes_with_the_next_version),
-        cmocka_unit_test(many_waiters_are_answered_once_each),
-        cmocka_unit_test(a_version_in_use_outlives_the_next_put),
-        cmocka_unit_test(many_slots_keep_their_values),
-        cmocka_unit_test(a_refused_put_leaves_no_slot),
-        cmocka_unit_test(mistakes_are_told),
-        cmocka_unit_test(a_put_is_announced),
-        cmocka_unit_test(counters_add_read_and_stay_within_64_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

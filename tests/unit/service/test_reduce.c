@@ -1,15 +1,11 @@
 /* Reduce: rounds, deadlines, members that come and go, and replies that were lost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define N 4u
@@ -76,9 +72,8 @@ static void check_sum(uint32_t learner, uint64_t id, uint64_t round, uint32_t co
     assert_true(sum[0] == first && sum[1] == (float)contributors && sum[2] == -first);
 }
 
-static void a_round_closes_when_all_have_added(void **state)
+TEST(a_round_closes_when_all_have_added)
 {
-    (void)state;
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(join(i), 1);
@@ -96,9 +91,8 @@ static void a_round_closes_when_all_have_added(void **state)
 }
 
 /* float addition depends on the order: it is that of the member numbers, whoever came first. */
-static void the_bits_do_not_depend_on_who_came_first(void **state)
+TEST(the_bits_do_not_depend_on_who_came_first)
 {
-    (void)state;
     static const float values[3] = {1e8f, 1.0f, -1e8f};
     float sums[6];
     static const uint32_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -118,9 +112,8 @@ static void the_bits_do_not_depend_on_who_came_first(void **state)
     embed_stop(&embed);
 }
 
-static void the_deadline_closes_a_round_without_the_missing(void **state)
+TEST(the_deadline_closes_a_round_without_the_missing)
 {
-    (void)state;
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
         join(i);
@@ -143,9 +136,8 @@ static void the_deadline_closes_a_round_without_the_missing(void **state)
     embed_stop(&embed);
 }
 
-static void a_lost_reply_is_asked_for_again(void **state)
+TEST(a_lost_reply_is_asked_for_again)
 {
-    (void)state;
     begin(2);
     join(0);
     join(1);
@@ -163,9 +155,8 @@ static void a_lost_reply_is_asked_for_again(void **state)
     embed_stop(&embed);
 }
 
-static void leaving_lets_the_others_go_on(void **state)
+TEST(leaving_lets_the_others_go_on)
 {
-    (void)state;
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
         join(i);
@@ -187,9 +178,8 @@ static void leaving_lets_the_others_go_on(void **state)
     embed_stop(&embed);
 }
 
-static void mistakes_are_told(void **state)
+TEST(mistakes_are_told)
 {
-    (void)state;
     begin(2);
     assert_int_equal(testpeer_await(learners[0], add(0, 1, 0, 1))->status, RP_NOT_FOUND);
     join(0);
@@ -209,9 +199,8 @@ static void mistakes_are_told(void **state)
 }
 
 /* Sums that are kept for a retry never keep another group from adding, whether members leave or just stay away. */
-static void old_sums_make_room(void **state)
+TEST(old_sums_make_room)
 {
-    (void)state;
     const size_t n = 50000; /* the two sums of a group, and a vector in flight, are more than half of the quarter */
     float *vector = calloc(n, sizeof *vector);
     assert_non_null(vector);
@@ -233,9 +222,8 @@ static void old_sums_make_room(void **state)
     embed_stop(&embed);
 }
 
-static void a_broker_that_shuts_down_cancels_the_round(void **state)
+TEST(a_broker_that_shuts_down_cancels_the_round)
 {
-    (void)state;
     begin(2);
     join(0);
     join(1);
@@ -244,19 +232,4 @@ static void a_broker_that_shuts_down_cancels_the_round(void **state)
     broker_drain(embed.broker);
     assert_int_equal(testpeer_await(learners[0], id)->status, RP_CANCELLED);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_round_closes_when_all_have_added),
-        cmocka_unit_test(the_bits_do_not_depend_on_who_came_first),
-        cmocka_unit_test(the_deadline_closes_a_round_without_the_missing),
-        cmocka_unit_test(a_lost_reply_is_asked_for_again),
-        cmocka_unit_test(leaving_lets_the_others_go_on),
-        cmocka_unit_test(mistakes_are_told),
-        cmocka_unit_test(old_sums_make_room),
-        cmocka_unit_test(a_broker_that_shuts_down_cancels_the_round),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

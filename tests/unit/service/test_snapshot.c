@@ -1,16 +1,16 @@
 /* Snapshots of an embedded broker after known work, by a clock that stands still. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
+
+static const char two_tables[] = "  - {name: t, max_size: 100}\n"
+                                 "  - {name: queue, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, "
+                                 "limiter: {kind: queue, size: 2}}\n";
 
 #define ALL (SNAPSHOT_STATE | SNAPSHOT_SESSIONS | SNAPSHOT_WAITS)
 
@@ -49,7 +49,7 @@ static uint32_t only_bucket(const struct histogram *histogram, uint64_t count)
     return 0;
 }
 
-static void nothing_is_made_while_nobody_asks(void **state)
+EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -65,7 +65,7 @@ static void nothing_is_made_while_nobody_asks(void **state)
     assert_int_equal(embed->broker->snapshots.made, 1);
 }
 
-static void figures_are_those_of_the_work(void **state)
+EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -121,7 +121,7 @@ static void figures_are_those_of_the_work(void **state)
     snapshot_destroy(&snapshot);
 }
 
-static void waits_are_measured_and_explained(void **state)
+EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *writer = testpeer_opened(embed, false), *sampler = testpeer_new(embed);
@@ -157,7 +157,7 @@ static void waits_are_measured_and_explained(void **state)
     snapshot_destroy(&snapshot);
 }
 
-static void a_wait_that_expires_is_measured(void **state)
+EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -171,7 +171,7 @@ static void a_wait_that_expires_is_measured(void **state)
 }
 
 /* A walk over many sessions takes several turns, in which sessions end. */
-static void sessions_may_end_during_the_walk(void **state)
+EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL)
 {
     struct embed *embed = *state;
     struct sessions *sessions = &embed->broker->sessions;
@@ -203,27 +203,10 @@ static void sessions_may_end_during_the_walk(void **state)
     snapshot_destroy(&snapshot);
 }
 
-static void a_broker_may_end_with_a_snapshot_half_made(void **state)
+EMBED_TEST(a_broker_may_end_with_a_snapshot_half_made, two_tables, NULL)
 {
     struct embed *embed = *state;
     assert_true(exchange_open(&embed->broker->snapshots.exchange));
     exchange_ask(&embed->broker->snapshots.exchange, ALL);
     assert_true(snapshot_maker_run(&embed->broker->snapshots));
-}
-
-static const char two_tables[] = "  - {name: t, max_size: 100}\n"
-                                 "  - {name: queue, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, "
-                                 "limiter: {kind: queue, size: 2}}\n";
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL),
-        EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL),
-        EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL),
-        EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL),
-        EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL),
-        EMBED_TEST(a_broker_may_end_with_a_snapshot_half_made, two_tables, NULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 /* Flow control: what a session may send, what happens beyond it, and who does not notice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TWO_TABLES                                                                                                     \
@@ -29,9 +25,8 @@ static bool may_send(const struct testpeer *peer, uint32_t table, uint64_t items
 }
 
 /* One writer, two tables, one of them blocked: the other keeps moving. */
-static void one_blocked_table_does_not_stop_the_other(void **state)
+TEST(one_blocked_table_does_not_stop_the_other)
 {
-    (void)state;
     static const uint32_t sizes[] = {8, 300000};
     for (uint32_t s = 0; s < 2; s++) {
         struct embed embed;
@@ -62,9 +57,8 @@ static void one_blocked_table_does_not_stop_the_other(void **state)
     }
 }
 
-static void grants_never_exceed_the_ingest_budget(void **state)
+TEST(grants_never_exceed_the_ingest_budget)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, "memory_limit: 32MiB\ningest_budget: 4MiB\n");
     struct testpeer *peers[20];
@@ -101,9 +95,8 @@ static void grants_never_exceed_the_ingest_budget(void **state)
 }
 
 /* Without any credit left, an item with its chunks may be sent when none of its table is unresolved. */
-static void one_item_may_always_be_sent(void **state)
+TEST(one_item_may_always_be_sent)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, "memory_limit: 64MiB\ningest_budget: 1MiB\ncredit: {window_bytes: 4KiB}\n");
     struct testpeer *peer = testpeer_new(&embed);
@@ -120,9 +113,8 @@ static void one_item_may_always_be_sent(void **state)
     embed_stop(&embed);
 }
 
-static void items_beyond_the_credit_are_refused_and_others_do_not_notice(void **state)
+TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, NULL);
     struct testpeer *rude = testpeer_new(&embed), *polite = testpeer_new(&embed);
@@ -152,9 +144,8 @@ static void items_beyond_the_credit_are_refused_and_others_do_not_notice(void **
     embed_stop(&embed);
 }
 
-static void bytes_beyond_the_credit_are_refused(void **state)
+TEST(bytes_beyond_the_credit_are_refused)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, NULL);
     struct testpeer *peer = testpeer_new(&embed), *polite = testpeer_new(&embed);
@@ -174,9 +165,8 @@ static void bytes_beyond_the_credit_are_refused(void **state)
 }
 
 /* A peer that never reads its credit cannot make the broker keep more than a bounded record of its rejections. */
-static void a_flood_beyond_the_credit_takes_bounded_memory(void **state)
+TEST(a_flood_beyond_the_credit_takes_bounded_memory)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, "credit: {window_items: 100}\n");
     struct testpeer *rude = testpeer_new(&embed);
@@ -192,9 +182,8 @@ static void a_flood_beyond_the_credit_takes_bounded_memory(void **state)
     embed_stop(&embed);
 }
 
-static void windows_open_with_use(void **state)
+TEST(windows_open_with_use)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -215,9 +204,8 @@ static void windows_open_with_use(void **state)
     embed_stop(&embed);
 }
 
-static void notices_come_by_the_eighth_of_a_window_not_by_the_message(void **state)
+TEST(notices_come_by_the_eighth_of_a_window_not_by_the_message)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -233,9 +221,8 @@ static void notices_come_by_the_eighth_of_a_window_not_by_the_message(void **sta
     embed_stop(&embed);
 }
 
-static void totals_never_fall(void **state)
+TEST(totals_never_fall)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TWO_TABLES, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -255,20 +242,4 @@ static void totals_never_fall(void **state)
         assert_true(peer->sent_bytes <= peer->credit->allowed_bytes);
     }
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_blocked_table_does_not_stop_the_other),
-        cmocka_unit_test(grants_never_exceed_the_ingest_budget),
-        cmocka_unit_test(one_item_may_always_be_sent),
-        cmocka_unit_test(items_beyond_the_credit_are_refused_and_others_do_not_notice),
-        cmocka_unit_test(bytes_beyond_the_credit_are_refused),
-        cmocka_unit_test(a_flood_beyond_the_credit_takes_bounded_memory),
-        cmocka_unit_test(windows_open_with_use),
-        cmocka_unit_test(notices_come_by_the_eighth_of_a_window_not_by_the_message),
-        cmocka_unit_test(totals_never_fall),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* How the ingest budget is shared: idle sessions leave it to those who write, nobody's promise is broken, and the sum of all
  * grants stays within it. Time moves only when a test says so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +8,7 @@
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -146,9 +142,8 @@ static struct windows windows_beside(const char *more, uint32_t idle)
     return result;
 }
 
-static void sessions_that_never_write_cost_a_writer_nothing(void **state)
+TEST(sessions_that_never_write_cost_a_writer_nothing)
 {
-    (void)state;
     static const struct {
         const char *more;
         uint32_t idle;
@@ -177,9 +172,8 @@ static void open_crowd(struct embed *embed, struct writer *crowd, bool knows)
 }
 
 /* Sessions that wrote and stopped: a newcomer has their grants within two seconds. */
-static void unused_grants_go_to_those_who_write(void **state)
+TEST(unused_grants_go_to_those_who_write)
 {
-    (void)state;
     static const char *more = "memory_limit: 64MiB\n" TIMES;
     uint64_t alone = windows_beside(more, 0).bytes;
     struct embed embed;
@@ -218,9 +212,8 @@ static void unused_grants_go_to_those_who_write(void **state)
 }
 
 /* The same within the limit of one key, which is less than the budget. */
-static void unused_grants_of_a_key_go_to_its_other_writers(void **state)
+TEST(unused_grants_of_a_key_go_to_its_other_writers)
 {
-    (void)state;
     struct embed embed;
     struct writer idle, fast;
     embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
@@ -243,9 +236,8 @@ static void unused_grants_of_a_key_go_to_its_other_writers(void **state)
 
 /* A client that does not know of keep_bytes is asked in vain: it keeps its promise and can use it, to the last byte, and
  * only then finds its window smaller. */
-static void a_client_that_does_not_know_keeps_what_it_was_promised(void **state)
+TEST(a_client_that_does_not_know_keeps_what_it_was_promised)
 {
-    (void)state;
     struct embed embed;
     struct writer crowd[CROWD], fast;
     embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
@@ -280,9 +272,8 @@ static void a_client_that_does_not_know_keeps_what_it_was_promised(void **state)
 
 /* Tombstones that come back while others have the budget: they count in the same sum, and what they had sent under their
  * old promise is taken. */
-static void resumed_sessions_fit_into_the_budget(void **state)
+TEST(resumed_sessions_fit_into_the_budget)
 {
-    (void)state;
     struct embed embed;
     struct writer old[CROWD], crowd[CROWD];
     embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
@@ -315,9 +306,8 @@ static void resumed_sessions_fit_into_the_budget(void **state)
 
 /* Totals: said twice it counts once, a claim of more than there is counts for nothing, and a new epoch starts from what is
  * left. */
-static void credit_is_given_up_once(void **state)
+TEST(credit_is_given_up_once)
 {
-    (void)state;
     struct embed embed;
     struct writer writer;
     embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
@@ -398,9 +388,8 @@ static void step(struct embed *embed, struct writer *self, struct rng *rng)
 
 /* Writers that keep the rules, whether they know of keep_bytes or not, never have an item rejected: over lost messages,
  * reconnects, expiry, and grants that are given up. The account is right after each step. */
-static void nobody_who_keeps_the_rules_is_refused(void **state)
+TEST(nobody_who_keeps_the_rules_is_refused)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         struct embed embed;
         struct writer writers[5];
@@ -430,18 +419,4 @@ static void nobody_who_keeps_the_rules_is_refused(void **state)
         }
         embed_stop(&embed);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_that_never_write_cost_a_writer_nothing),
-        cmocka_unit_test(unused_grants_go_to_those_who_write),
-        cmocka_unit_test(unused_grants_of_a_key_go_to_its_other_writers),
-        cmocka_unit_test(a_client_that_does_not_know_keeps_what_it_was_promised),
-        cmocka_unit_test(resumed_sessions_fit_into_the_budget),
-        cmocka_unit_test(credit_is_given_up_once),
-        cmocka_unit_test(nobody_who_keeps_the_rules_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

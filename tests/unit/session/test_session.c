@@ -1,15 +1,11 @@
 /* The life of a session: silence, tombstone, resumption, BYE, and what a broker that shuts down acknowledges. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define FREE_TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -22,7 +18,7 @@ static uint64_t size_of(struct embed *embed, const char *table)
     return embed_table(embed, table)->in.size;
 }
 
-static void silence_ends_a_session_and_releases_everything(void **state)
+EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -44,7 +40,7 @@ static void silence_ends_a_session_and_releases_everything(void **state)
 }
 
 /* PROTOCOL 10: an error on a heartbeat would be taken for the end of the session. */
-static void a_heartbeat_to_a_tombstone_says_hello_again(void **state)
+EMBED_TEST(a_heartbeat_to_a_tombstone_says_hello_again, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -67,7 +63,7 @@ static void a_heartbeat_to_a_tombstone_says_hello_again(void **state)
 }
 
 /* It comes from a connection that the writer has given up: it neither takes the notices along nor keeps the session. */
-static void a_heartbeat_of_another_epoch_is_refused(void **state)
+EMBED_TEST(a_heartbeat_of_another_epoch_is_refused, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *ghost = testpeer_new(embed);
@@ -94,7 +90,7 @@ static void a_heartbeat_of_another_epoch_is_refused(void **state)
 }
 
 /* PROTOCOL 10.2: after a gap everything is discarded until HELLO, also the message that was missing. */
-static void after_a_gap_nothing_is_taken_until_hello(void **state)
+EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -120,7 +116,7 @@ static void after_a_gap_nothing_is_taken_until_hello(void **state)
     assert_int_equal(size_of(embed, "t"), 3);
 }
 
-static void any_traffic_is_life(void **state)
+EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *beats = testpeer_new(embed), *writes = testpeer_new(embed);
@@ -135,7 +131,7 @@ static void any_traffic_is_life(void **state)
 }
 
 /* Rule 9 over an expiry: items exactly once, chunks sent again. */
-static void a_session_silent_past_its_expiry_is_resumed_exactly_once(void **state)
+EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -163,7 +159,7 @@ static void a_session_silent_past_its_expiry_is_resumed_exactly_once(void **stat
 }
 
 /* A chunk of the keep-alive window that was sent before the silence can be used after it. */
-static void chunks_sent_again_serve_new_items(void **state)
+EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -192,7 +188,7 @@ static void chunks_sent_again_serve_new_items(void **state)
 }
 
 /* PROTOCOL 9: a message that is sent again does not count again, also after an expiry. */
-static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
+EMBED_TEST(bytes_sent_again_after_an_expiry_need_no_new_credit, QUEUE_TABLE FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -229,7 +225,7 @@ static void bytes_sent_again_after_an_expiry_need_no_new_credit(void **state)
     }
 }
 
-static void without_a_tombstone_the_session_is_unknown(void **state)
+EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -242,7 +238,7 @@ static void without_a_tombstone_the_session_is_unknown(void **state)
     assert_non_null(strstr(answer->text, "HELLO"));
 }
 
-static void resuming_with_other_columns_is_refused(void **state)
+EMBED_TEST(resuming_with_other_columns_is_refused, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -255,7 +251,7 @@ static void resuming_with_other_columns_is_refused(void **state)
 
 /* ---- bye ---- */
 
-static void bye_waits_for_the_last_item(void **state)
+EMBED_TEST(bye_waits_for_the_last_item, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     for (int notices = 0; notices < 2; notices++) {
@@ -276,7 +272,7 @@ static void bye_waits_for_the_last_item(void **state)
     }
 }
 
-static void bye_times_out_with_the_reason_and_the_session_stays(void **state)
+EMBED_TEST(bye_times_out_with_the_reason_and_the_session_stays, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -295,7 +291,7 @@ static void bye_times_out_with_the_reason_and_the_session_stays(void **state)
 }
 
 /* The two sockets have no order between them: BYE may come before the last message, whatever that message holds. */
-static void bye_before_the_last_message_is_answered(void **state)
+EMBED_TEST(bye_before_the_last_message_is_answered, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     for (int variant = 0; variant < 4; variant++) {
@@ -319,7 +315,7 @@ static void bye_before_the_last_message_is_answered(void **state)
 }
 
 /* The waiting items of an expired session were dropped: its BYE cannot say that all is in. */
-static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state)
+EMBED_TEST(bye_of_an_expired_session_does_not_claim_that_all_is_in, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -330,7 +326,7 @@ static void bye_of_an_expired_session_does_not_claim_that_all_is_in(void **state
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
 }
 
-static void bye_of_a_session_that_falls_silent_is_answered(void **state)
+EMBED_TEST(bye_of_a_session_that_falls_silent_is_answered, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -343,7 +339,7 @@ static void bye_of_a_session_that_falls_silent_is_answered(void **state)
 
 /* ---- shutting down ---- */
 
-static void shutting_down_acknowledges_nothing_that_is_not_in_a_table(void **state)
+EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABLE FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *sampler = testpeer_new(embed);
@@ -368,7 +364,7 @@ static void shutting_down_acknowledges_nothing_that_is_not_in_a_table(void **sta
     assert_int_equal(testpeer_await(sampler, testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0))->status, RP_CANCELLED);
 }
 
-static void a_session_without_columns_only_looks(void **state)
+EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
@@ -387,7 +383,7 @@ static void a_session_without_columns_only_looks(void **state)
 }
 
 /* Keys and ordinals of two starts of a broker must not meet: items of the first may still be on their way. */
-static void sessions_have_keys_of_their_own(void **state)
+EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *a = testpeer_new(embed), *b = testpeer_new(embed);
@@ -400,7 +396,7 @@ static void sessions_have_keys_of_their_own(void **state)
 }
 
 /* When ordinals have come round, a session gets none whose keys an item, another session or a tombstone has. */
-static void keys_are_not_handed_out_twice(void **state)
+EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct broker *broker = embed->broker;
@@ -431,7 +427,7 @@ static void keys_are_not_handed_out_twice(void **state)
 }
 
 /* Pages of sessions are in the order of their opening, also where ordinals come round. */
-static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
+EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, TIMES)
 {
     enum { N = 600 };
     struct embed *embed = *state;
@@ -458,7 +454,7 @@ static void sessions_are_listed_once_each_when_ordinals_come_round(void **state)
 }
 
 /* A session with nothing to tell must not keep the loop awake. */
-static void a_blocked_writer_does_not_keep_the_loop_awake(void **state)
+EMBED_TEST(a_blocked_writer_does_not_keep_the_loop_awake, QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
@@ -473,32 +469,4 @@ static void a_blocked_writer_does_not_keep_the_loop_awake(void **state)
     testpeer_push(peer);
     embed_advance(embed, 5);
     assert_null(embed->broker->sessions.dirty);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES),
-        EMBED_TEST(a_heartbeat_to_a_tombstone_says_hello_again, QUEUE_TABLE, TIMES),
-        EMBED_TEST(a_heartbeat_of_another_epoch_is_refused, FREE_TABLE, TIMES),
-        EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES),
-        EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES),
-        EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE, TIMES),
-        EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES),
-        EMBED_TEST(bytes_sent_again_after_an_expiry_need_no_new_credit, QUEUE_TABLE FREE_TABLE, TIMES),
-        EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES),
-        EMBED_TEST(resuming_with_other_columns_is_refused, FREE_TABLE, TIMES),
-        EMBED_TEST(bye_waits_for_the_last_item, QUEUE_TABLE, TIMES),
-        EMBED_TEST(bye_times_out_with_the_reason_and_the_session_stays, QUEUE_TABLE, TIMES),
-        EMBED_TEST(bye_before_the_last_message_is_answered, FREE_TABLE, TIMES),
-        EMBED_TEST(bye_of_an_expired_session_does_not_claim_that_all_is_in, QUEUE_TABLE, TIMES),
-        EMBED_TEST(bye_of_a_session_that_falls_silent_is_answered, QUEUE_TABLE, TIMES),
-        EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABLE FREE_TABLE, TIMES),
-        EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES),
-        EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES),
-        EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES),
-        EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, TIMES),
-        EMBED_TEST(a_blocked_writer_does_not_keep_the_loop_awake, QUEUE_TABLE, TIMES),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 /* When a writer is held back by the network: what its heartbeats must say, and what speaks against it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/session/flow.h"
 #include "broker/session/session.h"
 #include "proto/base/clock.h"
+#include "tests/support/test.h"
 
 struct world {
     struct broker_config config;
@@ -42,11 +38,10 @@ static void beat(struct world *self)
     transit_measure(&self->session, &self->report);
 }
 
-static void test_holds(void **state)
+TEST(holds)
 {
     struct world world;
     char text[256];
-    (void)state;
     world_init(&world);
     assert_false(transit_holds(&world.session)); /* nothing to compare with yet */
     world.report.sent = 7;
@@ -66,10 +61,9 @@ static void test_holds(void **state)
     assert_false(transit_holds(&world.session));
 }
 
-static void test_one_miss_does_not_end_it(void **state)
+TEST(one_miss_does_not_end_it)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     beat(&world);
     world.sessions.ingest_idle = false;
@@ -83,10 +77,9 @@ static void test_one_miss_does_not_end_it(void **state)
 }
 
 /* Each of these explains the wait better. */
-static void test_other_reasons(void **state)
+TEST(other_reasons)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     world.session.remote = false;
     beat(&world);
@@ -116,14 +109,4 @@ static void test_other_reasons(void **state)
     assert_true(transit_holds(&world.session) && world.session.transit.share == 1.0);
     world.session.tombstone = true;
     assert_false(transit_holds(&world.session));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_holds),
-        cmocka_unit_test(test_one_miss_does_not_end_it),
-        cmocka_unit_test(test_other_reasons),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

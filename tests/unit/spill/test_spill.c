@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,6 +12,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -140,9 +136,8 @@ static void check_all(const struct testpeer_answer *answer)
 
 /* ---- the store ---- */
 
-static void split_chunks_lose_their_data_and_get_it_back(void **state)
+TEST(split_chunks_lose_their_data_and_get_it_back)
 {
-    (void)state;
     struct store store;
     assert_int_equal(store_init(&store, UINT64_C(1) << 32, NULL), RP_OK);
     store.split = true;
@@ -196,9 +191,8 @@ static void split_chunks_lose_their_data_and_get_it_back(void **state)
 
 /* ---- a broker ---- */
 
-static void a_table_of_many_times_memory_is_sampled_whole(void **state)
+TEST(a_table_of_many_times_memory_is_sampled_whole, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 512KiB", NULL);
     uint64_t key = 0;
@@ -243,11 +237,10 @@ struct known {
 
 /* Random inserts (over one chunk or several, shared or not), samples, fetches, updates and removals in hardly any memory:
  * each reply has the bytes that were inserted, and the table the items of the model. */
-static void replies_are_those_of_a_model(void **state)
+TEST(replies_are_those_of_a_model, make_folder, drop_folder)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("replies_are_those_of_a_model"));
+    rng_seed(&rng, naive_seed(__func__));
     struct embed embed;
     struct testpeer *peer =
         start_rows(&embed, "  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
@@ -314,9 +307,8 @@ static uint32_t drive(struct testpeer *peer, uint64_t *keys, double *probabiliti
     return n;
 }
 
-static void picks_are_those_of_a_table_in_memory(void **state)
+TEST(picks_are_those_of_a_table_in_memory, make_folder, drop_folder)
 {
-    (void)state;
     static const char table[] = "  - {name: t, max_size: 500, sampler: {kind: prioritized}, remover: {kind: fifo}}";
     struct embed embed;
     uint64_t keys[2][1000];
@@ -332,9 +324,8 @@ static void picks_are_those_of_a_table_in_memory(void **state)
     assert_memory_equal(probabilities[0], probabilities[1], sizeof probabilities[0]);
 }
 
-static void a_queue_keeps_its_order(void **state)
+TEST(a_queue_keeps_its_order, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 64KiB", NULL);
     insert_many(peer, 500, 10);
@@ -387,9 +378,8 @@ static const struct wait *await_parked(struct embed *embed, uint64_t n)
     return broker->peers.waits.first;
 }
 
-static void a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline(void **state)
+TEST(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
@@ -407,9 +397,8 @@ static void a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline(voi
     embed_stop(&embed);
 }
 
-static void a_parked_sample_is_cancelled_and_lost_like_any_other(void **state)
+TEST(a_parked_sample_is_cancelled_and_lost_like_any_other, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
@@ -435,9 +424,8 @@ static void a_parked_sample_is_cancelled_and_lost_like_any_other(void **state)
 }
 
 /* Many samplers at once: what they pin together is bounded, and all are answered. */
-static void many_samplers_share_memory_and_reads(void **state)
+TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
     insert_many(peer, 600, 20);
@@ -472,9 +460,8 @@ static void damage(const struct chunk *chunk)
     close(file);
 }
 
-static void damaged_data_is_told_of_and_its_item_removed(void **state)
+TEST(damaged_data_is_told_of_and_its_item_removed, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 10, 32, false);
@@ -500,9 +487,8 @@ static void damaged_data_is_told_of_and_its_item_removed(void **state)
     embed_stop(&embed);
 }
 
-static void inserts_wait_while_memory_is_full(void **state)
+TEST(inserts_wait_while_memory_is_full, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
     embed.broker->stream->full = true; /* as if the disk did not take anything */
@@ -526,9 +512,8 @@ static void inserts_wait_while_memory_is_full(void **state)
     embed_stop(&embed);
 }
 
-static void data_stays_until_it_is_written(void **state)
+TEST(data_stays_until_it_is_written, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
     struct table *table = embed_table(&embed, "t");
@@ -548,9 +533,8 @@ static void data_stays_until_it_is_written(void **state)
 }
 
 /* What no item of a table uses cannot go: then inserts go on all the same. */
-static void data_that_must_stay_does_not_stop_inserts(void **state)
+TEST(data_that_must_stay_does_not_stop_inserts, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
     uint32_t layout = rows_layout(peer);
@@ -567,9 +551,8 @@ static void data_that_must_stay_does_not_stop_inserts(void **state)
     embed_stop(&embed);
 }
 
-static void a_full_disk_budget_removes_old_items(void **state)
+TEST(a_full_disk_budget_removes_old_items, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB, disk: 1MiB", NULL);
     insert_many(peer, 2000, 10);
@@ -587,9 +570,8 @@ static void a_full_disk_budget_removes_old_items(void **state)
     embed_stop(&embed);
 }
 
-static void segments_that_hold_nothing_are_removed(void **state)
+TEST(segments_that_hold_nothing_are_removed, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer =
         start_rows(&embed, "  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}",
@@ -637,9 +619,8 @@ static uint64_t count_segments(void)
 }
 
 /* Without journal and checkpoints nothing is promised: the next broker starts empty, and clears up. */
-static void files_of_a_broker_that_is_gone_are_removed(void **state)
+TEST(files_of_a_broker_that_is_gone_are_removed, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
     embed.broker->stream->segment_bytes = 64 << 10;
@@ -656,9 +637,8 @@ static void files_of_a_broker_that_is_gone_are_removed(void **state)
 }
 
 /* A journal that was loaded outlives a broker that keeps none: what it promised is there again with the next. */
-static void a_journal_of_before_stays(void **state)
+TEST(a_journal_of_before_stays, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     char more[160];
     snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder.path);
@@ -682,9 +662,8 @@ static void a_journal_of_before_stays(void **state)
 }
 
 /* What is left in mostly dead segments is read back for a checkpoint that moves it, and is there after a restart. */
-static void checkpoints_move_chunks_that_are_on_disk_only(void **state)
+TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     char more[128];
     snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
@@ -714,9 +693,8 @@ static void checkpoints_move_chunks_that_are_on_disk_only(void **state)
 }
 
 /* An item that memory does not hold as a whole cannot be moved: it stays where it is, and the checkpoint ends. */
-static void checkpoints_leave_items_that_do_not_fit(void **state)
+TEST(checkpoints_leave_items_that_do_not_fit, make_folder, drop_folder)
 {
-    (void)state;
     struct embed embed;
     char more[128];
     snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
@@ -748,30 +726,4 @@ static void checkpoints_leave_items_that_do_not_fit(void **state)
     for (uint64_t key = 1000; key < 1004; key++)
         check_all(testpeer_fetch(peer, "t", 1, &key));
     embed_stop(&embed);
-}
-
-int main(void)
-{
-#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, drop_folder)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_chunks_lose_their_data_and_get_it_back),
-        IN_A_FOLDER(a_table_of_many_times_memory_is_sampled_whole),
-        IN_A_FOLDER(replies_are_those_of_a_model),
-        IN_A_FOLDER(picks_are_those_of_a_table_in_memory),
-        IN_A_FOLDER(a_queue_keeps_its_order),
-        IN_A_FOLDER(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline),
-        IN_A_FOLDER(a_parked_sample_is_cancelled_and_lost_like_any_other),
-        IN_A_FOLDER(many_samplers_share_memory_and_reads),
-        IN_A_FOLDER(damaged_data_is_told_of_and_its_item_removed),
-        IN_A_FOLDER(inserts_wait_while_memory_is_full),
-        IN_A_FOLDER(data_stays_until_it_is_written),
-        IN_A_FOLDER(data_that_must_stay_does_not_stop_inserts),
-        IN_A_FOLDER(a_full_disk_budget_removes_old_items),
-        IN_A_FOLDER(segments_that_hold_nothing_are_removed),
-        IN_A_FOLDER(files_of_a_broker_that_is_gone_are_removed),
-        IN_A_FOLDER(a_journal_of_before_stays),
-        IN_A_FOLDER(checkpoints_move_chunks_that_are_on_disk_only),
-        IN_A_FOLDER(checkpoints_leave_items_that_do_not_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

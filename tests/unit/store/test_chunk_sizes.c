@@ -1,12 +1,7 @@
 /* Chunks of every size on their way from a writer to a segment: packed or in a frame of their own, first in a segment or
  * later, with a journal, with checkpoints alone, and with nothing but cold storage. What is read back is what was sent,
  * also after a restart where there is one to restart from. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <czmq.h>
 #include <stdio.h>
@@ -17,6 +12,7 @@
 #include "broker/checkpoint/checkpoint_run.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -147,21 +143,18 @@ static void every_size_with(enum mode mode)
             every_size(mode, packed, first);
 }
 
-static void every_size_with_a_journal(void **state)
+TEST(every_size_with_a_journal)
 {
-    (void)state;
     every_size_with(JOURNAL);
 }
 
-static void every_size_with_checkpoints_alone(void **state)
+TEST(every_size_with_checkpoints_alone)
 {
-    (void)state;
     every_size_with(CHECKPOINT);
 }
 
-static void every_size_with_storage_alone(void **state)
+TEST(every_size_with_storage_alone)
 {
-    (void)state;
     every_size_with(STORAGE);
 }
 
@@ -169,10 +162,5 @@ int main(void)
 {
     zsys_handler_set(NULL);
     log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_size_with_a_journal),
-        cmocka_unit_test(every_size_with_checkpoints_alone),
-        cmocka_unit_test(every_size_with_storage_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

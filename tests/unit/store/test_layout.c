@@ -1,10 +1,5 @@
 /* Layouts: what is refused, that equal ones are one, and which rows and columns a reply then carries. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -64,9 +60,8 @@ static struct layout *intern(struct layouts *layouts, const struct columns *colu
     return layouts_intern(layouts, &wire, columns, 0, (struct signature){0}, err);
 }
 
-static void equal_layouts_are_one(void **state)
+TEST(equal_layouts_are_one)
 {
-    (void)state;
     struct layouts layouts = {0};
     struct columns *columns = some_columns();
     Replay__Field one = field("f", 0, 0, 2, 0), two = field("f", 0, 1, 2, 0);
@@ -89,9 +84,8 @@ static void equal_layouts_are_one(void **state)
     columns_release(columns);
 }
 
-static void what_no_item_can_have_is_refused(void **state)
+TEST(what_no_item_can_have_is_refused)
 {
-    (void)state;
     struct layouts layouts = {0};
     struct columns *columns = some_columns();
     Replay__Field bad[] = {field("", 0, 0, 1, 0),   field("f", 2, 0, 1, 0),
@@ -117,9 +111,8 @@ static void what_no_item_can_have_is_refused(void **state)
     columns_release(columns);
 }
 
-static void bad_columns_are_refused(void **state)
+TEST(bad_columns_are_refused)
 {
-    (void)state;
     Replay__Column column = REPLAY__COLUMN__INIT, *twice[] = {&column, &column};
     rp_error err = {0};
     uint32_t zero[] = {3, 0}, huge[] = {1u << 31, 4};
@@ -150,9 +143,8 @@ static void bad_columns_are_refused(void **state)
 
 /* ---- signatures ---- */
 
-static void signatures_are_checked_by_the_broker(void **state)
+TEST(signatures_are_checked_by_the_broker)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - name: t\n    max_size: 100\n    limiter: {kind: none}\n    signature:\n"
@@ -222,11 +214,10 @@ static void check_item(const struct testpeer_answer *answer, uint32_t item, uint
 }
 
 /* Random chunk lengths, item spans, starts, counts and strides over several columns. */
-static void strided_slices_over_chunks_give_the_right_rows(void **state)
+TEST(strided_slices_over_chunks_give_the_right_rows)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("strided_slices_over_chunks_give_the_right_rows"));
+    rng_seed(&rng, naive_seed(__func__));
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct embed embed;
         embed_start(&embed, TABLE, NULL);
@@ -280,9 +271,8 @@ static void strided_slices_over_chunks_give_the_right_rows(void **state)
     }
 }
 
-static void spans_that_do_not_fit_are_refused(void **state)
+TEST(spans_that_do_not_fit_are_refused)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -321,9 +311,8 @@ static uint32_t count_blocks(const Replay__SampleReply *reply, uint32_t chunks)
 }
 
 /* Six items over two chunks: the reply has two chunks, and of each only the column that is asked for. */
-static void a_reply_has_each_needed_block_once_and_no_other(void **state)
+TEST(a_reply_has_each_needed_block_once_and_no_other)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -353,9 +342,8 @@ static void a_reply_has_each_needed_block_once_and_no_other(void **state)
     embed_stop(&embed);
 }
 
-static void absent_columns_are_refused_only_where_they_are_needed(void **state)
+TEST(absent_columns_are_refused_only_where_they_are_needed)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -384,9 +372,8 @@ static void absent_columns_are_refused_only_where_they_are_needed(void **state)
 }
 
 /* The n-step transition: the last observation has no action. Only the rows that a field takes count. */
-static void a_column_absent_outside_the_rows_of_a_field_is_allowed(void **state)
+TEST(a_column_absent_outside_the_rows_of_a_field_is_allowed)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -403,20 +390,4 @@ static void a_column_absent_outside_the_rows_of_a_field_is_allowed(void **state)
     assert_int_equal(peer->credit->n_rejections, 0);
     assert_int_equal(embed_table(&embed, "t")->in.size, 1);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_layouts_are_one),
-        cmocka_unit_test(what_no_item_can_have_is_refused),
-        cmocka_unit_test(bad_columns_are_refused),
-        cmocka_unit_test(signatures_are_checked_by_the_broker),
-        cmocka_unit_test(strided_slices_over_chunks_give_the_right_rows),
-        cmocka_unit_test(spans_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_reply_has_each_needed_block_once_and_no_other),
-        cmocka_unit_test(absent_columns_are_refused_only_where_they_are_needed),
-        cmocka_unit_test(a_column_absent_outside_the_rows_of_a_field_is_allowed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

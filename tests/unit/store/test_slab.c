@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +6,10 @@
 #include "broker/store/slab.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
-static void every_size_is_aligned_and_its_own(void **state)
+TEST(every_size_is_aligned_and_its_own)
 {
-    (void)state;
     struct slab_heap *heap = slab_heap_new(true);
     assert_non_null(heap);
     size_t used = 0;
@@ -37,9 +32,8 @@ static void every_size_is_aligned_and_its_own(void **state)
     assert_null(heap);
 }
 
-static void what_is_freed_is_used_again(void **state)
+TEST(what_is_freed_is_used_again)
 {
-    (void)state;
     struct slab_heap *heap = slab_heap_new(true);
     void *objects[5000];
     for (uint32_t i = 0; i < 5000; i++)
@@ -61,11 +55,10 @@ static void what_is_freed_is_used_again(void **state)
 }
 
 /* Random sizes in random order; each object keeps a pattern of its own until it is freed. */
-static void random_use_damages_nothing(void **state)
+TEST(random_use_damages_nothing)
 {
-    (void)state;
     struct rng rng;
-    rng_seed(&rng, naive_seed("random_use_damages_nothing"));
+    rng_seed(&rng, naive_seed(__func__));
     struct slab_heap *heap = slab_heap_new(true);
     struct {
         uint8_t *data;
@@ -93,14 +86,4 @@ static void random_use_damages_nothing(void **state)
     assert_int_equal(slab_bytes(heap)->reserved, 0);
     free(live);
     slab_heap_destroy(&heap);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_size_is_aligned_and_its_own),
-        cmocka_unit_test(what_is_freed_is_used_again),
-        cmocka_unit_test(random_use_damages_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/store/store.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct chunk *add(struct store *store, uint32_t bytes, zmq_msg_t *message)
@@ -23,9 +19,8 @@ static struct chunk *add(struct store *store, uint32_t bytes, zmq_msg_t *message
     return chunk;
 }
 
-static void chunks_are_counted_and_let_go_of(void **state)
+TEST(chunks_are_counted_and_let_go_of)
 {
-    (void)state;
     struct store store;
     assert_int_equal(store_init(&store, UINT64_C(1) << 32, NULL), RP_OK);
     static const uint32_t sizes[] = {0, 1, 400, 16000, 20000, 100000};
@@ -53,9 +48,8 @@ static void chunks_are_counted_and_let_go_of(void **state)
 }
 
 /* From 32 KiB on the received message is the storage; below that it is copied. */
-static void large_messages_are_kept_and_small_ones_copied(void **state)
+TEST(large_messages_are_kept_and_small_ones_copied)
 {
-    (void)state;
     struct store store;
     assert_int_equal(store_init(&store, UINT64_C(1) << 32, NULL), RP_OK);
     for (uint32_t bytes = STORE_KEEP_BYTES - 1; bytes <= STORE_KEEP_BYTES; bytes++) {
@@ -76,9 +70,8 @@ static void large_messages_are_kept_and_small_ones_copied(void **state)
 }
 
 /* Who is the first and who the last item of a table, in any order of tables. */
-static void tables_enter_and_leave_a_chunk(void **state)
+TEST(tables_enter_and_leave_a_chunk)
 {
-    (void)state;
     struct store store;
     assert_int_equal(store_init(&store, UINT64_C(1) << 32, NULL), RP_OK);
     struct chunk *chunk = add(&store, 10, NULL);
@@ -132,9 +125,8 @@ static void check_frames(uint32_t bytes, bool own, enum chunk_kind kind, uint32_
     embed_stop(&embed);
 }
 
-static void large_chunks_are_sent_without_a_copy(void **state)
+TEST(large_chunks_are_sent_without_a_copy)
 {
-    (void)state;
     check_frames(1000, false, CHUNK_SLAB, 1);
     check_frames(20000, true, CHUNK_HEAP, 1);
     check_frames(STORE_KEEP_BYTES, true, CHUNK_KEPT, 1);
@@ -145,9 +137,8 @@ static void large_chunks_are_sent_without_a_copy(void **state)
 }
 
 /* A batch of small and large chunks: small ones share a frame, each large one has its own. */
-static void small_and_large_chunks_share_a_reply(void **state)
+TEST(small_and_large_chunks_share_a_reply)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
@@ -180,16 +171,4 @@ static void small_and_large_chunks_share_a_reply(void **state)
     testpeer_settled(small, 0);
     assert_int_equal(embed.broker->store.chunks, 0);
     embed_stop(&embed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_are_counted_and_let_go_of),
-        cmocka_unit_test(large_messages_are_kept_and_small_ones_copied),
-        cmocka_unit_test(tables_enter_and_leave_a_chunk),
-        cmocka_unit_test(large_chunks_are_sent_without_a_copy),
-        cmocka_unit_test(small_and_large_chunks_share_a_reply),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,26 +1,21 @@
 /* The count of a table's episodes against an array with a count for each of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include "broker/table/episodes.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define SESSIONS 40u
 #define EPISODES 60u /* of each session: far more than are open at once */
 
-static void random_items_match_the_model(void **state)
+TEST(random_items_match_the_model)
 {
-    (void)state;
     static struct episodes episodes;
     static uint32_t items[SESSIONS][EPISODES];
     struct rng rng;
     uint64_t here = 0, most = 0;
-    rng_seed(&rng, naive_seed("random_items_match_the_model"));
+    rng_seed(&rng, naive_seed(__func__));
     assert_true(episodes_init(&episodes, NULL));
     for (uint32_t i = 0; i < 120000; i++) {
         /* The table fills up and empties several times. */
@@ -45,10 +40,4 @@ static void random_items_match_the_model(void **state)
     assert_int_equal(episodes.here, 0);
     assert_int_equal(keymap_count(episodes.items), 0);
     episodes_fini(&episodes);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_items_match_the_model)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

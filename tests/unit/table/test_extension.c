@@ -1,16 +1,12 @@
 /* The built-in extensions: statistics, priority diffusion, insert on sample. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static double stat(struct testpeer *peer, const char *table, const char *name)
@@ -31,9 +27,8 @@ static double priority(struct embed *embed, const char *name, uint64_t key)
     return table->in.items[slot].priority;
 }
 
-static void statistics_count_what_happens(void **state)
+TEST(statistics_count_what_happens)
 {
-    (void)state;
     struct embed embed;
     embed_start(
         &embed,
@@ -67,9 +62,8 @@ static void statistics_count_what_happens(void **state)
     embed_stop(&embed);
 }
 
-static void diffusion_raises_neighbours_of_the_same_episode(void **state)
+TEST(diffusion_raises_neighbours_of_the_same_episode)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 100, sampler: {kind: prioritized}, limiter: {kind: none}, extensions: "
@@ -110,9 +104,8 @@ static void diffusion_raises_neighbours_of_the_same_episode(void **state)
 }
 
 /* Several items begin at the same step (one for each horizon, say): the first stands for it, and never a stale slot. */
-static void diffusion_survives_items_of_the_same_step(void **state)
+TEST(diffusion_survives_items_of_the_same_step)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 100, sampler: {kind: prioritized}, limiter: {kind: none}, extensions: "
@@ -145,9 +138,8 @@ static void diffusion_survives_items_of_the_same_step(void **state)
     "[{kind: insert_on_sample, options: {table: often}}]}\n"                                                           \
     "  - {name: often, max_size: 3, sampler: {kind: fifo}, limiter: {kind: queue, size: 1}}\n"
 
-static void sampled_items_are_inserted_past_the_limiter_and_counted(void **state)
+TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
 {
-    (void)state;
     struct embed embed;
     embed_start(&embed, COPYING, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -177,9 +169,8 @@ static void sampled_items_are_inserted_past_the_limiter_and_counted(void **state
     embed_stop(&embed);
 }
 
-static void bad_options_are_config_errors(void **state)
+TEST(bad_options_are_config_errors)
 {
-    (void)state;
     static const char *const bad[] = {
         "{kind: statistics, options: {x: 1}}",
         "{kind: priority_diffusion, options: {radius: 0}}",
@@ -207,9 +198,8 @@ static void bad_options_are_config_errors(void **state)
 }
 
 /* Every mistake is found when the configuration is read (--check), not when the broker starts, and none is passed over. */
-static void mistakes_in_extensions_are_reported_with_their_place(void **state)
+TEST(mistakes_in_extensions_are_reported_with_their_place)
 {
-    (void)state;
     static const struct {
         const char *extension, *part;
     } rows[] = {
@@ -229,17 +219,4 @@ static void mistakes_in_extensions_are_reported_with_their_place(void **state)
         if (!strstr(problems, "test.yaml:3:") || !strstr(problems, rows[i].part))
             fail_msg("'%s' does not say '%s'", problems, rows[i].part);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statistics_count_what_happens),
-        cmocka_unit_test(diffusion_raises_neighbours_of_the_same_episode),
-        cmocka_unit_test(diffusion_survives_items_of_the_same_step),
-        cmocka_unit_test(sampled_items_are_inserted_past_the_limiter_and_counted),
-        cmocka_unit_test(bad_options_are_config_errors),
-        cmocka_unit_test(mistakes_in_extensions_are_reported_with_their_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

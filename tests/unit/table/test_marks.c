@@ -1,11 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "broker/table/marks.h"
+#include "tests/support/test.h"
 
 #define SLOTS 300u
 
@@ -28,9 +24,8 @@ static void touch(struct marks *marks, uint32_t slot)
     marks_touch(marks, NULL, NULL, slot);
 }
 
-static void a_changed_slot_counts_once(void **state)
+TEST(a_changed_slot_counts_once)
 {
-    (void)state;
     struct marks *marks;
     assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
     assert_true(marks->all_changed);
@@ -44,9 +39,8 @@ static void a_changed_slot_counts_once(void **state)
 }
 
 /* Of a copy of all 200 slots that has passed the first 64. */
-static void a_slot_is_copied_before_it_changes(void **state)
+TEST(a_slot_is_copied_before_it_changes)
 {
-    (void)state;
     struct marks *marks;
     struct copies copies = {.n = 0};
     assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
@@ -68,9 +62,8 @@ static void a_slot_is_copied_before_it_changes(void **state)
 }
 
 /* Of a copy of changed slots, which is then abandoned. */
-static void only_pending_slots_are_copied(void **state)
+TEST(only_pending_slots_are_copied)
 {
-    (void)state;
     struct marks *marks;
     struct copies copies = {.n = 0};
     assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
@@ -89,14 +82,4 @@ static void only_pending_slots_are_copied(void **state)
     assert_int_equal(marks_due(marks, 1), 0);
     assert_true(marks->all_changed);
     marks_destroy(&marks);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_changed_slot_counts_once),
-        cmocka_unit_test(a_slot_is_copied_before_it_changes),
-        cmocka_unit_test(only_pending_slots_are_copied),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

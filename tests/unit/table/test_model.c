@@ -1,12 +1,7 @@
 /* Random operations of several sessions on an embedded broker, held against a table that is too simple to be wrong:
  * an array of items, the two rules of the limiter, and a list of sessions whose items wait. For selectors with a fixed
  * order everything is predicted; for random ones what was picked is taken from the broker and checked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define SESSIONS 3u
@@ -446,11 +442,10 @@ static void begin(struct model *self)
     self->next_key = 1;
 }
 
-static void random_operations_match_the_model(void **state)
+TEST(random_operations_match_the_model)
 {
-    (void)state;
     static struct model model;
-    rng_seed(&model.rng, naive_seed("random_operations_match_the_model"));
+    rng_seed(&model.rng, naive_seed(__func__));
     for (uint32_t round = 0; round < ROUNDS; round++) {
         begin(&model);
         for (uint32_t step = 0; step < 150; step++) {
@@ -471,10 +466,4 @@ static void random_operations_match_the_model(void **state)
         }
         embed_stop(&model.embed); /* checks that everything is released */
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations_match_the_model)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

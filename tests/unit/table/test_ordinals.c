@@ -1,16 +1,12 @@
 /* Keys are handed out once: ordinals in turn, past those that sessions have or whose keys items bear. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <string.h>
 
 #include "broker/table/ordinals.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
+#include "tests/support/test.h"
 
 #define LAST (KEY_ORDINALS - 1)
 
@@ -27,9 +23,8 @@ static uint32_t open_one(struct ordinals *self, struct key_range *keys)
     return ordinal;
 }
 
-static void ordinals_come_in_turn_and_wrap_past_those_in_use(void **state)
+TEST(ordinals_come_in_turn_and_wrap_past_those_in_use)
 {
-    (void)state;
     struct ordinals self;
     struct key_range first, second, keys;
     assert_true(ordinals_init(&self, 0));
@@ -53,9 +48,8 @@ static void ordinals_come_in_turn_and_wrap_past_those_in_use(void **state)
 }
 
 /* With items of more sessions than there are ordinals, keys go on behind those of items. */
-static void when_all_are_in_use_keys_go_on_behind_the_items(void **state)
+TEST(when_all_are_in_use_keys_go_on_behind_the_items)
 {
-    (void)state;
     struct ordinals self;
     struct key_range keys;
     assert_true(ordinals_init(&self, 0));
@@ -77,9 +71,8 @@ static void when_all_are_in_use_keys_go_on_behind_the_items(void **state)
     ordinals_fini(&self);
 }
 
-static void when_all_have_sessions_there_is_none(void **state)
+TEST(when_all_have_sessions_there_is_none)
 {
-    (void)state;
     struct ordinals self;
     struct key_range keys;
     assert_true(ordinals_init(&self, 0));
@@ -92,9 +85,8 @@ static void when_all_have_sessions_there_is_none(void **state)
 }
 
 /* Sessions of older files have ordinal << 40: sixteen of today's ordinals, and their number. */
-static void keys_of_older_files_are_passed_over(void **state)
+TEST(keys_of_older_files_are_passed_over)
 {
-    (void)state;
     struct ordinals self;
     struct key_range keys, old = ordinals_restored(3, 0);
     assert_true(ordinals_init(&self, 0));
@@ -148,14 +140,13 @@ static void check_new(const struct model *model, uint32_t s)
 }
 
 /* Few ordinals are tried, and all others have items: so sessions come back to the same ones again and again. */
-static void no_key_is_handed_out_while_an_item_bears_it(void **state)
+TEST(no_key_is_handed_out_while_an_item_bears_it)
 {
-    (void)state;
     struct ordinals self;
     static struct model model;
     struct rng rng;
     memset(&model, 0, sizeof model);
-    rng_seed(&rng, naive_seed("no_key_is_handed_out_while_an_item_bears_it"));
+    rng_seed(&rng, naive_seed(__func__));
     assert_true(ordinals_init(&self, 0));
     for (uint32_t step = 0; step < 100000; step++) {
         uint32_t s = (uint32_t)rng_below(&rng, SESSIONS), what = (uint32_t)rng_below(&rng, 10);
@@ -180,16 +171,4 @@ static void no_key_is_handed_out_while_an_item_bears_it(void **state)
         }
     }
     ordinals_fini(&self);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ordinals_come_in_turn_and_wrap_past_those_in_use),
-        cmocka_unit_test(when_all_are_in_use_keys_go_on_behind_the_items),
-        cmocka_unit_test(when_all_have_sessions_there_is_none),
-        cmocka_unit_test(keys_of_older_files_are_passed_over),
-        cmocka_unit_test(no_key_is_handed_out_while_an_item_bears_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

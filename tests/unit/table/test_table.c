@@ -1,10 +1,5 @@
 /* Tables through the embedded broker: what is kept, what goes, what is counted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +7,7 @@
 #include <string.h>
 
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct embed embed;
@@ -68,9 +64,8 @@ static uint64_t waiting(void)
 
 /* ---- overflow ---- */
 
-static void overflow_keeps_the_right_keys(void **state)
+TEST(overflow_keeps_the_right_keys)
 {
-    (void)state;
     /* Priorities 3 1 4 1.5 9 2 6, keys 1 to 7, three places. */
     static const double priorities[] = {3, 1, 4, 1.5, 9, 2, 6};
     static const struct {
@@ -99,9 +94,8 @@ static void overflow_keeps_the_right_keys(void **state)
     }
 }
 
-static void a_negative_exponent_removes_low_priorities(void **state)
+TEST(a_negative_exponent_removes_low_priorities)
 {
-    (void)state;
     begin("max_size: 100, remover: {kind: prioritized, options: {exponent: -2}}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 400; key++)
         insert(key, key % 2 ? 1 : 100);
@@ -112,9 +106,8 @@ static void a_negative_exponent_removes_low_priorities(void **state)
     end();
 }
 
-static void a_uniform_remover_spares_no_age(void **state)
+TEST(a_uniform_remover_spares_no_age)
 {
-    (void)state;
     begin("max_size: 50, remover: {kind: uniform}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 100; key++)
         insert(key, 1);
@@ -128,9 +121,8 @@ static void a_uniform_remover_spares_no_age(void **state)
 
 /* ---- order ---- */
 
-static void a_queue_gives_each_item_once_in_order(void **state)
+TEST(a_queue_gives_each_item_once_in_order)
 {
-    (void)state;
     begin("max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue, "
           "size: 3}");
     testpeer_insert(peer, "t", 1, 10, 1);
@@ -144,9 +136,8 @@ static void a_queue_gives_each_item_once_in_order(void **state)
     end();
 }
 
-static void a_stack_gives_the_newest(void **state)
+TEST(a_stack_gives_the_newest)
 {
-    (void)state;
     begin("max_size: 10, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack, "
           "size: 3}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -163,9 +154,8 @@ static void a_stack_gives_the_newest(void **state)
     end();
 }
 
-static void heaps_follow_updates(void **state)
+TEST(heaps_follow_updates)
 {
-    (void)state;
     begin("max_size: 10, sampler: {kind: max_heap}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 5; key++)
         insert(key, (double)key);
@@ -182,9 +172,8 @@ static void heaps_follow_updates(void **state)
     end();
 }
 
-static void max_times_sampled_removes_after_the_last(void **state)
+TEST(max_times_sampled_removes_after_the_last)
 {
-    (void)state;
     begin("max_size: 10, max_times_sampled: 3, sampler: {kind: fifo}, limiter: {kind: none}");
     insert(1, 1);
     insert(2, 1);
@@ -205,9 +194,8 @@ static void max_times_sampled_removes_after_the_last(void **state)
 
 /* ---- what may not be done ---- */
 
-static void an_existing_key_is_refused_and_changes_nothing(void **state)
+TEST(an_existing_key_is_refused_and_changes_nothing)
 {
-    (void)state;
     begin("max_size: 3, sampler: {kind: max_heap}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 3; key++)
         insert(key, (double)key);
@@ -225,9 +213,8 @@ static void an_existing_key_is_refused_and_changes_nothing(void **state)
     end();
 }
 
-static void a_bad_priority_leaves_the_table_alive(void **state)
+TEST(a_bad_priority_leaves_the_table_alive)
 {
-    (void)state;
     begin("max_size: 10, sampler: {kind: prioritized}, limiter: {kind: none}");
     insert(1, -1);
     insert(2, (double)INFINITY);
@@ -247,9 +234,8 @@ static void a_bad_priority_leaves_the_table_alive(void **state)
     end();
 }
 
-static void missing_keys_and_tables_are_told(void **state)
+TEST(missing_keys_and_tables_are_told)
 {
-    (void)state;
     begin("max_size: 10, limiter: {kind: none}");
     insert(1, 1);
     static const uint64_t keys[] = {5, 1, 6, 1};
@@ -270,9 +256,8 @@ static void missing_keys_and_tables_are_told(void **state)
 
 #define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 4}"
 
-static void the_limiter_blocks_samples_until_min_size(void **state)
+TEST(the_limiter_blocks_samples_until_min_size)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: min_size, min_size: 3}");
     insert(1, 1);
     insert(2, 1);
@@ -286,9 +271,8 @@ static void the_limiter_blocks_samples_until_min_size(void **state)
 }
 
 /* cursor = 2 * inserts - samples; bounds 6 - 4 = 2 and 6 + 4 = 10, inclusive. */
-static void the_ratio_holds_on_both_sides_inclusive(void **state)
+TEST(the_ratio_holds_on_both_sides_inclusive)
 {
-    (void)state;
     begin("max_size: 100, " RATIO);
     testpeer_insert(peer, "t", 1, 10, 1);
     assert_int_equal(waiting(), 5);
@@ -311,9 +295,8 @@ static void the_ratio_holds_on_both_sides_inclusive(void **state)
     end();
 }
 
-static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
+TEST(deletes_below_min_size_block_samples_and_free_inserts)
 {
-    (void)state;
     begin("max_size: 100, " RATIO);
     testpeer_insert(peer, "t", 1, 7, 1);
     assert_int_equal(waiting(), 2);
@@ -329,9 +312,8 @@ static void deletes_below_min_size_block_samples_and_free_inserts(void **state)
     end();
 }
 
-static void a_reset_resets_the_limiter(void **state)
+TEST(a_reset_resets_the_limiter)
 {
-    (void)state;
     begin("max_size: 100, " RATIO);
     testpeer_insert(peer, "t", 1, 5, 1);
     for (int i = 0; i < 3; i++)
@@ -381,9 +363,8 @@ static uint32_t distinct(const uint64_t *values, uint32_t n)
     return count;
 }
 
-static void random_numbers_go_on_after_a_reset(void **state)
+TEST(random_numbers_go_on_after_a_reset)
 {
-    (void)state;
     uint64_t evicted[2][10], picked[2][10];
     for (uint32_t run = 0; run < 2; run++)
         play_rounds("seed: 7\n", evicted[run], picked[run]);
@@ -406,9 +387,8 @@ static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status wan
 }
 
 /* NaN in any field is refused, and what stands beside it changes nothing. */
-static void a_limiter_value_that_is_not_a_number_is_refused(void **state)
+TEST(a_limiter_value_that_is_not_a_number_is_refused)
 {
-    (void)state;
     begin(
         "max_size: 100, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 20}");
     for (int field = 0; field < 5; field++) {
@@ -427,9 +407,8 @@ static void a_limiter_value_that_is_not_a_number_is_refused(void **state)
     end();
 }
 
-static void a_live_change_of_the_limiter_wakes_both_sides(void **state)
+TEST(a_live_change_of_the_limiter_wakes_both_sides)
 {
-    (void)state;
     begin("max_size: 100, limiter: {kind: min_size, min_size: 10}");
     testpeer_insert(peer, "t", 1, 4, 1);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
@@ -494,9 +473,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void listing_sees_each_item_once(void **state)
+TEST(listing_sees_each_item_once)
 {
-    (void)state;
     static uint64_t keys[20000];
     begin("max_size: 9000, limiter: {kind: none}");
     for (uint64_t i = 0; i < 200; i++) {
@@ -517,9 +495,8 @@ static void listing_sees_each_item_once(void **state)
     end();
 }
 
-static void a_fetch_gives_items_without_counting(void **state)
+TEST(a_fetch_gives_items_without_counting)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 2, limiter: {kind: queue, size: 50}");
     testpeer_insert(peer, "t", 1, 5, 3);
     embed_settle(&embed);
@@ -540,9 +517,8 @@ static void a_fetch_gives_items_without_counting(void **state)
     end();
 }
 
-static void a_sample_tells_what_it_is(void **state)
+TEST(a_sample_tells_what_it_is)
 {
-    (void)state;
     begin("max_size: 100, max_times_sampled: 2, sampler: {kind: prioritized}, limiter: {kind: none}");
     peer->policy = 17;
     peer->step = 1000;
@@ -570,9 +546,8 @@ static void a_sample_tells_what_it_is(void **state)
     end();
 }
 
-static void information_counts_and_measures(void **state)
+TEST(information_counts_and_measures)
 {
-    (void)state;
     begin("max_size: 5, sampler: {kind: prioritized, options: {exponent: 2}}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 8; key++) {
         testpeer_insert(peer, "t", key, 1, 2);
@@ -595,9 +570,8 @@ static void information_counts_and_measures(void **state)
 }
 
 /* TableInfo.episodes: how many episodes the items come from. */
-static void information_counts_episodes(void **state)
+TEST(information_counts_episodes)
 {
-    (void)state;
     begin("max_size: 50, limiter: {kind: none}");
     for (peer->episode = 1; peer->episode <= 3; peer->episode++)
         for (uint64_t i = 0; i < 4; i++)
@@ -606,9 +580,8 @@ static void information_counts_episodes(void **state)
     end();
 }
 
-static void staleness_is_counted_in_versions(void **state)
+TEST(staleness_is_counted_in_versions)
 {
-    (void)state;
     begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
     for (uint32_t v = 0; v < 5; v++) {
         Replay__Request request = REPLAY__REQUEST__INIT;
@@ -623,34 +596,4 @@ static void staleness_is_counted_in_versions(void **state)
     testpeer_sampled(peer, "t", 10);
     assert_true(fabs(testpeer_table_info(peer, "t")->mean_staleness - 3) < 1e-9);
     end();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(overflow_keeps_the_right_keys),
-        cmocka_unit_test(a_negative_exponent_removes_low_priorities),
-        cmocka_unit_test(a_uniform_remover_spares_no_age),
-        cmocka_unit_test(a_queue_gives_each_item_once_in_order),
-        cmocka_unit_test(a_stack_gives_the_newest),
-        cmocka_unit_test(heaps_follow_updates),
-        cmocka_unit_test(max_times_sampled_removes_after_the_last),
-        cmocka_unit_test(an_existing_key_is_refused_and_changes_nothing),
-        cmocka_unit_test(a_bad_priority_leaves_the_table_alive),
-        cmocka_unit_test(missing_keys_and_tables_are_told),
-        cmocka_unit_test(the_limiter_blocks_samples_until_min_size),
-        cmocka_unit_test(the_ratio_holds_on_both_sides_inclusive),
-        cmocka_unit_test(deletes_below_min_size_block_samples_and_free_inserts),
-        cmocka_unit_test(a_reset_resets_the_limiter),
-        cmocka_unit_test(a_limiter_value_that_is_not_a_number_is_refused),
-        cmocka_unit_test(random_numbers_go_on_after_a_reset),
-        cmocka_unit_test(a_live_change_of_the_limiter_wakes_both_sides),
-        cmocka_unit_test(listing_sees_each_item_once),
-        cmocka_unit_test(a_fetch_gives_items_without_counting),
-        cmocka_unit_test(a_sample_tells_what_it_is),
-        cmocka_unit_test(information_counts_and_measures),
-        cmocka_unit_test(information_counts_episodes),
-        cmocka_unit_test(staleness_is_counted_in_versions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

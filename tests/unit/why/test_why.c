@@ -1,15 +1,11 @@
 /* One sentence for each cause: which cause speaks, who is blocked, and which cause hides another. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "agent/why/why.h"
+#include "tests/support/test.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -77,10 +73,9 @@ static void expect(const struct world *self, enum why_cause cause, enum why_side
     assert_null(strstr(why.text, ".."));
 }
 
-static void test_nobody_waits(void **state)
+TEST(nobody_waits)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     expect(&world, WHY_NOTHING, WHY_NOBODY, false);
     world.facts.run = NULL;
@@ -93,10 +88,9 @@ static void test_nobody_waits(void **state)
     expect(&world, WHY_IDLE, WHY_NOBODY, false);
 }
 
-static void test_each_side(void **state)
+TEST(each_side)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     add_wait(&world, "insert", "replay", "table 'replay': needs 8 more samples", SECOND / 100);
     expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* a short wait is how both sides keep pace */
@@ -110,10 +104,9 @@ static void test_each_side(void **state)
 }
 
 /* Without a run the length of the present wait decides. */
-static void test_without_a_run(void **state)
+TEST(without_a_run)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     world.facts.run = NULL;
     add_wait(&world, "sample", "replay", "needs 3 more inserts", SECOND / 10);
@@ -125,12 +118,11 @@ static void test_without_a_run(void **state)
 }
 
 /* Over shards samplers wait for permits, which they ask for again and again; a shard that is away is a cause of its own. */
-static void test_shards(void **state)
+TEST(shards)
 {
     rp_shard_info shards[3] = {{.problem = ""}, {.problem = "", .shard = 1}, {.problem = "", .shard = 2}};
     struct world world;
     struct why why;
-    (void)state;
     world_init(&world);
     world.facts.run = NULL;
     world.info.shards = shards;
@@ -151,10 +143,9 @@ static void test_shards(void **state)
     expect(&world, WHY_SHARD, WHY_SIDE_LEARNERS, true);
 }
 
-static void test_trouble(void **state)
+TEST(trouble)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     add_wait(&world, "params", "policy", "nothing was published yet", 20 * SECOND);
     expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* somebody publishes: this is a poll for the next version */
@@ -172,11 +163,10 @@ static void test_trouble(void **state)
     expect(&world, WHY_BROKER, WHY_NOBODY, true);
 }
 
-static void test_too_few_items(void **state)
+TEST(too_few_items)
 {
     struct world world;
     struct why why;
-    (void)state;
     world_init(&world);
     world.table.size = 400;
     add_wait(&world, "sample", "replay", "needs 600 more items (min_size 1000)", 8 * SECOND);
@@ -195,10 +185,9 @@ static void test_too_few_items(void **state)
     expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
 }
 
-static void test_machine(void **state)
+TEST(machine)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     world.run.cpu = 3.9;
     expect(&world, WHY_CORES, WHY_NOBODY, false);
@@ -211,11 +200,10 @@ static void test_machine(void **state)
     expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
 }
 
-static void test_network(void **state)
+TEST(network)
 {
     struct world world;
     struct why why;
-    (void)state;
     world_init(&world);
     add_wait(&world, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
     expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
@@ -245,10 +233,9 @@ static void test_network(void **state)
     assert_true(isnan(why.network_rate));
 }
 
-static void test_lost_hosts(void **state)
+TEST(lost_hosts)
 {
     struct world world;
-    (void)state;
     world_init(&world);
     world.run.stranded_actors = 1;
     world.run.lost = "cpu2: Connection refused";
@@ -270,11 +257,10 @@ static void test_lost_hosts(void **state)
 }
 
 /* The verdict that a launcher has written, as others read it. */
-static void test_status(void **state)
+TEST(status)
 {
     char text[512];
     struct why why;
-    (void)state;
     static const char form[] = "{\"unix_s\": %lld, \"cause\": \"%s\", \"waits\": \"%s\", \"advice\": \"Wait.\", "
                                "\"blocked\": \"actors\", \"blocked_table\": \"replay\", \"bad\": true}";
     snprintf(text, sizeof text, form, (long long)time(NULL), "hosts", "A host is lost.");
@@ -294,15 +280,4 @@ static void test_status(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_false(why_read_status(wrong[i], &why));
     assert_false(why_read_status(NULL, &why));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_network),      cmocka_unit_test(test_lost_hosts), cmocka_unit_test(test_status),
-        cmocka_unit_test(test_nobody_waits), cmocka_unit_test(test_each_side),  cmocka_unit_test(test_without_a_run),
-        cmocka_unit_test(test_shards),       cmocka_unit_test(test_trouble),    cmocka_unit_test(test_too_few_items),
-        cmocka_unit_test(test_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,13 @@
 
 #include <inttypes.h>
 #include <lz4.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 static struct rng rng;
 
@@ -129,9 +125,8 @@ static uint8_t *random_rows(const struct codec_shape *s)
 
 /* ---- tests */
 
-static void test_stages_match_their_models(void **state)
+TEST(stages_match_their_models)
 {
-    (void)state;
     for (uint32_t round = 0; round < 600; round++) {
         struct codec_shape s = random_shape();
         size_t bytes = codec_bound(&s);
@@ -173,9 +168,8 @@ static void check_encoded(struct codec_scratch *scratch, int32_t wanted, const s
     free(back);
 }
 
-static void test_what_is_encoded_comes_back(void **state)
+TEST(what_is_encoded_comes_back)
 {
-    (void)state;
     const int32_t codecs[] = {RP_CODEC_RAW,       RP_CODEC_LZ4,  RP_CODEC_SHUFFLE_LZ4,
                               RP_CODEC_DELTA_LZ4, RP_CODEC_AUTO, RP_CODEC_DELTA_SHUFFLE_LZ4};
     struct codec_scratch scratch = {0};
@@ -190,9 +184,8 @@ static void test_what_is_encoded_comes_back(void **state)
     assert_null(scratch.a);
 }
 
-static void test_auto_takes_the_smallest(void **state)
+TEST(auto_takes_the_smallest)
 {
-    (void)state;
     for (uint32_t round = 0; round < 200; round++) {
         struct codec_shape s = random_shape();
         size_t raw = codec_bound(&s), best = raw, size = 0;
@@ -214,9 +207,8 @@ static void test_auto_takes_the_smallest(void **state)
     }
 }
 
-static void test_auto_backs_off_from_noise(void **state)
+TEST(auto_backs_off_from_noise)
 {
-    (void)state;
     struct codec_shape s = {.elem_bytes = 1, .row_bytes = 256, .rows = 1};
     struct codec_scratch scratch = {0};
     uint8_t noise[256], zeros[256] = {0}, out[256], used;
@@ -244,9 +236,8 @@ static void test_auto_backs_off_from_noise(void **state)
     codec_scratch_fini(&scratch);
 }
 
-static void test_filters_help_where_they_should(void **state)
+TEST(filters_help_where_they_should)
 {
-    (void)state;
     struct codec_scratch scratch = {0};
     uint8_t out[4096], used;
     size_t size;
@@ -269,9 +260,8 @@ static void test_filters_help_where_they_should(void **state)
 }
 
 /* PROTOCOL.md's worked example: four steps of an int16 column of shape [4]. */
-static void test_example_of_the_protocol(void **state)
+TEST(example_of_the_protocol)
 {
-    (void)state;
     const struct codec_shape s = {.elem_bytes = 2, .is_integer = 1, .row_bytes = 8, .rows = 4, .rank = 1};
     const int16_t rows[16] = {1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6, 4, 5, 6, 7};
     static const uint8_t plain[] = {0x73, 1, 0, 2, 0, 3, 0, 4, 6, 0, 0x11, 5, 0x0c, 0,
@@ -307,9 +297,8 @@ static void check_refused(uint8_t codec, const struct codec_shape *s, const void
     assert_int_equal(codec_check(codec, s, data, size, NULL), RP_BAD_MESSAGE);
 }
 
-static void test_what_is_refused(void **state)
+TEST(what_is_refused)
 {
-    (void)state;
     const struct codec_shape s = {.elem_bytes = 1, .row_bytes = 16, .rows = 2};
     const struct codec_shape huge = {.elem_bytes = 1, .row_bytes = UINT64_C(1) << 30, .rows = UINT32_MAX};
     const struct codec_shape none = {.elem_bytes = 1, .row_bytes = 16, .rows = 0};
@@ -372,9 +361,8 @@ static void compare_decoders(const struct codec_shape *s, const uint8_t *data, s
     free(by_lz4);
 }
 
-static void test_check_and_decode_agree(void **state)
+TEST(check_and_decode_agree)
 {
-    (void)state;
     uint32_t seen[2] = {0};
     for (uint32_t round = 0; round < 1500; round++) {
         struct codec_shape s = random_shape();
@@ -399,9 +387,8 @@ static void test_check_and_decode_agree(void **state)
 }
 
 /* Short random sequences over a small alphabet reach the end-of-block rules far more often than mutations do. */
-static void test_check_and_decode_agree_on_random_sequences(void **state)
+TEST(check_and_decode_agree_on_random_sequences)
 {
-    (void)state;
     uint32_t seen[2] = {0};
     for (uint32_t round = 0; round < 60000; round++) {
         struct codec_shape s = {.elem_bytes = 1, .row_bytes = 1, .rows = 1 + (uint32_t)rng_below(&rng, 100)};
@@ -434,16 +421,5 @@ static void test_check_and_decode_agree_on_random_sequences(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages_match_their_models),
-        cmocka_unit_test(test_what_is_encoded_comes_back),
-        cmocka_unit_test(test_auto_takes_the_smallest),
-        cmocka_unit_test(test_auto_backs_off_from_noise),
-        cmocka_unit_test(test_filters_help_where_they_should),
-        cmocka_unit_test(test_example_of_the_protocol),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_check_and_decode_agree),
-        cmocka_unit_test(test_check_and_decode_agree_on_random_sequences),
-    };
-    return cmocka_run_group_tests(tests, seed_rng, NULL);
+    return test_run(seed_rng, NULL);
 }

@@ -1,15 +1,11 @@
 /* Frames in memory against the plain model of a queue of messages. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/rng.h"
 #include "proto/wire/duct.h"
+#include "tests/support/test.h"
 
 /* Frames hold their number, and so many bytes more that they are on the heap now and then. */
 static void send_frame(struct way way, uint64_t number, size_t more_bytes, bool more)
@@ -36,9 +32,8 @@ static bool receive_frame(struct way way, uint64_t *number, size_t *more_bytes, 
     return any;
 }
 
-static void test_model(void **state)
+TEST(model)
 {
-    (void)state;
     struct duct duct = {0};
     struct way way = {.duct = &duct};
     struct rng rng;
@@ -71,9 +66,8 @@ static void test_model(void **state)
 }
 
 /* Half a message cannot be seen. */
-static void test_whole_messages(void **state)
+TEST(whole_messages)
 {
-    (void)state;
     struct duct duct = {0};
     struct way way = {.duct = &duct};
     uint64_t number = 0;
@@ -90,13 +84,4 @@ static void test_whole_messages(void **state)
     }
     assert_false(receive_frame(way, &number, &more_bytes, &more));
     duct_fini(&duct);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(test_whole_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* A duct that cannot grow refuses one message, all of it, and takes the next one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/wire/duct.h"
 #include "tests/support/nomem.h"
+#include "tests/support/test.h"
 
 #define FRAMES 3u
 
@@ -59,17 +55,10 @@ static bool refuse_once(uint64_t before)
     return failed;
 }
 
-static void test_refused_once(void **state)
+TEST(refused_once)
 {
-    (void)state;
     uint32_t refused = 0;
     for (uint64_t before = 0; before <= 140; before++)
         refused += refuse_once(before);
     assert_true(refused > FRAMES); /* at each of its frames */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_once)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
 #include "proto/wire/pb.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 static void check_bytes(const struct pb_writer *w, const void *bytes, size_t size)
 {
@@ -16,9 +13,8 @@ static void check_bytes(const struct pb_writer *w, const void *bytes, size_t siz
 }
 #define CHECK_BYTES(w, text) check_bytes(&(w), text, sizeof text - 1)
 
-static void test_varints_of_every_length(void **state)
+TEST(varints_of_every_length)
 {
-    (void)state;
     for (uint32_t bits = 0; bits <= 64; bits++) {
         uint64_t values[] = {bits == 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1, bits == 64 ? 0 : UINT64_C(1) << bits};
         for (uint32_t i = 0; i < 2; i++) {
@@ -35,9 +31,8 @@ static void test_varints_of_every_length(void **state)
     }
 }
 
-static void test_varints_past_64_bits_are_damage(void **state)
+TEST(varints_past_64_bits_are_damage)
 {
-    (void)state;
     const uint8_t most[] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01};
     const uint8_t more[] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02};
     const uint8_t longer[] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00};
@@ -47,9 +42,8 @@ static void test_varints_past_64_bits_are_damage(void **state)
     assert_null(pb_read_varint(longer, longer + sizeof longer).at);
 }
 
-static void test_reader_gives_every_field(void **state)
+TEST(reader_gives_every_field)
 {
-    (void)state;
     struct pb_writer w = {0};
     pb_put_varint(&w, 1, 300);
     pb_put_fixed32(&w, 2, 0x01020304);
@@ -93,9 +87,8 @@ static void check_damaged(const char *bytes, size_t size)
     free(copy);
 }
 
-static void test_damage(void **state)
+TEST(damage)
 {
-    (void)state;
 #define DAMAGED(text) check_damaged(text, sizeof text - 1)
     DAMAGED("\x08");                                                     /* no value */
     DAMAGED("\x80");                                                     /* half a tag */
@@ -114,9 +107,8 @@ static void test_damage(void **state)
 #undef DAMAGED
 }
 
-static void test_defaults_are_left_out(void **state)
+TEST(defaults_are_left_out)
 {
-    (void)state;
     struct pb_writer w = {0};
     pb_put_varint(&w, 1, 0);
     pb_put_fixed32(&w, 2, 0);
@@ -129,9 +121,8 @@ static void test_defaults_are_left_out(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_equal_elements_become_one(void **state)
+TEST(equal_elements_become_one)
 {
-    (void)state;
     struct pb_writer w = {0};
     pb_put_u32s(&w, 1, (const uint32_t[]){7, 7, 7}, 3);
     CHECK_BYTES(w, "\x0a\x04\x07\0\0\0");
@@ -154,9 +145,8 @@ static void test_equal_elements_become_one(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_all_equal_finds_any_difference(void **state)
+TEST(all_equal_finds_any_difference)
 {
-    (void)state;
     enum { N = 67 };
     uint32_t v[N];
     for (uint32_t n = 0; n <= N; n++) {
@@ -171,9 +161,8 @@ static void test_all_equal_finds_any_difference(void **state)
     }
 }
 
-static void test_accessors_spread_one_element(void **state)
+TEST(accessors_spread_one_element)
 {
-    (void)state;
     const uint8_t bytes[] = {0xff, 1, 0, 0, 0, 0, 0, 0xf0, 0x3f, 2, 0, 0, 0, 0, 0, 0, 0x40};
     struct pb_array many = {bytes + 1, 2}, one = {bytes + 1, 1};
     assert_int_equal(pb_u64(&many, 1), UINT64_C(0x4000000000000002));
@@ -184,9 +173,8 @@ static void test_accessors_spread_one_element(void **state)
     assert_true(pb_f64(&one, 3) > 1.0 && pb_f64(&one, 3) < 1.1);
 }
 
-static void test_writer_that_ran_out_of_memory_stays_so(void **state)
+TEST(writer_that_ran_out_of_memory_stays_so)
 {
-    (void)state;
     struct pb_writer w = {0};
     pb_put_varint(&w, 1, 1);
     size_t before = w.size;
@@ -201,9 +189,8 @@ static void test_writer_that_ran_out_of_memory_stays_so(void **state)
     assert_false(w.failed);
 }
 
-static void test_writer_grows(void **state)
+TEST(writer_grows)
 {
-    (void)state;
     struct pb_writer w = {0};
     for (uint32_t i = 0; i < 10000; i++) {
         uint8_t *at = pb_put_packed(&w, 3, 3, 4);
@@ -219,21 +206,4 @@ static void test_writer_grows(void **state)
     }
     assert_int_equal(pb_next(&r, &f), 0);
     pb_writer_fini(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_varints_of_every_length),
-        cmocka_unit_test(test_varints_past_64_bits_are_damage),
-        cmocka_unit_test(test_reader_gives_every_field),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_defaults_are_left_out),
-        cmocka_unit_test(test_equal_elements_become_one),
-        cmocka_unit_test(test_all_equal_finds_any_difference),
-        cmocka_unit_test(test_accessors_spread_one_element),
-        cmocka_unit_test(test_writer_that_ran_out_of_memory_stays_so),
-        cmocka_unit_test(test_writer_grows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

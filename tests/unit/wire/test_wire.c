@@ -3,17 +3,13 @@
 #include "proto/wire/wire.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "proto/base/rng.h"
 #include "replay.pb-c.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
@@ -138,9 +134,8 @@ static void write_ingest_one(struct pb_writer *w)
                          });
 }
 
-static void test_golden_ingest_one(void **state)
+TEST(golden_ingest_one)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct frame f;
     struct wire_ingest in;
@@ -211,9 +206,8 @@ static void write_ingest_many(struct pb_writer *w)
     pb_writer_fini(&layouts);
 }
 
-static void test_golden_ingest_many(void **state)
+TEST(golden_ingest_many)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct frame f;
     struct wire_ingest in;
@@ -246,9 +240,8 @@ static void test_golden_ingest_many(void **state)
     assert_int_equal(pb_next(&r, &field), 0);
 }
 
-static void test_ingest_is_patched_in_place(void **state)
+TEST(ingest_is_patched_in_place)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct wire_ingest in;
     uint8_t other[16];
@@ -272,9 +265,8 @@ static void test_ingest_is_patched_in_place(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_optional_zeros_are_left_out(void **state)
+TEST(optional_zeros_are_left_out)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct wire_ingest in;
     struct wire_ingest_out out = {.session = session,
@@ -328,9 +320,8 @@ static void check_request(const struct frame *f, uint32_t body, struct wire_requ
     assert_int_equal(request->body, body);
 }
 
-static void test_golden_sample(void **state)
+TEST(golden_sample)
 {
-    (void)state;
     struct pb_writer body = {0}, w = {0};
     struct frame f;
     struct wire_request request;
@@ -358,9 +349,8 @@ static void test_golden_sample(void **state)
     assert_true(sample.distinct);
 }
 
-static void test_golden_update(void **state)
+TEST(golden_update)
 {
-    (void)state;
     const uint64_t keys[] = {5, 6, 7};
     struct pb_writer body = {0}, w = {0};
     struct frame f;
@@ -425,9 +415,8 @@ static void write_reply_sample(struct pb_writer *w)
     pb_writer_fini(&layouts);
 }
 
-static void test_golden_reply_sample(void **state)
+TEST(golden_reply_sample)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct frame f;
     struct wire_reply reply;
@@ -472,9 +461,8 @@ static void test_golden_reply_sample(void **state)
     assert_true(s.partial);
 }
 
-static void test_golden_reply_empty(void **state)
+TEST(golden_reply_empty)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct frame f;
     struct wire_reply reply;
@@ -489,9 +477,8 @@ static void test_golden_reply_empty(void **state)
     assert_int_equal(s.n_items + s.n_chunks + s.n_blocks, 0);
 }
 
-static void test_golden_reply_paid(void **state)
+TEST(golden_reply_paid)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct frame f;
     struct wire_reply reply;
@@ -506,9 +493,8 @@ static void test_golden_reply_paid(void **state)
 }
 
 /* One chunk per item and all alike: nearly everything folds, and n_chunks follows from the items. */
-static void test_reply_of_equal_chunks(void **state)
+TEST(reply_of_equal_chunks)
 {
-    (void)state;
     enum { N = 100 };
     uint64_t u64[N];
     double f64[N];
@@ -645,9 +631,8 @@ static void refuse_ingest_plus(const void *field, size_t size, const char *sente
 }
 #define REFUSE_INGEST_PLUS(bytes, sentence) refuse_ingest_plus(bytes, sizeof bytes - 1, sentence)
 
-static void test_fields_that_stand_twice(void **state)
+TEST(fields_that_stand_twice)
 {
-    (void)state;
     REFUSE_INGEST_PLUS("\xc2\x01\x08\1\0\0\0\0\0\0\0", "Ingest.item_key stands twice: send each packed array once");
     REFUSE_INGEST_PLUS("\xc2\x01\x00", "Ingest.item_key stands twice");
     REFUSE_INGEST_PLUS("\x08\x01", "Ingest.version stands twice: send it once");
@@ -670,9 +655,8 @@ static void test_fields_that_stand_twice(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_wrong_wire_types(void **state)
+TEST(wrong_wire_types)
 {
-    (void)state;
     refuse_fixed(INGEST, 24, 64, "Ingest.item_key is not packed: send its elements as one packed array");
     refuse_fixed(INGEST, 12, 32, "Ingest.chunk_length is not packed");
     refuse_varint(INGEST, 12, 5, "Ingest.chunk_length has wire type 0: it must be 2");
@@ -685,9 +669,8 @@ static void test_wrong_wire_types(void **state)
     refuse_varint(SAMPLED, 20, 1, "SampleReply.layouts has wire type 0: it must be 2");
 }
 
-static void test_bad_lengths(void **state)
+TEST(bad_lengths)
 {
-    (void)state;
     refuse_bytes(INGEST, 24, "123456789abcd", "Ingest.item_key has a length in bytes that is no multiple of 8 (13)");
     refuse_bytes(INGEST, 14, "12345", "Ingest.block_size has a length in bytes that is no multiple of 4 (5)");
     refuse_bytes(UPDATE, 2, "12345", "Update.key has a length in bytes that is no multiple of 8 (5)");
@@ -723,9 +706,8 @@ static void write_ingest_with(struct pb_writer *w, uint32_t number, uint32_t n, 
     pb_put_fixed32(w, 16, packed);
 }
 
-static void test_ingest_counts(void **state)
+TEST(ingest_counts)
 {
-    (void)state;
     /* For each array the counts that are allowed besides the full one. */
     static const struct {
         uint32_t number;
@@ -757,9 +739,8 @@ static void test_ingest_counts(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_runs_must_add_up(void **state)
+TEST(runs_must_add_up)
 {
-    (void)state;
     struct pb_writer w = {0};
     /* Sums that would be right modulo 2^32. */
     const uint32_t items[] = {UINT32_MAX, 1};
@@ -794,9 +775,8 @@ static void refuse_sampled(const struct wire_sampled_out *change, const char *se
         refuse_sampled(&changed, sentence);                                                                            \
     } while (0)
 
-static void test_sampled_counts(void **state)
+TEST(sampled_counts)
 {
-    (void)state;
     const uint64_t keys[2] = {1, 2};
     const double reals[2] = {0};
     const uint32_t zeros[2] = {0}, ones[2] = {1, 1}, ascending[2] = {0, 1}, far[2] = {0, 2}, most = UINT32_MAX;
@@ -859,9 +839,8 @@ static void test_sampled_counts(void **state)
 
 /* ---- what is not an error */
 
-static void test_unknown_fields_are_skipped(void **state)
+TEST(unknown_fields_are_skipped)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct wire_ingest in;
     struct wire_request request;
@@ -893,9 +872,8 @@ static void test_unknown_fields_are_skipped(void **state)
     pb_writer_fini(&w);
 }
 
-static void test_what_was_read_before_the_damage_is_there(void **state)
+TEST(what_was_read_before_the_damage_is_there)
 {
-    (void)state;
     struct pb_writer w = {0};
     struct wire_request request;
     struct wire_ingest in;
@@ -916,9 +894,8 @@ static void test_what_was_read_before_the_damage_is_there(void **state)
 }
 
 /* Every cut and every changed byte of the golden frames: no reader goes past its frame (a sanitizer watches). */
-static void test_cut_and_changed_frames(void **state)
+TEST(cut_and_changed_frames)
 {
-    (void)state;
     static const char *const names[] = {"ingest_one",   "ingest_many", "request_sample", "request_update",
                                         "reply_sample", "reply_empty", "reply_paid"};
     struct rng rng;
@@ -943,30 +920,4 @@ static void test_cut_and_changed_frames(void **state)
             free(exact);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_ingest_one),
-        cmocka_unit_test(test_golden_ingest_many),
-        cmocka_unit_test(test_ingest_is_patched_in_place),
-        cmocka_unit_test(test_optional_zeros_are_left_out),
-        cmocka_unit_test(test_golden_sample),
-        cmocka_unit_test(test_golden_update),
-        cmocka_unit_test(test_golden_reply_sample),
-        cmocka_unit_test(test_golden_reply_empty),
-        cmocka_unit_test(test_golden_reply_paid),
-        cmocka_unit_test(test_reply_of_equal_chunks),
-        cmocka_unit_test(test_fields_that_stand_twice),
-        cmocka_unit_test(test_wrong_wire_types),
-        cmocka_unit_test(test_bad_lengths),
-        cmocka_unit_test(test_ingest_counts),
-        cmocka_unit_test(test_runs_must_add_up),
-        cmocka_unit_test(test_sampled_counts),
-        cmocka_unit_test(test_unknown_fields_are_skipped),
-        cmocka_unit_test(test_what_was_read_before_the_damage_is_there),
-        cmocka_unit_test(test_cut_and_changed_frames),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
