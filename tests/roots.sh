@@ -8,7 +8,7 @@ usage() {
 tests/roots.sh [--suites "NAME ..."] [--mirror URL] [--folder DIR] [COMMAND ...]
 
 Makes a clean root of each suite with debootstrap, copies the files of this working tree into it, and runs each COMMAND there, in the
-tree's folder (default: './dev demo' './dev test'). Needs root, 8 GiB in DIR for each suite, and half an hour on two cores.
+tree's folder (default: ./dev demo, ./dev test, ./dev test -L slow). Needs root, 8 GiB in DIR for each suite, and half an hour on two cores.
 
 --suites   Debian's names of them; default: "bookworm trixie" (Debian 12 and 13)
 --mirror   default: the mirror that this system's apt uses
@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
     *) commands+=("$1"); shift ;;
     esac
 done
-[ ${#commands[@]} -gt 0 ] || commands=("./dev demo" "./dev test")
+[ ${#commands[@]} -gt 0 ] || commands=("./dev demo" "./dev test" "./dev test -L slow")
 [ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: sudo ./dev release"
 command -v debootstrap >/dev/null || die "there is no debootstrap: ./dev install roots"
 # Of the archives of this system, the first one of its own release: not that of updates, security or backports.
