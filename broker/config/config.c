@@ -1,12 +1,20 @@
 /* Rows of the broker's configuration. */
 #include "broker/config/config.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
+#include "broker/extension/extension.h"
+#include "broker/select/selector.h"
+#include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
+#include "proto/base/utf8.h"
 
 #define ROOT(member) offsetof(struct broker_config, member)
 #define TABLE(member) offsetof(struct table_config, member)
@@ -276,6 +284,806 @@ struct quota config_quota(const struct broker_config *config)
     if (quota.unread_bytes == 0)
         quota.unread_bytes = quarter > least ? quarter : least;
     return quota;
+}
+
+/* ---- memory */
+/* "next_observation" beside an "observation" of the same kind is the observation of another item. */
+static bool is_shared(const struct table_config *table, const struct field_config *field)
+{
+    const struct field_config *fields = table->signature.data;
+    if (!field->name || !field->dtype || strncmp(field->name, "next_", 5) != 0)
+        return false;
+    for (uint32_t i = 0; i < table->signature.count; i++)
+        if (fields[i].name && strcmp(fields[i].name, field->name + 5) == 0 && fields[i].dtype &&
+            strcmp(fields[i].dtype, field->dtype) == 0)
+            return true;
+    return false;
+}
+
+double config_item_bytes(const struct table_config *table)
+{
+    const struct field_config *fields = table->signature.data;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < table->signature.count; i++) {
+        int32_t dtype = fields[i].dtype ? dtype_by_name(fields[i].dtype) : -1;
+        const int64_t *shape = fields[i].shape.data;
+        double bytes = dtype >= 0 ? (double)dtype_size(dtype) : 0.0;
+        for (uint32_t d = 0; d < fields[i].shape.count; d++)
+            bytes *= shape[d] > 0 ? (double)shape[d] : 1.0; /* any number of steps: at least one */
+        if (!is_shared(table, &fields[i]))
+            sum += bytes;
+    }
+    return sum;
+}
+
+/* Most items that the table may hold: a queue is bounded by its size, too, and max_bytes holds so many of item_bytes. */
+static double most_items(const struct table_config *table, double item_bytes)
+{
+    bool queue = table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK;
+    double most = (double)table->max_size, bytes = (double)table->max_bytes;
+    if (queue && table->limiter.size > 0 && table->limiter.size < most)
+        most = table->limiter.size;
+    return bytes > 0 && most * item_bytes > bytes ? floor(bytes / item_bytes) : most;
+}
+
+double config_item_overhead(const struct table_config *table)
+{
+    return (double)(CONFIG_RECORD_BYTES + CONFIG_KEY_BYTES + selector_slot_bytes(table->sampler.kind) +
+                    selector_slot_bytes(table->remover.kind));
+}
+
+double config_table_bytes(const struct table_config *table, double item_bytes)
+{
+    if (table->max_bytes > 0 && item_bytes <= 0) /* that is what the user expects */
+        return (double)table->max_bytes;
+    return most_items(table, item_bytes) * (item_bytes + config_item_overhead(table));
+}
+
+static const char *format_size(char out[32], double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    uint32_t unit = 0;
+    for (; bytes >= 1024.0 && unit < 6; unit++)
+        bytes /= 1024.0;
+    snprintf(out, 32, bytes < 10.0 && unit > 0 ? "%.1f%s" : "%.0f%s", bytes, units[unit]);
+    return out;
+}
+
+/* Bytes that tables need. */
+struct need {
+    uint32_t index;     /* of the largest table, which is the one to change */
+    double item, table; /* of that table: bytes of an item's data, of the full table */
+    double all;         /* of all tables */
+};
+
+static void report_need(const struct broker_config *config, const struct need *need, const char *prefix,
+                        struct schema_report *report)
+{
+    uint32_t index = need->index;
+    const struct table_config *table = (const struct table_config *)config->tables.data + index;
+    char path[64], each[32], own[32], sum[32], left[32], limit[32], with[64] = "", what[96] = "its max_bytes needs";
+    snprintf(path, sizeof path, "%stables[%u].%s", prefix, index, table->max_bytes > 0 ? "max_bytes" : "max_size");
+    if (need->item > 0)
+        snprintf(what, sizeof what, "%.0f items of %s and %.0fB of overhead need", most_items(table, need->item),
+                 format_size(each, need->item), config_item_overhead(table));
+    else if (table->max_bytes == 0)
+        snprintf(what, sizeof what, "%.0f items of %.0fB without any data need", most_items(table, 0.0),
+                 config_item_overhead(table));
+    if (need->all > need->table)
+        snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, need->all));
+    schema_problem(report, path,
+                   "%s %s%s, and tables may take %s: %smemory_limit %s less ingest_budget; "
+                   "write %smax_bytes, a smaller max_size, or a higher memory_limit",
+                   what, format_size(own, need->table), with,
+                   format_size(left, (double)(config->memory_limit - config_ingest_budget(config))), prefix,
+                   format_size(limit, (double)config->memory_limit), table->max_bytes > 0 ? "a smaller " : "");
+}
+
+void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
+                         struct schema_report *report)
+{
+    const struct table_config *tables = config->tables.data;
+    struct need need = {0};
+    if (config->storage_memory > 0) /* chunks that do not fit go to disk */
+        return;
+    for (uint32_t i = 0; i < config->tables.count; i++) {
+        double item = item_bytes ? item_bytes[i] : config_item_bytes(&tables[i]);
+        double bytes = config_table_bytes(&tables[i], item);
+        need.all += bytes;
+        if (bytes > need.table) {
+            need.index = i;
+            need.item = item;
+            need.table = bytes;
+        }
+    }
+    if (need.all > (double)(config->memory_limit - config_ingest_budget(config)))
+        report_need(config, &need, prefix, report);
+}
+
+/* ---- checks of a file */
+static void check_limiter(const struct table_config *table, const char *path, struct schema_report *report)
+{
+    struct limiter_config config = config_limiter(&table->limiter);
+    char at[64];
+    snprintf(at, sizeof at, "%s.limiter", path);
+    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size == 0)
+        config.size = (double)table->max_size;
+    struct limiter limiter;
+    rp_error err = {0};
+    if (limiter_init(&limiter, &config, &err) != RP_OK)
+        schema_problem(report, at, "%s", err.text);
+    else if (limiter.min_size > (double)table->max_size)
+        schema_problem(report, at,
+                       "min_size %.0f can never be reached: max_size is %lld, so every sample would wait forever",
+                       limiter.min_size, (long long)table->max_size);
+    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size > (double)table->max_size)
+        schema_problem(report, at,
+                       "size %.0f is larger than max_size %lld: items would be removed before they are read",
+                       config.size, (long long)table->max_size);
+}
+
+static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
+{
+    const struct field_config *fields = table->signature.data;
+    for (uint32_t i = 0; i < table->signature.count; i++) {
+        char at[96];
+        snprintf(at, sizeof at, "%s.signature[%u]", path, i);
+        if (fields[i].dtype && dtype_by_name(fields[i].dtype) < 0)
+            schema_problem(report, at,
+                           "no dtype '%s': use one of bool, int8 ... uint64, float16, bfloat16, float32, "
+                           "float64, complex64, complex128",
+                           fields[i].dtype);
+        const int64_t *shape = fields[i].shape.data;
+        for (uint32_t d = 0; d < fields[i].shape.count; d++)
+            if (shape[d] < 0 || shape[d] > UINT32_MAX || (shape[d] == 0 && d > 0))
+                schema_problem(report, at, "dimension %u of the shape is %lld: it must be positive%s", d,
+                               (long long)shape[d], d == 0 ? ", or 0 for any number of steps" : "");
+    }
+}
+
+/* Reports an unknown kind of selector or extension, with the nearest built-in name. */
+static void report_unknown(const char *what, const char *kind, const char *(*builtin_name)(uint32_t), const char *path,
+                           struct schema_report *report)
+{
+    const char *names[16];
+    uint32_t n = 0;
+    while (n < 16 && builtin_name(n)) {
+        names[n] = builtin_name(n);
+        n++;
+    }
+    const char *near = kind ? schema_nearest(kind, names, n) : NULL;
+    schema_problem(report, path, "no %s '%s'%s%s%s", what, kind ? kind : "", near ? " (did you mean '" : "",
+                   near ? near : "", near ? "'?)" : "");
+}
+
+/* plugins: an unknown kind may come from a plug-in. It is checked when the tables are created. */
+static void check_selector(const struct selector_config *selector, const char *path, bool plugins,
+                           struct schema_report *report)
+{
+    const rp_selector_ops *ops = selector->kind ? selector_builtin(selector->kind) : NULL;
+    if (!ops) {
+        if (!plugins)
+            report_unknown("selector", selector->kind, selector_builtin_name, path, report);
+        return;
+    }
+    rp_error err = {0};
+    void *trial = ops->create(selector->options.data, selector->options.count, 1, 1, &err);
+    if (!trial)
+        schema_problem(report, path, "%s", err.text);
+    else
+        ops->destroy(trial);
+}
+
+static bool no_view(void *table, uint32_t slot, rp_item_view *out)
+{
+    (void)table, (void)slot, (void)out;
+    return false;
+}
+
+static bool no_priority(void *table, uint32_t slot, double priority)
+{
+    (void)table, (void)slot, (void)priority;
+    return false;
+}
+
+static bool no_copy(void *table, uint32_t slot, const char *other, double priority)
+{
+    (void)table, (void)slot, (void)other, (void)priority;
+    return false;
+}
+
+static void check_copy_target(const struct broker_config *config, const struct table_config *table,
+                              const struct extension_config *extension, const char *path, struct schema_report *report)
+{
+    const rp_option *options = extension->options.data;
+    const struct table_config *tables = config->tables.data;
+    const char *target = extension->options.count == 1 ? options[0].value : NULL;
+    if (!target || strcmp(extension->kind, "insert_on_sample") != 0)
+        return;
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        if (tables[i].name && strcmp(tables[i].name, target) == 0 && &tables[i] != table)
+            return;
+    schema_problem(report, path, "insert_on_sample needs another table to insert into; '%s' is not one", target);
+}
+
+static void check_extension(const struct broker_config *config, const struct table_config *table, uint32_t i,
+                            const char *path, struct schema_report *report)
+{
+    const struct extension_config *extension = (const struct extension_config *)table->extensions.data + i;
+    const rp_extension_ops *ops = extension->kind ? extension_builtin(extension->kind) : NULL;
+    char at[96];
+    snprintf(at, sizeof at, "%s.extensions[%u]", path, i);
+    if (!ops) {
+        if (config->plugins.count == 0)
+            report_unknown("extension", extension->kind, extension_builtin_name, at, report);
+        return;
+    }
+    const rp_extension_host host = {NULL, no_view, no_priority, no_copy};
+    rp_error err = {0};
+    void *trial = ops->create(extension->options.data, extension->options.count, 1, &host, &err);
+    if (!trial)
+        schema_problem(report, at, "%s", err.text);
+    else
+        ops->destroy(trial);
+    check_copy_target(config, table, extension, at, report);
+}
+
+static void check_table(const struct broker_config *config, uint32_t i, struct schema_report *report)
+{
+    const struct table_config *tables = config->tables.data;
+    const struct table_config *table = &tables[i];
+    char path[32], at[64];
+    snprintf(path, sizeof path, "tables[%u]", i);
+    snprintf(at, sizeof at, "%s.name", path);
+    size_t length = table->name ? strlen(table->name) : 0;
+    if (length == 0 || length > 255)
+        schema_problem(report, at, "a table needs a name of 1 to 255 characters");
+    for (uint32_t j = 0; j < i && length; j++)
+        if (tables[j].name && strcmp(tables[j].name, table->name) == 0)
+            schema_problem(report, at, "the name '%s' is taken by tables[%u]", table->name, j);
+    if (table->metadata && !utf8_valid(table->metadata, strlen(table->metadata))) {
+        snprintf(at, sizeof at, "%s.metadata", path);
+        schema_problem(report, at, "must be UTF-8; encode other bytes, for example in base64");
+    }
+    check_limiter(table, path, report);
+    check_signature(table, path, report);
+    snprintf(at, sizeof at, "%s.sampler", path);
+    check_selector(&table->sampler, at, config->plugins.count > 0, report);
+    snprintf(at, sizeof at, "%s.remover", path);
+    check_selector(&table->remover, at, config->plugins.count > 0, report);
+    for (uint32_t e = 0; e < table->extensions.count; e++)
+        check_extension(config, table, e, path, report);
+}
+
+/* Returns the port of tcp://HOST:PORT, or "" if it has no port. NULL: another transport. */
+static const char *port_of(const char *endpoint)
+{
+    static const char tcp[] = "tcp://";
+    if (strncmp(endpoint, tcp, sizeof tcp - 1) != 0)
+        return NULL;
+    const char *colon = strrchr(endpoint + sizeof tcp - 1, ':');
+    return colon && colon > endpoint + sizeof tcp - 1 ? colon + 1 : "";
+}
+
+static void check_endpoint(const char *key, const char *endpoint, struct schema_report *report)
+{
+    const char *port = port_of(endpoint);
+    int64_t number;
+    if (!port && (strncmp(endpoint, "ipc://", 6) == 0 || strncmp(endpoint, "inproc://", 9) == 0))
+        return;
+    if (!port && !strstr(endpoint, "://"))
+        schema_problem(report, key, "'%s' has no transport: write tcp://%s, or ipc://PATH", endpoint, endpoint);
+    else if (!port)
+        schema_problem(report, key, "'%s' is neither tcp://HOST:PORT, ipc://PATH nor inproc://NAME", endpoint);
+    else if (strcmp(port, "*") != 0 &&
+             (port[strspn(port, "0123456789")] || !schema_parse_int(port, &number) || number > 65535))
+        schema_problem(report, key, "'%s' has no port between 0 and 65535 at its end: write tcp://HOST:PORT", endpoint);
+}
+
+#define HTTP_BYTES 256u
+
+static void check_http(const char *address, struct schema_report *report)
+{
+    if (!address || !address[0])
+        return;
+    const char *port = strrchr(address, ':');
+    int64_t number;
+    bool good = port && port > address && port[1] && !port[1 + strspn(port + 1, "0123456789")] &&
+                schema_parse_int(port + 1, &number) && number <= 65535 && !strchr(address, '/') &&
+                strlen(address) < HTTP_BYTES;
+    if (!good)
+        schema_problem(report, "http", "'%s' is not HOST:PORT: write 127.0.0.1:0 for any free port of this machine",
+                       address);
+}
+
+static void check_disk(const struct broker_config *config, struct schema_report *report)
+{
+    const char *folder = config_folder(config);
+    struct {
+        const char *key, *value;
+    } folders[] = {{"journal.dir", config->journal_dir},
+                   {"checkpoint.dir", config->checkpoint_dir},
+                   {"storage.dir", config->storage_dir}};
+    for (uint32_t i = 0; folder && i < 3; i++)
+        if (folders[i].value && folders[i].value[0] && strcmp(folders[i].value, folder) != 0)
+            schema_problem(
+                report, folders[i].key,
+                "'%s' is another folder than '%s': journal, checkpoints and spilled chunks share their files",
+                folders[i].value, folder);
+    if (config->storage_memory && !folder)
+        schema_problem(report, "storage.memory", "cold chunks need a folder: set storage.dir");
+    if (config->storage_memory > config->memory_limit)
+        schema_problem(report, "storage.memory", "must be at most memory_limit");
+    const char *load = config->checkpoint_load;
+    int64_t number;
+    if (load && strcmp(load, "newest") != 0 && strcmp(load, "salvage") != 0 && strcmp(load, "none") != 0 &&
+        (!schema_parse_int(load, &number) || number < 1))
+        schema_problem(report, "checkpoint.load", "'%s' is neither newest, salvage, none nor a number", load);
+}
+
+/* ---- shards */
+/* Bounds of the cursor this far away mean "none", and stay so. */
+#define NO_BOUND 1e18
+#define LEAST_MEMORY (INT64_C(1) << 20)
+#define PORTS_PER_SHARD 3 /* service, ingest, events */
+#define MOST_PORT 65535
+#define ENDPOINT_BYTES 300u
+
+uint32_t config_shards(const struct broker_config *config)
+{
+    return config->shards.count > 1 ? config->shards.count : 1;
+}
+
+const char *config_shard_endpoint(const struct broker_config *config, uint32_t shard)
+{
+    char *const *list = config->shards.data;
+    return shard < config->shards.count && list[shard] && list[shard][0] ? list[shard] : NULL;
+}
+
+/* ---- parts of the settings ---- */
+
+/* The parts of all shards add up to the whole, unless that is smaller than the number of shards: 0 often means "no bound". */
+static int64_t part_of(int64_t whole, uint32_t shards, uint32_t shard)
+{
+    int64_t part = whole / shards + (shard < whole % shards);
+    return part == 0 && whole > 0 ? 1 : part;
+}
+
+static double bound_of(double whole, uint32_t shards)
+{
+    return fabs(whole) >= NO_BOUND ? whole : whole / shards;
+}
+
+/* The parts add up to the whole, so some may be 0: a table over shards needs no more items than one broker's. */
+static double items_of(double whole, uint32_t shards, uint32_t shard)
+{
+    return floor(whole / shards) + (shard < fmod(whole, shards) ? 1 : 0);
+}
+
+static void divide_table(struct table_config *table, uint32_t shards, uint32_t shard)
+{
+    struct limiter_section *limiter = &table->limiter;
+    table->max_size = part_of(table->max_size, shards, shard);
+    table->max_bytes = part_of(table->max_bytes, shards, shard);
+    limiter->min_size = items_of(limiter->min_size, shards, shard);
+    limiter->size = items_of(limiter->size, shards, shard);
+    limiter->min_diff = bound_of(limiter->min_diff, shards);
+    limiter->max_diff = bound_of(limiter->max_diff, shards);
+    if (limiter->error_buffer >= 0)
+        limiter->error_buffer /= shards;
+}
+
+static void divide(struct broker_config *config, uint32_t shards)
+{
+    uint32_t shard = (uint32_t)config->shard;
+    int64_t *const parts[] = {
+        &config->memory_limit,       &config->ingest_budget,
+        &config->journal_max,        &config->storage_memory,
+        &config->storage_disk,       &config->quota.granted_bytes,
+        &config->quota.unread_bytes, &config->quota.inserts_per_second,
+    };
+    struct table_config *tables = config->tables.data;
+    for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        *parts[i] = part_of(*parts[i], shards, shard);
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        divide_table(&tables[i], shards, shard);
+}
+
+/* ---- endpoints and folders ---- */
+
+/* Replaces a string of the configuration. */
+static rp_status set(char **at, const char *text, rp_error *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return err_set(err, RP_NO_MEMORY, "no memory for the configuration of a shard");
+    free(*at);
+    *at = copy;
+    return RP_OK;
+}
+
+static bool is_default(const char *key, const char *value)
+{
+    for (uint32_t i = 0; i < broker_schema.n_rows; i++)
+        if (strcmp(broker_schema.rows[i].path, key) == 0)
+            return strcmp(broker_schema.rows[i].default_text, value) == 0;
+    return false;
+}
+
+/* Adds `by` to the port at the end of an address, unless it stands for any free port. */
+static rp_status move_port(char **address, int64_t by, rp_error *err)
+{
+    char moved[ENDPOINT_BYTES];
+    const char *colon = strrchr(*address, ':');
+    int64_t port = 0;
+    if (!colon || !schema_parse_int(colon + 1, &port) || port == 0)
+        return RP_OK;
+    if (port + by > MOST_PORT)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s leaves no ports for all shards: use a smaller one, or port 0",
+                       *address);
+    snprintf(moved, sizeof moved, "%.*s:%lld", (int)(colon - *address), *address, (long long)(port + by));
+    return set(address, moved, err);
+}
+
+static rp_status move_endpoint(char **endpoint, int64_t shard, rp_error *err)
+{
+    char moved[ENDPOINT_BYTES];
+    if (strncmp(*endpoint, "tcp://", 6) == 0)
+        return move_port(endpoint, PORTS_PER_SHARD * shard, err);
+    if (shard == 0)
+        return RP_OK;
+    snprintf(moved, sizeof moved, "%s-%lld", *endpoint, (long long)shard);
+    return set(endpoint, moved, err);
+}
+
+/* Shards of one machine: each listens at the ports after those of the shard before it. */
+static rp_status move_all(struct broker_config *config, rp_error *err)
+{
+    RP_TRY(move_endpoint(&config->service, config->shard, err));
+    RP_TRY(move_endpoint(&config->ingest, config->shard, err));
+    RP_TRY(move_endpoint(&config->events, config->shard, err));
+    return move_port(&config->http, config->shard, err);
+}
+
+/* Returns how a shard binds a listed endpoint: libzmq binds numbers and interfaces, and the list may have names. */
+static void to_bind(const char *listed, char out[ENDPOINT_BYTES])
+{
+    const char *host = listed + 6, *port = strrchr(listed, ':');
+    bool tcp = strncmp(listed, "tcp://", 6) == 0;
+    bool number = tcp && (host[0] == '[' || host[0] == '*' || host[strspn(host, "0123456789.")] == ':');
+    if (!tcp || number)
+        snprintf(out, ENDPOINT_BYTES, "%s", listed);
+    else
+        snprintf(out, ENDPOINT_BYTES, "tcp://%s%s", endpoint_is_loopback(listed) ? "127.0.0.1" : "*", port);
+}
+
+/* Listed shards: each has its entry, and any free ports of the same host beside it. */
+static rp_status bind_listed(struct broker_config *config, rp_error *err)
+{
+    char service[ENDPOINT_BYTES], beside[ENDPOINT_BYTES];
+    to_bind(config_shard_endpoint(config, config->shard > 0 ? (uint32_t)config->shard : 0), service);
+    bool tcp = strncmp(service, "tcp://", 6) == 0;
+    snprintf(beside, sizeof beside, "%.*s:0", tcp ? (int)(strrchr(service, ':') - service) : 15,
+             tcp ? service : "tcp://127.0.0.1");
+    if (is_default("service", config->service))
+        RP_TRY(set(&config->service, service, err));
+    if (is_default("ingest", config->ingest))
+        RP_TRY(set(&config->ingest, beside, err));
+    return is_default("events", config->events) ? set(&config->events, beside, err) : RP_OK;
+}
+
+static rp_status divide_folders(struct broker_config *config, rp_error *err)
+{
+    char **const folders[] = {&config->journal_dir, &config->checkpoint_dir, &config->storage_dir};
+    for (uint32_t i = 0; i < 3; i++) {
+        char own[4096];
+        if (!(*folders[i])[0])
+            continue;
+        if ((size_t)snprintf(own, sizeof own, "%s/shard-%lld", *folders[i], (long long)config->shard) >= sizeof own)
+            return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder %s is too long", *folders[i]);
+        RP_TRY(set(folders[i], own, err));
+    }
+    return RP_OK;
+}
+
+/* ---- what shards have in common ---- */
+
+/* Hashes the lines of a printed configuration without the comments, which are explanations. */
+static uint64_t hash_lines(const char *text, uint64_t hash)
+{
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n"), blanks = strspn(line, " ");
+        for (size_t i = blanks; i <= length && line[blanks] != '#' && line[i]; i++)
+            hash = (hash ^ (uint8_t)line[i]) * UINT64_C(0x100000001B3);
+        line += length + (line[length] == '\n');
+    }
+    return hash;
+}
+
+/* Hashes tables and number of shards. 0: no memory. */
+static uint64_t hash_settings(const struct broker_config *config)
+{
+    struct schema tables = broker_schema;
+    while (tables.n_rows && strcmp(tables.rows[0].path, "tables") != 0) {
+        tables.rows++;
+        tables.n_rows--;
+    }
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return 0;
+    schema_print(&tables, config, out);
+    bool ok = fclose(out) == 0;
+    uint64_t hash = ok ? hash_lines(text, UINT64_C(0xCBF29CE484222325) ^ config_shards(config)) : 0;
+    free(text);
+    return ok && hash == 0 ? 1 : hash;
+}
+
+rp_status config_become_shard(struct broker_config *config, rp_error *err)
+{
+    uint32_t shards = config_shards(config);
+    bool listed = config_shard_endpoint(config, 0) != NULL;
+    if (shards == 1)
+        return listed ? bind_listed(config, err) : RP_OK;
+    if (config->shard < 0)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "there are %u shards, and this broker does not know which it is: write shard: 0 to %u, or --set shard=...",
+            shards, shards - 1);
+    config->settings = hash_settings(config);
+    if (!config->settings)
+        return err_set(err, RP_NO_MEMORY, "no memory for the configuration of a shard");
+    divide(config, shards);
+    RP_TRY(listed ? bind_listed(config, err) : move_all(config, err));
+    return divide_folders(config, err);
+}
+
+/* ---- checks ---- */
+
+static bool is_listed(const struct broker_config *config)
+{
+    bool listed = false;
+    for (uint32_t i = 0; i < config_shards(config); i++)
+        listed |= config_shard_endpoint(config, i) != NULL;
+    return listed;
+}
+
+static void check_list(const struct broker_config *config, struct schema_report *report)
+{
+    for (uint32_t i = 0; i < config_shards(config); i++) {
+        const char *own = config_shard_endpoint(config, i);
+        char at[32];
+        snprintf(at, sizeof at, "shards[%u]", i);
+        check_endpoint(at, own ? own : "", report);
+        const char *port = own && strncmp(own, "tcp://", 6) == 0 ? strrchr(own, ':') : NULL;
+        if (port && (strcmp(port, ":0") == 0 || strcmp(port, ":*") == 0))
+            schema_problem(report, at, "'%s' has no port that the other shards and clients could know: write one", own);
+        for (uint32_t k = 0; own && k < i; k++)
+            if (config_shard_endpoint(config, k) && strcmp(config_shard_endpoint(config, k), own) == 0)
+                schema_problem(report, at, "'%s' is that of shard %u, too: each shard needs its own", own, k);
+    }
+}
+
+/* A key with an address; each shard listens `step` ports above the one before. */
+struct address {
+    const char *key, *value;
+    int64_t step;
+};
+
+/* The port of an address; 0: any free one, or none. */
+static int64_t port_of_address(const struct address *self)
+{
+    const char *colon = strncmp(self->value, "ipc://", 6) == 0 ? NULL : strrchr(self->value, ':');
+    int64_t port = 0;
+    return colon && schema_parse_int(colon + 1, &port) && port > 0 ? port : 0;
+}
+
+/* The ports of one key may not meet those of another, whichever shards they belong to. */
+static void check_ports(const struct address *own, const struct address *other, uint32_t shards,
+                        struct schema_report *report)
+{
+    int64_t port = port_of_address(own), taken = port_of_address(other);
+    for (uint32_t i = 0; i < shards && port > 0 && taken > 0; i++) {
+        int64_t above = port + own->step * i - taken;
+        if (above < 0 || above % other->step != 0 || above / other->step >= shards)
+            continue;
+        schema_problem(report, own->key,
+                       "shard %u would listen at port %lld, as shard %lld does for '%s': ports of a shard are %d above "
+                       "those of the shard before. Take ports that are next to each other, or port 0",
+                       i, (long long)port + own->step * i, (long long)above / other->step, other->key, PORTS_PER_SHARD);
+        return;
+    }
+}
+
+static void check_processes(const struct broker_config *config, uint32_t shards, struct schema_report *report)
+{
+    const struct address addresses[] = {{"service", config->service, PORTS_PER_SHARD},
+                                        {"ingest", config->ingest, PORTS_PER_SHARD},
+                                        {"events", config->events, PORTS_PER_SHARD},
+                                        {"http", config->http ? config->http : "", 1}};
+    for (uint32_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        if (strncmp(addresses[i].value, "inproc://", 9) == 0)
+            schema_problem(report, addresses[i].key,
+                           "'%s' is reached from inside one process, and each shard is a process: use tcp or ipc",
+                           addresses[i].value);
+        if (port_of_address(&addresses[i]) + addresses[i].step * (shards - 1) > MOST_PORT)
+            schema_problem(report, addresses[i].key, "'%s' leaves no ports for %u shards: use a smaller one, or port 0",
+                           addresses[i].value, shards);
+        for (uint32_t k = 0; k < i; k++)
+            check_ports(&addresses[i], &addresses[k], shards, report);
+    }
+}
+
+/* The room that limiter_init demands of a part, in the numbers of the whole. False: it is missing, and reported. */
+static bool check_room(const struct limiter_section *limiter, uint32_t shards, const char *at,
+                       struct schema_report *report)
+{
+    double spi = limiter->samples_per_insert, least = fmax(1.0, spi) * shards;
+    double width = limiter->max_diff - limiter->min_diff;
+    bool buffer = limiter->error_buffer >= 0;
+    if (limiter->kind != LIMITER_RATIO || !(spi > 0) || !isfinite(spi) || isnan(width))
+        return true; /* the check of the whole says what is wrong */
+    if (buffer ? limiter->error_buffer >= least : width >= 2.0 * least)
+        return true;
+    if (buffer)
+        schema_problem(
+            report, at,
+            "error_buffer %g is too small for %u shards: with samples_per_insert %g inserts and samples of a "
+            "shard could block each other; write at least %g, or fewer shards",
+            limiter->error_buffer, shards, spi, least);
+    else
+        schema_problem(
+            report, at,
+            "max_diff %g less min_diff %g is too small for %u shards: with samples_per_insert %g inserts and "
+            "samples of a shard could block each other; let them be %g apart, or write fewer shards",
+            limiter->max_diff, limiter->min_diff, shards, spi, 2.0 * least);
+    return false;
+}
+
+static void check_limiter_divides(const struct table_config *table, uint32_t shards, const char *path,
+                                  struct schema_report *report)
+{
+    struct table_config part = *table;
+    struct limiter limiter;
+    rp_error err = {0};
+    char at[64];
+    snprintf(at, sizeof at, "%s.limiter", path);
+    if (table->limiter.kind == LIMITER_STACK)
+        schema_problem(report, at, "a stack over shards has no meaning: nobody knows the newest item of all shards");
+    double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
+    if (table->limiter.kind == LIMITER_QUEUE && size < shards)
+        schema_problem(report, at, "a queue of %.0f items cannot be divided among %u shards", size, shards);
+    else if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
+        schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
+                       table->max_size < shards ? "max_size" : "max_bytes",
+                       (long long)(table->max_size < shards ? table->max_size : table->max_bytes), shards);
+    if (!check_room(&table->limiter, shards, at, report))
+        return;
+    divide_table(&part, shards, shards - 1); /* the smallest part */
+    struct limiter_config config = config_limiter(&part.limiter);
+    config.part = true;
+    if (config.size == 0)
+        config.size = (double)part.max_size;
+    if (limiter_init(&limiter, &config, &err) != RP_OK)
+        schema_problem(report, at, "each of %u shards has its part of the limiter, and there: %s", shards, err.text);
+}
+
+bool config_sampler_divides(const struct table_config *table, const rp_selector_ops *sampler)
+{
+    return sampler->mass || (sampler == &selector_fifo && table->limiter.kind == LIMITER_QUEUE);
+}
+
+void config_check_shards(const struct broker_config *config, struct schema_report *report)
+{
+    const struct table_config *tables = config->tables.data;
+    uint32_t shards = config_shards(config);
+    if (config->shard >= (int64_t)shards)
+        schema_problem(report, "shard", "%lld is not the number of one of %u shards, which count from 0",
+                       (long long)config->shard, shards);
+    if (is_listed(config))
+        check_list(config, report);
+    if (shards == 1)
+        return;
+    if (!is_listed(config))
+        check_processes(config, shards, report);
+    if (config->shard >= 0 && !is_listed(config))
+        schema_problem(report, "shard",
+                       "is for a list of shards: with a number of them, replay-broker starts all of them itself");
+    if (config->memory_limit / shards < LEAST_MEMORY)
+        schema_problem(report, "memory_limit", "must be at least 1MiB for each of %u shards", shards);
+    for (uint32_t i = 0; i < config->tables.count; i++) {
+        char path[48], at[64];
+        snprintf(path, sizeof path, "tables[%u]", i);
+        snprintf(at, sizeof at, "%s.sampler", path);
+        const rp_selector_ops *ops = tables[i].sampler.kind ? selector_builtin(tables[i].sampler.kind) : NULL;
+        if (ops && !config_sampler_divides(&tables[i], ops))
+            schema_problem(report, at, CONFIG_NO_MASS, tables[i].sampler.kind);
+        check_limiter_divides(&tables[i], shards, path, report);
+    }
+}
+
+/* ---- folders of shards */
+/* True if a broker has written there. */
+static bool has_tables(const char *folder)
+{
+    DIR *files = opendir(folder);
+    bool found = false;
+    for (const struct dirent *file; files && !found && (file = readdir(files));) {
+        const char *dot = strrchr(file->d_name, '.');
+        found = dot && strcmp(dot, ".replay") == 0;
+    }
+    if (files)
+        closedir(files);
+    return found;
+}
+
+/* Returns the number of shards whose tables are in a folder: each has a folder shard-0, shard-1, ..., and at least one has written
+ * into its own. 0: nobody has. */
+static uint32_t count_parts(const char *folder)
+{
+    char path[4096 + 32];
+    struct stat status;
+    uint32_t n = 0;
+    bool written = false;
+    for (; n <= CONFIG_MAX_SHARDS; n++) {
+        snprintf(path, sizeof path, "%.4096s/shard-%u", folder, n);
+        if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
+            break;
+        written = written || has_tables(path);
+    }
+    return written ? n : has_tables(folder);
+}
+
+void config_make_parts(const struct broker_config *config, const char *folder)
+{
+    char path[4096 + 32];
+    for (uint32_t i = 0; folder && i < config_shards(config); i++) {
+        snprintf(path, sizeof path, "%.4096s/shard-%u", folder, i);
+        for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+            *slash = '\0';
+            mkdir(path, 0777);
+            *slash = '/';
+        }
+        mkdir(path, 0777);
+    }
+}
+
+rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err)
+{
+    uint32_t shards = config_shards(config), found = folder ? count_parts(folder) : 0;
+    bool unread = config->checkpoint_load && strcmp(config->checkpoint_load, "none") == 0;
+    if (found == 0 || found == shards || unread || config_shard_endpoint(config, 0))
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "the tables in '%s' are those of %u shard%s, and this broker has %u: an item stays with its shard. "
+                   "Write shards: %u, name another folder, or write checkpoint.load: none to begin with empty tables",
+                   folder, found, found == 1 ? "" : "s", shards, found);
+}
+
+/* ---- the schema */
+static void config_check(const void *root, struct schema_report *report)
+{
+    const struct broker_config *config = root;
+    int64_t budget = config_ingest_budget(config);
+    if (budget > config->memory_limit / 2)
+        schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
+    check_endpoint("service", config->service, report);
+    check_endpoint("ingest", config->ingest, report);
+    check_endpoint("events", config->events, report);
+    if (config->advertise[0] && !endpoint_is_host(config->advertise))
+        schema_problem(
+            report, "advertise",
+            "'%s' is not a name or an address: write it without tcp:// and port, an IPv6 address in brackets: "
+            "'[fd00::1]'",
+            config->advertise);
+    check_http(config->http, report);
+    check_disk(config, report);
+    if (config->expiry_ns < 2 * config->heartbeat_ns)
+        schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
+    config_check_shards(config, report); /* first: with shards a limiter needs more room */
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        check_table(config, i, report);
 }
 
 /* Names that Reverb, Acme and others use. */

@@ -112,9 +112,6 @@ extern const struct schema_alias broker_aliases[];
 /* The configuration without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];
 
-/* Checks a configuration as a whole. root: a struct broker_config. */
-void config_check(const void *root, struct schema_report *report);
-
 /* Converts the section of a table to what limiter_init takes. */
 struct limiter_config config_limiter(const struct limiter_section *section);
 /* Returns the folder of journal, checkpoints and spilled chunks, which share one. NULL: nothing is kept on disk. */
@@ -155,9 +152,6 @@ bool config_sampler_divides(const struct table_config *table, const rp_selector_
 #define CONFIG_NO_MASS                                                                                                 \
     "the sampler '%s' cannot be used over shards: it has no mass by which a batch could be divided among them. Use "   \
     "uniform or prioritized, or fifo with the limiter queue"
-
-/* Reports an endpoint that cannot be bound. */
-void config_check_endpoint(const char *key, const char *endpoint, struct schema_report *report);
 
 /* Returns the bytes of an item by the table's signature. Each field counts once; "next_x" beside an "x" does not count, since it
  * is the "x" of another item. 0: unknown. */
