@@ -8,6 +8,7 @@ set(data_dir "${CMAKE_INSTALL_DATAROOTDIR}/replay")
 install(FILES README.md DESTINATION "${doc_dir}")
 install(DIRECTORY docs DESTINATION "${doc_dir}")
 install(FILES proto/PROTOCOL.md DESTINATION "${doc_dir}/proto")
+install(FILES bench/README.md bench/learning.svg bench/actors.svg bench/shards.svg DESTINATION "${doc_dir}/bench")
 # Not among the documents: systems that leave documents out need these all the same. They keep their places, too: configs/ names the
 # client in plain Python, which reads the .proto file.
 install(FILES proto/replay.proto DESTINATION "${data_dir}/proto")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs commands in clean roots of the systems that README.md names: ./dev release
+# Runs commands in clean roots of the systems that docs/GUIDE.md names: ./dev release
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -38,7 +38,7 @@ static const struct schema_row own_rows[] = {
      "folder for logs and the learner's state; empty: nothing is written"},
 
     {"environment.name", SCHEMA_STRING, ROOT(environment.name), "", 0, 0, NULL, 0,
-     "a built-in environment (docs/ENVIRONMENTS.md) or one of the plug-in; empty, without python and gym: "
+     "a built-in environment (docs/GUIDE.md) or one of the plug-in; empty, without python and gym: "
      "CartPole-v1"},
     {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
      "a shared object with environments (include/replay/env.h); relative to the file, if it exists there"},
@@ -47,7 +47,7 @@ static const struct schema_row own_rows[] = {
     {"environment.gym", SCHEMA_STRING, ROOT(environment.gym), "", 0, 400, NULL, 0,
      "an environment that gymnasium.make or gym.make makes: its id, such as LunarLander-v2"},
     {"environment.interpreter", SCHEMA_STRING, ROOT(environment.interpreter), "python3", 1, 400, NULL, 0,
-     "program that runs environments in Python; it needs the package replaybus (docs/PYTHON.md)"},
+     "program that runs environments in Python; it needs the package replaybus (docs/GUIDE.md)"},
     {"environment.timeout", SCHEMA_TIME, ROOT(environment.timeout_ns), "60s", 1e6, 3.6e12, NULL, 0,
      "how long replay-launch waits for an environment in Python to describe itself"},
     {"environment.options", SCHEMA_OPTIONS, ROOT(environment.options), NULL, 0, 32, NULL, 0,
@@ -156,7 +156,7 @@ static const struct schema_row own_rows[] = {
      "maximum number of items that are created and not yet confirmed"},
 
     {"actors.on", SCHEMA_BOOL, ROOT(actors.on), "true", 0, 0, NULL, 0,
-     "false: no actors; learners train on what the broker loads (docs/RUNNERS.md)"},
+     "false: no actors; learners train on what the broker loads (docs/LAUNCH.md)"},
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
      "number of actors; auto: replay-launch measures and decides (other programs: 1)"},
     {"actors.environments", SCHEMA_INT, ROOT(actors.environments), "1", 1, MAX_COUNT, NULL, 0,
@@ -258,7 +258,7 @@ static const struct schema_row own_rows[] = {
      "a process log that grows beyond this is emptied; 0: never"},
 
     {"launch.engine", SCHEMA_ENUM, ROOT(launch.engine), "local", 0, 0, engines, 0,
-     "local: this machine and hosts; slurm: jobs of a Slurm cluster (docs/CLUSTER.md)"},
+     "local: this machine and hosts; slurm: jobs of a Slurm cluster (docs/LAUNCH.md)"},
     {"launch.send", SCHEMA_STRINGS, ROOT(launch.send), NULL, 0, 256, NULL, 0,
      "files and folders beside the run's file that hosts need, such as my_env.py; without this, {here} is the same "
      "path there"},
@@ -284,7 +284,7 @@ static const struct schema_row own_rows[] = {
      "more options of sbatch for the array"},
 
     {"hosts", SCHEMA_LIST, ROOT(hosts), NULL, 0, 256, NULL, sizeof(struct host_config),
-     "machines that run actors and learners beside this one (docs/CLUSTER.md)"},
+     "machines that run actors and learners beside this one (docs/LAUNCH.md)"},
     {"hosts[].name", SCHEMA_STRING, HOST(name), "", 0, 63, NULL, 0,
      "name of a host that is reached by a command; empty: host1, host2, ... by its place in the list"},
     {"hosts[].ssh", SCHEMA_STRING, HOST(ssh), "", 0, 400, NULL, 0,

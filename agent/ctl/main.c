@@ -80,7 +80,7 @@ static const struct ctl_command commands[] = {
      "  key trust FILE PUBLIC           name a further key of the broker in a key file\n"
      "ROLES: actor, learner, observer, admin, or several joined by '+'. Put public keys in single quotes: they "
      "contain\n"
-     "characters that shells read. All of these read and write files only; a running broker notices. docs/SECURITY.md.",
+     "characters that shells read. All of these read and write files only; a running broker notices. docs/OPERATE.md.",
      CTL_FILES | CTL_KEYS, 1, 9, ctl_key},
     {"sessions", "[--shards]", "writers: what they have sent, what waits, how long they have been silent",
      "A writer has a session at each shard; --shards adds a column with the shard.", CTL_SHARDS, 0, 0, ctl_sessions},

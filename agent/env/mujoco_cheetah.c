@@ -3,7 +3,7 @@
  *
  * The torso slides along x and z and turns about y. Each leg is thigh, shin and foot, from the joint above to the
  * joint below (or the tip), with springs that pull the joints towards 0. Links touch the ground and not each other.
- * docs/ENVIRONMENTS.md has the table of links and joints. */
+ * docs/GUIDE.md has the table of links and joints. */
 #include "agent/env/builtin.h"
 #include "agent/env/mujoco.h"
 

@@ -12,12 +12,12 @@ static const struct launch_verb verbs[] = {
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_profile},
     {"plan", "CONFIG.yaml", "say how many of each to run, and why; measures if nothing is cached",
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_plan},
-    {"resume", "RUN", "go on with a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
+    {"resume", "RUN", "continue a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
     {"eval", "[RUN]", "measure the weights that a run has saved: the best, the last, or a snapshot",
      LAUNCH_SET | LAUNCH_RUN | LAUNCH_JSON | LAUNCH_EVAL, launch_eval},
     {"runs", "[RUN ...]", "list all runs; with RUNs compare them, as a table and a chart; --prune removes old ones",
      LAUNCH_JSON | LAUNCH_RUNS, launch_runs},
-    {"status", "[RUN]", "where a run stands, from any terminal",
+    {"status", "[RUN]", "show the view of a run, from any terminal",
      LAUNCH_RUN | LAUNCH_JSON | LAUNCH_FOLLOW | LAUNCH_METRICS, launch_status},
     {"logs", "[NAME]", "what a process of a run printed: logs learner-0; without NAME: which there are",
      LAUNCH_RUN | LAUNCH_FOLLOW | LAUNCH_LINES, launch_logs},
@@ -27,7 +27,7 @@ static const struct launch_verb verbs[] = {
      launch_core},
     {"open", "[RUN]", "show a run in a browser: live, or a finished one; tcp://... shows a broker that runs by itself",
      LAUNCH_RUN | LAUNCH_OPEN, launch_open},
-    {"stop", "[RUN]", "end a run in order, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
+    {"stop", "[RUN]", "stop a run cleanly, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
     {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, launch_node},
 };
 

@@ -19,27 +19,29 @@ static int take_prune(const struct cli *cli, const struct cli_option *option, co
 
 #define AT(field) CLI_AT(struct launch, field)
 static const struct cli_option options[] = {
-    {"set", 0, "KEY=VALUE", "instead of what the file says: actors.count=4; may be repeated", LAUNCH_SET, CLI_OVERRIDE,
+    {"set", 0, "KEY=VALUE", "override a key of the file: actors.count=4; may be repeated", LAUNCH_SET, CLI_OVERRIDE,
      AT(overrides)},
     {"seed", 0, "N", "the same as --set seed=N", LAUNCH_SET, CLI_OVERRIDE, AT(overrides), .prefix = "seed="},
-    {"folder", 0, "DIR", "the run's folder (else runs/NAME-TIME)", LAUNCH_FOLDER, CLI_TEXT, AT(folder)},
+    {"folder", 0, "DIR", "the run's folder (default: runs/NAME-TIME)", LAUNCH_FOLDER, CLI_TEXT, AT(folder)},
     {"quiet", 0, NULL, "print problems and the result only", LAUNCH_VIEW, CLI_SWITCH, AT(quiet)},
-    {"json-lines", 0, NULL, "print the status as JSON, one object on a line", LAUNCH_VIEW, CLI_SWITCH, AT(json_lines)},
-    {"json", 0, NULL, "print JSON", LAUNCH_JSON, CLI_SWITCH, AT(json)},
-    {"again", 0, NULL, "measure again, whatever is cached", LAUNCH_PLAN, CLI_SWITCH, AT(again)},
+    {"json-lines", 0, NULL, "print the status as JSON, one object per line", LAUNCH_VIEW, CLI_SWITCH, AT(json_lines)},
+    {"json", 0, NULL, "print the answer as JSON", LAUNCH_JSON, CLI_SWITCH, AT(json)},
+    {"again", 0, NULL, "measure again, ignoring the cache", LAUNCH_PLAN, CLI_SWITCH, AT(again)},
     {"no-resize", 0, NULL, "do not add or retire actors while it runs", LAUNCH_RESIZE, CLI_SWITCH, AT(no_resize)},
-    {"run", 0, "RUN", "the run's folder, or its name below runs/ (else the latest)", LAUNCH_RUN, CLI_TEXT, AT(run)},
-    {"follow", 'f', NULL, "go on until the run ends", LAUNCH_FOLLOW, CLI_SWITCH, AT(follow)},
+    {"run", 0, "RUN", "the run's folder, or its name below runs/ (default: the latest)", LAUNCH_RUN, CLI_TEXT, AT(run)},
+    {"follow", 'f', NULL, "keep following until the run ends", LAUNCH_FOLLOW, CLI_SWITCH, AT(follow)},
     {"lines", 0, "N", "the last N lines (40); 0: all", LAUNCH_LINES, CLI_WHOLE, AT(lines)},
     {"force", 0, NULL, "kill its processes at once", LAUNCH_FORCE, CLI_SWITCH, AT(force)},
-    {"weights", 0, "FILE", "best (else, if there is one), last, or a file of weights", LAUNCH_EVAL, CLI_TEXT,
+    {"weights", 0, "FILE", "best (the default, if there is one), last, or a file of weights", LAUNCH_EVAL, CLI_TEXT,
      AT(weights)},
-    {"episodes", 0, "N", "how many (else evaluator.episodes of the run)", LAUNCH_EVAL, CLI_TEXT, AT(episodes)},
+    {"episodes", 0, "N", "number of episodes (default: evaluator.episodes of the run)", LAUNCH_EVAL, CLI_TEXT,
+     AT(episodes)},
     {"show", 0, NULL, "print the first episode step by step", LAUNCH_EVAL, CLI_SWITCH, AT(show)},
     {"svg", 0, "FILE", "chart of the runs that are compared (compare.svg)", LAUNCH_RUNS, CLI_TEXT, AT(svg)},
     {"http", 0, "ADDRESS", "where the page listens (127.0.0.1:0)", LAUNCH_OPEN, CLI_TEXT, AT(http)},
-    {"key-file", 0, "FILE", "key for a broker that wants one", LAUNCH_OPEN, CLI_TEXT, AT(key_file)},
-    {"prune", 0, "N", "remove all runs but the newest N and those that run", LAUNCH_RUNS, CLI_TAKE, .take = take_prune},
+    {"key-file", 0, "FILE", "key for a broker that uses keys", LAUNCH_OPEN, CLI_TEXT, AT(key_file)},
+    {"prune", 0, "N", "remove all runs except the newest N and running ones", LAUNCH_RUNS, CLI_TAKE,
+     .take = take_prune},
     {"tables", 0, NULL,
      "with --prune: only the journal and checkpoints of runs that are done; weights and reports stay", LAUNCH_RUNS,
      CLI_SWITCH, AT(tables)},
@@ -90,9 +92,10 @@ static void print_program_help(const struct launch *self)
     }
     puts("\nOptions (VERB --help says which ones a verb has):");
     cli_print_options(&cli, ~0u);
-    puts("\nCtrl-C ends a run in order within ten seconds; a second one kills it. docs/LAUNCH.md tells the rest.\n"
-         "Exit status: 0 done or stopped as asked, 1 failed, 2 the command line or the configuration is wrong,\n"
-         "130 killed by a second Ctrl-C.");
+    puts(
+        "\nCtrl-C stops a run cleanly within ten seconds; a second one kills it. See docs/LAUNCH.md.\n"
+        "Exit status: 0 finished or stopped as requested, 1 failed, 2 the command line or the configuration is wrong,\n"
+        "130 killed by a second Ctrl-C.");
 }
 
 static void print_help(const void *target)

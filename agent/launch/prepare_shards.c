@@ -11,7 +11,7 @@ void prepare_check_shards(const struct run_config *config, struct schema_report 
         schema_problem(report, "broker.shards",
                        "is a list of brokers, which somebody starts; replay-launch starts the shards of a run itself, "
                        "all on this machine: write their number, or start brokers, actors and learners by hand "
-                       "(docs/SHARDS.md)");
+                       "(docs/OPERATE.md)");
     else if (config->broker.shard >= 0)
         schema_problem(report, "broker.shard",
                        "is for a broker that somebody starts; replay-launch numbers the shards of a run: leave it out");

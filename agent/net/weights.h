@@ -1,5 +1,5 @@
 /* Named tensors in one block of bytes: the format of parameter slots, of saved learners and of checkpoints' weights.
- * docs/WEIGHTS.md describes it; version 1 is: "RPWT", version, counts, a table of entries (name, dtype, shape, offset),
+ * proto/PROTOCOL.md, 21 describes it; version 1 is: "RPWT", version, counts, a table of entries (name, dtype, shape, offset),
  * the data aligned to 64 bytes, crc32c of all before it. Little-endian. */
 #ifndef AGENT_NET_WEIGHTS_H
 #define AGENT_NET_WEIGHTS_H

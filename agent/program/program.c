@@ -25,7 +25,7 @@ static int take_episodes(const struct cli *cli, const struct cli_option *option,
 #define AT(field) CLI_AT(struct program, field)
 static const struct cli_option options[] = {
     {"config", 'c', "FILE", "the run (docs/CONFIG.md; configs/learning/ has examples)", ALL, CLI_TEXT, AT(config)},
-    {"set", 0, "KEY=VALUE", "instead of what FILE says: agent.batch=64; may be repeated", ALL, CLI_OVERRIDE,
+    {"set", 0, "KEY=VALUE", "override a key of FILE: agent.batch=64; may be repeated", ALL, CLI_OVERRIDE,
      AT(overrides)},
     {"seed", 0, "N", "the same as --set seed=N", ALL, CLI_OVERRIDE, AT(overrides), .prefix = "seed="},
     {"folder", 0, "DIR", "the same as --set folder=DIR: logs and learner state", ALL, CLI_OVERRIDE, AT(overrides),
@@ -79,7 +79,8 @@ static void print_help(const void *target)
     printf("Usage: %s [options]\n\n%s\n\n", self->name, self->summary);
     cli_print_options(&cli, self->kind);
     printf("\nSIGTERM and SIGINT stop it in order; a second one at once.\n"
-           "Exit status: 0 done or stopped as asked, 1 failed, 2 the command line or the configuration is wrong%s.\n",
+           "Exit status: 0 finished or stopped as requested, 1 failed, 2 the command line or the configuration is "
+           "wrong%s.\n",
            self->kind & WORKERS ? ",\n3 no broker answers" : "");
 }
 

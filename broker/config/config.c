@@ -39,18 +39,15 @@ static const struct schema_row rows[] = {
     {"events", SCHEMA_STRING, ROOT(events), "tcp://127.0.0.1:7602", 0, 0, NULL, 0,
      "endpoint on which hints are published"},
     {"advertise", SCHEMA_STRING, ROOT(advertise), "", 0, 200, NULL, 0,
-     "name or address under which other machines reach this broker, where that is not the bound one: 10.0.0.5, "
-     "broker.lab; clients and the endpoints file get it; empty: as bound"},
+     "name or address under which other machines reach this broker: 10.0.0.5, broker.lab; empty: as bound"},
     {"endpoints_file", SCHEMA_STRING, ROOT(endpoints_file), "", 0, 0, NULL, 0,
      "write the bound endpoints to this file"},
     {"http", SCHEMA_STRING, ROOT(http), "", 0, 0, NULL, 0,
-     "serve metrics and JSON at HOST:PORT, such as 127.0.0.1:0 (port 0: any free port); empty: not at all "
-     "(METRICS.md). "
-     "The program replay-broker does, embedded brokers do not"},
+     "serve the page, metrics and JSON at HOST:PORT (port 0: any free port); empty: not at all. Only replay-broker "
+     "does (docs/OPERATE.md)"},
     {"shards", SCHEMA_COUNT, ROOT(shards), "1", 1, CONFIG_MAX_SHARDS, automatic, 0,
-     "brokers that are one logical broker (SHARDS.md): a number of processes on this machine, or the service endpoints "
-     "of brokers that run anywhere, each with the same list. All other settings are those of the logical broker. auto: "
-     "replay-launch measures how many pay; elsewhere it is 1"},
+     "brokers that are one (docs/OPERATE.md): a number of processes on this machine, or the list of their service "
+     "endpoints. Other settings are those of the whole. auto: replay-launch measures how many pay"},
     {"shard", SCHEMA_INT, ROOT(shard), "-1", -1, CONFIG_MAX_SHARDS - 1, NULL, 0,
      "with a list of shards: which of them this broker is, from 0"},
     {"pin", SCHEMA_BOOL, ROOT(pin), "false", 0, 0, NULL, 0,
@@ -69,8 +66,7 @@ static const struct schema_row rows[] = {
     {"credit.window_bytes", SCHEMA_BYTES, ROOT(window_bytes), "64MiB", 4 * KIB, 9e18, NULL, 0,
      "maximum number of unconfirmed bytes of one session"},
     {"session.notice", SCHEMA_TIME, ROOT(notice_ns), "100us", 0, 1e9, NULL, 0,
-     "minimum time between two notices of accepted items to a writer while no data arrives, and ten times as long "
-     "while it does; 0s: notify at once"},
+     "minimum time between two notices of accepted items while no data arrives (ten times as long while it does)"},
     {"session.heartbeat", SCHEMA_TIME, ROOT(heartbeat_ns), "1s", 1e6, 3.6e12, NULL, 0,
      "interval at which a session must send a heartbeat"},
     {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 1e6, 8.64e13, NULL, 0,
@@ -87,14 +83,13 @@ static const struct schema_row rows[] = {
      "record every change in this folder before confirming it to a client, so that kill -9 loses nothing; empty: no "
      "journal"},
     {"journal.fsync", SCHEMA_ENUM, ROOT(journal_fsync), "interval", 0, 0, fsync_modes, 0,
-     "what a power failure or kernel crash may lose: never (what the kernel had not written), interval (the last "
-     "interval), always (nothing)"},
+     "what a power failure may lose: never (what the kernel had not written), interval (the last interval), always "
+     "(nothing)"},
     {"journal.interval", SCHEMA_TIME, ROOT(journal_interval_ns), "1s", 1e6, 3.6e12, NULL, 0,
      "with fsync interval: time between two syncs"},
     {"journal.max", SCHEMA_BYTES, ROOT(journal_max), "1GiB", 1024 * KIB, 9e18, NULL, 0,
-     "make a checkpoint when the journal since the last one is larger than this and larger than the stored data; "
-     "sooner on a small disk. Maximum disk usage: (checkpoint.keep + 3) * (max(journal.max, stored) + 2 * stored + "
-     "1MiB), see DISK.md"},
+     "make a checkpoint when the journal is larger than this and than the stored data; sooner on a small disk "
+     "(docs/OPERATE.md bounds the disk)"},
     {"checkpoint.dir", SCHEMA_STRING, ROOT(checkpoint_dir), "", 0, 0, NULL, 0,
      "make checkpoints in this folder and load the newest at the start; empty: only with a journal, in its folder"},
     {"checkpoint.every", SCHEMA_TIME, ROOT(checkpoint_every_ns), "10min", 0, 8.64e14, NULL, 0,
@@ -103,8 +98,8 @@ static const struct schema_row rows[] = {
     {"checkpoint.on_exit", SCHEMA_BOOL, ROOT(checkpoint_on_exit), "true", 0, 0, NULL, 0,
      "make a checkpoint when asked to stop"},
     {"checkpoint.load", SCHEMA_STRING, ROOT(checkpoint_load), "newest", 0, 0, NULL, 0,
-     "what to start from: newest, salvage (as newest, and a damaged journal is applied up to the damage instead of "
-     "refused), none, or the number of a checkpoint (without the journal after it)"},
+     "what to start from: newest; salvage (also with a damaged journal, up to the damage); none; or a checkpoint's "
+     "number, without the journal after it"},
     {"storage.dir", SCHEMA_STRING, ROOT(storage_dir), "", 0, 0, NULL, 0,
      "folder for chunks that do not fit into memory; empty: the folder of the journal or of the checkpoints"},
     {"storage.memory", SCHEMA_BYTES, ROOT(storage_memory), "0", 0, 9e18, NULL, 0,
@@ -112,8 +107,8 @@ static const struct schema_row rows[] = {
     {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
      "maximum bytes of chunks on disk; beyond it tables remove items; 0: no limit but the disk"},
     {"security.mode", SCHEMA_ENUM, ROOT(security_mode), "auto", 0, 0, security_modes, 0,
-     "curve: clients need a key of security.keys, and everything is encrypted; none: whoever reaches a port may do "
-     "everything; auto: curve if an endpoint can be reached from other machines (SECURITY.md)"},
+     "curve: clients need a key, and everything is encrypted; none: whoever reaches a port may do everything; "
+     "auto: curve if other machines can reach an endpoint (docs/OPERATE.md)"},
     {"security.keys", SCHEMA_STRING, ROOT(keys_dir), "", 0, 0, NULL, 0,
      "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
     {"security.quota.sessions", SCHEMA_INT, ROOT(quota.sessions), "1000", 0, 1e9, NULL, 0,
@@ -121,10 +116,9 @@ static const struct schema_row rows[] = {
     {"security.quota.granted", SCHEMA_BYTES, ROOT(quota.granted_bytes), "0", 0, 9e18, NULL, 0,
      "with keys: bytes that the writers of one key may have in flight; 0: a quarter of ingest_budget"},
     {"security.quota.waiting", SCHEMA_INT, ROOT(quota.waiting), "25000", 0, 1e9, NULL, 0,
-     "with keys: requests of one key that wait for an answer, of 100000 for all keys together; each KiB of a request "
-     "counts as one more; 0: no limit of its own"},
+     "with keys: requests of one key that wait, each KiB of a request counting as one more; 0: no limit of its own"},
     {"security.quota.unread", SCHEMA_BYTES, ROOT(quota.unread_bytes), "0", 0, 9e18, NULL, 0,
-     "with keys: replies that all clients of one key together may leave unread; 0: a quarter of memory_limit, or "
+     "with keys: replies that all clients of one key may leave unread; 0: a quarter of memory_limit, or "
      "peer_backlog_bytes if that is more"},
     {"security.quota.inserts", SCHEMA_INT, ROOT(quota.inserts_per_second), "0", 0, 1e12, NULL, 0,
      "with keys: items per second that the writers of one key may insert; 0: no limit"},
@@ -258,11 +252,11 @@ rp_status config_check_keys(const struct broker_config *config, rp_error *err)
     if (!key)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "security.mode is curve, and there are no keys for %s: set security.keys to a folder "
-                       "(docs/SECURITY.md)",
+                       "(docs/OPERATE.md)",
                        config->service);
     return err_set(err, RP_FAILED_PRECONDITION,
                    "the broker can be reached from other machines (%s: %s), and there are no keys: set security.keys "
-                   "to a folder (docs/SECURITY.md), bind to 127.0.0.1, or write security: {mode: none} on a "
+                   "to a folder (docs/OPERATE.md), bind to 127.0.0.1, or write security: {mode: none} on a "
                    "network where everybody may do everything",
                    key, endpoint);
 }

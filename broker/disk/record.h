@@ -6,7 +6,7 @@
  *
  * An entry is one effect on the broker's state; applied in order, entries make up the state (image.h). A checkpoint holds
  * the state at one instant as such entries. A segment holds chunks and, with the journal on, what happened since. All
- * numbers are little-endian, and no struct has holes. docs/DISK.md describes the files; PROTOCOL.md does not.
+ * numbers are little-endian, and no struct has holes. docs/OPERATE.md describes the files; PROTOCOL.md does not.
  *
  * The room uses nothing but proto/: replay-ctl reads files with it, without a broker. */
 #ifndef BROKER_DISK_RECORD_H

@@ -1,6 +1,6 @@
 /* How much disk a broker with a journal uses: how long the journal gets before a checkpoint, how large a segment gets,
  * and how much of the disk stays free so that a checkpoint, and moving the live chunks of mostly dead segments, always
- * fit. Pure functions; docs/DISK.md derives the bound. */
+ * fit. Pure functions; docs/OPERATE.md derives the bound. */
 #ifndef BROKER_SPACE_H
 #define BROKER_SPACE_H
 

@@ -36,7 +36,7 @@ bool resident_judge(struct resident *self, uint64_t resident, uint64_t counted, 
         LEVEL_WARN, "B0009", "the process has more memory than the broker counts",
         "resident_bytes=%llu counted_bytes=%llu unfinished_bytes=%llu why=\"messages that have not arrived whole, "
         "replies that are not read, or memory that was in use and is kept for later; if it grows, somebody may hold "
-        "it: SECURITY.md\"",
+        "it: docs/OPERATE.md\"",
         (unsigned long long)resident, (unsigned long long)counted, (unsigned long long)unfinished);
     return true;
 }

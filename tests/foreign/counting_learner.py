@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The least that a learner of your own can be: samples, writes priorities back, publishes parameters, counts its steps.
 
-It learns nothing. What it publishes is a fixed linear policy for CartPole-v1 in the format of docs/WEIGHTS.md, for
+It learns nothing. What it publishes is a fixed linear policy for CartPole-v1 in the format of proto/PROTOCOL.md, 21, for
 cartpole_actor.py. Put your own training where it says so. A learner that is not the only one would average its
 gradients with Reduce (proto/PROTOCOL.md, 14).
 

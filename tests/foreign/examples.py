@@ -59,22 +59,14 @@ def messages():
         "credit": [pb.Reply(version=1, credit=pb.Credit(
             epoch=1, received=1, allowed_bytes=(1 << 20) + 400, table=[0], resolved=[2], allowed=[102], rejected=[0],
             returned_bytes=400))],
-        "rejection": [pb.Reply(version=1, id=2, credit=pb.Credit(
-            epoch=1, received=2, allowed_bytes=1 << 20, table=[0], resolved=[3], allowed=[103], rejected=[1],
-            rejections=[pb.Rejection(table=0, item=3, key=KEY_BASE, status=3, text="key 206158430208 exists")]))],
-        "sample": [pb.Request(version=1, id=5, client=CLIENT,
-                              sample=pb.Sample(table="replay", count=2, timeout_ms=1000))],
         "sample-reply": [pb.Reply(version=1, id=5, sample=pb.SampleReply(
             key=[KEY_BASE + 1, KEY_BASE], priority=[1.0, 1.0], probability=[0.5], times_sampled=[1],
             age_ns=[2000000, 2000000], policy=[0], step=[1, 0], session=[3], layout=[0], offset=[1, 0], length=[4],
             chunks=[1], chunk=[0, 0], chunk_length=[5], chunk_blocks=[3], block_column=b"\0\1\2", block_codec=b"\0",
             block_size=[40, 20, 20], packed=1, table_size=2,
             layouts=[pb.Layout(id=0, table="replay", fields=FIELDS, columns=COLUMNS)])), chunk()],
-        "permit": [pb.Request(version=1, id=7, client=CLIENT,
-                              permit=pb.Permit(table="replay", count=256, timeout_ms=50, flexible=True))],
         "permit-reply": [pb.Reply(version=1, id=7, permit=pb.PermitReply(
             granted=192, mass=12500.5, size=10000, min_size=250, buffer=512.0))],
-        "error": [pb.Reply(version=1, id=6, status=2, text="no table 'repaly' (did you mean 'replay'?)")],
     }
 
 

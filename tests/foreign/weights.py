@@ -1,4 +1,4 @@
-"""Named tensors in one block of bytes: what learners publish in a parameter slot. See docs/WEIGHTS.md."""
+"""Named tensors in one block of bytes: what learners publish in a parameter slot. See proto/PROTOCOL.md, 21."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""Every role against every request and ingest: what is allowed, and that docs/SECURITY.md says the same.
+"""Every role against every request and ingest: what is allowed, and that docs/OPERATE.md says the same.
 
 Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
 
@@ -44,7 +44,7 @@ ROWS = {
 }
 PAYLOADS = {"params_put": [b"weights"]}
 
-# How docs/SECURITY.md names them.
+# How docs/OPERATE.md names them.
 DOCUMENTED = {
     "connect, info, why, cancel, spans of a trace": ("hello", "info", "why", "cancel", "trace_spans"),
     "write (sessions, heartbeats, everything on `ingest`)": ("heartbeat", "bye", "ingest"),
@@ -191,7 +191,7 @@ def names_of_sessions_forge_no_line(world):
 
 @test
 def the_document_says_the_same(world):
-    text = (SOURCE / "docs" / "SECURITY.md").read_text()
+    text = (SOURCE / "docs" / "OPERATE.md").read_text()
     table = text.partition("## Roles")[2].partition("\n\nAn admin")[0]
     rows = {}
     for line in table.strip().splitlines()[2:]:

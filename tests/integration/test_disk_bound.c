@@ -1,5 +1,5 @@
 /* Little live data at full speed on a small disk: nobody ever waits for long, the folder stays below the bound that
- * docs/DISK.md gives, and a broker that starts on a disk that is nearly full makes room first. With a real broker on a
+ * docs/OPERATE.md gives, and a broker that starts on a disk that is nearly full makes room first. With a real broker on a
  * file system of a few MiB.
  *
  * RP_DISK_SECONDS: how long each run writes. Unset: until it has written many times what the disk holds. */
@@ -72,7 +72,7 @@ static uint64_t folder_bytes(const struct scene *self)
     return sum;
 }
 
-/* As docs/DISK.md has it. */
+/* As docs/OPERATE.md has it. */
 static uint64_t most_bytes(uint64_t journal_max, uint64_t keep)
 {
     uint64_t stretch = journal_max > LIVE_BYTES ? journal_max : LIVE_BYTES;

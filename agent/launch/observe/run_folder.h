@@ -8,7 +8,7 @@
  *   plan.json, profile.json, profile.svg, report.json, report.html, *.svg
  *   logs/NAME.log    what each process printed
  *
- * The reports and the weights of the run's processes lie beside them (docs/RUNNERS.md). */
+ * The reports and the weights of the run's processes lie beside them (docs/LAUNCH.md). */
 #ifndef AGENT_LAUNCH_RUN_FOLDER_H
 #define AGENT_LAUNCH_RUN_FOLDER_H
 

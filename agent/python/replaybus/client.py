@@ -33,7 +33,7 @@ class Client:
 
     ``timeout`` is the deadline in seconds of connecting and of each request; None waits. A client may be used from several
     threads, pickles as its address, and connects anew in a process that was forked. ``key_file`` names the key for a broker that
-    uses keys (docs/SECURITY.md); None stands for what the variable REPLAY_KEY_FILE names, if it is set.
+    uses keys (docs/OPERATE.md); None stands for what the variable REPLAY_KEY_FILE names, if it is set.
 
     >>> import replaybus
     >>> with replaybus.Server([replaybus.Table("replay")]) as server, replaybus.Client(server.endpoint) as client:

@@ -214,7 +214,7 @@ class VectorEnv(_agent.VectorEnv):
 
 
 def make(name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None, **options: Any) -> Env:
-    """An environment by its name. docs/ENVIRONMENTS.md lists the names and the options of each.
+    """An environment by its name. docs/GUIDE.md lists the names and the options of each.
 
     plugin: a shared object that has the environment. max_episode_steps: a time limit instead of the environment's own.
 

@@ -65,7 +65,7 @@ class Server:
     ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` and ``checkpoint`` name folders: with a
     journal nothing that was confirmed is lost by ``kill -9``. More keys of docs/CONFIG.md go into ``config``.
 
-    ``shards`` above 1 starts as many brokers that are one logical broker (docs/SHARDS.md): settings are those of the whole, and a
+    ``shards`` above 1 starts as many brokers that are one logical broker (docs/OPERATE.md): settings are those of the whole, and a
     client of ``endpoint`` is a client of all shards. ``endpoints`` lists those of all.
 
     >>> with Server([Table("replay")]) as server:

@@ -1,4 +1,4 @@
-"""Named tensors as one block of bytes: what learners publish and C actors read (docs/WEIGHTS.md).
+"""Named tensors as one block of bytes: what learners publish and C actors read (proto/PROTOCOL.md, 21).
 
 >>> import numpy as np
 >>> block = encode({"q/layer0/weight": np.ones((4, 2), "float32"), "steps": np.array([7], "uint64")})

@@ -35,7 +35,7 @@ static PyMethodDef methods[] = {
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"append_rows", rows_append, METH_VARARGS,
      "append_rows(writers, block, step, table, steps, priorities, done, timeout): the number of items made."},
-    {"weights_encode", weights_from_arrays, METH_O, "weights_encode({name: array}): a block of docs/WEIGHTS.md."},
+    {"weights_encode", weights_from_arrays, METH_O, "weights_encode({name: array}): a block of proto/PROTOCOL.md, 21."},
     {"weights_list", weights_entries, METH_O, "weights_list(block): [(name, dtype, shape, offset)]"},
     {NULL, NULL, 0, NULL},
 };

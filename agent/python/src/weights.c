@@ -1,4 +1,4 @@
-/* Blocks of named tensors (docs/WEIGHTS.md) for replaybus.weights. */
+/* Blocks of named tensors (proto/PROTOCOL.md, 21) for replaybus.weights. */
 #include "agent/net/weights.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@ import pytest
 import replaybus
 from replaybus import _core, weights
 
-# The example of docs/WEIGHTS.md, which tests/unit/net/test_weights.c compares with the C encoder.
+# The example of proto/PROTOCOL.md, 21, which tests/unit/net/test_weights.c compares with the C encoder.
 EXAMPLE = bytes.fromhex("52505754 01000000 01000000 20000000 4c00000000000000 0000000000000000 010c010000000000"
                         "4000000000000000 0200000000000000 6200000000000000 0000803f 000000c0 b80bbce5")
 

@@ -161,7 +161,7 @@ TEST(golden_traces)
 
 /* ---- physics ---- */
 
-/* Of CartPoleSwingUp, from the numbers in docs/ENVIRONMENTS.md. */
+/* Of CartPoleSwingUp, from the numbers in docs/GUIDE.md. */
 static double swingup_energy(const double *qpos, const double *qvel)
 {
     const double cart = 1, pole = 0.1, length = 0.5, inertia = 0.0094;

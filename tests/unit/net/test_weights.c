@@ -162,7 +162,7 @@ TEST(empty)
     free(block);
 }
 
-/* The worked example of docs/WEIGHTS.md. */
+/* The worked example of proto/PROTOCOL.md, 21. */
 TEST(example_of_the_documentation)
 {
     static const uint8_t head[] = {

@@ -40,7 +40,7 @@ class Actor(_agent.Actor):
     - config: a run's file, or the same as a dict (docs/CONFIG.md). Learners and evaluators of the run read the same.
     - env: the environment, or the vector environment, that the program steps; its spaces must be those of the configuration. Or
       observation_space and action_space, with the attributes of Gymnasium's. Dicts, tuples and the like become arrays as in runs whose
-      environment is in Python (docs/ENVIRONMENTS.md).
+      environment is in Python (docs/GUIDE.md).
     - environments: the number of environments; the calls then take and return arrays with one row for each, in one pass of the network.
       None: one environment, and calls with its values.
     - index: which actor of the run this is; it decides the seeds and the place on the ladder of epsilons.

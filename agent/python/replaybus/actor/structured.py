@@ -1,6 +1,6 @@
 """Observations and actions that are not plain arrays: dicts, tuples, images with planes first, several discrete actions.
 
-They become what the network sees in the same way as in a run whose environment is in Python (docs/ENVIRONMENTS.md), so that learners
+They become what the network sees in the same way as in a run whose environment is in Python (docs/GUIDE.md), so that learners
 can be told so by the run's file.
 """
 from __future__ import annotations

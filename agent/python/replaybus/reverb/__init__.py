@@ -1,4 +1,4 @@
-"""Reverb's interface on replaybus: ``import replaybus.reverb as reverb``. docs/FROM-REVERB.md says what is the same.
+"""Reverb's interface on replaybus: ``import replaybus.reverb as reverb``. docs/GUIDE.md says what is the same.
 
 >>> import numpy as np
 >>> import replaybus.reverb as reverb

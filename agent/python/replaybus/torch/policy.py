@@ -1,6 +1,6 @@
 """Weights between torch and the C programs: replay-actor acts with a network that was trained here, and the reverse.
 
-A C network is an optional convolution, hidden layers, and a linear output or a dueling head (docs/WEIGHTS.md). A module is read in
+A C network is an optional convolution, hidden layers, and a linear output or a dueling head (proto/PROTOCOL.md, 21). A module is read in
 the order in which its layers were registered: ``nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))`` is such a network.
 Its activation must be that of the run's file (agent.activation); a convolution is followed by ReLU. The layers of a dueling head
 are the attributes ``value`` and ``advantage``.
@@ -23,7 +23,7 @@ ALGORITHMS = {"dqn": ("q",), "ddpg": ("policy", "q1"), "td3": ("policy", "q1"), 
 
 
 def tensors_of(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:
-    """The module's parameters under the names and in the shapes of docs/WEIGHTS.md.
+    """The module's parameters under the names and in the shapes of proto/PROTOCOL.md, 21.
 
     >>> {name: array.shape for name, array in tensors_of(nn.Linear(4, 2), "q").items()}
     {'q/layer0/weight': (4, 2), 'q/layer0/bias': (2,)}
