@@ -232,7 +232,7 @@ static const struct schema_row own_rows[] = {
      "maximum number of actors to try"},
     {"plan.max_learners", SCHEMA_INT, ROOT(plan.max_learners), "4", 1, 64, NULL, 0,
      "maximum number of learners to try"},
-    {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "2s", 1e8, 3.6e12, NULL, 0,
+    {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "1s", 1e8, 3.6e12, NULL, 0,
      "how long actors and learners run in each measurement, alone and together"},
 
     {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,

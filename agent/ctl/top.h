@@ -2,7 +2,7 @@
 #ifndef AGENT_CTL_TOP_H
 #define AGENT_CTL_TOP_H
 
-#include "agent/look/list.h"
+#include "agent/look/look.h"
 #include "replay.pb-c.h"
 
 /* A session as top shows it. */

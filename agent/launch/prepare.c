@@ -10,10 +10,10 @@
 
 #include "agent/launch/describe.h"
 #include "agent/launch/observe/stop_note.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
-#include "agent/launch/profile/profile.h"
 #include "agent/launch/slurm/slurm_check.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

@@ -5,11 +5,11 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/page/run_page.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
 #include "agent/launch/process/run_keys.h"
+#include "agent/launch/view/run_page.h"
 
 struct prepared {
     struct run_config config;

@@ -1,8 +1,8 @@
 /* Shards of a run's broker, before the run: what is refused, what is hardly meant, and how many there are. */
 #include "agent/launch/prepare.h"
 
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/process/machine.h"
-#include "agent/launch/profile/profile_config.h"
 #include "proto/base/error.h"
 
 void prepare_check_shards(const struct run_config *config, struct schema_report *report)

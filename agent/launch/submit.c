@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/report/report.h"
 #include "agent/launch/slurm/slurm_call.h"
 #include "agent/launch/slurm/slurm_check.h"
 #include "agent/launch/slurm/slurm_script.h"
+#include "agent/launch/view/report.h"
 #include "proto/base/error.h"
 
 /* The nearest folder that exists already, on the way to where runs will be. */

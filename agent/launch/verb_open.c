@@ -7,9 +7,9 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/page/run_page.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/spawn.h"
+#include "agent/launch/view/run_page.h"
 #include "proto/base/error.h"
 #include "replay/client.h"
 

@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include "agent/launch/host/host_check.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/profile/profile.h"
 #include "agent/launch/submit.h"
+#include "agent/launch/view/profile_view.h"
 #include "agent/launch/view/screen.h"
 #include "proto/base/format.h"
 #include "proto/base/terminal.h"
@@ -158,7 +159,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
             profile_print(&self.input, &(struct profile_style){terminal_columns(), terminal_has_utf8()}, stdout);
         launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
-            printf("\nCurves and plan are in %s.\n", self.folder);
+            printf("\nMeasurements and plan are in %s.\n", self.folder);
         if (self.from_cache)
             puts("\nFrom cached measurements; --again measures again.");
     }

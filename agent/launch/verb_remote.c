@@ -11,7 +11,7 @@
 
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
-#include "agent/launch/observe/status_metrics.h"
+#include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
 #include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"

@@ -7,11 +7,12 @@
 
 #include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/profile/profile.h"
 #include "agent/launch/run/run.h"
 #include "agent/launch/submit.h"
 #include "agent/launch/verb_run.h"
+#include "agent/launch/view/profile_view.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 

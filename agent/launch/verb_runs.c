@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "agent/launch/launch.h"
-#include "agent/launch/report/report.h"
-#include "agent/launch/report/runs.h"
 #include "agent/launch/submit.h"
+#include "agent/launch/view/report.h"
+#include "agent/launch/view/runs.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
 

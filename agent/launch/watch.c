@@ -11,8 +11,8 @@
 
 #include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
-#include "agent/launch/report/report.h"
 #include "agent/launch/submit.h"
+#include "agent/launch/view/report.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 

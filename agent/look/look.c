@@ -1,8 +1,333 @@
+/* Lines that know their width, sheets of them, keys and lists. */
 #include "agent/look/look.h"
 
+#include <math.h>
 #include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define LINE_ANY 10000u
+
+static const char *const tints[] = {
+    [TINT_NONE] = "",         [TINT_BOLD] = "\x1b[1m",   [TINT_DIM] = "\x1b[2m",  [TINT_GOOD] = "\x1b[32m",
+    [TINT_WARN] = "\x1b[33m", [TINT_BAD] = "\x1b[1;31m", [TINT_BAR] = "\x1b[36m",
+};
+
+void line_fini(struct line *self)
+{
+    text_fini(&self->text);
+    self->width = 0;
+}
+
+uint32_t line_left(const struct line *self)
+{
+    uint32_t limit = self->limit ? self->limit : LINE_ANY;
+    return self->width < limit ? limit - self->width : 0;
+}
+
+/* Reads one code point of s: returns its bytes and sets *point; 0: not UTF-8. */
+static uint32_t decode(const unsigned char *s, uint32_t *point)
+{
+    uint32_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (n <= 1) {
+        *point = s[0];
+        return n;
+    }
+    *point = s[0] & (0x7fu >> n);
+    for (uint32_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        *point = *point << 6 | (s[i] & 0x3fu);
+    }
+    return n;
+}
+
+/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal, because it has no width
+ * or changes the order of the text. */
+static int point_width(uint32_t p)
+{
+    if (p < 0x20 || (p >= 0x7f && p < 0xa0) || (p >= 0x300 && p < 0x370) || (p >= 0x200b && p <= 0x200f) ||
+        (p >= 0x2028 && p <= 0x202e) || (p >= 0x2060 && p <= 0x206f) || (p >= 0xfe00 && p <= 0xfe0f) || p == 0xfeff ||
+        p == 0x61c || p >= 0xe0000)
+        return -1;
+    bool wide = (p >= 0x1100 && p < 0x1160) || (p >= 0x2e80 && p < 0xa4d0) || (p >= 0xac00 && p < 0xd7a4) ||
+                (p >= 0xf900 && p < 0xfb00) || (p >= 0xfe30 && p < 0xfe70) || (p >= 0xff00 && p < 0xff61) ||
+                (p >= 0xffe0 && p < 0xffe7) || (p >= 0x1f300 && p < 0x1f650) || (p >= 0x1f680 && p < 0x1fb00) ||
+                (p >= 0x20000 && p < 0x40000);
+    return wide ? 2 : 1;
+}
+
+/* Adds as much of s as fits into `most` columns. Returns the columns used, and sets *rest if something is left. */
+static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool utf8, bool *rest)
+{
+    uint32_t width = 0;
+    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: start of what is not added yet */
+    *rest = false;
+    while (*at) {
+        uint32_t point, bytes = decode(at, &point);
+        int columns = bytes ? point_width(point) : -1;
+        bool shown = columns > 0 && (utf8 || point < 0x80);
+        uint32_t own = shown ? (uint32_t)columns : 1;
+        if (width + own > most) {
+            *rest = true;
+            break;
+        }
+        if (!shown) {
+            text_add(out, "%.*s?", (int)(at - from), (const char *)from);
+            from = at + (bytes ? bytes : 1);
+        }
+        width += own;
+        at += bytes ? bytes : 1;
+    }
+    text_add(out, "%.*s", (int)(at - from), (const char *)from);
+    return width;
+}
+
+/* Returns the columns that the character at s takes, and sets its bytes. A question mark stands for what must not be shown. */
+static uint32_t character(const unsigned char *s, uint32_t *bytes)
+{
+    uint32_t point, n = decode(s, &point);
+    int columns = n ? point_width(point) : -1;
+    *bytes = n ? n : 1;
+    return columns > 0 ? (uint32_t)columns : 1;
+}
+
+size_t line_cut(const char *text, uint32_t columns)
+{
+    size_t size = 0;
+    for (uint32_t bytes, width = 0; text[size]; size += bytes) {
+        width += character((const unsigned char *)text + size, &bytes);
+        if (width > columns)
+            break;
+    }
+    return size;
+}
+
+uint32_t line_width(const char *text)
+{
+    uint32_t width = 0;
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        if (at[0] == 0x1b && at[1] == '[') {
+            at += strcspn((const char *)at, "m");
+            at += *at == 'm';
+            continue;
+        }
+        uint32_t bytes;
+        width += character(at, &bytes);
+        at += bytes;
+    }
+    return width;
+}
+
+/* Adds the text, cut to what is left; with `whole`, all of it or nothing. */
+static bool put(struct line *self, enum tint tint, bool whole, const char *s)
+{
+    struct text clean = {0};
+    bool rest, ok = true;
+    uint32_t left = line_left(self), width = add_clean(&clean, s, left, self->utf8, &rest);
+    if (rest && whole) {
+        ok = false;
+    } else if (rest && left > 0) {
+        text_fini(&clean);
+        width = add_clean(&clean, s, left - 1, self->utf8, &rest) + 1;
+        text_add(&clean, self->utf8 ? "…" : "~");
+    }
+    if (ok && width) {
+        bool coloured = self->colour && tint != TINT_NONE;
+        text_add(&self->text, "%s%s%s", coloured ? tints[tint] : "", text_get(&clean), coloured ? "\x1b[0m" : "");
+        self->width += width;
+    }
+    text_fini(&clean);
+    return ok;
+}
+
+/* Formats text of any length; NULL: out of memory, and nothing is shown. */
+static char *formatted(const char *format, va_list args)
+{
+    char *out = NULL;
+    return vasprintf(&out, format, args) < 0 ? NULL : out;
+}
+
+void line_put(struct line *self, enum tint tint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *s = formatted(format, args);
+    va_end(args);
+    if (s)
+        put(self, tint, false, s);
+    free(s);
+}
+
+bool line_try(struct line *self, enum tint tint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *s = formatted(format, args);
+    va_end(args);
+    bool ok = s && put(self, tint, true, s);
+    free(s);
+    return ok;
+}
+
+void line_to(struct line *self, uint32_t column)
+{
+    uint32_t blanks = self->width < column ? column - self->width : 1;
+    if (blanks > line_left(self))
+        blanks = line_left(self);
+    text_add(&self->text, "%*s", (int)blanks, "");
+    self->width += blanks;
+}
+
+void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    if (columns > line_left(self))
+        columns = line_left(self);
+    if (!columns)
+        return;
+    share = share > 1 ? 1 : share > 0 ? share : 0; /* NaN: empty */
+    uint32_t units = (uint32_t)(share * columns * 8 + 0.5);
+    if (share > 0 && units == 0)
+        units = 1;
+    struct text full = {0}, rest = {0};
+    uint32_t at = units / 8;
+    for (uint32_t i = 0; i < at; i++)
+        text_add(&full, self->utf8 ? "█" : "#");
+    if (at < columns && units % 8 && self->utf8) {
+        text_add(&full, "%s", eighths[units % 8]);
+        at++;
+    }
+    for (; at < columns; at++)
+        text_add(&rest, self->utf8 ? "·" : ".");
+    line_put(self, tint, "%s", text_get(&full));
+    line_put(self, TINT_DIM, "%s", text_get(&rest));
+    text_fini(&full);
+    text_fini(&rest);
+}
+
+/* Puts n times the same character. */
+static void put_many(struct line *self, enum tint tint, const char *one, uint32_t n)
+{
+    struct text text = {0};
+    for (uint32_t i = 0; i < n; i++)
+        text_add(&text, "%s", one);
+    line_put(self, tint, "%s", text_get(&text));
+    text_fini(&text);
+}
+
+void line_place(struct line *self, enum tint tint, uint32_t columns, double share)
+{
+    if (columns > line_left(self))
+        columns = line_left(self);
+    if (!columns)
+        return;
+    share = share > 1 ? 1 : share > 0 ? share : 0; /* NaN: at the low end */
+    uint32_t at = (uint32_t)(share * (columns - 1) + 0.5);
+    put_many(self, TINT_DIM, self->utf8 ? "·" : ".", at);
+    line_put(self, tint, self->utf8 ? "◆" : "o");
+    put_many(self, TINT_DIM, self->utf8 ? "·" : ".", columns - 1 - at);
+}
+
+#define COLUMNS 100u   /* where there is no limit */
+#define NO_BOUND 1e300 /* a limiter's bound so large means that there is none */
+
+struct sheet_style sheet_fit(const struct sheet_style *style)
+{
+    struct sheet_style fit = *style;
+    fit.rows = fit.rows > SHEET_MAX ? SHEET_MAX : fit.rows;
+    return fit;
+}
+
+struct line *sheet_line(struct sheet *self, uint32_t rank)
+{
+    if (self->n == SHEET_MAX)
+        return NULL;
+    struct line *line = &self->lines[self->n];
+    *line = (struct line){.limit = self->style->columns, .utf8 = self->style->utf8, .colour = self->style->colour};
+    self->ranks[self->n++] = (uint8_t)(rank < SHEET_RANKS ? rank : SHEET_RANKS - 1);
+    return line;
+}
+
+struct line *sheet_row(struct sheet *self, uint32_t rank, const char *label)
+{
+    struct line *line = sheet_line(self, rank);
+    if (line) {
+        line_put(line, TINT_DIM, " %s", label);
+        line_to(line, SHEET_LABEL);
+    }
+    return line;
+}
+
+void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum tint tint, const char *text,
+                   uint32_t most)
+{
+    uint32_t wide = sheet_columns(self) > SHEET_LABEL + 20 ? sheet_columns(self) - SHEET_LABEL : 20;
+    for (uint32_t i = 0; i < most && *text; i++) {
+        struct line *line = sheet_row(self, rank, i ? "" : label);
+        size_t size = line_cut(text, wide), blank = size;
+        bool last = i + 1 == most || !text[size];
+        while (!last && blank > 0 && text[blank] != ' ')
+            blank--;
+        size = last ? strlen(text) : blank ? blank : size;
+        if (line)
+            line_put(line, tint, "%.*s", (int)size, text);
+        text += size;
+        text += strspn(text, " ");
+    }
+}
+
+struct line *sheet_cursor(struct sheet *self, uint32_t rank, const char *label, double at, double low, double high)
+{
+    bool bounded = fabs(low) < NO_BOUND && fabs(high) < NO_BOUND && high > low;
+    struct line *line = bounded ? sheet_row(self, rank, label) : NULL;
+    format_buffer a, b, c;
+    if (!line)
+        return NULL;
+    line_place(line, TINT_BAR, sheet_bar(self), (at - low) / (high - low));
+    line_put(line, TINT_NONE, " %s in %s..%s", format_short(a, at), format_short(b, low), format_short(c, high));
+    return line;
+}
+
+uint32_t sheet_columns(const struct sheet *self)
+{
+    return self->style->columns ? self->style->columns : COLUMNS;
+}
+
+uint32_t sheet_bar(const struct sheet *self)
+{
+    uint32_t wide = sheet_columns(self);
+    return wide < SHEET_NARROW ? wide / 6 : SHEET_BAR;
+}
+
+/* The highest rank that still fits, and how many lines of that rank fit. */
+static uint32_t choose(const struct sheet *self, uint32_t *last)
+{
+    uint32_t counts[SHEET_RANKS] = {0}, left = self->style->rows ? self->style->rows : SHEET_MAX;
+    for (uint32_t i = 0; i < self->n; i++)
+        counts[self->ranks[i]]++;
+    uint32_t rank = 0;
+    while (rank < SHEET_RANKS - 1 && counts[rank] <= left)
+        left -= counts[rank++];
+    *last = rank;
+    return left;
+}
+
+void sheet_write(struct sheet *self, struct text *out)
+{
+    uint32_t last, left = choose(self, &last);
+    for (uint32_t i = 0; i < self->n; i++) {
+        bool shown = self->ranks[i] < last || (self->ranks[i] == last && left > 0);
+        left -= shown && self->ranks[i] == last;
+        if (shown)
+            text_add(out, "%s\n", text_get(&self->lines[i].text));
+        line_fini(&self->lines[i]);
+    }
+    self->n = 0;
+}
 
 /* ---- the terminal ---- */
 
@@ -190,4 +515,81 @@ void look_add_footer(struct sheet *sheet, uint32_t rank, const struct look *self
     line_try(line, TINT_DIM, "   ? %s", self->help ? "goes back" : "helps");
     line_try(line, self->paused ? TINT_WARN : TINT_DIM, self->paused ? "   p goes on (paused)" : "   p pauses");
     line_try(line, TINT_DIM, "   s sorts");
+}
+
+#define GAP 2u
+#define LEAST 2u /* titles and a row */
+
+/* The column that gives the order: the sort-th of those that can. */
+static uint32_t order_of(const struct list *self, uint32_t sort)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_columns; i++)
+        n += self->columns[i].compare != NULL;
+    uint32_t left = n ? sort % n : 0;
+    for (uint32_t i = 0; i < self->n_columns; i++)
+        if (self->columns[i].compare && left-- == 0)
+            return i;
+    return 0;
+}
+
+static uint32_t columns_that_fit(const struct list *self, uint32_t wide)
+{
+    uint32_t n = 0, used = 1;
+    for (; n < self->n_columns; n++) {
+        used += (n ? GAP : 0) + self->columns[n].width;
+        if (used > wide)
+            break;
+    }
+    return n ? n : 1;
+}
+
+static void put_cell(struct line *line, const struct list_column *column, uint32_t end, bool last, enum tint tint,
+                     const char *text)
+{
+    uint32_t limit = line->limit, own = line_width(text);
+    if (!column->left && line->width + own < end)
+        line_put(line, TINT_NONE, "%*s", (int)(end - own - line->width), "");
+    line->limit = limit && limit < end ? limit : end;
+    line_put(line, tint, "%s", text);
+    line->limit = limit;
+    if (line->width < end && !last)
+        line_to(line, end);
+}
+
+static void put_row(struct sheet *sheet, uint32_t rank, const struct list *self, uint32_t n, const void *row,
+                    uint32_t order)
+{
+    struct line *line = sheet_line(sheet, rank);
+    if (!line)
+        return;
+    line_to(line, 1);
+    for (uint32_t i = 0, end = 1; i < n; i++) {
+        const struct list_column *column = &self->columns[i];
+        format_buffer cell = "";
+        if (row)
+            column->cell(cell, row);
+        else
+            snprintf(cell, sizeof cell, i == order ? "%s%s" : "%s", column->title, line->utf8 ? "▾" : "*");
+        if (i)
+            line_put(line, TINT_NONE, "%*s", (int)GAP, "");
+        end += (i ? GAP : 0) + column->width;
+        put_cell(line, column, end, i + 1 == n, row ? TINT_NONE : i == order ? TINT_BOLD : TINT_DIM, cell);
+    }
+}
+
+void list_add(struct sheet *sheet, uint32_t rank, const struct list *self, struct look *look, uint32_t most)
+{
+    look->n_rows = self->n_rows;
+    look->page = 0;
+    if (most < LEAST || self->n_rows == 0)
+        return;
+    uint32_t order = order_of(self, look->sort), n = columns_that_fit(self, sheet_columns(sheet));
+    qsort(self->rows, self->n_rows, self->size, self->columns[order].compare);
+    look->page = self->n_rows < most - 1 ? self->n_rows : most - 1;
+    if (look->first > self->n_rows - look->page)
+        look->first = self->n_rows - look->page;
+    put_row(sheet, rank, self, n, NULL, order);
+    for (uint32_t i = look->first; i < look->first + look->page; i++)
+        put_row(sheet, rank, self, n, (const char *)self->rows + i * self->size, order);
 }

@@ -71,24 +71,24 @@ def test_a_plan_over_two_hosts_and_its_cache():
         contains(text, "where", "left", "right")
         known = plan["input"]
         equal([host["kind"] for host in known["hosts"]], [0, 1, 1], "kinds")
-        equal([len(host["curve"]) > 0 for host in known["hosts"]], [False, True, False], "curves")
-        check(known["network"]["network"] > 1e6 and 20 < known["network"]["item_bytes"] < 2000, known["network"])
-        cpu = [point["cpu"] for point in known["hosts"][1]["curve"]]
-        check(any(cores > 0 for cores in cpu) and max(cpu) < 4, "cores of actors on left:", cpu)
-        check(all(joint["actor_idle"] is not None for joint in known["joints"]), "no report came back:", known["joints"])
+        equal([(host["actor"]["rate"] or 0) > 0 for host in known["hosts"]], [False, True, False], "measured hosts")
+        check(known["network"] > 1e6 and 20 < known["item_bytes"] < 2000, known["network"], known["item_bytes"])
+        cpu = known["hosts"][1]["actor"]["cpu"]
+        check(0 < cpu < 4, "cores of an actor on left:", cpu)
+        check(all(run["actor_idle"] is not None for run in known["runs"]), "no report came back:", known["runs"])
         place.nobody_left()
         text, progress = place.call("plan", "run.yaml", "--folder", "second")
         check("%" not in progress, "it was measured again:", progress)
         again = place.plan("second")
         equal((again["hosts"], again["chosen"]), (plan["hosts"], plan["chosen"]), "the plan from the cache")
         place.nobody_left()
-        place.say("other")  # of the same kind: its curve is known, and one joint run shows what it does alone
+        place.say("other")  # of the same kind: an actor there is known, and one run shows what it does alone
         text, progress = place.call("plan", "run.yaml", "--folder", "third", *sets("actors.count=1", "learners.count=1"))
-        check("1 actor on" not in progress, "the curve was measured again:", progress)
+        check("1 actor on" not in progress, "an actor was measured again:", progress)
         contains(progress, "1 actor and 1 learner together")
         third = place.plan("third")
-        equal(third["input"]["hosts"][1]["curve"], known["hosts"][1]["curve"], "the curve of the other host")
-        equal([joint["runs"] for joint in third["input"]["joints"]], [1], "joint runs")
+        equal(third["input"]["hosts"][1]["actor"], known["hosts"][1]["actor"], "an actor on the other host")
+        equal([run["runs"] for run in third["input"]["runs"]], [1], "runs")
         place.nobody_left()
 
 

@@ -40,7 +40,7 @@ def measured():
 def check_plan(plan):
     chosen = plan["chosen"]
     # On a machine that other programs keep busy, whoever sleeps wakes late, and any count may come out best.
-    quiet = not any(joint["others"] for joint in plan["input"]["joints"])
+    quiet = not any(run["others"] for run in plan["input"]["runs"])
     least = 2 if quiet else 1
     check(least <= chosen["actors"] <= (7 if quiet else 8), chosen["actors"], "actors for one learner:", chosen)
     equal(chosen["learners"], 1, "learners")
@@ -99,7 +99,7 @@ def test_from_the_cache():
         check(not (place.base / "runs").exists(), "a plan from the cache needs no folder")
         contains(place.call("plan", "run.yaml")[0], "%d actor" % chosen["actors"], "From cached measurements")
         out, _ = place.call("profile", "run.yaml", "--folder", "curves")
-        contains(out, "actors", "learners", "inserts", "Curves and plan are in curves.")
+        contains(out, "actors", "learners", "inserts", "Measurements and plan are in curves.")
         xml.dom.minidom.parse(str(place.base / "curves" / "profile.svg"))
         # What is of no matter for speed does not make the measurements void; what is does.
         run = place.launch("--json-lines", *sets("stop.steps=500", "seed=5", "name=other"))

@@ -1,7 +1,7 @@
 /* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough,
  * a child that fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and
  * prints what it finds. */
-#include "agent/launch/profile/profile.h"
+#include "agent/launch/plan/profile.h"
 
 #include <libgen.h>
 #include <math.h>
@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/view/profile_view.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -151,8 +152,8 @@ static void near(double value, double wanted, double share)
 static bool disturbed(const struct plan_input *input)
 {
     double most = 0;
-    for (uint32_t i = 0; i < input->n_joints; i++)
-        most = fmax(most, input->joints[i].others);
+    for (uint32_t i = 0; i < input->n_runs; i++)
+        most = fmax(most, input->runs[i].others);
     return most > 0;
 }
 
@@ -165,22 +166,16 @@ static void check_rate(const struct plan_input *input, double rate, double most)
 
 static void check_rates(const struct plan_input *input)
 {
-    assert_in_range(input->actors.n, 2, 3);
-    for (uint32_t i = 0; i < input->actors.n; i++) {
-        const struct plan_point *point = &input->actors.points[i];
-        assert_int_equal(point->count, 1u << i);
-        check_rate(input, point->rate, point->count / DELAY_S);
-        assert_true(point->cpu > 0 && point->broker_cpu > 0 && point->memory > 1e6);
-    }
-    assert_int_equal(input->learners.n, 2);
+    const struct plan_unit *actor = &input->hosts[0].actor;
+    check_rate(input, actor->rate, 1 / DELAY_S);
+    assert_true(actor->cpu > 0 && actor->broker_cpu > 0 && actor->memory > 1e6);
     /* 100 steps of 8 items in a second, or a little less. */
-    check_rate(input, input->learners.points[0].rate, 750.0);
-    assert_true(disturbed(input) || input->learners.points[1].rate > 1.5 * input->learners.points[0].rate);
-    assert_in_range(input->n_joints, 1, PLAN_MAX_JOINTS);
-    const struct plan_joint *joint = &input->joints[input->n_joints - 1];
-    near(joint->samples / joint->inserts, 4.0, 0.25);
-    assert_true(joint->actor_idle >= 0 && joint->actor_idle <= 1);
-    assert_true(joint->learner_idle >= 0 && joint->learner_idle <= 1);
+    check_rate(input, input->learner.rate, 750.0);
+    assert_in_range(input->n_runs, 1, PLAN_MAX_RUNS);
+    const struct plan_run *run = &input->runs[input->n_runs - 1];
+    near(run->samples / run->inserts, 4.0, 0.25);
+    assert_true(run->actor_idle >= 0 && run->actor_idle <= 1);
+    assert_true(run->learner_idle >= 0 && run->learner_idle <= 1);
     assert_true(input->broker_memory > 1e6);
 }
 
@@ -201,12 +196,14 @@ TEST(measures_and_remembers, set_up, tear_down)
     f->options.cached = true;
     assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_OK);
     assert_true(from_cache);
-    assert_memory_equal(&again.actors, &input.actors, sizeof input.actors);
-    assert_int_equal(again.n_joints, input.n_joints);
+    assert_memory_equal(&again.hosts[0].actor, &input.hosts[0].actor, sizeof input.hosts[0].actor);
+    assert_int_equal(again.n_runs, input.n_runs);
+    plan_input_free(&again);
     /* A slower environment does. */
     set_config(f, (const char *const[]){"environment.delay=21ms", NULL});
     assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_NOT_FOUND);
     assert_int_equal(profile_write(&input, f->folder, &err), RP_OK);
+    plan_input_free(&input);
 }
 
 TEST(respects_numbers, set_up, tear_down)
@@ -218,11 +215,9 @@ TEST(respects_numbers, set_up, tear_down)
     set_config(f, (const char *const[]){"actors.count=3", "learners.count=1", "plan.measure=300ms", NULL});
     if (profile_measure(&f->options, &input, &from_cache, &err) != RP_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(input.actors.n, 2);
-    assert_int_equal(input.actors.points[1].count, 3);
-    assert_int_equal(input.learners.n, 1);
-    assert_int_equal(input.n_joints, 1);
-    assert_int_equal(input.joints[0].actors, 3);
+    assert_int_equal(input.n_runs, 1);
+    assert_int_equal(input.runs[0].actors, 3);
+    plan_input_free(&input);
     check_nothing_runs(f);
 }
 
@@ -288,6 +283,7 @@ static int profile_file(const char *path, const char *const *overrides)
         plan_print(&plan, &input, stdout);
     else
         fprintf(stderr, "%s\n", err.text);
+    plan_input_free(&input);
     tear_down((void **)&f);
     return status != RP_OK;
 }

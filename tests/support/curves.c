@@ -6,23 +6,19 @@
 
 #include <cmocka.h>
 
-struct plan_curve curves_linear(uint32_t last, double rate, double cpu, double broker_cpu, double memory)
+struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner, double spi)
 {
-    struct plan_curve curve = {0};
-    for (uint32_t count = 1;; count = count * 2 < last ? count * 2 : last) {
-        curve.points[curve.n++] = (struct plan_point){count, rate * count, cpu * count, broker_cpu * count, memory};
-        if (count == last)
-            return curve;
-    }
-}
-
-struct plan_input curves_input(struct plan_curve actors, struct plan_curve learners, double spi)
-{
-    return (struct plan_input){.actors = actors,
-                               .learners = learners,
+    static struct plan_host homes[16];
+    static unsigned next;
+    struct plan_host *home = &homes[next++ % 16];
+    *home = (struct plan_host){
+        .name = "home", .cores = 2, .memory = 4 * GIB, .actors = true, .learners = true, .actor = actor};
+    return (struct plan_input){.hosts = home,
+                               .n_hosts = 1,
+                               .learner = learner,
                                .spi = spi,
-                               .cores = 2,
-                               .memory = 4 * GIB,
+                               .max_actors = 64,
+                               .max_learners = 4,
                                .broker_memory = 100 * MIB,
                                .other_memory = 20 * MIB};
 }

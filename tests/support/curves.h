@@ -1,4 +1,4 @@
-/* Curves and plans for tests: as a profile would have measured them. */
+/* Measurements and plans for tests: as a profile would have made them. */
 #ifndef TESTS_SUPPORT_CURVES_H
 #define TESTS_SUPPORT_CURVES_H
 
@@ -7,10 +7,9 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)
 
-/* Each of `count` the same as one: 1, 2, 4, ... and the last. */
-struct plan_curve curves_linear(uint32_t last, double rate, double cpu, double broker_cpu, double memory);
-/* Two cores, 4 GiB, 100 MiB of them for the broker. */
-struct plan_input curves_input(struct plan_curve actors, struct plan_curve learners, double spi);
+/* One machine with two cores and 4 GiB, 100 MiB of them for the broker, that takes both roles. Its host is one of a few static ones:
+ * the input is not freed, and after many calls the oldest is used again. */
+struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner, double spi);
 /* Fails the test if there is no plan. */
 struct plan curves_solve(const struct plan_input *input);
 

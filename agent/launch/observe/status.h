@@ -121,4 +121,7 @@ struct status_copy {
 bool status_from_json(const char *text, struct status_copy *out);
 void status_copy_fini(struct status_copy *self);
 
+/* Adds all families, each with type, unit and help, and the end mark. Figures that are not known are left out. */
+void status_metrics(struct text *out, const struct status *status);
+
 #endif

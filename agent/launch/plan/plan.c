@@ -1,208 +1,496 @@
-/* The search goes over every pair of counts twice: first for the highest rate, then for the best pair near that
- * rate. */
+#include "agent/launch/plan/plan.h"
+
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "agent/launch/plan/plan_impl.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/base/need.h"
 
-/* ---- the input ---- */
+#define SAME 0.01         /* rates that differ by less are shown as equal */
+#define SPOILED 0.1       /* share of the cores: a run from which other programs took so much more is no comparison */
+#define MOST_LEARNERS 64u /* that are searched; plan.max_learners allows no more */
+#define MANY_HOSTS 8u     /* more hosts than these are shown in groups */
+#define NEARLY_ALL 0.95   /* share of a host's cores from which on they are all busy */
 
-rp_status plan_curve_check(const struct plan_curve *curve, const char *who, rp_error *err)
+static const char *plural(uint32_t count)
 {
-    if (curve->n == 0 || curve->n > PLAN_MAX_POINTS)
-        return err_set(err, RP_INVALID_ARGUMENT, "the curve of the %s has %u points, not 1 to %u", who, curve->n,
-                       PLAN_MAX_POINTS);
-    bool some = false;
-    for (uint32_t i = 0; i < curve->n; i++) {
-        uint32_t before = i ? curve->points[i - 1].count : 0, count = curve->points[i].count;
-        if (count <= before || count > PLAN_MAX_COUNT)
-            return err_set(err, RP_INVALID_ARGUMENT, "the curve of the %s goes from %u to %u of them", who, before,
-                           count);
-        some = some || curve->points[i].rate > 0;
-    }
-    if (!some)
-        return err_set(err, RP_INVALID_ARGUMENT, "the %s did nothing while they were measured; their logs may say why",
-                       who);
-    return RP_OK;
+    return count == 1 ? "" : "s";
 }
 
-rp_status plan_input_check(const struct plan_input *input, rp_error *err)
+const char *plan_bytes(char *out, double bytes)
 {
-    rp_status status = plan_curve_check(&input->actors, "actors", err);
-    if (status == RP_OK)
-        status = plan_curve_check(&input->learners, "learners", err);
-    if (status != RP_OK)
-        return status;
-    if (!(input->cores > 0))
-        return err_set(err, RP_INVALID_ARGUMENT, "there are no cores to plan with (plan.cores)");
-    if (input->n_joints > PLAN_MAX_JOINTS)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u joint runs are more than %u", input->n_joints, PLAN_MAX_JOINTS);
-    for (uint32_t i = 0; i < input->n_joints; i++) {
-        uint32_t actors = input->joints[i].actors, learners = input->joints[i].learners;
-        if (actors == 0 || learners == 0 || actors > PLAN_MAX_COUNT || learners > PLAN_MAX_COUNT)
-            return err_set(err, RP_INVALID_ARGUMENT, "a joint run had %u actors and %u learners, not 1 to %u of each",
-                           actors, learners, PLAN_MAX_COUNT);
-    }
-    return RP_OK;
+    return format_bytes(out, bytes > 0 ? (uint64_t)fmin(bytes, 1e18) : 0);
 }
 
-double plan_budget(const struct plan_input *input, const struct plan_choice *choice, double *need, const char **where)
+static bool same_pair(const struct plan_choice *a, const struct plan_choice *b)
 {
-    bool hosts = input->n_hosts > 1 && choice->tight < input->n_hosts;
-    *need = hosts ? choice->tight_memory : choice->memory;
-    *where = hosts ? input->hosts[choice->tight].name : "";
-    return hosts ? input->hosts[choice->tight].memory : input->memory;
-}
-
-/* Without a budget (0 or not a number) every pair fits. */
-bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
-{
-    if (input->n_hosts > 1) {
-        double need, have;
-        const char *where;
-        have = plan_budget(input, choice, &need, &where);
-        return !(have > 0) || need <= have;
-    }
-    return !(input->memory > 0) || choice->memory <= input->memory;
+    return a->actors == b->actors && a->learners == b->learners;
 }
 
 /* ---- the search ---- */
 
-struct range {
-    uint32_t first, last;
-};
-
 struct search {
-    const struct plan_model *model;
-    struct range actors, learners;
-    struct plan_side *sides;        /* of every number of learners */
-    bool measured;                  /* only pairs that were measured jointly are chosen */
-    bool any;                       /* at least one pair fits */
-    struct plan_choice top, chosen; /* among pairs that fit: the highest rate, and the best pair near it */
-    struct plan_choice highest,
-        unfit;                   /* among all pairs: the highest rate, and the best pair near it that does not fit */
-    struct plan_choice smallest; /* the pair that needs the least memory */
+    struct plan_choice top, chosen; /* among pairs that may be chosen: the highest rate, and the best pair near it */
+    struct plan_choice smallest;    /* the pair that needs the least memory */
+    struct plan_choice unfit;       /* would give clearly more, and needs more memory than there is; no actors: none */
+    bool any;                       /* at least one pair may be chosen; otherwise top and chosen are the smallest */
 };
 
-/* True if a is the better one of two pairs near the highest rate. */
-static bool better(const struct plan_choice *a, const struct plan_choice *b)
+/* A pair of the search. */
+struct pair {
+    uint32_t actors, learners;
+    double inserts, memory;
+    bool fits, run;
+};
+
+struct pairs {
+    struct pair *list;
+    uint32_t n;
+};
+
+static uint32_t bound_of(uint32_t bound, uint32_t most)
 {
-    uint32_t count_a = a->actors + a->learners, count_b = b->actors + b->learners;
-    return count_a != count_b ? count_a < count_b : a->inserts > b->inserts;
+    return bound && bound < most ? bound : most;
 }
 
-static bool may_choose(const struct search *self, const struct plan_choice *choice)
-{
-    return plan_fits(self->model->input, choice) && (choice->measured || !self->measured);
-}
-
-static void first_look(struct search *self, const struct plan_choice *choice)
-{
-    if (choice->inserts > self->highest.inserts)
-        self->highest = *choice;
-    if (self->smallest.actors == 0 || choice->memory < self->smallest.memory)
-        self->smallest = *choice;
-    if (may_choose(self, choice) && (!self->any || choice->inserts > self->top.inserts)) {
-        self->top = *choice;
-        self->any = true;
-    }
-}
-
-static void second_look(struct search *self, const struct plan_choice *choice)
-{
-    const struct plan_input *input = self->model->input;
-    bool fits = plan_fits(input, choice);
-    if (fits && !may_choose(self, choice))
-        return;
-    struct plan_choice *best = fits ? &self->chosen : &self->unfit;
-    double least = (fits ? self->top.inserts : self->highest.inserts) * (1 - PLAN_NOISE);
-    if (choice->inserts >= least && (best->actors == 0 || better(choice, best)))
-        *best = *choice;
-}
-
-static void every_pair(struct search *self, void (*look)(struct search *, const struct plan_choice *))
-{
-    for (uint32_t x = self->actors.first; x <= self->actors.last; x++) {
-        struct plan_side actors;
-        plan_side_at(self->model, PLAN_OF_ACTORS, x, &actors);
-        for (uint32_t y = self->learners.first; y <= self->learners.last; y++) {
-            struct plan_choice choice;
-            plan_model_pair(self->model, &actors, &self->sides[y - self->learners.first], &choice);
-            look(self, &choice);
-        }
-    }
-}
-
-/* True if some pair that was run jointly lies within the ranges and fits. */
-static bool any_measured(const struct search *self)
-{
-    const struct plan_input *input = self->model->input;
-    for (uint32_t i = 0; i < input->n_joints; i++) {
-        const struct plan_joint *joint = &input->joints[i];
-        struct plan_choice choice;
-        plan_model_counts(self->model, joint->actors, joint->learners, &choice);
-        if (joint->actors >= self->actors.first && joint->actors <= self->actors.last &&
-            joint->learners >= self->learners.first && joint->learners <= self->learners.last && choice.inserts > 0 &&
-            plan_fits(input, &choice))
-            return true;
-    }
-    return false;
-}
-
-static struct range range_of(const struct plan_input *input, enum plan_who who, uint32_t fixed)
-{
-    return fixed ? (struct range){fixed, fixed} : (struct range){1, plan_most(input, who)};
-}
-
-/* True if a pair that does not fit into memory would give clearly more than the chosen one. */
-static bool memory_binds(const struct search *self)
-{
-    return self->any && self->unfit.actors && self->unfit.inserts * (1 - PLAN_NOISE) > self->top.inserts;
-}
-
-/* If nothing fits (any is false), chosen is the pair that needs the least memory. */
-static rp_status search_run(struct search *self, const struct plan_model *model, uint32_t fixed_actors,
-                            uint32_t fixed_learners, rp_error *err)
+static struct pairs list_pairs(struct plan_model *model, uint32_t fixed_actors, uint32_t fixed_learners)
 {
     const struct plan_input *input = model->input;
-    *self = (struct search){.model = model,
-                            .actors = range_of(input, PLAN_OF_ACTORS, fixed_actors),
-                            .learners = range_of(input, PLAN_OF_LEARNERS, fixed_learners)};
-    self->measured = input->settled && any_measured(self);
-    self->sides = calloc(self->learners.last - self->learners.first + 1, sizeof *self->sides);
-    if (!self->sides)
-        return err_set(err, RP_NO_MEMORY, "no memory for a plan");
-    for (uint32_t y = self->learners.first; y <= self->learners.last; y++)
-        plan_side_at(model, PLAN_OF_LEARNERS, y, &self->sides[y - self->learners.first]);
-    every_pair(self, first_look);
-    every_pair(self, second_look);
-    free(self->sides);
-    self->sides = NULL;
-    if (!self->any)
-        self->top = self->chosen = self->smallest;
-    if (memory_binds(self))
-        self->chosen.bottleneck = PLAN_MEMORY;
-    return RP_OK;
+    uint32_t most_actors = fixed_actors ? fixed_actors : bound_of(input->max_actors, PLAN_MAX_COUNT);
+    uint32_t most_learners = fixed_learners ? fixed_learners : bound_of(input->max_learners, MOST_LEARNERS);
+    uint32_t first = fixed_actors ? fixed_actors : 1, least = fixed_learners ? fixed_learners : 1;
+    struct pairs pairs = {
+        .list = need_alloc((size_t)(most_actors - first + 1) * (most_learners - least + 1) * sizeof *pairs.list)};
+    for (uint32_t y = least; y <= most_learners; y++)
+        for (uint32_t x = first; x <= most_actors; x++) {
+            struct plan_choice choice;
+            plan_model_pair(model, x, y, &choice);
+            pairs.list[pairs.n++] = (struct pair){
+                x, y, choice.inserts, choice.memory, plan_fits(input, &choice), choice.measured && choice.inserts > 0};
+        }
+    return pairs;
 }
 
-/* ---- bounds for a change while running ---- */
-
-static uint32_t most(const struct plan_model *model, const struct plan_choice *chosen, bool actors)
+/* Returns the pair with the fewest processes that comes near a rate, of equally many the fastest; NULL: none. */
+static const struct pair *smallest_near(const struct pairs *pairs, double rate, bool fits, bool run)
 {
-    uint32_t now = actors ? chosen->actors : chosen->learners;
-    uint32_t count = plan_most(model->input, actors ? PLAN_OF_ACTORS : PLAN_OF_LEARNERS);
-    uint32_t bound = actors ? model->input->max_actors : model->input->max_learners;
-    if (actors && model->places) {
-        uint32_t take = plan_hosts_take(model->input);
-        bound = bound && bound < take ? bound : take;
+    const struct pair *best = NULL;
+    for (uint32_t i = 0; i < pairs->n; i++) {
+        const struct pair *pair = &pairs->list[i];
+        if (pair->fits != fits || (run && !pair->run) || pair->inserts < rate * (1 - PLAN_NOISE))
+            continue;
+        uint32_t count = pair->actors + pair->learners, least = best ? best->actors + best->learners : 0;
+        if (!best || count < least || (count == least && pair->inserts > best->inserts))
+            best = pair;
     }
-    count = bound > count ? (bound < PLAN_MAX_COUNT ? bound : PLAN_MAX_COUNT) : count;
+    return best;
+}
+
+/* If a pair that fits was run, only pairs that were run are chosen. */
+static void find_best(struct plan_model *model, uint32_t fixed_actors, uint32_t fixed_learners, struct search *out)
+{
+    struct pairs pairs = list_pairs(model, fixed_actors, fixed_learners);
+    const struct pair *top = NULL, *highest = pairs.list, *smallest = pairs.list;
+    bool run = false;
+    for (uint32_t i = 0; i < pairs.n; i++)
+        run |= pairs.list[i].run && pairs.list[i].fits;
+    for (uint32_t i = 0; i < pairs.n; i++) {
+        const struct pair *pair = &pairs.list[i];
+        if (pair->inserts > highest->inserts)
+            highest = pair;
+        if (pair->memory < smallest->memory)
+            smallest = pair;
+        if (pair->fits && (pair->run || !run) && (!top || pair->inserts > top->inserts))
+            top = pair;
+    }
+    *out = (struct search){.any = top != NULL};
+    const struct pair *chosen = top ? smallest_near(&pairs, top->inserts, true, run) : smallest;
+    const struct pair *unfit = top ? smallest_near(&pairs, highest->inserts, false, false) : NULL;
+    plan_model_pair(model, smallest->actors, smallest->learners, &out->smallest);
+    plan_model_pair(model, (top ? top : smallest)->actors, (top ? top : smallest)->learners, &out->top);
+    plan_model_pair(model, chosen->actors, chosen->learners, &out->chosen);
+    if (unfit && unfit->inserts * (1 - PLAN_NOISE) > top->inserts) {
+        plan_model_pair(model, unfit->actors, unfit->learners, &out->unfit);
+        out->chosen.bottleneck = PLAN_MEMORY;
+    }
+    free(pairs.list);
+}
+
+/* ---- reasons ---- */
+
+/* "2 more processes", "1 process fewer"; "" if the number is the same. */
+static void add_processes(struct text *text, const char *before, const struct plan_choice *a,
+                          const struct plan_choice *b)
+{
+    int64_t more = (int64_t)a->actors + a->learners - (int64_t)b->actors - b->learners;
+    if (more > 0)
+        text_add(text, "%s%lld more process%s", before, (long long)more, more == 1 ? "" : "es");
+    else if (more < 0)
+        text_add(text, "%s%lld process%s fewer", before, (long long)-more, more == -1 ? "" : "es");
+}
+
+static void add_pair(struct text *text, const struct plan_choice *choice)
+{
+    text_add(text, "%u actor%s, %u learner%s", choice->actors, plural(choice->actors), choice->learners,
+             plural(choice->learners));
+}
+
+/* "would need 3 GiB of 2 GiB on cpu1". */
+static void add_memory(struct text *text, const char *verb, const struct plan_input *input,
+                       const struct plan_choice *choice)
+{
+    format_buffer need, have;
+    const struct plan_host *host = &input->hosts[choice->tight];
+    text_add(text, "%s %s of %s", verb, plan_bytes(need, choice->tight_memory), plan_bytes(have, host->memory));
+    if (input->n_hosts > 1)
+        text_add(text, " on %s", host->name);
+}
+
+/* Which side waits, and for what: the cause of a lower rate. */
+static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
+{
+    double cores = plan_cores(input);
+    if (choice->bottleneck == PLAN_NETWORK)
+        text_add(text, ": the network is full");
+    else if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
+        text_add(text, ": the cores of a host are all busy");
+    else if (choice->bottleneck == PLAN_CORES && choice->wants > cores * (1 + SAME))
+        text_add(text, ": would need %.3g cores of %.3g", choice->wants, cores);
+    else if (choice->bottleneck == PLAN_CORES)
+        text_add(text, ": all %.3g cores are busy", cores);
+    else if (choice->learner_idle > choice->actor_idle && choice->learner_idle > SAME)
+        text_add(text, ": learners would wait %.0f%% of the time", 100 * choice->learner_idle);
+    else if (choice->actor_idle > SAME)
+        text_add(text, ": actors would wait %.0f%% of the time", 100 * choice->actor_idle);
+}
+
+/* "5% fewer inserts/s: learners would wait 8% of the time": how a differs from b. */
+static void compare(const struct plan_input *input, struct plan_choice *a, const struct plan_choice *b,
+                    const char *before)
+{
+    struct text text = {0};
+    double gain = b->inserts > 0 ? a->inserts / b->inserts - 1 : 0;
+    text_add(&text, "%s", before);
+    if (!plan_fits(input, a)) {
+        add_memory(&text, "would need", input, a);
+        if (gain > SAME)
+            text_add(&text, ", for %.0f%% more inserts/s", 100 * gain);
+    } else {
+        if (gain < -SAME)
+            text_add(&text, "%.0f%% fewer inserts/s", -100 * gain);
+        else if (gain > SAME)
+            text_add(&text, "%.0f%% more inserts/s", 100 * gain);
+        else
+            text_add(&text, "same inserts/s");
+        if (gain >= -SAME)
+            add_processes(&text, " with ", a, b);
+        add_waits(&text, input, a);
+    }
+    snprintf(a->reason, sizeof a->reason, "%s", text_get(&text));
+    text_fini(&text);
+}
+
+static void add_search(struct text *text, const struct plan_input *input, const struct plan_choice *choice,
+                       const struct plan_choice *top)
+{
+    double loss = top->inserts > 0 ? 1 - choice->inserts / top->inserts : 0;
+    if (!same_pair(choice, top) && loss >= SAME / 10) {
+        text_add(text, "%.1f%% below the highest rate (", 100 * loss);
+        add_pair(text, top);
+        text_add(text, ")");
+        add_processes(text, ", with ", choice, top);
+        return;
+    }
+    double cores = plan_cores(input), memory = plan_memory(input);
+    format_buffer have;
+    text_add(text, "the highest rate within %.3g core%s", cores, cores == 1 ? "" : "s");
+    if (input->n_hosts > 1) {
+        uint32_t machines = 1;
+        for (uint32_t i = 1; i < input->n_hosts; i++)
+            machines += input->hosts[i].actors || input->hosts[i].learners;
+        text_add(text, " of %u machines", machines);
+    } else if (memory > 0) {
+        text_add(text, " and %s", plan_bytes(have, memory));
+    }
+    add_processes(text, " with ", choice, top);
+}
+
+static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct plan_choice *top)
+{
+    struct text text = {0};
+    bool actors = input->fixed_actors > 0, learners = input->fixed_learners > 0;
+    if (!plan_fits(input, choice))
+        add_memory(&text, "needs", input, choice);
+    else if (actors && learners)
+        text_add(&text, "as the file says");
+    else
+        add_search(&text, input, choice, top);
+    if (actors && learners)
+        text_add(&text, "; actors.count and learners.count are numbers in the file");
+    else if (actors || learners)
+        text_add(&text, "; %s.count is a number in the file", actors ? "actors" : "learners");
+    snprintf(choice->reason, sizeof choice->reason, "%s", text_get(&text));
+    text_fini(&text);
+}
+
+/* ---- alternatives ---- */
+
+static void add_other(struct plan *plan, struct plan_model *model, uint32_t actors, uint32_t learners)
+{
+    struct plan_choice *other = &plan->others[plan->n_others];
+    if (plan->n_others == PLAN_MAX_OTHERS || actors == 0 || learners == 0)
+        return;
+    plan_model_pair(model, actors, learners, other);
+    bool known = same_pair(other, &plan->chosen);
+    for (uint32_t i = 0; i < plan->n_others; i++)
+        known |= same_pair(other, &plan->others[i]);
+    if (known)
+        return;
+    compare(model->input, other, &plan->chosen, "");
+    plan->n_others++;
+}
+
+/* The fastest run that is slower than a rate (of equally fast ones, the next in the list), unless other programs spoiled it. */
+static const struct plan_run *next_run(const struct plan_input *input, const struct plan_choice *chosen, bool *told)
+{
+    const struct plan_run *mine = plan_run_of(input, chosen->actors, chosen->learners, 0), *best = NULL;
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        const struct plan_run *run = &input->runs[i];
+        bool spoiled = mine && plan_known(run->others) > plan_known(mine->others) + SPOILED * plan_cores(input);
+        if (!told[i] && !spoiled && run->shards == plan_shards(input) && (!best || run->inserts > best->inserts))
+            best = run;
+    }
+    if (best)
+        told[best - input->runs] = true;
+    return best;
+}
+
+/* Alternatives are runs, the fastest first. Before anything was run, they are neighbours; with many processes, one more or less is no
+ * alternative worth showing. */
+static void add_others(struct plan *plan, struct plan_model *model, const struct search *found)
+{
+    const struct plan_input *input = model->input;
+    uint32_t actors = plan->chosen.actors, learners = plan->chosen.learners, step = actors < 16 ? 1 : actors / 8;
+    bool told[PLAN_MAX_RUNS] = {false};
+    if (found->top.inserts > plan->chosen.inserts * (1 + SAME))
+        add_other(plan, model, found->top.actors, found->top.learners);
+    add_other(plan, model, found->unfit.actors, found->unfit.learners);
+    for (const struct plan_run *run; (run = next_run(input, &plan->chosen, told));)
+        add_other(plan, model, run->actors, run->learners);
+    if (input->n_runs > 0)
+        return;
+    if (actors + step <= bound_of(input->max_actors, PLAN_MAX_COUNT))
+        add_other(plan, model, actors + step, learners);
+    add_other(plan, model, actors > step ? actors - step : 0, learners);
+    if (learners < bound_of(input->max_learners, MOST_LEARNERS))
+        add_other(plan, model, actors, learners + 1);
+    add_other(plan, model, actors, learners - 1);
+}
+
+/* ---- shards ---- */
+
+/* A shard has one core thread. More shards pay where that thread is the bottleneck and cores are left for more of them; only a run can
+ * show by how much, so the number is doubled as long as runs give clearly more. Actors and learners that are just enough for one core
+ * thread cannot show what two of them do: the counts that the file leaves open grow with the shards. */
+
+/* Share of the time below which the core thread holds nobody back. Above it, a run decides: where clients wait for each reply before
+ * they go on, a core thread that works half of the time is half of the way. */
+#define CORE_BUSY 0.4
+#define CORE_FULL 0.9   /* share of the time from which on the core thread bounds a pair */
+#define SHARD_CORES 1.0 /* cores that must be free for more shards: a core thread and what moves its bytes */
+#define SHARDS_PAY 0.1  /* share of the rate that twice the shards must add */
+
+/* The fastest run with this many shards whose counts the file allows; NULL: there is none. */
+static const struct plan_run *fastest(const struct plan_input *input, uint32_t shards)
+{
+    const struct plan_run *found = NULL;
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        const struct plan_run *run = &input->runs[i];
+        bool allowed = (!input->fixed_actors || run->actors == input->fixed_actors) &&
+                       (!input->fixed_learners || run->learners == input->fixed_learners);
+        if (run->shards == shards && allowed && (!found || run->inserts > found->inserts))
+            found = run;
+    }
+    return found;
+}
+
+static double free_at_home(const struct plan_input *input, const struct plan_run *run)
+{
+    return fmax(0.0, input->hosts[PLAN_HOME].cores - plan_known(run->home));
+}
+
+/* The run left reasons to try more shards. */
+static bool is_short(const struct plan_input *input, const struct plan_run *run)
+{
+    return run->core >= CORE_BUSY && free_at_home(input, run) >= SHARD_CORES;
+}
+
+static double gain_over(const struct plan_run *more, const struct plan_run *fewer)
+{
+    return fewer->inserts > 0 ? more->inserts / fewer->inserts - 1.0 : 0.0;
+}
+
+/* The run with as many shards as pay: more as long as each doubling does. choice: the pair that is best with one. */
+static const struct plan_run *best_shards(const struct plan_input *input, const struct plan_choice *choice,
+                                          const struct plan_run **refused)
+{
+    const struct plan_run *best = plan_run_of(input, choice->actors, choice->learners, 1);
+    *refused = NULL;
+    while (best && is_short(input, best)) {
+        const struct plan_run *more = fastest(input, 2 * best->shards);
+        if (more && gain_over(more, best) < SHARDS_PAY)
+            *refused = more;
+        if (!more || *refused)
+            break;
+        best = more;
+    }
+    return best;
+}
+
+static void explain_fixed_shards(const struct plan_input *input, const struct plan_run *run, struct text *text)
+{
+    text_add(text, "as broker.shards says");
+    if (!run || !isfinite(run->core))
+        return;
+    text_add(text, "; the busiest core thread works %.0f%% of the time", 100.0 * run->core);
+    if (input->fixed_shards > 1 && run->core * input->fixed_shards < CORE_BUSY)
+        text_add(text, ", so one would do");
+    else if (input->fixed_shards == 1 && is_short(input, run))
+        text_add(text, ", so more may pay (auto measures it)");
+}
+
+/* Why the number is not larger. */
+static void explain_shards(const struct plan_input *input, const struct plan_run *best, const struct plan_run *refused,
+                           struct text *text)
+{
+    double home = input->hosts[PLAN_HOME].cores;
+    text_add(text, "%s works %.0f%% of the time",
+             best->shards > 1 ? "the busiest core thread" : "the broker's core thread", 100.0 * best->core);
+    if (best->core < CORE_BUSY)
+        text_add(text, ": more shards would gain little");
+    else if (free_at_home(input, best) < SHARD_CORES)
+        text_add(text, ", but only %.2g of %.3g cores are left for more shards", free_at_home(input, best), home);
+    else if (refused && gain_over(refused, best) < 0)
+        text_add(text, ", but %u shards gave %.0f%% less", refused->shards, -100.0 * gain_over(refused, best));
+    else if (refused)
+        text_add(text, ", but %u shards gave only %+.0f%%", refused->shards, 100.0 * gain_over(refused, best));
+    else if (2 * best->shards > input->most_shards)
+        text_add(text, ", but the table's sampler, limiter or sizes allow no %u shards", 2 * best->shards);
+    else if (2 * best->shards > home)
+        text_add(text, ", but %u shards are more than %.3g cores", 2 * best->shards, home);
+    else
+        text_add(text, ", and more were not measured");
+}
+
+/* Chooses the number of shards: that of the file, or as many as pay. Returns the run that shows it, if it is more than one. */
+static const struct plan_run *choose_shards(const struct plan_input *input, const struct plan_choice *choice,
+                                            struct plan_broker *out)
+{
+    struct text text = {0};
+    const struct plan_run *refused, *best = best_shards(input, choice, &refused), *alone = NULL;
+    *out = (struct plan_broker){.shards = input->fixed_shards ? input->fixed_shards : best ? best->shards : 1};
+    if (input->fixed_shards) {
+        explain_fixed_shards(input, plan_run_of(input, choice->actors, choice->learners, 0), &text);
+    } else if (!best || !isfinite(best->core)) {
+        text_add(&text, "it was not measured how busy the broker is");
+    } else {
+        if (best->shards > 1) {
+            alone = plan_run_of(input, choice->actors, choice->learners, 1);
+            out->gain = gain_over(best, alone);
+            text_add(&text, "%+.0f%% inserts/s against one; ", 100.0 * out->gain);
+        }
+        explain_shards(input, best, refused, &text);
+    }
+    snprintf(out->reason, sizeof out->reason, "%s", text_get(&text));
+    text_fini(&text);
+    return alone ? best : NULL;
+}
+
+/* Replaces the pair that is best with one shard by the one that was run with more, which it becomes the first alternative of. */
+static void take_shards(struct plan *plan, struct plan_model *model, const struct plan_run *run)
+{
+    struct plan_choice alone = plan->chosen, *chosen = &plan->chosen;
+    bool best = same_pair(&plan->best, &alone);
+    plan_model_run(model, run, chosen);
+    chosen->shards = run->shards;
+    if (same_pair(chosen, &alone)) {
+        memcpy(chosen->reason, alone.reason, sizeof chosen->reason);
+    } else {
+        snprintf(chosen->reason, sizeof chosen->reason,
+                 "%.0f%% more inserts/s than the best pair with one shard (%u actor%s, %u learner%s)",
+                 100.0 * plan->broker.gain, alone.actors, plural(alone.actors), alone.learners, plural(alone.learners));
+        uint32_t n = plan->n_others < PLAN_MAX_OTHERS ? plan->n_others : PLAN_MAX_OTHERS - 1;
+        memmove(plan->others + 1, plan->others, n * sizeof *plan->others);
+        plan->others[0] = alone;
+        plan->n_others = n + 1;
+    }
+    if (best)
+        plan->best = *chosen;
+    for (uint32_t i = 0; i < plan->n_others; i++)
+        compare(model->input, &plan->others[i], chosen, "with one shard: ");
+}
+
+/* For which share of the time the busiest core thread worked in the run of a choice; NAN: not known. */
+static double core_of(const struct plan_input *input, const struct plan_choice *choice)
+{
+    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
+    return run ? run->core : NAN;
+}
+
+static uint32_t grow_count(uint32_t count, double factor, uint32_t fixed, uint32_t bound)
+{
+    return fixed ? fixed : (uint32_t)fmax(count, fmin(bound_of(bound, PLAN_MAX_COUNT), round(count * factor)));
+}
+
+/* Twice the shards get twice the processes, as far as cores, memory and the file allow. */
+static void grow_pair(const struct plan_input *input, const struct plan_run *best, struct plan_run *next)
+{
+    double used = plan_known(best->cpu), left = plan_cores(input) - plan_known(best->others);
+    double factor = fmax(1.0, fmin(2.0, used > 0 ? left / used : 2.0));
+    struct plan_choice choice;
+    next->actors = grow_count(best->actors, factor, input->fixed_actors, input->max_actors);
+    next->learners = grow_count(best->learners, factor, input->fixed_learners, input->max_learners);
+    if (plan_predict(input, next->actors, next->learners, &choice) && plan_fits(input, &choice))
+        return;
+    next->actors = best->actors;
+    next->learners = best->learners;
+}
+
+bool plan_next_shards(const struct plan_input *input, struct plan_run *next)
+{
+    struct plan plan;
+    struct plan_input alone = *input;
+    alone.fixed_shards = 1;
+    if (input->fixed_shards || input->n_runs == PLAN_MAX_RUNS || plan_solve(&alone, &plan, NULL) != RP_OK)
+        return false;
+    const struct plan_run *refused, *best = best_shards(input, &plan.chosen, &refused);
+    *next = (struct plan_run){.shards = 1, .actors = plan.chosen.actors, .learners = plan.chosen.learners};
+    if (!best)
+        return true;
+    next->shards = 2 * best->shards;
+    if (refused || !is_short(input, best) || next->shards > input->most_shards ||
+        next->shards > input->hosts[PLAN_HOME].cores)
+        return false;
+    grow_pair(input, best, next);
+    return true;
+}
+
+/* ---- the plan ---- */
+
+/* The largest count of a side that fits beside the chosen count of the other one: a bound for resizing. */
+static uint32_t most(struct plan_model *model, const struct plan_choice *chosen, bool actors)
+{
+    const struct plan_input *input = model->input;
+    uint32_t now = actors ? chosen->actors : chosen->learners;
+    uint32_t count =
+        actors ? bound_of(input->max_actors, plan_actors_room(input)) : bound_of(input->max_learners, MOST_LEARNERS);
     for (; count > now; count--) {
         struct plan_choice choice;
-        plan_model_counts(model, actors ? count : chosen->actors, actors ? chosen->learners : count, &choice);
-        if (plan_fits(model->input, &choice))
+        plan_model_pair(model, actors ? count : chosen->actors, actors ? chosen->learners : count, &choice);
+        if (plan_fits(input, &choice))
             break;
     }
     return count > now ? count : now;
@@ -210,44 +498,473 @@ static uint32_t most(const struct plan_model *model, const struct plan_choice *c
 
 static rp_status nothing_fits(const struct plan_choice *smallest, const struct plan_input *input, rp_error *err)
 {
-    format_buffer need, have;
-    const char *where;
-    double needs, has = plan_budget(input, smallest, &needs, &where);
-    return err_set(
-        err, RP_INVALID_ARGUMENT,
-        "%u actor%s and %u learner%s, with the broker, need %s of %s%s%s: raise plan.memory, or make the table smaller",
-        smallest->actors, smallest->actors == 1 ? "" : "s", smallest->learners, smallest->learners == 1 ? "" : "s",
-        plan_bytes(need, needs), plan_bytes(have, has), where[0] ? " on " : "", where);
+    struct text text = {0};
+    add_memory(&text, "need", input, smallest);
+    err_set(err, RP_INVALID_ARGUMENT,
+            "%u actor%s and %u learner%s, with the broker, %s: raise plan.memory, or make the table smaller",
+            smallest->actors, plural(smallest->actors), smallest->learners, plural(smallest->learners),
+            text_get(&text));
+    text_fini(&text);
+    return RP_INVALID_ARGUMENT;
+}
+
+static void fill_plan(struct plan_model *model, const struct search *found, const struct search *wished,
+                      struct plan *out)
+{
+    const struct plan_input *input = model->input;
+    out->chosen = wished->chosen;
+    out->best = found->any ? found->chosen : wished->chosen;
+    explain_chosen(input, &out->chosen, &wished->top);
+    if (same_pair(&out->best, &out->chosen))
+        memcpy(out->best.reason, out->chosen.reason, sizeof out->best.reason);
+    else
+        compare(input, &out->best, &out->chosen, "");
+    add_others(out, model, wished);
+    const struct plan_run *more = choose_shards(input, &out->chosen, &out->broker);
+    if (more)
+        take_shards(out, model, more);
+    /* A side that waits while the core thread is busy waits for the broker, and not for the other side. */
+    if (out->chosen.bottleneck != PLAN_CORES && out->chosen.bottleneck != PLAN_MEMORY &&
+        core_of(input, &out->chosen) >= CORE_FULL)
+        out->chosen.bottleneck = PLAN_BROKER;
+    out->most_actors = most(model, &out->chosen, true);
+    out->most_learners = most(model, &out->chosen, false);
 }
 
 rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error *err)
 {
     *out = (struct plan){0};
-    rp_status status = plan_input_check(input, err);
-    if (status != RP_OK)
-        return status;
+    RP_TRY(plan_input_check(input, err));
     bool all_fixed = input->fixed_actors && input->fixed_learners;
     if (!(input->spi > 0) && !all_fixed)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "the table's limiter sets no ratio of samples to inserts to plan for: set plan.spi, or give "
                        "actors.count and learners.count as numbers");
     struct plan_model model;
-    plan_model_init(&model, input);
     struct search found, wished;
-    status = search_run(&found, &model, 0, 0, err);
-    if (status == RP_OK)
-        status = search_run(&wished, &model, input->fixed_actors, input->fixed_learners, err);
-    if (status == RP_OK && !found.any && !all_fixed)
+    rp_status status = RP_OK;
+    plan_model_init(&model, input);
+    find_best(&model, 0, 0, &found);
+    find_best(&model, input->fixed_actors, input->fixed_learners, &wished);
+    if (!found.any && !all_fixed)
         status = nothing_fits(&found.smallest, input, err);
-    if (status == RP_OK) {
-        out->chosen = wished.chosen;
-        out->best = found.any ? found.chosen : wished.chosen;
-        plan_explain(out, &model, &wished.top, memory_binds(&wished) ? &wished.unfit : NULL);
-        plan_choose_shards(input, &out->chosen, &out->broker);
-        plan_take_shards(out, &model);
-        out->most_actors = most(&model, &out->chosen, true);
-        out->most_learners = most(&model, &out->chosen, false);
-    }
+    else
+        fill_plan(&model, &found, &wished, out);
     plan_model_fini(&model);
     return status;
+}
+
+/* ---- which pair to run next ---- */
+
+/* The formula only says where to begin: with the smallest pair that is expected to come near the highest rate. From there the waits of
+ * the best run say where to go:
+ *
+ *   1. where cores are free, more of the side for which the other side waits; of both, if neither waits
+ *   2. of a side that waits, only as many as its working time takes; half of the actors, where all cores are busy; one learner fewer
+ *   3. many actors, where cores are free
+ *   4. the best run once more: one run can win by luck
+ *
+ * A pair that was run, or of which runs show that it gains nothing, is not worth its seconds. */
+
+#define WAITS 0.1     /* a side that waits for a smaller share of the time is busy */
+#define MORE 2.0      /* no run has more than this many times the processes of the run before */
+#define SATURATED 0.9 /* share of the cores from which on the cores bound a run */
+#define CROWD 4u      /* this many times the actors count as a crowd */
+#define FREE 0.5      /* share of the cores in use below which a crowd is tried */
+
+struct next {
+    const struct plan_input *input;
+    const struct plan_run *best; /* the run that the plan chooses if it is the last */
+};
+
+static double idle(double share)
+{
+    return isfinite(share) ? fmin(1, fmax(0, share)) : 0;
+}
+
+static bool is_full(const struct plan_input *input, const struct plan_run *run)
+{
+    return plan_known(run->cpu) + plan_known(run->others) >= SATURATED * plan_cores(input);
+}
+
+/* True if a run shows that the pair gains nothing: it had no fewer processes of one side and fewer of the other, and that
+ * other side still waited. */
+static bool gains_nothing(const struct plan_input *input, const struct plan_run *pair)
+{
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        const struct plan_run *run = &input->runs[i];
+        if ((run->learners >= pair->learners && run->actors < pair->actors && run->actor_idle > WAITS) ||
+            (run->actors >= pair->actors && run->learners < pair->learners && run->learner_idle > WAITS))
+            return true;
+    }
+    return false;
+}
+
+static uint32_t bounded(double wanted, uint32_t fixed, uint32_t bound)
+{
+    return fixed ? fixed : (uint32_t)fmax(1, fmin(wanted, bound));
+}
+
+/* Fills in the pair within bounds. False: it was run, or does not fit. */
+static bool is_new(const struct next *self, double actors, double learners, struct plan_run *pair)
+{
+    const struct plan_input *input = self->input;
+    struct plan_choice choice;
+    pair->actors = bounded(actors, input->fixed_actors, bound_of(input->max_actors, PLAN_MAX_COUNT));
+    pair->learners = bounded(learners, input->fixed_learners, bound_of(input->max_learners, MOST_LEARNERS));
+    return !plan_run_of(input, pair->actors, pair->learners, 0) &&
+           plan_predict(input, pair->actors, pair->learners, &choice) && plan_fits(input, &choice);
+}
+
+static bool grow_from(const struct next *self, const struct plan_run *run, struct plan_run *pair)
+{
+    double actors = idle(run->actor_idle), learners = idle(run->learner_idle);
+    double more = plan_known(run->cpu) > 0 ? fmin(MORE, plan_cores(self->input) / run->cpu) : MORE;
+    bool both = fabs(actors - learners) < WAITS;
+    double more_actors = both ? more : learners > actors ? fmin(more, 1 / (1 - learners)) : 1;
+    double more_learners = both ? more : actors > learners ? fmin(more, 1 / (1 - actors)) : 1;
+    return !is_full(self->input, run) &&
+           is_new(self, ceil(run->actors * more_actors), ceil(run->learners * more_learners), pair) &&
+           !gains_nothing(self->input, pair);
+}
+
+/* A second learner that gains nothing does not show that a third one does not: only the second costs an exchange of
+ * gradients that a learner alone does not need. */
+static bool grow(const struct next *self, struct plan_run *pair)
+{
+    const struct plan_run *best = self->best, *runs = self->input->runs;
+    for (uint32_t i = self->input->n_runs; i-- > 0;)
+        if (runs[i].shards == best->shards &&
+            (&runs[i] == best || (runs[i].actors >= best->actors && runs[i].learners > best->learners)) &&
+            grow_from(self, &runs[i], pair))
+            return true;
+    return false;
+}
+
+static bool shrink(const struct next *self, struct plan_run *pair)
+{
+    const struct plan_run *best = self->best;
+    double actors = idle(best->actor_idle), learners = idle(best->learner_idle);
+    if (is_full(self->input, best))
+        actors = fmax(actors, 0.5);
+    double fewer_actors = actors > WAITS ? ceil(best->actors * (1 - actors)) : best->actors;
+    double fewer_learners = learners > WAITS ? ceil(best->learners * (1 - learners)) : best->learners;
+    return is_new(self, fewer_actors, fewer_learners, pair) || is_new(self, best->actors, best->learners - 1.0, pair);
+}
+
+/* A machine whose idle cores wake slowly is faster with more processes, even if they wait. Only a run can show that:
+ * one actor for each core, if cores are free. */
+static bool crowd(const struct next *self, struct plan_run *pair)
+{
+    const struct plan_input *input = self->input;
+    const struct plan_run *best = self->best;
+    double cores = plan_cores(input);
+    if (!is_new(self, floor(cores), best->learners, pair) || !(plan_known(best->cpu) > 0) || best->cpu >= FREE * cores)
+        return false;
+    for (uint32_t i = 0; i < input->n_runs; i++)
+        if (CROWD * input->runs[i].actors > pair->actors && input->runs[i].learners == best->learners)
+            return false;
+    return true;
+}
+
+bool plan_next(const struct plan_input *input, struct plan_run *next)
+{
+    struct plan plan;
+    struct plan_input alone = *input;
+    uint32_t pairs = 0;
+    alone.fixed_shards = plan_shards(input);
+    for (uint32_t i = 0; i < input->n_runs; i++)
+        pairs += input->runs[i].shards == alone.fixed_shards;
+    if (pairs >= PLAN_MAX_PAIRS || plan_solve(&alone, &plan, NULL) != RP_OK)
+        return false;
+    *next =
+        (struct plan_run){.actors = plan.chosen.actors, .learners = plan.chosen.learners, .shards = alone.fixed_shards};
+    const struct next self = {.input = &alone, .best = plan_run_of(&alone, next->actors, next->learners, 0)};
+    if (!self.best)
+        return true;
+    if (input->fixed_actors && input->fixed_learners)
+        return false;
+    if (grow(&self, next) || shrink(&self, next) || crowd(&self, next))
+        return true;
+    next->actors = self.best->actors;
+    next->learners = self.best->learners;
+    return self.best->runs < 2;
+}
+
+/* ---- which host does what ---- */
+
+/* Hosts that are shown in one row: equal kinds and roles, and counts that differ by one at most. */
+struct row {
+    uint32_t first, last, n;
+    uint32_t least, most; /* actors of a host */
+    uint32_t learners;
+    double cpu; /* of the busiest host */
+};
+
+/* Splits "cpu12" into the length of "cpu" and 12; false: the name does not end with a number. */
+static bool split(const char *name, size_t *length, unsigned long *number)
+{
+    size_t end = strlen(name), at = end;
+    while (at > 0 && isdigit((unsigned char)name[at - 1]))
+        at--;
+    *length = at;
+    *number = strtoul(name + at, NULL, 10);
+    return at < end && at > 0 && end - at < 10 && (name[at] != '0' || end - at == 1);
+}
+
+/* "cpu[1-4]", or "cpu1 to gpu7" where names do not follow each other. */
+static void add_name(struct grid *grid, const struct plan_input *input, const struct row *row)
+{
+    const char *first = input->hosts[row->first].name, *last = input->hosts[row->last].name;
+    double cores = input->hosts[row->first].cores;
+    size_t length = 0, other = 0;
+    unsigned long from = 0, to = 0;
+    if (row->n == 1)
+        grid_add(grid, first);
+    else if (split(first, &length, &from) && split(last, &other, &to) && length == other &&
+             strncmp(first, last, length) == 0 && to - from + 1 == row->n)
+        grid_addf(grid, "%.*s[%lu-%lu] (%u hosts, %.3g cores each)", (int)length, first, from, to, row->n, cores);
+    else
+        grid_addf(grid, "%s to %s (%u hosts, %.3g cores each)", first, last, row->n, cores);
+}
+
+static const char *reason_of(const struct plan_input *input, const struct row *row)
+{
+    const struct plan_host *host = &input->hosts[row->first];
+    bool full = host->cores > 0 && row->cpu >= NEARLY_ALL * host->cores;
+    if (!host->actors && !host->learners && row->least == 0 && row->learners == 0)
+        return row->first == PLAN_HOME ? "broker and evaluator" : "left out: it was lost or did not answer";
+    if (!host->actors)
+        return row->learners == 0        ? "its learners are not needed"
+               : row->first == PLAN_HOME ? "broker, evaluator and learners"
+                                         : "learners only";
+    if (!(plan_known(input->hosts[host->kind].actor.rate) > 0))
+        return row->most > 0 ? "taken to be like a host that was measured" : "not needed";
+    if (row->most == 0)
+        return row->learners > 0 ? "actors add more elsewhere" : "not needed: actors add more elsewhere";
+    return full ? "actors add most here: all its cores are busy" : "actors add most here";
+}
+
+static bool belongs(const struct plan_input *input, const struct plan_site *site, const struct row *row, uint32_t host)
+{
+    const struct plan_host *a = &input->hosts[row->first], *b = &input->hosts[host];
+    return input->n_hosts > MANY_HOSTS && row->first != PLAN_HOME && a->kind == b->kind && a->cores == b->cores &&
+           a->actors == b->actors && a->learners == b->learners && row->learners == site->learners &&
+           site->actors + 1 >= row->most && site->actors <= row->least + 1;
+}
+
+static uint32_t make_rows(const struct plan_input *input, const struct plan_site *sites, struct row *rows)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        uint32_t k = 0, actors = sites[i].actors;
+        while (k < n && !belongs(input, &sites[i], &rows[k], i))
+            k++;
+        if (k == n)
+            rows[n++] = (struct row){.first = i, .least = actors, .most = actors, .learners = sites[i].learners};
+        struct row *row = &rows[k];
+        row->last = i;
+        row->n++;
+        row->least = actors < row->least ? actors : row->least;
+        row->most = actors > row->most ? actors : row->most;
+        row->cpu = fmax(row->cpu, sites[i].used);
+    }
+    return n;
+}
+
+static void print_row(const struct plan_input *input, const struct row *row, struct grid *grid)
+{
+    const char *each = row->n > 1 ? " each" : "";
+    add_name(grid, input, row);
+    if (row->least == row->most)
+        grid_addf(grid, "%u%s", row->most, each);
+    else
+        grid_addf(grid, "%u or %u%s", row->least, row->most, each);
+    grid_addf(grid, "%u%s", row->learners, row->learners > 0 ? each : "");
+    grid_addf(grid, "%.3g of %.3g", row->cpu, input->hosts[row->first].cores);
+    grid_add(grid, reason_of(input, row));
+}
+
+static void print_where(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    static const char *const titles[] = {"where", ">actors", ">learners", ">cores used", "why"};
+    struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
+    struct row *rows = need_alloc(input->n_hosts * sizeof *rows);
+    struct grid grid;
+    plan_use(input, choice, sites);
+    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
+    uint32_t n = make_rows(input, sites, rows);
+    for (uint32_t i = 0; i < n; i++)
+        print_row(input, &rows[i], &grid);
+    grid_print(&grid, out);
+    grid_fini(&grid);
+    free(rows);
+    free(sites);
+}
+
+static void print_full(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
+    uint32_t fullest = 0, full = 0;
+    double highest = -1;
+    plan_use(input, choice, sites);
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        double cores = input->hosts[i].cores, share = cores > 0 ? sites[i].used / cores : 0;
+        full += share >= NEARLY_ALL;
+        if (share > highest) {
+            highest = share;
+            fullest = i;
+        }
+    }
+    fprintf(out, "the cores of %s", input->hosts[fullest].name);
+    if (full > 1)
+        fprintf(out, " and %u other%s", full - 1, plural(full - 1));
+    fprintf(out, " (more processes would change nothing)\n");
+    free(sites);
+}
+
+/* ---- for people ---- */
+
+/* "1,234", "12.3", "0.45": a rate keeps three digits. */
+static const char *rate(char *out, double value)
+{
+    if (value >= 100 && value < 1e18)
+        return format_count(out, (uint64_t)(value + 0.5));
+    snprintf(out, FORMAT_SIZE, "%.3g", value);
+    return out;
+}
+
+static void print_bottleneck(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    const char *actors = choice->actors == 1 ? "actor" : "actors";
+    const char *learners = choice->learners == 1 ? "learner" : "learners";
+    fprintf(out, "  bottleneck: ");
+    switch (choice->bottleneck) {
+    case PLAN_ACTORS:
+        fprintf(out, "the %s (a learner more would change nothing)\n", actors);
+        return;
+    case PLAN_LEARNERS:
+        fprintf(out, "the %s (an actor more would change nothing)\n", learners);
+        return;
+    case PLAN_CORES:
+        if (input->n_hosts > 1)
+            print_full(choice, input, out);
+        else
+            fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", plan_cores(input));
+        return;
+    case PLAN_MEMORY:
+        fprintf(out, "memory (more processes would give more, and do not fit)\n");
+        return;
+    case PLAN_BALANCED:
+        fprintf(out, "none (actors and learners are in balance)\n");
+        return;
+    case PLAN_MAX_ACTORS:
+        fprintf(out, "the %s: plan.max_actors allows %u (a larger bound lets the plan try more)\n", actors,
+                input->max_actors);
+        return;
+    case PLAN_MAX_LEARNERS:
+        fprintf(out, "the %s: plan.max_learners allows %u (a larger bound lets the plan try more)\n", learners,
+                input->max_learners);
+        return;
+    case PLAN_NETWORK:
+        fprintf(out, "the network (%.3g MB/s reach the broker's machine; more actors would change nothing)\n",
+                input->network * 1e-6);
+        return;
+    case PLAN_BROKER:
+        fprintf(out,
+                "the broker (the busiest core thread works %.0f%% of the time; more processes would change nothing)\n",
+                100 * core_of(input, choice));
+        return;
+    }
+}
+
+/* "actors 13% (credit 12%, counters 1%), learners 5% (sample 5%) of the time". */
+static void print_waits(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+{
+    struct idle_shares waits = plan_waits(choice, input);
+    char actors[128], learners[128];
+    idle_words(waits.actor, actors, sizeof actors);
+    idle_words(waits.learner, learners, sizeof learners);
+    fprintf(out, "  waiting     actors %.0f%%%s%s%s, learners %.0f%%%s%s%s of the time\n",
+            100 * plan_actor_idle(choice, input), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
+            100 * plan_learner_idle(choice, input), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
+}
+
+static void print_choice(const struct plan_choice *choice, const struct plan_broker *broker,
+                         const struct plan_input *input, FILE *out)
+{
+    format_buffer text, have;
+    double cores = plan_cores(input), memory = plan_memory(input);
+    fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
+            plural(choice->learners), choice->measured ? " (measured together)" : "");
+    fprintf(out, "  inserts     %s/s\n", rate(text, choice->inserts));
+    fprintf(out, "  samples     %s/s", rate(text, choice->samples));
+    if (input->spi > 0)
+        fprintf(out, ", %.4g per insert", input->spi);
+    fputc('\n', out);
+    print_waits(choice, input, out);
+    print_bottleneck(choice, input, out);
+    fprintf(out, "  processor   %.*g of %.*g core%s\n", choice->cpu < 100 ? 2 : 4, choice->cpu, cores < 1000 ? 3 : 6,
+            cores, cores == 1 ? "" : "s");
+    fprintf(out, "  memory      %s", plan_bytes(text, choice->memory));
+    if (memory > 0)
+        fprintf(out, " of %s", plan_bytes(have, memory));
+    fprintf(out, "\n  because     %s\n", choice->reason);
+    if (broker->shards > 0)
+        fprintf(out, "  shards      %u: %s\n", broker->shards, broker->reason);
+    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
+    if (run && run->others > 0)
+        fprintf(out,
+                "  disturbed   other programs took %.2g of %.3g cores while this was measured: plan again (--again) "
+                "when they are done\n",
+                run->others, input->hosts[PLAN_HOME].cores);
+}
+
+static void print_others(const struct plan *self, FILE *out)
+{
+    static const char *const titles[] = {">actors",    ">learners", ">inserts/s",
+                                         ">samples/s", "from",      "compared with the plan"};
+    if (self->n_others == 0)
+        return;
+    struct grid grid;
+    grid_init(&grid, titles, 6);
+    for (uint32_t i = 0; i < self->n_others; i++) {
+        const struct plan_choice *other = &self->others[i];
+        format_buffer inserts, samples;
+        grid_addf(&grid, "%u", other->actors);
+        grid_addf(&grid, "%u", other->learners);
+        grid_add(&grid, rate(inserts, other->inserts));
+        grid_add(&grid, rate(samples, other->samples));
+        grid_add(&grid, other->measured ? "a run" : "computed");
+        grid_add(&grid, other->reason);
+    }
+    fprintf(out, "alternatives:\n");
+    grid_print(&grid, out);
+    grid_fini(&grid);
+}
+
+/* "actors.count says 8; 5 would do: ...". */
+static void print_number(const char *key, uint32_t says, uint32_t best, const char *why, FILE *out)
+{
+    if (says == 0)
+        return;
+    if (says == best)
+        fprintf(out, "%s says %u, as auto would\n", key, says);
+    else if (best < says)
+        fprintf(out, "%s says %u; %u would do: %s\n", key, says, best, why);
+    else
+        fprintf(out, "%s says %u; auto would take %u: %s\n", key, says, best, why);
+}
+
+void plan_print(const struct plan *self, const struct plan_input *input, FILE *out)
+{
+    print_choice(&self->chosen, &self->broker, input, out);
+    if (input->n_hosts > 1)
+        print_where(&self->chosen, input, out);
+    /* The only run is that of the file's numbers: what auto would choose is not known. */
+    if (input->n_runs != 1) {
+        print_number("actors.count", input->fixed_actors, self->best.actors, self->best.reason, out);
+        print_number("learners.count", input->fixed_learners, self->best.learners, self->best.reason, out);
+    }
+    print_others(self, out);
 }

@@ -1,25 +1,17 @@
-/* What the curves say about a pair of counts.
- *
- * With the limiter, an insert comes with spi samples. What both cost in processor time bounds the rate together with
- * what each side can do alone:
- *
- *     T = min( f_a(x), f_l(y) / spi, cores / (c_insert + spi * c_sample) )
- *
- * With several machines the last part is one for each machine and one for the network: see plan_hosts.c.
- *
- * What an item costs depends on the rate: a busy broker takes more of them at a time. A side that is held back to T
- * works as fewer of its processes would that can do just T, so the costs are those of T, not those of the full speed
- * of x actors.
- *
- * The side that could do more than T waits for the limiter; where the cores bound both, neither does. */
-#include "agent/launch/plan/plan_impl.h"
+#include "agent/launch/plan/plan_model.h"
 
 #include <math.h>
-#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
-#define BALANCED 0.03 /* sides whose rates differ by less are in balance */
-#define ALL_BUSY 0.95 /* share of the cores from which on a joint run counts as full */
-#define CORES_ROUNDS 8
+#include "proto/base/error.h"
+#include "proto/base/need.h"
+
+#define ONE_CORE 1.0      /* that a process is taken to use where nothing was measured */
+#define BALANCED 0.03     /* sides whose rates differ by less are in balance */
+#define ALL_BUSY 0.95     /* share of the cores from which on a run counts as full */
+#define NETWORK_FULL 0.97 /* share of what the network carries from which on it counts as full */
+#define ROUNDS 40
 
 const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
     [PLAN_ACTORS] = "actors",
@@ -33,61 +25,346 @@ const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
     [PLAN_BROKER] = "broker",
 };
 
-double plan_model_cores(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
-                        double inserts)
+/* ---- the input ---- */
+
+void plan_input_free(struct plan_input *input)
 {
-    return plan_side_cores(self, PLAN_OF_ACTORS, actors, inserts) +
-           plan_side_cores(self, PLAN_OF_LEARNERS, learners, inserts * self->input->spi);
+    free(input->hosts);
+    input->hosts = NULL;
+    input->n_hosts = 0;
 }
 
-/* Returns the highest rate of inserts, up to `most`, that the cores allow. The cores that a rate takes grow with the
- * rate, so the search comes down step by step. */
-static double within_cores(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l,
-                           double most)
+double plan_known(double value)
 {
-    double rate = most;
-    for (int i = 0; i < CORES_ROUNDS && rate > 0; i++) {
-        double load = plan_model_cores(self, a, l, rate);
-        if (load <= self->input->cores)
-            break;
-        rate *= self->input->cores / load;
+    return isfinite(value) && value > 0 ? value : 0;
+}
+
+/* Home counts in any case: the broker runs there. */
+static double sum_of(const struct plan_input *input, bool memory)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        const struct plan_host *host = &input->hosts[i];
+        if (i == PLAN_HOME || host->actors || host->learners)
+            sum += plan_known(memory ? host->memory : host->cores);
     }
-    return rate;
+    return sum;
 }
 
-/* ---- both, with the limiter ---- */
-
-/* The rate of inserts that the machines and the network allow. */
-static double within(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l, double most,
-                     enum plan_bottleneck *bound)
+double plan_cores(const struct plan_input *input)
 {
-    *bound = PLAN_CORES;
-    return self->places ? plan_hosts_within(self, a, l, most, bound) : within_cores(self, a, l, most);
+    return sum_of(input, false);
 }
 
-/* The formula of plan.h. */
-static void model_pair(const struct plan_model *self, const struct plan_side *a, const struct plan_side *l,
-                       struct plan_choice *out)
+double plan_memory(const struct plan_input *input)
+{
+    return sum_of(input, true);
+}
+
+struct plan_unit plan_actor_on(const struct plan_input *input, uint32_t host)
+{
+    const struct plan_host *hosts = input->hosts;
+    uint32_t kind = hosts[host].kind, best = host;
+    double nearest = INFINITY;
+    if (kind < input->n_hosts && plan_known(hosts[kind].actor.rate) > 0)
+        return hosts[kind].actor;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        /* Home is measured without a network: another host is the better example. */
+        double apart = fabs(plan_known(hosts[i].cores) - plan_known(hosts[host].cores)) + (i == PLAN_HOME ? 1e6 : 0);
+        if (plan_known(hosts[i].actor.rate) > 0 && apart < nearest) {
+            nearest = apart;
+            best = i;
+        }
+    }
+    return hosts[best].actor;
+}
+
+uint32_t plan_actors_room(const struct plan_input *input)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        double takes = plan_known(plan_actor_on(input, i).cpu);
+        if (input->hosts[i].actors)
+            sum += fmax(1, floor(plan_known(input->hosts[i].cores) / (takes > 0 ? fmin(takes, ONE_CORE) : ONE_CORE)));
+    }
+    return (uint32_t)fmin(sum, PLAN_MAX_COUNT);
+}
+
+static bool is_count(uint32_t count)
+{
+    return count > 0 && count <= PLAN_MAX_COUNT;
+}
+
+rp_status plan_input_check(const struct plan_input *input, rp_error *err)
+{
+    static const char nothing[] = "the %s did nothing while they were measured; their logs may say why";
+    if (input->n_hosts == 0 || !(plan_cores(input) > 0))
+        return err_set(err, RP_INVALID_ARGUMENT, "there are no cores to plan with (plan.cores)");
+    if (!(plan_known(plan_actor_on(input, PLAN_HOME).rate) > 0))
+        return err_set(err, RP_INVALID_ARGUMENT, nothing, "actors");
+    if (!(plan_known(input->learner.rate) > 0))
+        return err_set(err, RP_INVALID_ARGUMENT, nothing, "learners");
+    if (input->n_runs > PLAN_MAX_RUNS)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u runs are more than %u", input->n_runs, PLAN_MAX_RUNS);
+    for (uint32_t i = 0; i < input->n_runs; i++)
+        if (!is_count(input->runs[i].actors) || !is_count(input->runs[i].learners))
+            return err_set(err, RP_INVALID_ARGUMENT, "a run had %u actors and %u learners, not 1 to %u of each",
+                           input->runs[i].actors, input->runs[i].learners, PLAN_MAX_COUNT);
+    return RP_OK;
+}
+
+/* ---- where processes go ---- */
+
+/* Learners are placed first: hosts that take only learners come before the others, each host until its cores are taken. Actors
+ * follow one by one, each to the host where it adds most: its rate, times the part of its cores that is still free there. A decision
+ * depends only on what was placed before, so one more actor moves no other. */
+
+static double free_cores(const struct plan_model *self, uint32_t host)
+{
+    return plan_known(self->input->hosts[host].cores) - self->sites[host].used - (host == PLAN_HOME ? self->broker : 0);
+}
+
+/* Load in cores, with one more process, for each core that there is. */
+static double crowding(const struct plan_model *self, uint32_t host, double takes)
+{
+    double cores = plan_known(self->input->hosts[host].cores);
+    return (cores - free_cores(self, host) + takes) / (cores > 0 ? cores : 1);
+}
+
+/* Returns the first host with room for a learner, and otherwise the least crowded one; home if none takes learners. */
+static uint32_t learner_host(const struct plan_model *self, double takes)
+{
+    uint32_t best = PLAN_HOME;
+    bool any = false;
+    for (int only = 1; only >= 0; only--)
+        for (uint32_t i = 0; i < self->input->n_hosts; i++) {
+            const struct plan_host *host = &self->input->hosts[i];
+            if (!host->learners || host->actors == (only != 0))
+                continue;
+            if (free_cores(self, i) >= takes)
+                return i;
+            if (!any || crowding(self, i, takes) < crowding(self, best, takes))
+                best = i;
+            any = true;
+        }
+    return best;
+}
+
+static double takes_at(const struct plan_model *self, uint32_t host)
+{
+    return self->units[host].rate > 0 ? plan_known(self->units[host].cpu) : ONE_CORE;
+}
+
+/* Items/s that the next actor adds there beside what was placed. */
+static double gain_of(const struct plan_model *self, uint32_t host)
+{
+    const struct plan_unit *unit = &self->units[host];
+    double takes = takes_at(self, host) + (host == PLAN_HOME ? plan_known(unit->broker_cpu) : 0);
+    double room = free_cores(self, host);
+    return room <= 0 ? 0 : plan_known(unit->rate) * (takes > room ? room / takes : 1);
+}
+
+static bool has_memory(const struct plan_model *self, uint32_t host)
+{
+    double memory = plan_known(self->input->hosts[host].memory);
+    return memory <= 0 || self->sites[host].memory + plan_known(self->units[host].memory) <= memory;
+}
+
+/* Compares two hosts for the next actor: true if host a is the better one. */
+static bool better_host(const struct plan_model *self, uint32_t a, uint32_t b)
+{
+    if (has_memory(self, a) != has_memory(self, b))
+        return has_memory(self, a);
+    double gain_a = gain_of(self, a), gain_b = gain_of(self, b);
+    if (gain_a != gain_b)
+        return gain_a > gain_b;
+    double free_a = free_cores(self, a), free_b = free_cores(self, b);
+    if (free_a > 0 || free_b > 0)
+        return free_a > free_b;
+    return crowding(self, a, takes_at(self, a)) < crowding(self, b, takes_at(self, b));
+}
+
+/* Places one more actor. */
+static void add_actor(struct plan_model *self)
+{
+    uint32_t best = PLAN_HOME;
+    bool any = false;
+    for (uint32_t i = 0; i < self->input->n_hosts; i++)
+        if (self->input->hosts[i].actors && (!any || better_host(self, i, best))) {
+            best = i;
+            any = true;
+        }
+    self->sites[best].actors++;
+    self->sites[best].used += takes_at(self, best);
+    self->sites[best].memory += plan_known(self->units[best].memory);
+    self->broker += plan_known(self->units[best].broker_cpu);
+    self->actors++;
+}
+
+static void place(struct plan_model *self, uint32_t actors, uint32_t learners)
+{
+    const struct plan_unit *learner = &self->input->learner;
+    if (learners != self->learners || actors < self->actors) {
+        double takes = plan_known(learner->cpu) > 0 ? learner->cpu : ONE_CORE;
+        memset(self->sites, 0, self->input->n_hosts * sizeof *self->sites);
+        self->sites[PLAN_HOME].memory = plan_known(self->input->broker_memory) + plan_known(self->input->other_memory);
+        self->broker = self->units[PLAN_HOME].rate > 0 ? learners * plan_known(learner->broker_cpu) : ONE_CORE;
+        self->learners = learners;
+        self->actors = 0;
+        for (uint32_t i = 0; i < learners; i++) {
+            struct plan_site *site = &self->sites[learner_host(self, takes)];
+            site->learners++;
+            site->used += takes;
+            site->memory += plan_known(learner->memory);
+        }
+    }
+    while (self->actors < actors)
+        add_actor(self);
+}
+
+static void place_init(struct plan_model *self, const struct plan_input *input)
+{
+    *self = (struct plan_model){.input = input, .scale = 1, .learners = UINT32_MAX};
+    self->sites = need_alloc(input->n_hosts * sizeof *self->sites);
+    self->units = need_alloc(input->n_hosts * sizeof *self->units);
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        self->units[i] = plan_actor_on(input, i);
+}
+
+void plan_place(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t *actors_at,
+                uint32_t *learners_at)
+{
+    struct plan_model model;
+    if (input->n_hosts == 0)
+        return;
+    place_init(&model, input);
+    place(&model, actors, learners);
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        actors_at[i] = model.sites[i].actors;
+        learners_at[i] = model.sites[i].learners;
+    }
+    plan_model_fini(&model);
+}
+
+/* ---- the formula ---- */
+
+/* What an item costs in processor seconds. */
+struct costs {
+    double could;          /* inserts/s that all actors can make */
+    double insert, sample; /* of an actor or a learner */
+    double broker_insert, broker_sample;
+};
+
+static struct costs costs_of(const struct plan_model *self)
+{
+    const struct plan_unit *learner = &self->input->learner;
+    struct costs costs = {.sample = plan_known(learner->cpu) / learner->rate,
+                          .broker_sample = plan_known(learner->broker_cpu) / learner->rate};
+    for (uint32_t i = 0; i < self->input->n_hosts; i++) {
+        double n = self->sites[i].actors;
+        costs.could += n * plan_known(self->units[i].rate);
+        costs.insert += n * plan_known(self->units[i].cpu);
+        costs.broker_insert += n * plan_known(self->units[i].broker_cpu);
+    }
+    costs.insert /= costs.could;
+    costs.broker_insert /= costs.could;
+    return costs;
+}
+
+/* Cores that learners and broker take on a machine at a rate of inserts. */
+static double cores_beside(const struct plan_model *self, const struct costs *costs, uint32_t host, double inserts)
+{
+    double samples = inserts * self->input->spi,
+           broker = inserts * costs->broker_insert + samples * costs->broker_sample;
+    return self->sites[host].learners * samples / self->learners * costs->sample + (host == PLAN_HOME ? broker : 0);
+}
+
+/* Returns the inserts/s that the actors can make while learners and broker serve so many; negative: a machine is too small for that.
+ * *network: the actors elsewhere could send all that the network carries. */
+static double supply(const struct plan_model *self, const struct costs *costs, double inserts, bool *network)
 {
     const struct plan_input *input = self->input;
-    double by_actors = a->rate, by_learners = input->spi > 0 ? l->rate / input->spi : INFINITY;
+    bool bound = plan_known(input->network) > 0 && plan_known(input->item_bytes) > 0;
+    double home = 0, elsewhere = 0, carried = bound ? input->network / input->item_bytes : INFINITY;
+    *network = false;
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        double left = plan_known(input->hosts[i].cores) - cores_beside(self, costs, i, inserts);
+        double takes = plan_known(self->units[i].cpu), actors = self->sites[i].actors;
+        if (left < 0 && (actors > 0 || self->sites[i].learners > 0 || i == PLAN_HOME))
+            return -1;
+        double rate = plan_known(self->units[i].rate) * (actors * takes > left ? left / takes : actors);
+        *(i == PLAN_HOME ? &home : &elsewhere) += rate;
+    }
+    *network = elsewhere >= NETWORK_FULL * carried;
+    return home + fmin(elsewhere, carried);
+}
+
+/* More inserts leave fewer cores to actors beside learners, so the highest possible rate up to `most` is found by halving. *bound: what
+ * keeps the rate below `most`. */
+static double within(const struct plan_model *self, const struct costs *costs, double most, enum plan_bottleneck *bound)
+{
+    bool network;
+    *bound = PLAN_CORES;
+    double can = supply(self, costs, most, &network);
+    if (can >= most * (1 - 1e-9)) {
+        /* Just as much as the network carries: one more actor would change nothing. */
+        if (network && most >= NETWORK_FULL * can)
+            *bound = PLAN_NETWORK;
+        return most;
+    }
+    double low = 0, high = most;
+    for (int i = 0; i < ROUNDS; i++) {
+        double middle = (low + high) / 2;
+        *(supply(self, costs, middle, &network) >= middle ? &low : &high) = middle;
+    }
+    supply(self, costs, low, &network);
+    *bound = network ? PLAN_NETWORK : PLAN_CORES;
+    return low;
+}
+
+static double cores_at(const struct plan_model *self, const struct costs *costs, double inserts)
+{
+    return inserts * (costs->insert + costs->broker_insert) +
+           inserts * self->input->spi * (costs->sample + costs->broker_sample);
+}
+
+/* Finds the machine with the least room. */
+static void fill_memory(const struct plan_model *self, struct plan_choice *out)
+{
+    double worst = -1;
+    for (uint32_t i = 0; i < self->input->n_hosts; i++) {
+        double have = plan_known(self->input->hosts[i].memory), need = self->sites[i].memory;
+        double share = have > 0 ? need / have : 0;
+        out->memory += need;
+        if (share > worst) {
+            worst = share;
+            out->tight = i;
+            out->tight_memory = need;
+        }
+    }
+}
+
+static void formula(const struct plan_model *self, struct plan_choice *out)
+{
+    const struct plan_input *input = self->input;
+    const struct costs costs = costs_of(self);
+    double by_learners = input->spi > 0 ? self->learners * input->learner.rate / input->spi : INFINITY;
+    double by_actors = costs.could, sides = fmin(by_actors, by_learners);
     enum plan_bottleneck bound;
-    double sides = fmin(by_actors, by_learners), rate = within(self, a, l, sides, &bound);
-    *out = (struct plan_choice){.actors = a->count,
-                                .learners = l->count,
-                                .inserts = rate,
-                                .samples = input->spi > 0 ? rate * input->spi : l->rate,
-                                .memory = a->memory + l->memory + plan_known(input->broker_memory) +
-                                          plan_known(input->other_memory)};
-    if (self->places)
-        plan_hosts_memory(self, out);
+    double rate = within(self, &costs, sides, &bound);
+    *out =
+        (struct plan_choice){.actors = self->actors,
+                             .learners = self->learners,
+                             .inserts = rate,
+                             .samples = input->spi > 0 ? rate * input->spi : self->learners * input->learner.rate,
+                             /* An insert costs the mean of all hosts: a little more or less than where it is made. */
+                             .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input)),
+                             .wants = cores_at(self, &costs, sides)};
+    fill_memory(self, out);
     if (by_actors > sides)
         out->actor_idle = 1 - sides / by_actors;
-    else if (by_learners > sides && isfinite(by_learners))
+    else if (isfinite(by_learners))
         out->learner_idle = 1 - sides / by_learners;
-    out->cpu = plan_model_cores(self, a, l, rate);
-    if (self->places) /* the sum of the hosts' curves costs a little more or less than each of them does */
-        out->cpu = fmin(out->cpu, input->cores);
     if (rate < sides || bound == PLAN_NETWORK)
         out->bottleneck = bound;
     else if (fabs(by_actors - by_learners) <= BALANCED * fmax(by_actors, by_learners))
@@ -96,59 +373,79 @@ static void model_pair(const struct plan_model *self, const struct plan_side *a,
         out->bottleneck = by_actors < by_learners ? PLAN_ACTORS : PLAN_LEARNERS;
 }
 
-/* ---- joint runs ---- */
+/* ---- runs ---- */
 
-/* Sides wait for each other now and then, and get in each other's way: joint runs show by how much. */
-void plan_model_init(struct plan_model *self, const struct plan_input *input)
+uint32_t plan_shards(const struct plan_input *input)
 {
-    double seen = 0, computed = 0;
-    *self = (struct plan_model){.input = input, .scale = 1};
-    self->places = input->n_hosts > 1 ? plan_places_new(input) : NULL;
-    plan_smooth(&input->actors, &self->curves[PLAN_OF_ACTORS]);
-    plan_smooth(&input->learners, &self->curves[PLAN_OF_LEARNERS]);
-    for (uint32_t i = 0; i < input->n_joints; i++) {
-        struct plan_side a, l;
-        struct plan_choice choice;
-        plan_side_at(self, PLAN_OF_ACTORS, input->joints[i].actors, &a);
-        plan_side_at(self, PLAN_OF_LEARNERS, input->joints[i].learners, &l);
-        model_pair(self, &a, &l, &choice);
-        seen += plan_known(input->joints[i].inserts);
-        computed += choice.inserts;
+    return input->fixed_shards ? input->fixed_shards : 1;
+}
+
+const struct plan_run *plan_run_of(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t shards)
+{
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        const struct plan_run *run = &input->runs[i];
+        if (run->actors == actors && run->learners == learners && run->shards == (shards ? shards : plan_shards(input)))
+            return run;
     }
-    if (seen > 0 && computed > 0)
-        self->scale = seen / computed;
+    return NULL;
 }
 
-void plan_model_fini(struct plan_model *self)
+/* The mean of n values with one more value. */
+static double mean_with(double mean, double value, uint32_t n)
 {
-    plan_places_destroy(&self->places);
+    return isfinite(mean) && isfinite(value) ? mean + (value - mean) / (n + 1) : isfinite(mean) ? mean : value;
 }
 
-/* Idle shares say which side waits, and the model says whether the other side is bound by its machines or the network. */
-static enum plan_bottleneck joint_bottleneck(const struct plan_input *input, const struct plan_choice *choice)
+bool plan_add_run(struct plan_input *input, const struct plan_run *run)
+{
+    const struct plan_run *same = plan_run_of(input, run->actors, run->learners, run->shards);
+    if (!same && input->n_runs == PLAN_MAX_RUNS)
+        return false;
+    if (!same) {
+        input->runs[input->n_runs] = *run;
+        input->runs[input->n_runs++].runs = 1;
+        return true;
+    }
+    struct plan_run *known = &input->runs[same - input->runs];
+    uint32_t n = known->runs ? known->runs : 1;
+    known->inserts = mean_with(known->inserts, run->inserts, n);
+    known->samples = mean_with(known->samples, run->samples, n);
+    known->actor_idle = mean_with(known->actor_idle, run->actor_idle, n);
+    known->learner_idle = mean_with(known->learner_idle, run->learner_idle, n);
+    known->cpu = mean_with(known->cpu, run->cpu, n);
+    known->others = mean_with(known->others, run->others, n);
+    known->core = mean_with(known->core, run->core, n);
+    known->home = mean_with(known->home, run->home, n);
+    known->waits = run->waits;
+    known->runs = n + 1;
+    return true;
+}
+
+/* Idle shares say which side waits, and the formula says whether the other side is bound by its machines or the network. */
+static enum plan_bottleneck bottleneck_of(const struct plan_input *input, const struct plan_choice *choice)
 {
     if (input->n_hosts > 1 && (choice->bottleneck == PLAN_CORES || choice->bottleneck == PLAN_NETWORK))
         return choice->bottleneck;
     double apart = choice->actor_idle - choice->learner_idle;
-    if (choice->cpu >= ALL_BUSY * input->cores)
+    if (choice->cpu >= ALL_BUSY * plan_cores(input))
         return PLAN_CORES;
     if (fabs(apart) <= BALANCED)
         return PLAN_BALANCED;
     return apart > 0 ? PLAN_LEARNERS : PLAN_ACTORS;
 }
 
-static void take_joint(const struct plan_input *input, const struct plan_joint *joint, struct plan_choice *out)
+static void take_run(const struct plan_input *input, const struct plan_run *run, struct plan_choice *out)
 {
     out->measured = true;
-    out->inserts = plan_known(joint->inserts);
-    out->samples = plan_known(joint->samples);
-    if (plan_known(joint->cpu) > 0)
-        out->cpu = joint->cpu;
-    if (!isfinite(joint->actor_idle) || !isfinite(joint->learner_idle))
+    out->inserts = plan_known(run->inserts);
+    out->samples = plan_known(run->samples);
+    if (plan_known(run->cpu) > 0)
+        out->cpu = run->cpu;
+    if (!isfinite(run->actor_idle) || !isfinite(run->learner_idle))
         return;
-    out->actor_idle = fmin(1, fmax(0, joint->actor_idle));
-    out->learner_idle = fmin(1, fmax(0, joint->learner_idle));
-    out->bottleneck = joint_bottleneck(input, out);
+    out->actor_idle = fmin(1, fmax(0, run->actor_idle));
+    out->learner_idle = fmin(1, fmax(0, run->learner_idle));
+    out->bottleneck = bottleneck_of(input, out);
 }
 
 /* Names the bound of the file as the bottleneck if that bound keeps the slower side from growing. */
@@ -160,103 +457,118 @@ static void name_bound(const struct plan_input *input, struct plan_choice *choic
         choice->bottleneck = PLAN_MAX_LEARNERS;
 }
 
-void plan_model_pair(const struct plan_model *self, const struct plan_side *actors, const struct plan_side *learners,
-                     struct plan_choice *out)
+/* Sides wait for each other now and then, and get in each other's way: runs show by how much. */
+void plan_model_init(struct plan_model *self, const struct plan_input *input)
 {
-    const struct plan_input *input = self->input;
-    model_pair(self, actors, learners, out);
-    const struct plan_joint *joint = plan_joint_of(input, actors->count, learners->count);
-    if (joint) {
-        take_joint(input, joint, out);
-    } else {
-        out->inserts *= self->scale;
-        out->samples *= self->scale;
+    double seen = 0, computed = 0;
+    place_init(self, input);
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        struct plan_choice choice;
+        if (input->runs[i].shards != plan_shards(input))
+            continue;
+        place(self, input->runs[i].actors, input->runs[i].learners);
+        formula(self, &choice);
+        seen += plan_known(input->runs[i].inserts);
+        computed += choice.inserts;
     }
-    name_bound(input, out);
+    if (seen > 0 && computed > 0)
+        self->scale = seen / computed;
 }
 
-void plan_model_counts(const struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out)
+void plan_model_fini(struct plan_model *self)
 {
-    struct plan_side a, l;
-    plan_side_at(self, PLAN_OF_ACTORS, actors, &a);
-    plan_side_at(self, PLAN_OF_LEARNERS, learners, &l);
-    plan_model_pair(self, &a, &l, out);
+    free(self->sites);
+    free(self->units);
 }
 
-void plan_model_run(const struct plan_model *self, const struct plan_joint *joint, struct plan_choice *out)
+void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out)
 {
-    plan_model_counts(self, joint->actors, joint->learners, out);
-    take_joint(self->input, joint, out);
+    const struct plan_run *run = plan_run_of(self->input, actors, learners, 0);
+    if (run) {
+        plan_model_run(self, run, out);
+        return;
+    }
+    place(self, actors, learners);
+    formula(self, out);
+    out->inserts *= self->scale;
+    out->samples *= self->scale;
     name_bound(self->input, out);
 }
 
-const struct plan_joint *plan_joint_of(const struct plan_input *input, uint32_t actors, uint32_t learners)
+void plan_model_run(struct plan_model *self, const struct plan_run *run, struct plan_choice *out)
 {
-    for (uint32_t i = input->n_joints; i-- > 0;) /* the newest counts */
-        if (input->joints[i].actors == actors && input->joints[i].learners == learners)
-            return &input->joints[i];
-    return NULL;
-}
-
-/* The mean of n values with one more value. */
-static double mean_with(double mean, double value, uint32_t n)
-{
-    return isfinite(mean) && isfinite(value) ? mean + (value - mean) / (n + 1) : isfinite(mean) ? mean : value;
-}
-
-bool plan_add_joint(struct plan_input *input, const struct plan_joint *joint)
-{
-    for (uint32_t i = 0; i < input->n_joints; i++) {
-        struct plan_joint *known = &input->joints[i];
-        if (known->actors != joint->actors || known->learners != joint->learners)
-            continue;
-        uint32_t n = known->runs ? known->runs : 1;
-        known->inserts = mean_with(known->inserts, joint->inserts, n);
-        known->samples = mean_with(known->samples, joint->samples, n);
-        known->actor_idle = mean_with(known->actor_idle, joint->actor_idle, n);
-        known->learner_idle = mean_with(known->learner_idle, joint->learner_idle, n);
-        known->cpu = mean_with(known->cpu, joint->cpu, n);
-        known->others = mean_with(known->others, joint->others, n);
-        known->waits = joint->waits;
-        known->runs = n + 1;
-        return true;
-    }
-    if (input->n_joints == PLAN_MAX_JOINTS)
-        return false;
-    input->joints[input->n_joints] = *joint;
-    input->joints[input->n_joints++].runs = 1;
-    return true;
-}
-
-uint32_t plan_most(const struct plan_input *input, enum plan_who who)
-{
-    uint32_t most = plan_last(who == PLAN_OF_ACTORS ? &input->actors : &input->learners);
-    for (uint32_t i = 0; i < input->n_joints; i++) {
-        uint32_t count = who == PLAN_OF_ACTORS ? input->joints[i].actors : input->joints[i].learners;
-        most = count > most ? count : most;
-    }
-    return most;
+    place(self, run->actors, run->learners);
+    formula(self, out);
+    take_run(self->input, run, out);
+    name_bound(self->input, out);
 }
 
 bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_choice *out)
 {
-    *out = (struct plan_choice){.actors = actors, .learners = learners};
-    if (plan_input_check(input, NULL) != RP_OK || actors == 0 || learners == 0 ||
-        actors > plan_most(input, PLAN_OF_ACTORS) || learners > plan_most(input, PLAN_OF_LEARNERS))
-        return false;
     struct plan_model model;
+    *out = (struct plan_choice){.actors = actors, .learners = learners};
+    if (plan_input_check(input, NULL) != RP_OK || !is_count(actors) || !is_count(learners))
+        return false;
     plan_model_init(&model, input);
-    plan_model_counts(&model, actors, learners, out);
+    plan_model_pair(&model, actors, learners, out);
     plan_model_fini(&model);
     return true;
 }
 
-double plan_actors_rate(const struct plan_input *input, uint32_t actors)
+void plan_use(const struct plan_input *input, const struct plan_choice *choice, struct plan_site *sites)
 {
     struct plan_model model;
-    struct plan_side side;
-    plan_model_init(&model, input);
-    plan_side_at(&model, PLAN_OF_ACTORS, actors, &side);
+    place_init(&model, input);
+    place(&model, choice->actors, choice->learners);
+    const struct costs costs = costs_of(&model);
+    /* Actors elsewhere and at home are held back alike. */
+    double part = fmin(1, choice->inserts / costs.could);
+    for (uint32_t i = 0; i < input->n_hosts; i++) {
+        sites[i] = model.sites[i];
+        sites[i].used =
+            part * sites[i].actors * plan_known(model.units[i].cpu) + cores_beside(&model, &costs, i, choice->inserts);
+    }
     plan_model_fini(&model);
-    return side.rate;
+}
+
+bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
+{
+    double have = plan_known(input->hosts[choice->tight].memory);
+    return have <= 0 || choice->tight_memory <= have;
+}
+
+/* ---- waits ---- */
+
+static struct idle_shares waits_of(const struct plan_choice *choice, const struct plan_input *input)
+{
+    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
+    return run ? run->waits : (struct idle_shares){{0}, {0}};
+}
+
+/* The share for which the limiter holds a side back, and all other waits. */
+static double all_waits(double held, const double shares[IDLE_CAUSES], enum idle_cause cause)
+{
+    double sum = held;
+    for (int i = 0; i < IDLE_CAUSES; i++)
+        if (i != (int)cause && isfinite(shares[i]))
+            sum += shares[i];
+    return isfinite(held) ? fmin(1, sum) : NAN;
+}
+
+double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input)
+{
+    return input ? all_waits(choice->actor_idle, waits_of(choice, input).actor, IDLE_CREDIT) : choice->actor_idle;
+}
+
+double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input)
+{
+    return input ? all_waits(choice->learner_idle, waits_of(choice, input).learner, IDLE_SAMPLE) : choice->learner_idle;
+}
+
+struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input)
+{
+    struct idle_shares waits = waits_of(choice, input);
+    waits.actor[IDLE_CREDIT] = choice->actor_idle;
+    waits.learner[IDLE_SAMPLE] = choice->learner_idle;
+    return waits;
 }

@@ -8,7 +8,7 @@
 #include "agent/launch/observe/stop_note.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine_load.h"
-#include "agent/launch/report/report.h"
+#include "agent/launch/view/report.h"
 #include "agent/launch/run/resize.h"
 #include "agent/launch/run/run.h"
 #include "agent/launch/run/supervisor.h"

@@ -13,13 +13,13 @@ static uint32_t count_of(const struct run_hosts *hosts)
 
 /* ---- numbers ---- */
 
-/* The curve of actors that was measured on a host of this name. */
-static const struct plan_curve *curve_of(const struct plan_input *input, const char *name)
+/* What one actor did on a host of this name. */
+static struct plan_unit actor_on(const struct plan_input *input, const char *name)
 {
     for (uint32_t i = 0; input && i < input->n_hosts; i++)
-        if (strcmp(input->hosts[i].name, name) == 0)
-            return input->hosts[i].kind < input->n_hosts ? &input->hosts[input->hosts[i].kind].curve : NULL;
-    return NULL;
+        if (strcmp(input->hosts[i].name, name) == 0 && input->hosts[i].kind < input->n_hosts)
+            return input->hosts[input->hosts[i].kind].actor;
+    return (struct plan_unit){0};
 }
 
 /* Hosts that have not come yet, or are gone, take nothing. */
@@ -28,15 +28,13 @@ static void fill_host(const struct run *self, uint32_t index, struct plan_host *
     const struct run_hosts *hosts = &self->hosts;
     const struct run_site *site = &hosts->sites[index];
     const char *name = host_pool_name(hosts->pool, index);
-    const struct plan_curve *curve = curve_of(self->options->plan_input, name);
     *out = (struct plan_host){.kind = index,
                               .cores = host_pool_cores(hosts->pool, index),
                               .memory = host_pool_memory(hosts->pool, index),
                               .actors = site->in && host_pool_takes(hosts->pool, index, ROLE_ACTOR),
                               .learners =
                                   site->in && !site->evacuated && host_pool_takes(hosts->pool, index, ROLE_LEARNER)};
-    if (curve)
-        out->curve = *curve;
+    out->actor = actor_on(self->options->plan_input, name);
 }
 
 /* A scheduler's machine has as many processors as actors were asked for: more actors wait for more machines. */

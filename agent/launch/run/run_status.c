@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/machine.h"
-#include "agent/launch/profile/profile.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/run/run_impl.h"
 
 /* Rates cover this many of the last seconds. */
@@ -211,7 +211,7 @@ static void fill_plan(const struct run *self, struct status *out)
     out->shards = config_shards(&self->config->broker);
     snprintf(out->shards_reason, sizeof out->shards_reason, "%s", plan ? plan->broker.reason : "");
     out->network_measured = input && input->network > 0 ? input->network : NAN;
-    out->memory_limit = input ? (uint64_t)input->memory : (uint64_t)self->config->plan.memory;
+    out->memory_limit = input ? (uint64_t)plan_memory(input) : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }
 

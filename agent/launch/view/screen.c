@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/view/frame.h"
 #include "agent/launch/view/screen.h"
+#include "agent/launch/view/view.h"
 #include "proto/base/clock.h"
 #include "proto/base/json.h"
 #include "proto/base/terminal.h"

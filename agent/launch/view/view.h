@@ -5,6 +5,7 @@
 #define AGENT_LAUNCH_VIEW_H
 
 #include "agent/launch/observe/status.h"
+#include "agent/look/look.h"
 
 /* Renders the view: at most `rows` lines, none wider than `columns` (0: any). utf8: block characters for bar and
  * sparkline, otherwise ASCII. */
@@ -13,5 +14,8 @@ void view_render(struct text *out, const struct status *status, uint32_t columns
 void view_line(struct text *out, const struct status *status);
 /* "▁▂▅█" of the last values, in this many columns (means of neighbours if there are more values). ASCII: " .:-=+*#". */
 void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8);
+
+/* The same as view_render, with colours, and with what keys have chosen. */
+void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look);
 
 #endif

@@ -10,7 +10,7 @@
 
 #include "agent/launch/observe/history.h"
 #include "agent/launch/observe/status.h"
-#include "agent/launch/report/report_data.h"
+#include "agent/launch/view/report_data.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
-#include "agent/launch/page/run_page_impl.h"
+#include "agent/launch/view/run_page.h"
 #include "agent/page/page_impl.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"

@@ -14,6 +14,11 @@
 
 #define MOST_HOSTS 16u
 
+static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
+{
+    return (struct plan_unit){rate, cpu, broker_cpu, memory};
+}
+
 static void check_close(double a, double b, double error, const char *what)
 {
     if (!(fabs(a - b) <= error * (fabs(a) + fabs(b))))
@@ -34,17 +39,16 @@ static void check_places(const struct plan_input *input, const struct plan_choic
 /* Home has the broker and the learners, "fast" and "slow" the actors. One learner takes 1000 samples/s. */
 static struct plan_input three_hosts(struct plan_host *hosts)
 {
-    struct plan_input input = curves_input((struct plan_curve){0}, curves_linear(1, 1000, 0.8, 0.05, 50 * MIB), 1);
+    struct plan_input input = curves_input((struct plan_unit){0}, unit(1000, 0.8, 0.05, 50 * MIB), 1);
     memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
     hosts[0] = (struct plan_host){.name = "home", .kind = 0, .cores = 2, .memory = 4 * GIB, .learners = true};
     hosts[1] = (struct plan_host){.name = "fast", .kind = 1, .cores = 8, .memory = 4 * GIB, .actors = true};
     hosts[2] = (struct plan_host){.name = "slow", .kind = 2, .cores = 8, .memory = 4 * GIB, .actors = true};
-    hosts[1].curve = curves_linear(8, 100, 1, 0.01, 10 * MIB);
-    hosts[2].curve = curves_linear(8, 50, 1, 0.01, 10 * MIB);
+    hosts[1].actor = unit(100, 1, 0.01, 10 * MIB);
+    hosts[2].actor = unit(50, 1, 0.01, 10 * MIB);
     input.hosts = hosts;
     input.n_hosts = 3;
-    input.cores = 18;
-    plan_add_up(&input);
+    input.max_learners = 1;
     return input;
 }
 
@@ -79,7 +83,6 @@ TEST(actors_and_learners_compete_only_where_they_share_a_machine)
     struct plan_input input = three_hosts(hosts);
     struct plan_choice apart, shared;
     input.n_hosts = 2; /* all 8 cores of "fast" have actors */
-    plan_add_up(&input);
     assert_true(plan_predict(&input, 8, 1, &apart));
     check_close(apart.inserts, 800, 1e-3, "inserts of actors on a machine of their own");
     hosts[0].learners = false;
@@ -96,12 +99,12 @@ TEST(a_host_for_learners_only)
     struct plan_input input = three_hosts(hosts);
     hosts[3] = (struct plan_host){.name = "gpu", .kind = 3, .cores = 4, .learners = true};
     input.n_hosts = 4;
-    input.learners = curves_linear(2, 500, 0.8, 0.05, 50 * MIB);
+    input.max_learners = 2;
+    input.learner = unit(500, 0.8, 0.05, 50 * MIB);
     struct plan plan = curves_solve(&input);
     assert_int_equal(plan.chosen.learners, 2);
     hosts[0].actors = true; /* home takes both: the learners still go to the host that takes nothing else */
-    hosts[0].curve = curves_linear(2, 100, 1, 0.01, 10 * MIB);
-    plan_add_up(&input);
+    hosts[0].actor = unit(100, 1, 0.01, 10 * MIB);
     plan = curves_solve(&input);
     uint32_t actors_at[4], learners_at[4];
     plan_place(&input, plan.chosen.actors, plan.chosen.learners, actors_at, learners_at);
@@ -126,10 +129,9 @@ TEST(the_network_is_the_bound)
     /* Actors at home need no network. */
     hosts[0].actors = true;
     hosts[0].cores = 8;
-    hosts[0].curve = curves_linear(4, 100, 1, 0.01, 10 * MIB);
-    plan_add_up(&input);
+    hosts[0].actor = unit(100, 1, 0.01, 10 * MIB);
     plan = curves_solve(&input);
-    check_close(plan.chosen.inserts, 900, PLAN_NOISE, "inserts with actors at home");
+    check_close(plan.chosen.inserts, 1000, PLAN_NOISE, "inserts with actors at home");
     /* A network that carries enough is no bound. */
     input.network = 1e9;
     plan = curves_solve(&input);
@@ -176,13 +178,11 @@ TEST(hosts_that_take_more_than_was_measured_are_room_for_resizing)
     input.max_actors = 20;
     plan = curves_solve(&input);
     assert_int_equal(plan.most_actors, 20);
-    input.max_actors = 10; /* for all hosts together */
-    plan_add_up(&input);
-    assert_int_equal(plan_last(&input.actors), 10);
+    input.max_actors = 8; /* for all hosts together */
     plan = curves_solve(&input);
-    assert_int_equal(plan.chosen.actors, 10);
+    assert_int_equal(plan.chosen.actors, 8);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_ACTORS);
-    assert_int_equal(plan.most_actors, 10);
+    assert_int_equal(plan.most_actors, 8);
 }
 
 /* ---- joint runs ---- */
@@ -191,23 +191,24 @@ TEST(joint_runs_over_hosts_count)
 {
     struct plan_host hosts[MOST_HOSTS];
     struct plan_input input = three_hosts(hosts);
-    uint32_t actors, learners, runs = 0;
+    struct plan_run next;
+    uint32_t runs = 0;
     /* The plant: actors do nine tenths of what they did alone. */
-    while (runs < 12 && plan_next(&input, &actors, &learners)) {
-        uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS];
+    while (runs < 12 && plan_next(&input, &next)) {
+        uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS], actors = next.actors, learners = next.learners;
         plan_place(&input, actors, learners, actors_at, learners_at);
         double could = 0.9 * (100.0 * actors_at[1] + 50.0 * actors_at[2]), rate = fmin(could, 1000.0 * learners);
-        struct plan_joint joint = {.actors = actors,
-                                   .learners = learners,
-                                   .inserts = rate,
-                                   .samples = rate,
-                                   .actor_idle = 1 - rate / could,
-                                   .learner_idle = 1 - rate / (1000.0 * learners),
-                                   .cpu = actors * rate / could + 0.001 * rate};
-        plan_add_joint(&input, &joint);
+        struct plan_run joint = {.actors = actors,
+                                 .learners = learners,
+                                 .shards = 1,
+                                 .inserts = rate,
+                                 .samples = rate,
+                                 .actor_idle = 1 - rate / could,
+                                 .learner_idle = 1 - rate / (1000.0 * learners),
+                                 .cpu = actors * rate / could + 0.001 * rate};
+        plan_add_run(&input, &joint);
         runs++;
     }
-    input.settled = true;
     struct plan plan = curves_solve(&input);
     assert_true(plan.chosen.measured);
     assert_in_range(plan.chosen.actors, 14, 16); /* 0.9 * (800 + 7 * 50) = 1035 */
@@ -218,23 +219,18 @@ TEST(joint_runs_over_hosts_count)
 
 static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
 {
-    struct plan_input input = curves_input((struct plan_curve){0}, (struct plan_curve){0}, 1 + 4 * rng_unit(rng));
+    struct plan_input input = curves_input((struct plan_unit){0}, (struct plan_unit){0}, 1 + 4 * rng_unit(rng));
     memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
-    input.learners = curves_linear(1 + (uint32_t)rng_below(rng, 3), 500 + 5000 * rng_unit(rng), rng_unit(rng) + 0.1,
-                                   0.1 * rng_unit(rng), 50 * MIB);
+    input.learner = unit(500 + 5000 * rng_unit(rng), rng_unit(rng) + 0.1, 0.1 * rng_unit(rng), 50 * MIB);
     input.n_hosts = 2 + (uint32_t)rng_below(rng, 6);
     input.hosts = hosts;
-    input.cores = 0;
     for (uint32_t i = 0; i < input.n_hosts; i++) {
         hosts[i].kind = i;
         hosts[i].cores = (double)(1 + rng_below(rng, 16));
         hosts[i].actors = i == 1 || rng_below(rng, 3) > 0;
         hosts[i].learners = i == 0 || rng_below(rng, 3) == 0;
-        hosts[i].curve =
-            curves_linear((uint32_t)hosts[i].cores, 20 + 200 * rng_unit(rng), 0.98, 0.02 * rng_unit(rng), 10 * MIB);
-        input.cores += hosts[i].cores;
+        hosts[i].actor = unit(20 + 200 * rng_unit(rng), 0.98, 0.02 * rng_unit(rng), 10 * MIB);
     }
-    plan_add_up(&input);
     return input;
 }
 
@@ -247,16 +243,15 @@ TEST(rates_are_possible_and_more_helps)
         struct plan_input input = random_input(&rng, hosts);
         struct plan plan = curves_solve(&input);
         const struct plan_choice *chosen = &plan.chosen;
-        if (!(chosen->inserts > 0 && chosen->cpu <= input.cores * 1.001))
+        if (!(chosen->inserts > 0 && chosen->cpu <= plan_cores(&input) * 1.001))
             fail_msg("%u+%u: %g inserts/s with %g of %g cores", chosen->actors, chosen->learners, chosen->inserts,
-                     chosen->cpu, input.cores);
+                     chosen->cpu, plan_cores(&input));
         assert_true(chosen->actor_idle >= 0 && chosen->actor_idle <= 1);
         assert_true(plan.most_actors >= chosen->actors);
         /* Half of the network carries no more, and a bound is kept. */
         input.item_bytes = 100;
         input.network = 0.5 * chosen->inserts * input.item_bytes;
         hosts[0].actors = false;
-        plan_add_up(&input);
         struct plan bound = curves_solve(&input);
         assert_true(bound.chosen.inserts <= 0.5 * chosen->inserts * 1.001);
         /* More cores at home never hurt. */
@@ -311,7 +306,7 @@ TEST(json_with_hosts_that_is_damaged_does_no_harm)
     struct plan_input input = three_hosts(hosts);
     struct plan plan = curves_solve(&input);
     char *text = plan_to_json(&plan, &input);
-    size_t size = strlen(text), start = (size_t)(strstr(text, "\"network\"") - text);
+    size_t size = strlen(text), start = (size_t)(strstr(text, "\"input\"") - text);
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
     for (int i = 0; i < 600; i++) {
@@ -346,11 +341,9 @@ TEST(many_equal_hosts_are_one_row)
         hosts[i] = (struct plan_host){.kind = 1, .cores = 8, .actors = true};
         snprintf(hosts[i].name, sizeof hosts[i].name, "cpu%u", i);
     }
-    hosts[1].curve = curves_linear(8, 100, 1, 0.001, 10 * MIB);
+    hosts[1].actor = unit(100, 1, 0.001, 10 * MIB);
     hosts[11].actors = false;
     input.n_hosts = 12;
-    input.cores = 90;
-    plan_add_up(&input);
     struct plan plan = curves_solve(&input);
     char *text = NULL;
     size_t size = 0;

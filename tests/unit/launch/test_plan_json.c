@@ -12,13 +12,25 @@
 #include "tests/support/naive.h"
 #include "tests/support/test.h"
 
+static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
+{
+    return (struct plan_unit){rate, cpu, broker_cpu, memory};
+}
+
 static struct plan_input whole_input(void)
 {
-    struct plan_input input =
-        curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
-    input.joints[0] = (struct plan_joint){2, 1, 1600, 2000, NAN, 0.02, 1.7, 0, 1, {{0}, {0}}};
-    input.joints[0].waits.learner[IDLE_UPDATES] = 0.125;
-    input.n_joints = 1;
+    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25);
+    input.runs[0] = (struct plan_run){.actors = 2,
+                                      .learners = 1,
+                                      .shards = 1,
+                                      .inserts = 1600,
+                                      .samples = 2000,
+                                      .actor_idle = NAN,
+                                      .learner_idle = 0.02,
+                                      .cpu = 1.7,
+                                      .runs = 1};
+    input.runs[0].waits.learner[IDLE_UPDATES] = 0.125;
+    input.n_runs = 1;
     input.fixed_actors = 3;
     return input;
 }
@@ -32,19 +44,21 @@ TEST(json_goes_both_ways)
     assert_true(plan_from_json(text, &back, &input_back));
     char *again = plan_to_json(&back, &input_back);
     assert_string_equal(text, again);
-    assert_true(isnan(input_back.joints[0].actor_idle));
-    assert_true(input_back.joints[0].waits.learner[IDLE_UPDATES] == 0.125);
-    assert_int_equal(input_back.actors.n, input.actors.n);
-    assert_true(input_back.actors.points[4].rate == 16000);
+    assert_true(isnan(input_back.runs[0].actor_idle));
+    assert_true(input_back.runs[0].waits.learner[IDLE_UPDATES] == 0.125);
+    assert_true(input_back.hosts[0].actor.rate == 1000 && input_back.learner.memory == 3 * MIB);
     assert_string_equal(back.chosen.reason, plan.chosen.reason);
     assert_int_equal(back.chosen.bottleneck, plan.chosen.bottleneck);
     assert_int_equal(back.most_actors, plan.most_actors);
+    plan_input_free(&input_back);
     assert_true(plan_input_from_json(text, &input_back));
+    plan_input_free(&input_back);
     free(again);
     free(text);
     /* The curves alone: there is an input, and no plan. */
     text = plan_to_json(NULL, &input);
     assert_true(plan_input_from_json(text, &input_back));
+    plan_input_free(&input_back);
     assert_false(plan_from_json(text, &back, &input_back));
     free(text);
 }
@@ -79,6 +93,7 @@ TEST(json_that_is_cut_or_changed_does_no_harm)
             fclose(nowhere);
             if (plan_solve(&input_back, &plan, NULL) == RP_OK)
                 assert_true(plan.chosen.actors > 0);
+            plan_input_free(&input_back);
         }
         free(changed);
     }
@@ -103,16 +118,17 @@ TEST(json_that_is_cut_or_changed_does_no_harm)
 /* A list may be longer than there is room for. */
 TEST(json_with_too_many_joints_is_refused)
 {
-    static const char joint[] = "{\"actors\":1,\"learners\":1,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
-                                "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1,"
-                                "\"actor_idle_parameters\":0,\"actor_idle_counters\":0,"
-                                "\"learner_idle_parameters\":0,\"learner_idle_reduce\":0,"
-                                "\"learner_idle_updates\":0,\"learner_idle_counters\":0},";
+    static const char joint[] =
+        "{\"actors\":1,\"learners\":1,\"shards\":1,\"core\":0,\"home\":0,\"inserts\":1,\"samples\":1,\"actor_idle\":0,"
+        "\"learner_idle\":0,\"cpu\":1,\"others\":0,\"runs\":1,"
+        "\"actor_idle_parameters\":0,\"actor_idle_counters\":0,"
+        "\"learner_idle_parameters\":0,\"learner_idle_reduce\":0,"
+        "\"learner_idle_updates\":0,\"learner_idle_counters\":0},";
     struct plan_input input = whole_input(), back;
-    char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"joints\"");
+    char *text = plan_to_json(NULL, &input), *list = strstr(text, "\"runs\"");
     assert_non_null(list);
     list = strchr(list, '[') + 1;
-    for (uint32_t more = PLAN_MAX_JOINTS - 1; more <= PLAN_MAX_JOINTS + 100; more++) {
+    for (uint32_t more = PLAN_MAX_RUNS - 1; more <= PLAN_MAX_RUNS + 100; more++) {
         char *longer = NULL;
         size_t size = 0;
         FILE *file = open_memstream(&longer, &size);
@@ -122,7 +138,8 @@ TEST(json_with_too_many_joints_is_refused)
             fputs(joint, file);
         fputs(list, file);
         fclose(file);
-        assert_int_equal(plan_input_from_json(longer, &back), more < PLAN_MAX_JOINTS);
+        assert_int_equal(plan_input_from_json(longer, &back), more < PLAN_MAX_RUNS);
+        plan_input_free(&back);
         free(longer);
     }
     free(text);
@@ -135,9 +152,10 @@ TEST(json_with_joints_beyond_all_counts_is_refused)
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         for (int learners = 0; learners < 2; learners++) {
             struct plan_input input = whole_input(), back;
-            *(learners ? &input.joints[0].learners : &input.joints[0].actors) = counts[i];
+            *(learners ? &input.runs[0].learners : &input.runs[0].actors) = counts[i];
             char *text = plan_to_json(NULL, &input);
             assert_int_equal(plan_input_from_json(text, &back), i < 2);
+            plan_input_free(&back);
             free(text);
         }
 }
@@ -175,7 +193,8 @@ TEST(json_with_numbers_beyond_all_measure)
                  {"\"memory\": 4294967296", "-7", true},
                  {"\"broker_memory\"", "1e300", true},
                  {"\"inserts\"", "1e300", true},
-                 {"\"cores\"", "1e999", false}};
+                 {"\"cores\"", "1e999", false},
+                 {"\"fixed_actors\"", "4000000000", false}};
     struct plan_input input = whole_input(), input_back;
     struct plan plan = curves_solve(&input), back;
     char *text = plan_to_json(&plan, &input);
@@ -187,7 +206,8 @@ TEST(json_with_numbers_beyond_all_measure)
             FILE *nowhere = fopen("/dev/null", "w");
             plan_print(&back, &input_back, nowhere);
             fclose(nowhere);
-            assert_true(input_back.memory >= 0 && input_back.memory <= 1e18);
+            assert_true(plan_memory(&input_back) >= 0 && plan_memory(&input_back) <= 1e18);
+            plan_input_free(&input_back);
         }
         free(changed);
     }

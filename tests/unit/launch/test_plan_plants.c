@@ -107,52 +107,43 @@ static double noisy(struct rng *rng, const struct plant *plant)
     return 1 + plant->noise * fmax(-2.5, fmin(2.5, sum - 6));
 }
 
-static struct plan_curve measure_curve(const struct plant *plant, struct rng *rng, bool actors)
+static struct plan_unit measure_unit(const struct plant *plant, struct rng *rng, bool actor)
 {
-    struct plan_curve curve = {0};
-    uint32_t most = actors ? plant->max_actors : plant->max_learners;
-    for (uint32_t count = 1;; count = count * 2 < most ? count * 2 : most) {
-        struct load load = run_plant(plant, actors ? count : 0, actors ? 0 : count);
-        double factor = noisy(rng, plant), rate = (actors ? load.inserts : load.samples) * factor;
-        curve.points[curve.n] =
-            (struct plan_point){count, rate, (load.cpu - load.broker) * factor, load.broker * factor, MIB};
-        double before = curve.n ? curve.points[curve.n - 1].rate : 0;
-        curve.n++;
-        if (count == most || (before > 0 && rate < 1.1 * before))
-            return curve;
-    }
+    struct load load = run_plant(plant, actor, !actor);
+    double factor = noisy(rng, plant);
+    return (struct plan_unit){(actor ? load.inserts : load.samples) * factor, (load.cpu - load.broker) * factor,
+                              load.broker * factor, MIB};
 }
 
-static struct plan_joint measure_joint(const struct plant *plant, struct rng *rng, uint32_t x, uint32_t y)
+static struct plan_run measure_pair(const struct plant *plant, struct rng *rng, uint32_t x, uint32_t y)
 {
     struct load load = run_plant(plant, x, y);
     double factor = noisy(rng, plant);
-    return (struct plan_joint){.actors = x,
-                               .learners = y,
-                               .inserts = load.inserts * factor,
-                               .samples = load.samples * factor,
-                               .actor_idle = fmin(1, fmax(0, load.actor_idle + noisy(rng, plant) - 1)),
-                               .learner_idle = fmin(1, fmax(0, load.learner_idle + noisy(rng, plant) - 1)),
-                               .cpu = load.cpu};
+    return (struct plan_run){.shards = 1,
+                             .actors = x,
+                             .learners = y,
+                             .inserts = load.inserts * factor,
+                             .samples = load.samples * factor,
+                             .actor_idle = fmin(1, fmax(0, load.actor_idle + noisy(rng, plant) - 1)),
+                             .learner_idle = fmin(1, fmax(0, load.learner_idle + noisy(rng, plant) - 1)),
+                             .cpu = load.cpu};
 }
 
 static struct plan_input profile_plant(const struct plant *plant, struct rng *rng)
 {
-    struct plan_input input =
-        curves_input(measure_curve(plant, rng, true), measure_curve(plant, rng, false), plant->spi);
-    input.cores = plant->cores;
+    struct plan_input input = curves_input(measure_unit(plant, rng, true), measure_unit(plant, rng, false), plant->spi);
+    input.hosts[0].cores = plant->cores;
     input.max_actors = plant->max_actors;
     input.max_learners = plant->max_learners;
-    uint32_t x, y;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
-        assert_in_range(x, 1, plant->max_actors);
-        assert_in_range(y, 1, plant->max_learners);
-        struct plan_joint joint = measure_joint(plant, rng, x, y);
-        assert_true(plan_add_joint(&input, &joint));
+    struct plan_run next;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
+        assert_in_range(next.actors, 1, plant->max_actors);
+        assert_in_range(next.learners, 1, plant->max_learners);
+        struct plan_run pair = measure_pair(plant, rng, next.actors, next.learners);
+        assert_true(plan_add_run(&input, &pair));
     }
-    for (uint32_t i = 0; i < input.n_joints; i++)
-        assert_in_range(input.joints[i].runs, 1, 2);
-    input.settled = true;
+    for (uint32_t i = 0; i < input.n_runs; i++)
+        assert_in_range(input.runs[i].runs, 1, 2);
     return input;
 }
 
@@ -181,11 +172,11 @@ static struct verdict judge(const struct plant *plant, struct rng *rng, struct p
     double inserts = run_plant(plant, x, y).inserts;
     struct verdict verdict = {.share = inserts / best_of(plant),
                               .spare = y > 1 && run_plant(plant, x, y - 1).inserts > 0.99 * inserts};
-    for (uint32_t i = 0; i < input.n_joints; i++) {
-        const struct plan_joint *joint = &input.joints[i];
-        if (joint->actors + joint->learners < x + y && joint->inserts > plan->chosen.inserts)
-            fail_msg("%u+%u was measured slower than %u+%u: %g and %g", x, y, joint->actors, joint->learners,
-                     plan->chosen.inserts, joint->inserts);
+    for (uint32_t i = 0; i < input.n_runs; i++) {
+        const struct plan_run *pair = &input.runs[i];
+        if (pair->actors + pair->learners < x + y && pair->inserts > plan->chosen.inserts)
+            fail_msg("%u+%u was measured slower than %u+%u: %g and %g", x, y, pair->actors, pair->learners,
+                     plan->chosen.inserts, pair->inserts);
     }
     for (uint32_t i = 0; i < plan->n_others; i++) {
         const struct plan_choice *other = &plan->others[i];
@@ -284,19 +275,20 @@ static const struct {
     {3, 2, 7700, 0.65, 0.01, 3.6}, {4, 2, 7800, 0.74, 0.00, 3.7},
 };
 
-static struct plan_joint run_demo(struct rng *rng, double noise, uint32_t actors, uint32_t learners)
+static struct plan_run run_demo(struct rng *rng, double noise, uint32_t actors, uint32_t learners)
 {
     const struct plant plant = {.noise = noise};
     for (size_t i = 0; i < sizeof demo / sizeof demo[0]; i++)
         if (demo[i].actors == actors && demo[i].learners == learners) {
             double inserts = demo[i].inserts * noisy(rng, &plant);
-            return (struct plan_joint){.actors = actors,
-                                       .learners = learners,
-                                       .inserts = inserts,
-                                       .samples = 32 * inserts,
-                                       .actor_idle = demo[i].actor_idle,
-                                       .learner_idle = demo[i].learner_idle,
-                                       .cpu = demo[i].cpu};
+            return (struct plan_run){.shards = 1,
+                                     .actors = actors,
+                                     .learners = learners,
+                                     .inserts = inserts,
+                                     .samples = 32 * inserts,
+                                     .actor_idle = demo[i].actor_idle,
+                                     .learner_idle = demo[i].learner_idle,
+                                     .cpu = demo[i].cpu};
         }
     /* More actors wait and change nothing. */
     assert_true(actors > 4);
@@ -307,25 +299,18 @@ TEST(curves_that_are_wrong_about_learners_are_found_out)
 {
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
-    const struct plan_curve actors = {.n = 4,
-                                      .points = {{1, 14500, 0.9, 0.6, MIB},
-                                                 {2, 27000, 1.8, 0.9, MIB},
-                                                 {4, 45000, 3.6, 1.2, MIB},
-                                                 {8, 48000, 5.0, 1.3, MIB}}};
-    const struct plan_curve learners = {.n = 2, .points = {{1, 206000, 0.95, 0.5, MIB}, {2, 166000, 1.4, 0.5, MIB}}};
+    const struct plan_unit actor = {14500, 0.9, 0.6, MIB}, learner = {206000, 0.95, 0.5, MIB};
     for (int trial = 0; trial < 100; trial++) {
-        struct plan_input input = curves_input(actors, learners, 32);
-        input.cores = 16;
+        struct plan_input input = curves_input(actor, learner, 32);
+        input.hosts[0].cores = 16;
         input.max_actors = 64;
         input.max_learners = 2;
-        assert_int_equal(curves_solve(&input).chosen.learners, 1); /* what the curves say */
-        uint32_t x, y;
-        for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
-            struct plan_joint joint = run_demo(&rng, 0.003, x, y);
-            joint.actors = x;
-            assert_true(plan_add_joint(&input, &joint));
+        struct plan_run next;
+        for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
+            struct plan_run pair = run_demo(&rng, 0.003, next.actors, next.learners);
+            pair.actors = next.actors;
+            assert_true(plan_add_run(&input, &pair));
         }
-        input.settled = true;
         struct plan plan = curves_solve(&input);
         assert_int_equal(plan.chosen.learners, 2);
         assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= 7400);
@@ -339,42 +324,40 @@ TEST(curves_that_are_wrong_about_learners_are_found_out)
 
 /* Ape-X on the same machine, whose idle cores wake slowly: actors that wait nearly all the time make four learners nearly
  * twice as fast, as long as there is one for each core. */
-static struct plan_joint run_apex(uint32_t actors, uint32_t learners)
+static struct plan_run run_apex(uint32_t actors, uint32_t learners)
 {
     double rate = learners == 1 ? 2200 : learners == 2 ? 2000 : learners == 3 ? 2400 : 2600;
     rate *= learners == 4 ? 1 + 0.8 * fmin(1, (actors - 1) / 15.0) : 1 + 0.3 * fmin(1, (actors - 1) / 15.0);
-    return (struct plan_joint){.actors = actors,
-                               .learners = learners,
-                               .inserts = rate,
-                               .samples = 64 * rate,
-                               .actor_idle = 1 - rate / (20000.0 * actors),
-                               .learner_idle = 0.01,
-                               .cpu = 1.2 + 0.35 * learners + 0.05 * actors};
+    return (struct plan_run){.shards = 1,
+                             .actors = actors,
+                             .learners = learners,
+                             .inserts = rate,
+                             .samples = 64 * rate,
+                             .actor_idle = 1 - rate / (20000.0 * actors),
+                             .learner_idle = 0.01,
+                             .cpu = 1.2 + 0.35 * learners + 0.05 * actors};
 }
 
 TEST(a_crowd_that_helps_is_found)
 {
-    const struct plan_curve actors = {.n = 2, .points = {{1, 20500, 0.43, 0.29, MIB}, {2, 41500, 0.88, 0.5, MIB}}};
-    const struct plan_curve learners = {.n = 2, .points = {{1, 150800, 1.06, 0.56, MIB}, {2, 104800, 0.99, 0.51, MIB}}};
-    struct plan_input input = curves_input(actors, learners, 64);
-    input.cores = 16;
+    const struct plan_unit actor = {20500, 0.43, 0.29, MIB}, learner = {150800, 1.06, 0.56, MIB};
+    struct plan_input input = curves_input(actor, learner, 64);
+    input.hosts[0].cores = 16;
     input.max_actors = 64;
     input.max_learners = 4;
-    uint32_t x, y;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
-        struct plan_joint joint = run_apex(x, y);
-        assert_true(plan_add_joint(&input, &joint));
+    struct plan_run next;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
+        struct plan_run pair = run_apex(next.actors, next.learners);
+        assert_true(plan_add_run(&input, &pair));
     }
-    input.settled = true;
     struct plan plan = curves_solve(&input);
     assert_true(run_apex(plan.chosen.actors, plan.chosen.learners).inserts >= LEAST_SHARE * 4680);
     /* On two cores there is no room for one. */
-    input.cores = 2;
-    input.n_joints = 0;
-    input.settled = false;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &x, &y); run++) {
-        struct plan_joint joint = run_apex(x, y);
-        assert_true(x <= 4 && plan_add_joint(&input, &joint));
+    input.hosts[0].cores = 2;
+    input.n_runs = 0;
+    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
+        struct plan_run pair = run_apex(next.actors, next.learners);
+        assert_true(next.actors <= 4 && plan_add_run(&input, &pair));
     }
 }
 
@@ -386,19 +369,19 @@ TEST(numbers_of_the_file_are_kept)
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = random_plant(&rng);
         struct plan_input input =
-            curves_input(measure_curve(&plant, &rng, true), measure_curve(&plant, &rng, false), plant.spi);
-        input.cores = plant.cores;
+            curves_input(measure_unit(&plant, &rng, true), measure_unit(&plant, &rng, false), plant.spi);
+        input.hosts[0].cores = plant.cores;
         input.max_actors = plant.max_actors;
         input.max_learners = plant.max_learners;
         input.fixed_actors = 1 + (uint32_t)rng_below(&rng, plant.max_actors);
         input.fixed_learners = trial % 2 ? 1 + (uint32_t)rng_below(&rng, plant.max_learners) : 0;
-        uint32_t x, y;
+        struct plan_run next;
         int runs = 0;
-        for (; runs < MOST_RUNS && plan_next(&input, &x, &y); runs++) {
-            assert_int_equal(x, input.fixed_actors);
-            assert_true(input.fixed_learners == 0 || y == input.fixed_learners);
-            struct plan_joint joint = measure_joint(&plant, &rng, x, y);
-            assert_true(plan_add_joint(&input, &joint));
+        for (; runs < MOST_RUNS && plan_next(&input, &next); runs++) {
+            assert_int_equal(next.actors, input.fixed_actors);
+            assert_true(input.fixed_learners == 0 || next.learners == input.fixed_learners);
+            struct plan_run pair = measure_pair(&plant, &rng, next.actors, next.learners);
+            assert_true(plan_add_run(&input, &pair));
         }
         assert_true(runs == 1 || !input.fixed_learners);
     }

@@ -11,29 +11,36 @@
 
 static const struct plan_choice pair = {.actors = 8, .learners = 2};
 
-static struct plan_load load_of(uint32_t shards, uint32_t actors, uint32_t learners, double inserts, double core,
-                                double used)
+static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
 {
-    return (struct plan_load){
-        .shards = shards,
-        .core = core,
-        .cores = used,
-        .joint = {
-            .actors = actors, .learners = learners, .inserts = inserts, .samples = inserts, .cpu = used, .runs = 1}};
+    return (struct plan_unit){rate, cpu, broker_cpu, memory};
+}
+
+static struct plan_run run_of(uint32_t shards, uint32_t actors, uint32_t learners, double inserts, double core,
+                              double used)
+{
+    return (struct plan_run){.shards = shards,
+                             .core = core,
+                             .home = used,
+                             .actors = actors,
+                             .learners = learners,
+                             .inserts = inserts,
+                             .samples = inserts,
+                             .cpu = used,
+                             .runs = 1};
 }
 
 static void add_run(struct plan_input *input, uint32_t shards, double inserts, double core, double used)
 {
-    struct plan_load load = load_of(shards, pair.actors, pair.learners, inserts, core, used);
-    plan_add_load(input, &load);
+    struct plan_run run = run_of(shards, pair.actors, pair.learners, inserts, core, used);
+    assert_true(plan_add_run(input, &run));
 }
 
 /* A machine and a run of the pair with one shard; the file says how many actors and learners there are. */
 static struct plan_input input_of(double machine, double core, double used)
 {
-    struct plan_input input =
-        curves_input(curves_linear(16, 1e5, 0.5, 0.1, MIB), curves_linear(4, 1e6, 0.5, 0.1, MIB), 1);
-    input.cores = machine;
+    struct plan_input input = curves_input(unit(1e5, 0.5, 0.1, MIB), unit(1e6, 0.5, 0.1, MIB), 1);
+    input.hosts[0].cores = machine;
     input.most_shards = 128;
     input.fixed_actors = pair.actors;
     input.fixed_learners = pair.learners;
@@ -43,13 +50,12 @@ static struct plan_input input_of(double machine, double core, double used)
 
 static void expect(const struct plan_input *input, uint32_t next, uint32_t chosen, const char *reason)
 {
-    struct plan_broker broker;
-    struct plan_load load;
-    plan_choose_shards(input, &pair, &broker);
-    bool more = plan_next_shards(input, &pair, &load);
-    assert_int_equal(more ? load.shards : 0, next);
-    assert_int_equal(broker.shards, chosen);
-    assert_string_equal(broker.reason, reason);
+    struct plan plan = curves_solve(input);
+    struct plan_run run;
+    bool more = plan_next_shards(input, &run);
+    assert_int_equal(more ? run.shards : 0, next);
+    assert_int_equal(plan.broker.shards, chosen);
+    assert_string_equal(plan.broker.reason, reason);
 }
 
 TEST(one_is_enough_for_a_broker_that_waits)
@@ -59,7 +65,7 @@ TEST(one_is_enough_for_a_broker_that_waits)
     input = input_of(2, 0.95, 2);
     expect(&input, 0, 1,
            "the broker's core thread works 95% of the time, but only 0 of 2 cores are left for more shards");
-    input.n_loads = 0; /* a run of the pair comes first */
+    input.n_runs = 0; /* a run of the pair comes first */
     expect(&input, 1, 1, "it was not measured how busy the broker is");
     input = input_of(16, NAN, 6);
     expect(&input, 0, 1, "it was not measured how busy the broker is");
@@ -75,21 +81,18 @@ TEST(shards_are_doubled_while_they_pay)
     add_run(&input, 4, 2.5e6, 0.3, 9);
     expect(&input, 0, 4,
            "+150% inserts/s against one; the busiest core thread works 30% of the time: more shards would gain little");
-    add_run(&input, 4, 2.4e6, 0.7, 9); /* the fastest of a number counts */
-    assert_int_equal(input.n_loads, 3);
-    assert_true(input.loads[2].joint.inserts == 2.5e6);
-    input.n_loads = 2;
+    input.n_runs = 2;
     add_run(&input, 4, 1.93e6, 0.7, 9);
     expect(&input, 0, 2,
            "+90% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards gave only +2%");
-    input.loads[2].joint.inserts = 0.95e6;
+    input.runs[2].inserts = 0.95e6;
     expect(&input, 0, 2,
            "+90% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards gave 50% less");
 }
 
 TEST(tables_and_cores_bound_them)
 {
-    struct plan_load next;
+    struct plan_run next;
     struct plan_input input = input_of(16, 0.97, 4);
     input.most_shards = 1;
     expect(
@@ -101,37 +104,38 @@ TEST(tables_and_cores_bound_them)
            "+100% inserts/s against one; the busiest core thread works 90% of the time, but 4 shards are more than 3 "
            "cores");
     /* The broker's own machine counts. */
-    struct plan_host hosts[2] = {{.cores = 2}, {.cores = 64}};
+    struct plan_host hosts[2] = {{.cores = 2, .actors = true, .learners = true}, {.kind = 1, .cores = 64}};
     input = input_of(66, 0.97, 1.8);
+    hosts[0].actor = input.hosts[0].actor;
     input.hosts = hosts;
     input.n_hosts = 2;
-    assert_false(plan_next_shards(&input, &pair, &next));
+    assert_false(plan_next_shards(&input, &next));
 }
 
 /* Counts that the file leaves open grow with the shards, as far as cores, bounds and memory allow. */
 TEST(processes_grow_with_shards)
 {
-    struct plan_load next;
+    struct plan_run next;
     struct plan_input input = input_of(16, 0.97, 6);
     input.fixed_actors = input.fixed_learners = 0;
-    assert_true(plan_next_shards(&input, &pair, &next));
+    assert_true(plan_next_shards(&input, &next));
     assert_int_equal(next.shards, 2);
-    assert_int_equal(next.joint.actors, 16);
-    assert_int_equal(next.joint.learners, 4);
+    assert_int_equal(next.actors, 16);
+    assert_int_equal(next.learners, 4);
     input.max_learners = 3;
     input.fixed_actors = 8;
-    assert_true(plan_next_shards(&input, &pair, &next));
-    assert_int_equal(next.joint.actors, 8);
-    assert_int_equal(next.joint.learners, 3);
+    assert_true(plan_next_shards(&input, &next));
+    assert_int_equal(next.actors, 8);
+    assert_int_equal(next.learners, 3);
     input.fixed_actors = input.max_learners = 0;
-    input.loads[0].joint.cpu = input.loads[0].cores = 12; /* a third more is all that the cores allow */
-    assert_true(plan_next_shards(&input, &pair, &next));
-    assert_int_equal(next.joint.actors, 11);
-    assert_int_equal(next.joint.learners, 3);
-    input.memory = 111 * MIB; /* of which the broker takes 100 */
-    assert_true(plan_next_shards(&input, &pair, &next));
-    assert_int_equal(next.joint.actors, 8);
-    assert_int_equal(next.joint.learners, 2);
+    input.runs[0].cpu = input.runs[0].home = 12; /* a third more is all that the cores allow */
+    assert_true(plan_next_shards(&input, &next));
+    assert_int_equal(next.actors, 11);
+    assert_int_equal(next.learners, 3);
+    input.hosts[0].memory = 131 * MIB; /* of which broker and evaluator take 120 */
+    assert_true(plan_next_shards(&input, &next));
+    assert_int_equal(next.actors, 8);
+    assert_int_equal(next.learners, 2);
 }
 
 TEST(a_number_of_the_file_is_kept)
@@ -148,12 +152,10 @@ TEST(a_number_of_the_file_is_kept)
 
 TEST(a_plan_has_them_and_json_keeps_them)
 {
-    struct plan_input input = curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB),
-                                           curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25),
-                      back;
+    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25), back;
     struct plan plan = curves_solve(&input), plan_back;
-    struct plan_load load = load_of(1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5);
-    plan_add_load(&input, &load);
+    struct plan_run load = run_of(1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5);
+    plan_add_run(&input, &load);
     input.most_shards = 8;
     plan = curves_solve(&input);
     assert_int_equal(plan.broker.shards, 1);
@@ -161,38 +163,30 @@ TEST(a_plan_has_them_and_json_keeps_them)
     char *text = plan_to_json(&plan, &input);
     assert_true(plan_from_json(text, &plan_back, &back));
     assert_string_equal(plan_back.broker.reason, plan.broker.reason);
-    assert_int_equal(back.n_loads, 1);
-    assert_true(back.loads[0].core == 0.25 && back.most_shards == 8 && back.fixed_shards == 0);
-    plan_input_free(&back);
-    /* A plan of before there were shards is still a plan. */
-    for (char *at = text; (at = strstr(at, "\"broker\""));)
-        memcpy(at, "\"broken\"", 8);
-    assert_true(plan_from_json(text, &plan_back, &back));
-    assert_int_equal(plan_back.broker.shards, 0);
-    assert_int_equal(back.n_loads, 0);
+    assert_int_equal(back.n_runs, 1);
+    assert_true(back.runs[0].core == 0.25 && back.most_shards == 8 && back.fixed_shards == 0);
     plan_input_free(&back);
     free(text);
 }
 
 TEST(the_pair_that_was_run_with_them_is_chosen)
 {
-    struct plan_input input =
-        curves_input(curves_linear(16, 1000, 0.5, 0.1, MIB), curves_linear(4, 2000, 0.5, 0.1, 3 * MIB), 1.25);
-    input.cores = 16;
+    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25);
+    input.hosts[0].cores = 16;
     input.most_shards = 8;
     struct plan plan = curves_solve(&input), back;
     uint32_t actors = plan.chosen.actors, learners = plan.chosen.learners;
-    struct plan_load one = load_of(1, actors, learners, plan.chosen.inserts, 0.9, 6);
-    struct plan_load two = load_of(2, 2 * actors, 2 * learners, 1.5 * plan.chosen.inserts, 0.3, 10);
-    two.joint.waits.learner[IDLE_UPDATES] = 0.125;
-    plan_add_load(&input, &one);
-    plan_add_load(&input, &two);
+    struct plan_run one = run_of(1, actors, learners, plan.chosen.inserts, 0.9, 6);
+    struct plan_run two = run_of(2, 2 * actors, 2 * learners, 1.5 * plan.chosen.inserts, 0.3, 10);
+    two.waits.learner[IDLE_UPDATES] = 0.125;
+    plan_add_run(&input, &one);
+    plan_add_run(&input, &two);
     plan = curves_solve(&input);
     assert_int_equal(plan.broker.shards, 2);
     assert_int_equal(plan.chosen.actors, 2 * actors);
     assert_int_equal(plan.chosen.learners, 2 * learners);
     assert_int_equal(plan.chosen.shards, 2);
-    assert_true(plan.chosen.measured && plan.chosen.inserts == two.joint.inserts && plan.chosen.cpu == 10);
+    assert_true(plan.chosen.measured && plan.chosen.inserts == two.inserts && plan.chosen.cpu == 10);
     assert_true(plan.most_actors >= 2 * actors && plan.most_learners >= 2 * learners);
     assert_non_null(strstr(plan.chosen.reason, "50% more inserts/s than the best pair with one shard"));
     assert_int_equal(plan.best.actors, 2 * actors);

@@ -9,7 +9,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "agent/launch/view/frame.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
 #include "proto/base/clock.h"

@@ -1,0 +1,750 @@
+/* The sequence of measurements: one process of each side alone, the network, pairs; or what the cache has of them. */
+#include "agent/launch/plan/profile.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/launch/host/host_measure.h"
+#include "agent/launch/plan/profile_cache.h"
+#include "agent/launch/plan/trial.h"
+#include "agent/launch/process/machine.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/need.h"
+#include "replay/admin.h"
+
+/* How long the first item, sample or parameters may take. */
+#define FIRST_NS (30 * NS_PER_S)
+#define FOREIGN_SLOT_NS (5 * NS_PER_S)
+#define FILL_NS (10 * NS_PER_S)
+/* Parts of plan.measure: before every measurement, and for one process alone, of which only the order of magnitude counts. */
+#define WARM_PART 4
+#define ALONE_PART 2
+/* A pair runs long enough that each process reports its idle share a few times. */
+#define LEAST_NS (3 * TRIAL_REPORT_MS * NS_PER_MS)
+/* After the first few, no pair begins later than this many times plan.measure. */
+#define MOST_TIMES 8
+#define LEAST_RUNS 3u
+/* Seconds of items that a pair fills the table with first, and by which one side may run ahead. */
+#define FILL_S 0.25
+#define BUFFER_S 0.1
+#define LIMIT_IS_NONE 1e17
+/* A side that waits nearly all the time says too little about what it could do. */
+#define MOST_IDLE 0.95
+#define ALONE_END 0.3 /* share of the work that processes alone take, for progress */
+#define INFO_MS 2000
+#define ITEM_BYTES 160.0 /* of an item beside its data: its place in the table, the sampler and the index */
+#define WIRE_BYTES 64.0  /* of an insert on the wire beside its data: its part of a message */
+#define NETWORK_NS (1000 * NS_PER_MS)
+/* A host answers this much later at most: connecting, and waiting for the sink. */
+#define NETWORK_LATE_NS (15 * NS_PER_S)
+
+/* ---- what the configuration says ---- */
+
+int64_t profile_batch(const struct run_config *config)
+{
+    const struct agent_ops *ops = run_config_algorithm(config);
+    int64_t batch = config->agent.batch > 0 || !ops ? config->agent.batch : ops->defaults->batch;
+    return batch > 0 ? batch : 1;
+}
+
+double profile_target(const struct run_config *config)
+{
+    const struct table_config *table = run_config_table(config);
+    if (config->plan.spi > 0 || !table)
+        return config->plan.spi;
+    double times = table->max_times_sampled > 0 ? (double)table->max_times_sampled : 0.0;
+    switch (table->limiter.kind) {
+    case LIMITER_RATIO:
+        return table->limiter.samples_per_insert;
+    case LIMITER_QUEUE:
+    case LIMITER_STACK:
+        return times > 0 ? times : 1.0;
+    default:
+        return times;
+    }
+}
+
+/* Fills in what the file says. */
+static void profile_fill(const struct run_config *config, struct plan_input *out)
+{
+    out->spi = profile_target(config);
+    out->other_memory = config->evaluator.on ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
+    out->fixed_actors = (uint32_t)config->actors.count;
+    out->fixed_learners = (uint32_t)config->learners.count;
+    out->max_actors = (uint32_t)config->plan.max_actors;
+    out->max_learners = (uint32_t)config->plan.max_learners;
+    out->fixed_shards = config->broker.shards.count;
+    out->most_shards = run_config_most_shards(config, profile_batch(config));
+}
+
+/* ---- what lasts ---- */
+
+/* Items of an episode with this many steps. See agent/adder/transition.c and sequence.c. */
+static double items_in_episode(const struct adder_config *adder, double steps)
+{
+    if (adder->kind == ADDER_TRANSITION)
+        return steps + fmin((double)adder->n_step, steps) - 1.0;
+    double rows = steps + 1.0, length = (double)adder->length, period = (double)adder->period;
+    if (adder->end == ADDER_CONTINUE)
+        return rows / period;
+    return 1.0 + (rows > length ? ceil((rows - length) / period) : 0.0);
+}
+
+double profile_items_per_step(const struct run_config *config)
+{
+    struct env env;
+    if (config->actors.command.count > 0 || config->adder.kind == ADDER_EPISODE)
+        return 0.0;
+    if (env_open(&env, &config->environment, NULL) != RP_OK)
+        return 0.0;
+    double most = (double)env.spec.max_steps;
+    env_close(&env);
+    if (most > 0)
+        return items_in_episode(&config->adder, most) / most;
+    return config->adder.kind == ADDER_TRANSITION ? 1.0 : 1.0 / (double)config->adder.period;
+}
+
+double profile_lasting(double items_per_step, double steps, double inserts)
+{
+    return items_per_step > 0 && steps > 0 ? fmin(inserts, items_per_step * steps) : inserts;
+}
+
+void profile_lasting_pair(double items_per_step, double steps, struct plan_run *pair)
+{
+    double idle = isnan(pair->actor_idle) ? 0.0 : pair->actor_idle;
+    if (!(items_per_step > 0 && steps > 0 && pair->inserts > 0) || idle > MOST_IDLE)
+        return;
+    double could = items_per_step * steps / (1.0 - idle), inserts = fmin(pair->inserts, could);
+    double share = inserts / pair->inserts;
+    pair->inserts = inserts;
+    pair->samples *= share;
+    if (!isnan(pair->actor_idle))
+        pair->actor_idle = fmin(idle, 1.0 - inserts / could);
+    if (!isnan(pair->learner_idle))
+        pair->learner_idle = 1.0 - (1.0 - pair->learner_idle) * share;
+}
+
+/* ---- hosts ---- */
+
+static bool is_spread(const struct profile_options *options)
+{
+    return options->hosts && host_pool_count(options->hosts) > 1;
+}
+
+/* The machines of now; hosts that are not ready take no processes. free() */
+static struct plan_host *make_hosts(const struct profile_options *options, uint32_t *n)
+{
+    const struct host_pool *pool = options->hosts;
+    const struct plan_section *plan = &options->config->plan;
+    *n = is_spread(options) ? host_pool_count(pool) : 1;
+    struct plan_host *hosts = need_alloc(*n * sizeof *hosts);
+    if (*n == 1)
+        hosts[0] = (struct plan_host){.name = "home",
+                                      .cores = plan->cores > 0 ? plan->cores : machine_cores(),
+                                      .memory = plan->memory > 0 ? (double)plan->memory : machine_memory(),
+                                      .actors = true,
+                                      .learners = true};
+    for (uint32_t i = 0; *n > 1 && i < *n; i++) {
+        bool ready = host_pool_ready(pool, i);
+        hosts[i] = (struct plan_host){.kind = host_pool_kind(pool, i),
+                                      .cores = host_pool_cores(pool, i),
+                                      .memory = host_pool_memory(pool, i),
+                                      .actors = ready && host_pool_takes(pool, i, ROLE_ACTOR),
+                                      .learners = ready && host_pool_takes(pool, i, ROLE_LEARNER)};
+        snprintf(hosts[i].name, sizeof hosts[i].name, "%s", host_pool_name(pool, i));
+    }
+    return hosts;
+}
+
+/* Counts the hosts of a kind that take a role. */
+static uint32_t takers(const struct plan_host *hosts, uint32_t n, uint32_t kind, bool actors)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++)
+        count += hosts[i].kind == kind && (actors ? hosts[i].actors : hosts[i].learners);
+    return count;
+}
+
+/* Returns the first kind from `kind` on of which a host takes processes; n: none. */
+static uint32_t next_kind(const struct plan_host *hosts, uint32_t n, uint32_t kind)
+{
+    while (kind < n && takers(hosts, n, kind, true) + takers(hosts, n, kind, false) == 0)
+        kind++;
+    return kind;
+}
+
+/* One line for each kind of machine and its roles: what a measurement depends on. free() */
+static char *describe_machines(const struct profile_options *options)
+{
+    char model[160], *text = NULL;
+    size_t size = 0;
+    uint32_t n;
+    FILE *out = open_memstream(&text, &size);
+    struct plan_host *hosts = make_hosts(options, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        bool told = false, home = i == HOST_POOL_HOME;
+        for (uint32_t k = 1; k < i; k++)
+            told |= hosts[k].kind == hosts[i].kind && hosts[k].actors == hosts[i].actors &&
+                    hosts[k].learners == hosts[i].learners;
+        if (!home && (told || (!hosts[i].actors && !hosts[i].learners)))
+            continue;
+        fprintf(out, "%s %s, %g cores%s%s\n", home ? "home" : "host",
+                home ? machine_model(model, sizeof model) : host_facts(host_pool_at(options->hosts, i))->model,
+                hosts[i].cores, hosts[i].actors ? ", actors" : "", hosts[i].learners ? ", learners" : "");
+    }
+    free(hosts);
+    fclose(out);
+    return text;
+}
+
+/* Gives an input from the cache the hosts of now: each kind keeps what was measured; the cache's key says that the kinds are the same
+ * ones in the same order. *same: there are as many hosts of each kind as then; otherwise runs and network are dropped. Returns false,
+ * leaving everything unchanged, if the kinds differ. */
+static bool adopt_hosts(const struct profile_options *options, struct plan_input *out, bool *same)
+{
+    uint32_t n, from = 0, to = 0;
+    struct plan_host *hosts = make_hosts(options, &n);
+    bool ok = true;
+    *same = true;
+    for (;; from++, to++) {
+        from = next_kind(out->hosts, out->n_hosts, from);
+        to = next_kind(hosts, n, to);
+        if (from == out->n_hosts || to == n)
+            break;
+        hosts[to].actor = out->hosts[from].actor;
+        ok = ok && (takers(hosts, n, to, true) == 0 || hosts[to].actor.rate > 0);
+        for (int actors = 0; actors < 2; actors++)
+            *same = *same && takers(hosts, n, to, actors) == takers(out->hosts, out->n_hosts, from, actors);
+    }
+    if (!ok || from != out->n_hosts || to != n) {
+        free(hosts);
+        return false;
+    }
+    plan_input_free(out);
+    out->hosts = hosts;
+    out->n_hosts = n;
+    if (!*same) {
+        out->n_runs = 0;
+        out->network = 0;
+    }
+    return true;
+}
+
+/* ---- a profile in the making ---- */
+
+struct profile {
+    const struct profile_options *options;
+    const struct run_config *config;
+    const struct table_config *table;
+    struct plan_input *out;
+    uint64_t batch;
+    double items_per_step;
+    int64_t began_ns, measure_ns;
+    uint32_t n_runs; /* made so far */
+    struct trial trial;
+};
+
+static int64_t now_ns(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+/* Tells the user something at once. */
+static void say(struct profile *self, const char *format, ...) RP_PRINTF(2, 3);
+static void say(struct profile *self, const char *format, ...)
+{
+    char line[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (self->options->progress)
+        self->options->progress(self->options->context, line, self->trial.shown);
+}
+
+/* A host was lost: the profile goes on without it. False: no host is left for actors or for learners. */
+static bool leave_out(struct profile *self, uint32_t host)
+{
+    struct plan_input *out = self->out;
+    uint32_t actors = 0, learners = 0;
+    out->hosts[host].actors = out->hosts[host].learners = false;
+    out->n_runs = 0; /* they were made with the host */
+    self->trial.lost = TRIAL_NO_HOST;
+    for (uint32_t i = 0; i < out->n_hosts; i++) {
+        actors += out->hosts[i].actors;
+        learners += out->hosts[i].learners;
+    }
+    if (actors > 0 && learners > 0)
+        say(self, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
+            host_reason(host_pool_at(self->options->hosts, host)));
+    return actors > 0 && learners > 0;
+}
+
+/* Starts a pair where the run would have it. */
+static rp_status start_pair(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    uint32_t n = self->out->n_hosts, *at = need_alloc((size_t)n * 2 * sizeof *at);
+    plan_place(self->out, actors, learners, at, at + n);
+    rp_status status = trial_start(&self->trial, ROLE_LEARNER, at + n, n, err);
+    if (status == RP_OK)
+        status = trial_start(&self->trial, ROLE_ACTOR, at, n, err);
+    free(at);
+    return status;
+}
+
+static rp_status start_actor(struct profile *self, uint32_t host, rp_error *err)
+{
+    uint32_t n = self->out->n_hosts, *at = need_alloc(n * sizeof *at);
+    at[host] = 1;
+    rp_status status = trial_start(&self->trial, ROLE_ACTOR, at, n, err);
+    free(at);
+    return status;
+}
+
+/* ---- one process alone ---- */
+
+static bool has_policy(struct trial *trial, void *context)
+{
+    (void)context;
+    return trial->seen.policy > 0;
+}
+
+/* Actors wait for the first parameters. These stay when the learner that made them ends. */
+static rp_status first_parameters(struct profile *self, rp_error *err)
+{
+    bool foreign = self->config->learners.command.count > 0;
+    trial_tell(&self->trial, 0.0, 0.0, "first parameters");
+    RP_TRY(start_pair(self, 0, 1, err));
+    rp_status status = trial_await(&self->trial, has_policy, NULL, foreign ? FOREIGN_SLOT_NS : FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED && !foreign)
+        return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
+                       (int)(FIRST_NS / NS_PER_S), self->trial.folder);
+    if (status != RP_DEADLINE_EXCEEDED)
+        RP_TRY(status);
+    trial_stop(&self->trial, ROLE_LEARNER);
+    return RP_OK;
+}
+
+/* What the table must hold. */
+struct wanted {
+    uint64_t inserts, samples, items;
+};
+
+static bool has_come(struct trial *trial, void *context)
+{
+    const struct wanted *wanted = context;
+    const struct observation *seen = &trial->seen;
+    bool full = seen->max_size > 0 && seen->size >= seen->max_size;
+    return seen->inserts >= wanted->inserts && seen->samples >= wanted->samples &&
+           (seen->size >= wanted->items || full);
+}
+
+static void take_unit(const struct trial_measured *measured, enum role role, double rate, struct plan_unit *out)
+{
+    *out = (struct plan_unit){.rate = rate,
+                              .cpu = measured->cpu[role],
+                              .broker_cpu = measured->cpu[ROLE_BROKER],
+                              .memory = measured->memory[role]};
+}
+
+/* One actor on a host, whose items learners find later. */
+static rp_status measure_actor(struct profile *self, uint32_t host, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct trial_measured measured;
+    struct wanted wanted = {.inserts = trial->seen.inserts + 1};
+    const char *name = self->out->hosts[host].name;
+    bool hosts = self->out->n_hosts > 1;
+    trial_tell(trial, ALONE_END / 3, ALONE_END * 2 / 3, "1 actor%s%s", hosts ? " on " : "", hosts ? name : "");
+    RP_TRY(start_actor(self, host, err));
+    rp_status status = trial_await(trial, has_come, &wanted, FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED)
+        return err_set(err, status, "no actor inserted an item into '%s' within %d s: see %s/actor-0.log",
+                       self->config->adder.table, (int)(FIRST_NS / NS_PER_S), trial->folder);
+    RP_TRY(status);
+    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
+    RP_TRY(trial_measure(trial, self->measure_ns / ALONE_PART, &measured, err));
+    take_unit(&measured, ROLE_ACTOR, profile_lasting(self->items_per_step, measured.steps, measured.inserts),
+              &self->out->hosts[self->out->hosts[host].kind].actor);
+    return RP_OK;
+}
+
+/* Fills in what items take, in the broker with full tables and on the wire: chunks are stored as they came. */
+static void measure_items(struct profile *self)
+{
+    const struct observation *seen = &self->trial.seen;
+    double items = 0.0, each = seen->size > 0 ? (double)seen->broker_bytes / (double)seen->size : 0.0;
+    rp_info *info = NULL;
+    if (seen->size > 0)
+        items = (double)seen->max_size * (each + ITEM_BYTES);
+    if (self->table->max_bytes > 0)
+        items = fmin(items, (double)self->table->max_bytes * 1.25);
+    self->out->broker_memory = (double)self->trial.base_memory + fmin(items, (double)self->config->broker.memory_limit);
+    if (rp_admin_info(observer_client(self->trial.observer), NULL, 0, INFO_MS, &info, NULL) != RP_OK)
+        return;
+    uint64_t stored = 0;
+    for (uint32_t i = 0; i < info->n_tables; i++)
+        stored += info->tables[i].size;
+    self->out->item_bytes = stored > 0 ? (double)info->server.chunk_bytes / (double)stored + WIRE_BYTES : 0.0;
+    rp_info_free(&info);
+}
+
+/* An actor on one host of each kind. The last one stays until there is enough for learners. */
+static rp_status measure_actors(struct profile *self, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct plan_input *out = self->out;
+    uint32_t last = HOST_POOL_HOME;
+    trial_stop(trial, ROLE_ACTOR);
+    for (uint32_t i = 0; i < out->n_hosts; i++) {
+        if (!out->hosts[i].actors)
+            continue;
+        last = i;
+        if (out->hosts[out->hosts[i].kind].actor.rate > 0)
+            continue;
+        trial_stop(trial, ROLE_ACTOR);
+        RP_TRY(measure_actor(self, i, err));
+    }
+    if (trial->n_workers == 1) /* a profile that lost a host knows all kinds, and still needs items */
+        RP_TRY(start_actor(self, last, err));
+    trial_tell(trial, ALONE_END * 2 / 3, ALONE_END * 2 / 3, "filling the table for learners");
+    struct wanted wanted = {.items = 4 * self->batch};
+    rp_status status = trial_await(trial, has_come, &wanted, FILL_NS, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        RP_TRY(status);
+    if (trial->seen.size == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "table '%s' is empty after its actors have run: see %s/actor-*.log",
+                       self->config->adder.table, trial->folder);
+    measure_items(self);
+    trial_stop(trial, ROLE_ACTOR);
+    return RP_OK;
+}
+
+static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct wanted wanted = {.samples = trial->seen.samples + more};
+    rp_status status = trial_await(trial, has_come, &wanted, limit_ns, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        return status;
+    const char *why = trial->seen.samples_wait[0] ? trial->seen.samples_wait : trial->seen.inserts_wait;
+    return err_set(err, status, "learners did not sample from '%s' within %d s%s%s: see %s/learner-*.log",
+                   self->config->adder.table, (int)(limit_ns / NS_PER_S), why[0] ? "; " : "", why, trial->folder);
+}
+
+static rp_status measure_learner(struct profile *self, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct trial_measured measured;
+    trial_tell(trial, ALONE_END * 2 / 3, ALONE_END, "1 learner");
+    RP_TRY(start_pair(self, 0, 1, err));
+    RP_TRY(await_samples(self, 2 * self->batch, FIRST_NS, err));
+    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
+    RP_TRY(trial_measure(trial, self->measure_ns / ALONE_PART, &measured, err));
+    take_unit(&measured, ROLE_LEARNER, measured.samples, &self->out->learner);
+    return RP_OK;
+}
+
+/* Each part is measured again without a host that was lost meanwhile. */
+static rp_status measure_alone(struct profile *self, rp_error *err)
+{
+    static rp_status (*const parts[])(struct profile *, rp_error *) = {first_parameters, measure_actors,
+                                                                       measure_learner};
+    struct trial_options options = {.profile = self->options, .name = "alone"};
+    rp_status status = trial_open(&self->trial, &options, err);
+    for (size_t i = 0; status == RP_OK && i < sizeof parts / sizeof parts[0]; i++)
+        while ((status = parts[i](self, err)) != RP_OK) {
+            uint32_t lost = self->trial.lost;
+            trial_stop(&self->trial, ROLE_ACTOR);
+            trial_stop(&self->trial, ROLE_LEARNER);
+            if (lost == TRIAL_NO_HOST || !leave_out(self, lost))
+                break;
+        }
+    trial_close(&self->trial);
+    return status;
+}
+
+/* ---- the network ---- */
+
+/* The address of the sink as a host sees it: that of the broker, with another port. */
+static void address_for(struct profile *self, uint32_t host, uint16_t port, char *out, size_t size)
+{
+    static const char scheme[] = "tcp://";
+    struct endpoints endpoints = self->trial.endpoints;
+    struct command_context base = self->trial.context, there;
+    char *colon = strrchr(endpoints.service, ':');
+    if (colon)
+        snprintf(colon, sizeof endpoints.service - (size_t)(colon - endpoints.service), ":%u", port);
+    base.endpoints = &endpoints;
+    host_pool_context(self->options->hosts, host, &base, &there);
+    const char *service = there.endpoints->service;
+    snprintf(out, size, "%s", service + (strncmp(service, scheme, sizeof scheme - 1) == 0 ? sizeof scheme - 1 : 0));
+}
+
+struct answers {
+    const struct profile *profile;
+    uint32_t begun, answered;
+    double rate; /* bytes/s of all */
+    char why[200];
+};
+
+static bool all_answered(struct trial *trial, void *context)
+{
+    struct answers *answers = context;
+    const struct plan_input *out = answers->profile->out;
+    answers->answered = 0;
+    answers->rate = 0;
+    for (uint32_t i = 1; i < out->n_hosts; i++) {
+        const char *why = "";
+        if (!out->hosts[i].actors)
+            continue;
+        double rate = host_measure_result(host_pool_at(trial->hosts, i), &why);
+        answers->answered += rate != 0 || !host_pool_ready(trial->hosts, i);
+        answers->rate += rate > 0 ? rate : 0;
+        if (rate < 0)
+            snprintf(answers->why, sizeof answers->why, "%s: %s", out->hosts[i].name, why);
+    }
+    return answers->answered >= answers->begun;
+}
+
+/* All hosts send at once. A network that cannot be measured is no error. */
+static rp_status send_all(struct profile *self, rp_error *err)
+{
+    const struct plan_input *out = self->out;
+    struct answers answers = {.profile = self};
+    uint16_t port = 0;
+    struct host_measure_sink *sink = host_measure_sink_open(NULL, &port, err);
+    if (!sink)
+        return RP_UNAVAILABLE;
+    trial_tell(&self->trial, ALONE_END, ALONE_END, "the network to this machine");
+    for (uint32_t i = 1; i < out->n_hosts; i++) {
+        char address[300];
+        if (!out->hosts[i].actors || !host_pool_ready(self->options->hosts, i))
+            continue;
+        address_for(self, i, port, address, sizeof address);
+        answers.begun += host_measure_begin(host_pool_at(self->options->hosts, i), address, NETWORK_NS, NULL) == RP_OK;
+    }
+    rp_status status = RP_OK;
+    if (answers.begun > 0)
+        status = trial_await(&self->trial, all_answered, &answers, NETWORK_NS + NETWORK_LATE_NS, err);
+    host_measure_sink_close(&sink);
+    self->out->network = answers.rate;
+    if (answers.why[0])
+        say(self, "the network was not measured in full: %s", answers.why);
+    return status == RP_DEADLINE_EXCEEDED ? RP_OK : status;
+}
+
+static rp_status measure_network(struct profile *self, rp_error *err)
+{
+    struct trial_options options = {.profile = self->options, .name = "network"};
+    rp_status status = trial_open(&self->trial, &options, err);
+    if (status == RP_OK)
+        status = send_all(self, err);
+    trial_close(&self->trial);
+    return status;
+}
+
+/* ---- pairs, with everything that a run has, under the real limiter ---- */
+
+/* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting rate. */
+static void shorten(const struct profile *self, const struct plan_run *pair, struct trial_options *options)
+{
+    const struct limiter_section *limiter = &self->table->limiter;
+    double rate = pair->actors * plan_actor_on(self->out, PLAN_HOME).rate,
+           batch = (double)(self->batch * pair->learners);
+    double least = ceil(fmax(2.0 * batch, FILL_S * rate));
+    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
+        return;
+    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
+    options->min_size = cut > 0 ? least : 0.0;
+    if (limiter->kind == LIMITER_MIN_SIZE)
+        return;
+    /* For each shard as much as for a broker alone: with less room, more shards would look slower than they are. */
+    double room = pair->shards * fmax(8.0 * batch, BUFFER_S * rate * limiter->samples_per_insert);
+    if (limiter->error_buffer > room)
+        options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
+    bool bounds =
+        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
+    options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
+}
+
+static rp_status measure_pair(struct profile *self, struct plan_run *pair, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct trial_measured measured;
+    char with[32] = "";
+    if (pair->shards > 1)
+        snprintf(with, sizeof with, " with %u shards", pair->shards);
+    trial_tell(trial, ALONE_END, 1.0 - (1.0 - trial->shown) * 0.7, "%u actor%s and %u learner%s together%s",
+               pair->actors, pair->actors == 1 ? "" : "s", pair->learners, pair->learners == 1 ? "" : "s", with);
+    RP_TRY(start_pair(self, pair->actors, pair->learners, err));
+    if (self->config->evaluator.on)
+        RP_TRY(trial_start(trial, ROLE_EVALUATOR, &(uint32_t){1}, 1, err));
+    RP_TRY(await_samples(self, 2 * pair->learners * self->batch, FIRST_NS, err));
+    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
+    int64_t ns = self->measure_ns > LEAST_NS ? self->measure_ns : LEAST_NS;
+    RP_TRY(trial_measure(trial, ns, &measured, err));
+    *pair = (struct plan_run){.actors = pair->actors,
+                              .learners = pair->learners,
+                              .shards = pair->shards,
+                              .inserts = measured.inserts,
+                              .samples = measured.samples,
+                              .actor_idle = measured.actor_idle,
+                              .learner_idle = measured.learner_idle,
+                              .others = measured.others,
+                              .core = measured.core,
+                              .home = measured.home + measured.others,
+                              .waits = measured.idle_by};
+    for (int role = 0; role < ROLES; role++)
+        pair->cpu += measured.cpu[role];
+    profile_lasting_pair(self->items_per_step, measured.steps, pair);
+    return RP_OK;
+}
+
+static rp_status run_pair(struct profile *self, struct plan_run *pair, rp_error *err)
+{
+    char name[24];
+    snprintf(name, sizeof name, "joint-%u", self->n_runs++);
+    struct trial_options options = {.profile = self->options, .name = name, .shards = pair->shards, .limited = true};
+    shorten(self, pair, &options);
+    rp_status status = trial_open(&self->trial, &options, err);
+    if (status == RP_OK)
+        status = measure_pair(self, pair, err);
+    trial_close(&self->trial);
+    return status;
+}
+
+static bool in_time(const struct profile *self)
+{
+    return now_ns() - self->began_ns < MOST_TIMES * self->measure_ns;
+}
+
+/* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
+static rp_status add_pair(struct profile *self, const struct plan_run *next, rp_error *err)
+{
+    struct plan_run pair = *next, again = *next;
+    RP_TRY(run_pair(self, &pair, err));
+    if (pair.others > 0 && in_time(self)) {
+        RP_TRY(run_pair(self, &again, err));
+        pair = again.inserts > pair.inserts ? again : pair;
+    }
+    plan_add_run(self->out, &pair);
+    return RP_OK;
+}
+
+/* Pairs that are worth it; then more shards, where the broker's core thread holds the best pair back. If no plan can be made of the
+ * measurements, plan_solve says so. */
+static rp_status measure_pairs(struct profile *self, rp_error *err)
+{
+    struct plan_run next;
+    while ((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) {
+        rp_status status = add_pair(self, &next, err);
+        uint32_t lost = self->trial.lost;
+        if (status != RP_OK && (lost == TRIAL_NO_HOST || !leave_out(self, lost)))
+            return status;
+    }
+    while (plan_next_shards(self->out, &next)) {
+        rp_status status = add_pair(self, &next, err);
+        if (status == RP_CANCELLED || self->trial.lost != TRIAL_NO_HOST)
+            return status == RP_CANCELLED ? status : RP_OK;
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+/* ---- the whole ---- */
+
+/* What a profile has of an earlier one. */
+enum known { KNOWN_NOTHING, KNOWN_UNITS, KNOWN_ALL };
+
+static rp_status measure(const struct profile_options *options, struct plan_input *out, enum known known, rp_error *err)
+{
+    bool same;
+    struct profile self = {.options = options,
+                           .config = options->config,
+                           .table = run_config_table(options->config),
+                           .out = out,
+                           .batch = (uint64_t)profile_batch(options->config),
+                           .items_per_step = profile_items_per_step(options->config),
+                           .began_ns = now_ns(),
+                           .measure_ns = options->config->plan.measure_ns};
+    if (!self.table)
+        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
+    if (known == KNOWN_NOTHING) {
+        *out = (struct plan_input){0};
+        out->hosts = make_hosts(options, &out->n_hosts);
+        profile_fill(options->config, out);
+        RP_TRY(measure_alone(&self, err));
+    }
+    if (is_spread(options)) {
+        adopt_hosts(options, out, &same); /* with those that have come, or come back, meanwhile */
+        RP_TRY(measure_network(&self, err));
+        self.began_ns = now_ns(); /* several kinds leave pairs their time */
+    }
+    profile_fill(options->config, out);
+    return measure_pairs(&self, err);
+}
+
+/* Takes what the cache has for a configuration, as far as it holds for the hosts of now. */
+static enum known load(const struct profile_options *options, const struct run_config *config, struct plan_input *out)
+{
+    struct profile_options other = *options;
+    bool same = true;
+    other.config = config;
+    char *machines = describe_machines(options), *key = profile_key(&other, machines);
+    bool found = profile_load(key, out);
+    free(key);
+    free(machines);
+    if (found && adopt_hosts(options, out, &same))
+        return same ? KNOWN_ALL : KNOWN_UNITS;
+    if (found)
+        plan_input_free(out);
+    return KNOWN_NOTHING;
+}
+
+/* What was measured for auto counts also holds for fixed counts, unless these need a run of their own to say how many shards pay. */
+static enum known load_auto(const struct profile_options *options, struct plan_input *out)
+{
+    struct run_config config = *options->config;
+    struct plan_run next;
+    config.actors.count = config.learners.count = 0;
+    enum known known = load(options, &config, out);
+    if (known != KNOWN_ALL)
+        return known;
+    profile_fill(options->config, out);
+    return plan_next_shards(out, &next) ? KNOWN_UNITS : KNOWN_ALL;
+}
+
+rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
+                          rp_error *err)
+{
+    rp_status status = RP_OK;
+    enum known known = KNOWN_NOTHING;
+    *out = (struct plan_input){0};
+    if (!options->fresh)
+        known = load(options, options->config, out);
+    if (!options->fresh && known == KNOWN_NOTHING)
+        known = load_auto(options, out);
+    *from_cache = known == KNOWN_ALL || (known == KNOWN_UNITS && options->cached);
+    if (*from_cache)
+        profile_fill(options->config, out);
+    else if (options->cached)
+        status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and machine");
+    else
+        status = measure(options, out, known, err);
+    /* If the cache cannot be written, the next run measures again; this run loses nothing. */
+    if (status == RP_OK && !*from_cache) {
+        char *machines = describe_machines(options), *key = profile_key(options, machines);
+        profile_store(key, out, NULL);
+        free(key);
+        free(machines);
+    }
+    if (status != RP_OK)
+        plan_input_free(out);
+    return status;
+}

@@ -1,0 +1,50 @@
+/* Measures what actors and learners can do, and keeps the results in a cache. It starts a real broker that is thrown away, one real
+ * actor with the limiter off, one real learner on the table that the actor has filled; then pairs of counts under the real limiter, as
+ * plan_next asks for them. With hosts, an actor on one host of each kind, learners where the run will have them, the network to the
+ * broker's machine, and pairs over all of them.
+ *
+ * Rates of inserts are those of episodes as long as the environment lets them be: the first policies fall at once, and the many ends of
+ * their episodes would promise more items than there will be. */
+#ifndef AGENT_LAUNCH_PROFILE_H
+#define AGENT_LAUNCH_PROFILE_H
+
+#include "agent/launch/host/host_pool.h"
+#include "agent/launch/plan/plan.h"
+#include "agent/launch/process/command.h"
+#include "agent/launch/process/process.h"
+
+struct profile_options {
+    const struct run_config *config;
+    const char *programs, *config_path, *here; /* see command.h */
+    const char *folder;                        /* logs of the profile's processes go below it; must exist */
+    struct guard *guard;
+    struct host_pool *hosts;     /* of the run, open; NULL: one machine */
+    const struct run_keys *keys; /* of the run */
+    bool fresh;                  /* ignore the cache */
+    bool cached;                 /* use only the cache: RP_NOT_FOUND if it has nothing */
+    /* Called a few times per second with a line about the present measurement. False: stop (RP_CANCELLED). */
+    bool (*progress)(void *context, const char *line, double share);
+    void *context;
+};
+
+/* Items that one learner samples for a step. */
+int64_t profile_batch(const struct run_config *config);
+/* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */
+double profile_target(const struct run_config *config);
+
+/* Gives the measurements, from the cache or made now; *from_cache says which. The cache is a file per configuration,
+ * build and kinds of machines in $XDG_CACHE_HOME/replay (~/.cache/replay): machines are known by processor and cores, not by
+ * name. What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. With other numbers of
+ * hosts of the same kinds, single processes come from the cache, and network and pairs are measured again. out: plan_input_free. */
+rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
+                          rp_error *err);
+
+/* Items that an actor of ours makes in a step of its environment, if episodes are as long as the environment lets them
+ * be; 0: not known (actors of the user's own, whole episodes as items). */
+double profile_items_per_step(const struct run_config *config);
+/* Converts a measured rate of inserts, with the rate of steps at that time, to episodes of full length. */
+double profile_lasting(double items_per_step, double steps, double inserts);
+/* The same for a pair: where actors could still keep up, only their idle share changes. */
+void profile_lasting_pair(double items_per_step, double steps, struct plan_run *pair);
+
+#endif

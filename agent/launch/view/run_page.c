@@ -1,0 +1,476 @@
+/* The page of a run: what its folder says about it, beside the page of its broker. */
+#include "agent/launch/view/run_page.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/observe/status.h"
+#include "agent/launch/process/process.h"
+#include "agent/launch/view/runs.h"
+#include "agent/page/page.h"
+#include "proto/base/error.h"
+#include "proto/base/json.h"
+#include "proto/http/http.h"
+
+/* A status that is younger than this is written by a launcher that works. */
+#define FRESH_STATUS_S 30
+
+/* ---- the broker ---- */
+
+/* Where the broker listens now: as given, or as the launcher wrote it. Endpoints of another machine mean nothing here. */
+static void find_service(const struct page_place *self, char out[256])
+{
+    struct folder_state state;
+    snprintf(out, 256, "%s", self->service);
+    if (!out[0] && self->folder[0] && run_folder_locked(self->folder) &&
+        run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state))
+        snprintf(out, 256, "%s", state.service);
+}
+
+void page_place_find(void *place, struct page_door *out)
+{
+    const struct page_place *self = place;
+    char path[1100];
+    find_service(self, out->service);
+    snprintf(path, sizeof path, "%s", self->key_file);
+    if (!path[0] && self->folder[0]) {
+        snprintf(path, sizeof path, "%s/keys/admin.key", self->folder);
+        if (access(path, R_OK) != 0)
+            path[0] = '\0';
+    }
+    out->has_key = path[0] && key_read(path, &out->key, NULL) == RP_OK && out->key.n_brokers > 0;
+}
+
+/* ---- the run ---- */
+
+/* Name of the machine where the launcher works, if it is another one. */
+static void find_node(const struct page_place *self, char out[FOLDER_NODE])
+{
+    struct folder_state state;
+    out[0] = '\0';
+    if (self->folder[0] && !self->service[0] && run_folder_read_state(self->folder, &state, NULL) == RP_OK &&
+        run_folder_is_elsewhere(&state))
+        memcpy(out, state.node, FOLDER_NODE);
+}
+
+/* A launcher writes the status every second. */
+static bool is_fresh(const struct page_place *self)
+{
+    char path[FOLDER_SIZE + 16];
+    struct stat st;
+    return stat(run_folder_path(path, sizeof path, self->folder, FOLDER_STATUS), &st) == 0 &&
+           time(NULL) - st.st_mtime < FRESH_STATUS_S;
+}
+
+static void tell_facts(const struct status *status, struct page_run *out)
+{
+    out->facts = (struct why_run){.actors = status->actors,
+                                  .learners = status->learners,
+                                  .actor_idle = status->actor_idle,
+                                  .learner_idle = status->learner_idle,
+                                  .cpu = status->cpu,
+                                  .cores = status->cores,
+                                  .others = status->others,
+                                  .network = status->network_measured};
+    out->has_facts = true;
+}
+
+static void say(struct page_run *out, const char *level, const char *text, const char *more)
+{
+    out->level = level;
+    snprintf(out->why.text, sizeof out->why.text, "%s%s", text, more);
+}
+
+/* Sentences that are not the broker's. status is NULL if there is none. */
+static void explain(const struct page_place *self, const struct status *status, bool folder_only, struct page_run *out)
+{
+    char ended[400];
+    if (!self->folder[0])
+        return;
+    if (!out->alive) {
+        const char *reason = status ? status->reason : "";
+        snprintf(ended, sizeof ended, "%s%s.", reason[0] ? ": " : "", reason);
+        say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", "The run has ended", ended);
+    } else if (!status) {
+        say(out, "good", "The run is being prepared: replay-launch measures how many processes to start.", "");
+        out->if_silent = true;
+    } else if (folder_only) {
+        say(out, "good", status->waits[0] ? status->waits : "The run goes on.", "");
+        snprintf(out->why.advice, sizeof out->why.advice, "%s", status->advice);
+    } else if (out->node[0]) {
+        snprintf(ended, sizeof ended, "%s: this page shows what its folder says.", out->node);
+        say(out, "good", "The run goes on on ", ended);
+    }
+}
+
+/* Locks do not reach from one machine to another on all file systems. */
+static void look(const struct page_place *self, bool folder_only, struct page_run *out)
+{
+    struct status_copy copy;
+    out->status = self->folder[0] ? run_folder_read(self->folder, FOLDER_STATUS) : NULL;
+    bool known = out->status && status_from_json(out->status, &copy);
+    if (!known) {
+        free(out->status);
+        out->status = NULL;
+    }
+    find_node(self, out->node);
+    bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && is_fresh(self);
+    out->alive = self->folder[0] && (signs || run_folder_locked(self->folder));
+    out->folder_only = folder_only || (self->folder[0] && (!out->alive || out->node[0]));
+    if (known)
+        tell_facts(&copy.status, out);
+    explain(self, known ? &copy.status : NULL, folder_only, out);
+    if (known)
+        status_copy_fini(&copy);
+}
+
+void page_place_look(void *place, struct page_run *out)
+{
+    look(place, false, out);
+}
+
+void page_place_look_folder(void *place, struct page_run *out)
+{
+    look(place, true, out);
+}
+
+/* What the folder of a run holds: its state, its history, its logs; and the other runs. */
+
+#define POINTS_MOST 4096u
+#define LINE_MOST 65536
+#define LINES_MOST 400u
+
+/* ---- points of a file of JSON lines ---- */
+
+#define COLUMNS_MOST 16u
+
+/* Columns of a file as points. When there are too many, every second is dropped, and only every second line is read from then
+ * on. */
+struct points {
+    const char *const *names;
+    uint32_t width, n, stride;
+    uint64_t most; /* lines to read; 0: all */
+    double (*list)[COLUMNS_MOST];
+};
+
+static double number_of(struct json_object *line, const char *name)
+{
+    struct json_object *value = NULL;
+    bool is = json_object_object_get_ex(line, name, &value) &&
+              (json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int));
+    return is ? json_object_get_double(value) : NAN;
+}
+
+static void add_point(struct points *self, const char *text)
+{
+    struct json_object *line = json_tokener_parse(text);
+    if (json_object_is_type(line, json_type_object)) {
+        for (uint32_t i = 0; i < self->width; i++)
+            self->list[self->n][i] = number_of(line, self->names[i]);
+        self->n++;
+    }
+    json_object_put(line);
+    if (self->n < POINTS_MOST)
+        return;
+    for (uint32_t i = 0; i < POINTS_MOST / 2; i++)
+        memcpy(self->list[i], self->list[2 * i], sizeof self->list[i]);
+    self->n = POINTS_MOST / 2;
+    self->stride *= 2;
+}
+
+/* False: no memory. A file that does not exist has no points. */
+static bool read_points(struct points *self, const char *path)
+{
+    char *line = malloc(LINE_MOST);
+    self->stride = 1;
+    self->list = malloc(POINTS_MOST * sizeof *self->list);
+    FILE *file = fopen(path, "re");
+    for (uint64_t i = 0; file && line && self->list && (!self->most || i < self->most) && fgets(line, LINE_MOST, file);
+         i++)
+        if (i % self->stride == 0)
+            add_point(self, line);
+    if (file)
+        fclose(file);
+    free(line);
+    return line && self->list;
+}
+
+static void put_column(struct json *out, const char *name, const struct points *points, uint32_t column, double less)
+{
+    json_key(out, name);
+    json_open(out, '[');
+    for (uint32_t i = 0; i < points->n; i++)
+        json_number(out, points->list[i][column] - less);
+    json_close(out, ']');
+}
+
+static void finish(struct json *out, struct http_reply *reply)
+{
+    char *text = json_take(out);
+    if (text)
+        text_add(&reply->text, "%s\n", text);
+    else
+        http_fail(reply, 503, "no memory");
+    free(text);
+}
+
+/* ---- state and history ---- */
+
+/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own. False: there is none. */
+static bool find_run(const struct run_page *self, const struct http_request *request, char out[FOLDER_SIZE])
+{
+    const char *name = http_query(request, "run");
+    if (!name || !name[0]) {
+        snprintf(out, FOLDER_SIZE, "%s", self->place.folder);
+        return out[0] != '\0';
+    }
+    struct run_summary run;
+    if (strchr(name, '/') || name[0] == '.' || !self->runs[0] ||
+        (size_t)snprintf(out, FOLDER_SIZE, "%s/%s", self->runs, name) >= FOLDER_SIZE)
+        return false;
+    return runs_read(out, &run);
+}
+
+/* Handlers of requests, whose context is a struct run_page. */
+static void run_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct run_page *self = ctx;
+    const char *other = http_query(request, "run");
+    struct page_place place = {0};
+    if (!other || !other[0]) {
+        page_get_state(self->page, request, reply);
+        return;
+    }
+    if (!find_run(self, request, place.folder)) {
+        http_fail(reply, 404, "there is no such run");
+        return;
+    }
+    const struct page_host host = {.ctx = &place, .look = page_place_look_folder};
+    char *state = page_make_state(&host);
+    if (state)
+        text_add(&reply->text, "%s, \"can\": {\"change\": false, \"stop\": \"\", \"runs\": true}}\n", state);
+    else
+        http_fail(reply, 503, "no memory");
+    free(state);
+}
+
+static void run_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    static const char *const names[] = {"unix_s",       "steps", "value", "actor_idle", "learner_idle", "inserts_rate",
+                                        "samples_rate", "spi",   "cpu",   "memory",     "steps_rate"};
+    struct points points = {.names = names, .width = sizeof names / sizeof names[0]};
+    char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
+    if (!find_run(ctx, request, folder)) {
+        http_fail(reply, 404, "there is no run here");
+        return;
+    }
+    struct json out = {0};
+    bool ok = read_points(&points, run_folder_path(path, sizeof path, folder, FOLDER_METRICS));
+    json_open(&out, '{');
+    json_key(&out, "points");
+    json_open(&out, '[');
+    for (uint32_t i = 0; ok && i < points.n; i++) {
+        json_open(&out, '{');
+        for (uint32_t k = 0; k < points.width; k++)
+            json_real(&out, names[k], points.list[i][k]);
+        json_close(&out, '}');
+    }
+    json_close(&out, ']');
+    json_close(&out, '}');
+    free(points.list);
+    finish(&out, reply);
+}
+
+/* ---- logs ---- */
+
+static void run_get_log(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_page *self = ctx;
+    const char *name = http_query(request, "process"), *lines = http_query(request, "lines");
+    struct process process = {0};
+    char text[65536], folder[FOLDER_SIZE];
+    if (!find_run(self, request, folder) || !name || !name[0] || strchr(name, '/') || name[0] == '.' ||
+        strlen(name) > 63) {
+        http_fail(reply, 404, "there is no such log");
+        return;
+    }
+    unsigned long wanted = lines ? strtoul(lines, NULL, 10) : 40;
+    if ((size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", folder, name) >= sizeof process.log) {
+        http_fail(reply, 404, "there is no such log");
+        return;
+    }
+    process_tail(&process, text, sizeof text, (uint32_t)(wanted > 0 && wanted < LINES_MOST ? wanted : LINES_MOST));
+    struct json out = {0};
+    json_open(&out, '{');
+    json_text(&out, "process", name);
+    json_text(&out, "text", text);
+    json_close(&out, '}');
+    finish(&out, reply);
+}
+
+/* ---- runs ---- */
+
+static void put_run(struct json *out, const struct run_summary *run)
+{
+    json_text(out, "name", run->name);
+    json_text(out, "phase", run->result);
+    json_real(out, "value", run->final_value);
+    json_real(out, "best", run->best);
+    json_count(out, "steps", run->steps);
+    json_count(out, "learner_steps", run->learner_steps);
+    json_real(out, "elapsed_s", run->seconds);
+    json_count(out, "actors_wanted", run->actors);
+    json_count(out, "learners_wanted", run->learners);
+    json_real(out, "inserts_rate", run->inserts);
+    json_real(out, "samples_rate", run->samples);
+    json_count(out, "bytes", run->bytes);
+}
+
+static void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_page *self = ctx;
+    struct json out = {0};
+    uint32_t n = 0;
+    (void)request;
+    struct run_summary *list = self->runs[0] ? runs_list(self->runs, &n) : NULL;
+    json_open(&out, '{');
+    json_key(&out, "runs");
+    json_open(&out, '[');
+    for (uint32_t i = 0; list && i < n; i++) {
+        json_open(&out, '{');
+        put_run(&out, &list[i]);
+        json_close(&out, '}');
+    }
+    json_close(&out, ']');
+    json_close(&out, '}');
+    free(list);
+    finish(&out, reply);
+}
+
+/* When the run began, in seconds since 1970; NAN: nothing was written yet. */
+static double began_at(const char *folder)
+{
+    static const char *const names[] = {"unix_s", "elapsed_s"};
+    struct points points = {.names = names, .width = 2, .most = 1};
+    char path[FOLDER_SIZE + 32];
+    bool some = read_points(&points, run_folder_path(path, sizeof path, folder, FOLDER_METRICS)) && points.n > 0;
+    double began = some ? points.list[0][0] - points.list[0][1] : NAN;
+    free(points.list);
+    return began;
+}
+
+/* One run with its evaluations, to be compared. */
+static void run_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    static const char *const names[] = {"time", "environment_steps", "return"};
+    struct points points = {.names = names, .width = 3};
+    char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
+    struct run_summary run;
+    if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
+        http_fail(reply, 404, "there is no such run");
+        return;
+    }
+    struct json out = {0};
+    json_open(&out, '{');
+    put_run(&out, &run);
+    if (read_points(&points, run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl"))) {
+        put_column(&out, "seconds", &points, 0, began_at(folder));
+        put_column(&out, "steps_of_values", &points, 1, 0);
+        put_column(&out, "values", &points, 2, 0);
+    }
+    json_close(&out, '}');
+    free(points.list);
+    finish(&out, reply);
+}
+
+/* The server of a run's page: which path is answered by whom. */
+
+#define THREADS 4u
+
+static void get_health(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx;
+    (void)request;
+    text_add(&reply->text, "{\"ok\": true}\n");
+}
+
+static const struct http_route routes[] = {
+    {"GET", "/healthz", get_health, true},
+    {"GET", "/api/state", run_get_state, false}, /* also of other runs */
+    {"GET", "/api/history", run_get_history, false},
+    {"GET", "/api/log", run_get_log, false},
+    {"GET", "/api/runs", run_get_runs, false},
+    {"GET", "/api/run", run_get_run, false},
+};
+
+static rp_status start(struct run_page *self, const struct run_page_options *options, rp_error *err)
+{
+    const struct page_host host = {.ctx = &self->place,
+                                   .find = page_place_find,
+                                   .look = page_place_look,
+                                   .what = "run",
+                                   .stop = options->stop,
+                                   .stop_ctx = options->ctx};
+    self->page = page_new(&host, err);
+    if (!self->page)
+        return (rp_status)err->status;
+    const struct http_options http = {.address = options->address,
+                                      .part = {routes, sizeof routes / sizeof routes[0], self},
+                                      .further = page_part(self->page),
+                                      .token = self->token,
+                                      .open = !options->secure && http_is_loopback(options->address),
+                                      .threads = THREADS};
+    self->http = http_start(&http, err);
+    return self->http ? RP_OK : (rp_status)err->status;
+}
+
+struct run_page *run_page_start(const struct run_page_options *options, rp_error *err)
+{
+    struct run_page *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for the page");
+        return NULL;
+    }
+    struct page_place *place = &self->place;
+    snprintf(place->folder, sizeof place->folder, "%s", options->folder ? options->folder : "");
+    snprintf(place->service, sizeof place->service, "%s", options->service ? options->service : "");
+    snprintf(place->key_file, sizeof place->key_file, "%s", options->key_file ? options->key_file : "");
+    snprintf(self->runs, sizeof self->runs, "%s", options->runs ? options->runs : "");
+    http_make_token(self->token);
+    if (start(self, options, err) != RP_OK) {
+        run_page_stop(&self);
+        return NULL;
+    }
+    snprintf(self->address, sizeof self->address, "http://%s/", http_address(self->http));
+    snprintf(self->url, sizeof self->url, "%s?token=%s", self->address, self->token);
+    return self;
+}
+
+void run_page_stop(struct run_page **self)
+{
+    if (!*self)
+        return;
+    if ((*self)->page)
+        page_leave((*self)->page);
+    http_stop(&(*self)->http);
+    page_destroy(&(*self)->page);
+    free(*self);
+    *self = NULL;
+}
+
+const char *run_page_url(const struct run_page *self)
+{
+    return self->url;
+}
+
+const char *run_page_address(const struct run_page *self)
+{
+    return self->address;
+}

@@ -1,0 +1,52 @@
+/* The page of a run: an HTTP server with the page of its broker (agent/page) and what a launcher knows beyond it. The room owns the
+ * server and reads the run's folder. It may use the run's folder and status (observe) and the list of runs (report). It holds no
+ * state of the run: what it shows comes from the broker and from the run's folder, so it shows a run that has ended in the same way. */
+#ifndef AGENT_LAUNCH_RUN_PAGE_H
+#define AGENT_LAUNCH_RUN_PAGE_H
+
+#include "agent/launch/observe/run_folder.h"
+#include "agent/page/page.h"
+#include "proto/http/http.h"
+#include <stdbool.h>
+
+#include "replay/error.h"
+
+struct run_page_options {
+    const char *address;  /* "127.0.0.1:0" */
+    const char *folder;   /* of the run; "": there is none, only a broker */
+    const char *runs;     /* folder of all runs; "": none are listed */
+    const char *service;  /* endpoint of a broker without a run; "": the run's folder says it */
+    const char *key_file; /* for that broker; "": the run's admin key if there is one */
+    bool secure;          /* the broker has keys: looking needs the token, too */
+    /* Ends the run in order; NULL: this process does not run it. Called from another thread. */
+    void (*stop)(void *ctx);
+    void *ctx;
+};
+
+struct run_page;
+struct run_page *run_page_start(const struct run_page_options *options, rp_error *err);
+void run_page_stop(struct run_page **self);
+/* "http://127.0.0.1:40123/?token=...": whoever has it may also change things. */
+const char *run_page_url(const struct run_page *self);
+/* The same without the token. */
+const char *run_page_address(const struct run_page *self);
+
+/* Where a run and its broker are found. */
+struct page_place {
+    char folder[FOLDER_SIZE], service[256], key_file[1024];
+};
+struct run_page {
+    struct page_place place;
+    char runs[FOLDER_SIZE];
+    char token[HTTP_TOKEN];
+    char address[96], url[192];
+    struct page *page;
+    struct http *http;
+};
+/* Functions of a struct page_host, whose context is a struct page_place. */
+void page_place_find(void *place, struct page_door *out);
+void page_place_look(void *place, struct page_run *out);
+/* The same from the run's folder alone. */
+void page_place_look_folder(void *place, struct page_run *out);
+
+#endif

@@ -1,0 +1,470 @@
+#include "agent/launch/view/runs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/launch/observe/status.h"
+#include "agent/launch/view/plot.h"
+#include "agent/launch/view/report.h"
+#include "agent/launch/view/report_data.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/json_map.h"
+
+#define MOST_RUNS 100000u
+#define MOST_DEPTH 32
+
+/* ---- a folder and everything in it ---- */
+
+/* These files mark a folder as a run, and as a run that a launcher works on. */
+static bool is_known_by(const char *file)
+{
+    return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
+}
+
+/* True for the files of a broker (docs/DISK.md). */
+static bool is_table(const char *file)
+{
+    return fnmatch("segment-*.replay", file, 0) == 0 || fnmatch("checkpoint-*.replay*", file, 0) == 0;
+}
+
+enum removal { REMOVE_NOTHING, REMOVE_TABLES, REMOVE_ALL };
+
+/* Adds up the bytes of a folder, and removes its contents; in the topmost folder the files that mark a run stay. */
+static bool walk(int parent, const char *name, enum removal what, int depth, struct run_summary *sum)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    bool ok = dir != NULL;
+    if (!dir && fd >= 0)
+        close(fd);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct stat st;
+        const char *file = entry->d_name;
+        if (strcmp(file, ".") == 0 || strcmp(file, "..") == 0 || fstatat(fd, file, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        uint64_t bytes = (uint64_t)st.st_blocks * 512u;
+        bool table = S_ISREG(st.st_mode) && is_table(file);
+        sum->bytes += bytes;
+        sum->tables += table ? bytes : 0;
+        if (S_ISDIR(st.st_mode))
+            ok &= depth < MOST_DEPTH && walk(fd, file, what, depth + 1, sum) &&
+                  (what != REMOVE_ALL || unlinkat(fd, file, AT_REMOVEDIR) == 0);
+        else if (what == REMOVE_TABLES ? table : what == REMOVE_ALL && !(depth == 0 && is_known_by(file)))
+            ok &= unlinkat(fd, file, 0) == 0;
+    }
+    if (dir)
+        closedir(dir);
+    return ok;
+}
+
+rp_status runs_remove(const char *folder, rp_error *err)
+{
+    int lock = -1;
+    struct run_summary sum = {0};
+    char path[FOLDER_SIZE + 32];
+    RP_TRY(run_folder_lock(folder, &lock, err));
+    /* The lock goes last: as long as the run exists, no other launcher can begin to work on it. */
+    bool ok = walk(AT_FDCWD, folder, REMOVE_ALL, 0, &sum) &&
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
+              unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
+    int error = errno;
+    close(lock);
+    return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be removed: %s", folder, strerror(error));
+}
+
+rp_status runs_remove_tables(const char *folder, rp_error *err)
+{
+    int lock = -1;
+    struct run_summary sum = {0};
+    RP_TRY(run_folder_lock(folder, &lock, err));
+    bool ok = walk(AT_FDCWD, folder, REMOVE_TABLES, 0, &sum);
+    int error = errno;
+    close(lock);
+    return ok ? RP_OK : err_set(err, RP_IO, "the tables in '%s' cannot be removed: %s", folder, strerror(error));
+}
+
+/* ---- one run ---- */
+
+#define SUMMARY(title, member) JSON_ROW_AS(title, struct run_summary, member, NAN)
+
+/* What report.json says about a run and its first stretch. */
+static const struct json_row report_file_rows[] = {
+    SUMMARY("exit", result),           SUMMARY("final_value", final_value),
+    SUMMARY("final_weights", weights), SUMMARY("best", best),
+    SUMMARY("steps", steps),           SUMMARY("learner_steps", learner_steps),
+    SUMMARY("wall_seconds", seconds),  SUMMARY("actors", actors),
+    SUMMARY("learners", learners),     {0},
+};
+static const struct json_row achieved_rows[] = {SUMMARY("inserts", inserts), SUMMARY("samples", samples), {0}};
+
+static bool take_report(struct run_summary *out)
+{
+    static const char *const values[] = {"value", "actor_value"};
+    json_object *achieved = NULL, *value = NULL;
+    char *text = run_folder_read(out->folder, "report.json");
+    json_object *root = text ? json_tokener_parse(text) : NULL;
+    free(text);
+    bool ok = json_object_is_type(root, json_type_object);
+    if (ok)
+        json_map_read(root, report_file_rows, out);
+    for (uint32_t i = 0; ok && i < 2 && isnan(out->final_value); i++)
+        if (json_object_object_get_ex(root, values[i], &value))
+            out->final_value = json_map_real(value, NAN);
+    if (ok && json_object_object_get_ex(root, "achieved", &achieved))
+        json_map_read(achieved, achieved_rows, out);
+    json_object_put(root);
+    return ok;
+}
+
+/* Reads the status of a run that still goes on, ended before it had a report, or was lost. */
+static void take_status(struct run_summary *out)
+{
+    struct status_copy copy;
+    const char *result = out->active ? "running" : "lost";
+    char *text = run_folder_read(out->folder, FOLDER_STATUS);
+    if (text && status_from_json(text, &copy)) {
+        const struct status *s = &copy.status;
+        out->final_value = isnan(s->value) ? s->actor_value : s->value;
+        out->best = s->best;
+        out->steps = s->steps;
+        out->learner_steps = s->learner_steps;
+        out->seconds = s->elapsed_s;
+        out->actors = s->actors_wanted;
+        out->learners = s->learners_wanted;
+        out->inserts = s->inserts_rate;
+        out->samples = s->samples_rate;
+        if (!out->active && s->phase >= PHASE_DONE)
+            result = phase_name(s->phase);
+        status_copy_fini(&copy);
+    }
+    free(text);
+    snprintf(out->result, sizeof out->result, "%s", result);
+}
+
+/* config.yaml is printed by the launcher: each key is alone on its line. */
+static void take_seed(struct run_summary *out)
+{
+    char *text = run_folder_read(out->folder, FOLDER_CONFIG);
+    const char *found = text ? strstr(text, "\nseed: ") : NULL;
+    if (found)
+        snprintf(out->seed, sizeof out->seed, "%.*s", (int)strcspn(found + 7, " \r\n#"), found + 7);
+    free(text);
+}
+
+bool runs_read(const char *folder, struct run_summary *out)
+{
+    char path[FOLDER_SIZE + 32];
+    struct stat state, report;
+    *out = (struct run_summary){.final_value = NAN, .best = NAN, .inserts = NAN, .samples = NAN, .seconds = NAN};
+    if (strlen(folder) >= FOLDER_SIZE - 64 ||
+        stat(run_folder_path(path, sizeof path, folder, FOLDER_STATE), &state) != 0)
+        return false;
+    snprintf(out->folder, sizeof out->folder, "%s", folder);
+    const char *slash = strrchr(folder, '/');
+    snprintf(out->name, sizeof out->name, "%.127s", slash && slash[1] ? slash + 1 : folder);
+    out->active = run_folder_locked(folder);
+    out->changed_ns = (int64_t)state.st_mtim.tv_sec * NS_PER_S + state.st_mtim.tv_nsec;
+    /* The report of an earlier leg says nothing about a run that was lost or still goes on. */
+    bool told = stat(run_folder_path(path, sizeof path, folder, "report.json"), &report) == 0 &&
+                (int64_t)report.st_mtim.tv_sec * NS_PER_S + report.st_mtim.tv_nsec >= out->changed_ns;
+    if (out->active || !told || !take_report(out))
+        take_status(out);
+    take_seed(out);
+    walk(AT_FDCWD, folder, REMOVE_NOTHING, 0, out);
+    return true;
+}
+
+/* ---- all of them ---- */
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct run_summary *x = a, *y = b;
+    return x->changed_ns != y->changed_ns ? (x->changed_ns < y->changed_ns ? 1 : -1) : strcmp(y->name, x->name);
+}
+
+struct run_summary *runs_list(const char *runs, uint32_t *n)
+{
+    struct run_summary *list = NULL;
+    uint32_t capacity = 0;
+    DIR *dir = opendir(runs);
+    *n = 0;
+    for (const struct dirent *entry; dir && *n < MOST_RUNS && (entry = readdir(dir));) {
+        char path[FOLDER_SIZE];
+        struct stat st;
+        if (entry->d_name[0] == '.' ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", runs, entry->d_name) >= sizeof path - 64 ||
+            lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name for a run */
+            continue;
+        if (*n == capacity) {
+            uint32_t more = capacity ? 2 * capacity : 64;
+            struct run_summary *larger = realloc(list, more * sizeof *list);
+            if (!larger)
+                break;
+            list = larger;
+            capacity = more;
+        }
+        *n += runs_read(path, &list[*n]);
+    }
+    if (dir)
+        closedir(dir);
+    if (*n > 1)
+        qsort(list, *n, sizeof *list, newest_first);
+    return list;
+}
+
+/* Compares runs side by side. */
+
+#define MOST_LEVELS 16
+#define MOST_DIFFERENCES 60u
+
+/* ---- configurations ---- */
+
+struct level {
+    size_t indent;
+    char key[64];
+    int items; /* in a list: how many elements have begun */
+};
+
+static void add_path(struct text *out, const struct level *levels, int n)
+{
+    for (int i = 0; i < n; i++) {
+        text_add(out, "%s%s", i > 0 ? "." : "", levels[i].key);
+        if (levels[i].items > 0)
+            text_add(out, "[%d]", levels[i].items - 1);
+    }
+}
+
+/* One line of YAML as the launcher prints it: "key: value", "key:", "- key: value". */
+static void flatten_line(struct text *out, struct level *levels, int *n, const char *line, size_t size)
+{
+    size_t indent = strspn(line, " ");
+    if (indent >= size || line[indent] == '#')
+        return;
+    bool item = size - indent > 2 && line[indent] == '-' && line[indent + 1] == ' ';
+    while (*n > 0 && levels[*n - 1].indent >= indent + (item ? 1 : 0))
+        (*n)--;
+    if (item) {
+        if (*n > 0)
+            levels[*n - 1].items++;
+        indent += 2 + strspn(line + indent + 2, " ");
+    }
+    const char *key = line + indent, *colon = memchr(key, ':', size - indent);
+    if (!colon || *n == MOST_LEVELS)
+        return;
+    levels[*n] = (struct level){.indent = indent};
+    snprintf(levels[*n].key, sizeof levels[*n].key, "%.*s", (int)(colon - key), key);
+    (*n)++;
+    const char *value = colon + 1 + strspn(colon + 1, " ");
+    if (value >= line + size)
+        return;
+    add_path(out, levels, *n);
+    text_add(out, ": %.*s\n", (int)(line + size - value), value);
+}
+
+char *runs_flatten_config(const char *text)
+{
+    struct level levels[MOST_LEVELS];
+    struct text out = {0};
+    int n = 0;
+    for (const char *line = text ? text : ""; *line;) {
+        size_t size = strcspn(line, "\n");
+        flatten_line(&out, levels, &n, line, size);
+        line += size + (line[size] == '\n');
+    }
+    char *flat = strdup(text_get(&out));
+    text_fini(&out);
+    return flat;
+}
+
+/* The value of a key, or "-". */
+static void value_of(const char *flat, const char *key, size_t length, char *out, size_t size)
+{
+    snprintf(out, size, "-");
+    for (const char *line = flat ? flat : ""; *line; line += strcspn(line, "\n") + 1)
+        if (strncmp(line, key, length) == 0 && line[length] == ':') {
+            size_t bytes = strcspn(line + length + 2, "\n");
+            snprintf(out, size, "%.*s", (int)bytes, line + length + 2);
+            return;
+        }
+}
+
+static bool seen_before(char *const *flat, uint32_t upto, const char *key, size_t length)
+{
+    char value[8];
+    for (uint32_t i = 0; i < upto; i++) {
+        value_of(flat[i], key, length, value, sizeof value);
+        if (strcmp(value, "-") != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Adds a row for a key whose values differ. Returns true if there was one. */
+static bool add_difference(struct grid *grid, char *const *flat, uint32_t n, const char *key, size_t length)
+{
+    char values[RUNS_MOST_COMPARED][80];
+    bool differs = false;
+    for (uint32_t i = 0; i < n; i++) {
+        value_of(flat[i], key, length, values[i], sizeof values[i]);
+        differs |= strcmp(values[i], values[0]) != 0;
+    }
+    if (!differs)
+        return false;
+    grid_addf(grid, "  %.*s", (int)length, key);
+    for (uint32_t i = 0; i < n; i++)
+        grid_add(grid, values[i]);
+    return true;
+}
+
+static void add_differences(struct grid *grid, const struct run_summary *runs, uint32_t n)
+{
+    char *flat[RUNS_MOST_COMPARED] = {0};
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        char *text = run_folder_read(runs[i].folder, FOLDER_CONFIG);
+        flat[i] = runs_flatten_config(text);
+        free(text);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (const char *line = flat[i] ? flat[i] : ""; *line && rows < MOST_DIFFERENCES;
+             line += strcspn(line, "\n") + 1) {
+            size_t length = strcspn(line, ":");
+            if (!seen_before(flat, i, line, length))
+                rows += add_difference(grid, flat, n, line, length);
+        }
+    for (uint32_t i = 0; i < n; i++)
+        free(flat[i]);
+}
+
+/* ---- the table ---- */
+
+enum row {
+    ROW_RESULT,
+    ROW_RETURN,
+    ROW_BEST,
+    ROW_STEPS,
+    ROW_UPDATES,
+    ROW_TIME,
+    ROW_INSERTS,
+    ROW_SAMPLES,
+    ROW_SIZE,
+    ROWS
+};
+static const char *const row_names[ROWS] = {
+    [ROW_RESULT] = "result",     [ROW_RETURN] = "final return", [ROW_BEST] = "best evaluation",
+    [ROW_STEPS] = "steps",       [ROW_UPDATES] = "updates",     [ROW_TIME] = "wall time",
+    [ROW_INSERTS] = "inserts/s", [ROW_SAMPLES] = "samples/s",   [ROW_SIZE] = "actors + learners",
+};
+
+static const char *cell_of(const struct run_summary *run, enum row row, char *out)
+{
+    const struct report_row plain = {0};
+    switch (row) {
+    case ROW_RESULT:
+        return run->result;
+    case ROW_RETURN:
+        return report_value(run->final_value, out);
+    case ROW_BEST:
+        return report_value(run->best, out);
+    case ROW_STEPS:
+        return format_count(out, run->steps);
+    case ROW_UPDATES:
+        return format_count(out, run->learner_steps);
+    case ROW_TIME:
+        return format_seconds(out, run->seconds);
+    case ROW_INSERTS:
+        return report_cell(&plain, run->inserts, out);
+    case ROW_SAMPLES:
+        return report_cell(&plain, run->samples, out);
+    case ROW_SIZE:
+    case ROWS:
+        break;
+    }
+    snprintf(out, FORMAT_SIZE, "%u + %u", run->actors, run->learners);
+    return out;
+}
+
+void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
+{
+    const char *titles[RUNS_MOST_COMPARED + 1] = {""};
+    char names[RUNS_MOST_COMPARED][160];
+    struct grid grid;
+    n = n < RUNS_MOST_COMPARED ? n : RUNS_MOST_COMPARED;
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], ">%s", runs[i].name);
+        titles[i + 1] = names[i];
+    }
+    grid_init(&grid, titles, n + 1);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        format_buffer cell;
+        grid_addf(&grid, "  %s", row_names[row]);
+        for (uint32_t i = 0; i < n; i++)
+            grid_add(&grid, cell_of(&runs[i], (enum row)row, cell));
+    }
+    add_differences(&grid, runs, n);
+    grid_print(&grid, out);
+    grid_fini(&grid);
+}
+
+/* ---- the chart ---- */
+
+/* Evaluations; without any, the returns of the actors. */
+struct curve {
+    struct status_copy copy;
+    bool copied;
+    struct report_data data;
+};
+
+static void curve_read(struct curve *self, const struct run_summary *run, struct plot_line *line)
+{
+    char metrics[FOLDER_SIZE + 32];
+    char *text = run_folder_read(run->folder, FOLDER_STATUS);
+    self->copied = text && status_from_json(text, &self->copy);
+    free(text);
+    report_data_read(&self->data, run_folder_path(metrics, sizeof metrics, run->folder, FOLDER_METRICS), run->folder);
+    *line = (struct plot_line){.name = run->name};
+    if (self->copied && self->copy.status.n_values > 0) {
+        line->x = self->copy.status.value_steps;
+        line->y = self->copy.status.values;
+        line->n = self->copy.status.n_values;
+    } else if (self->data.run.width > 0) {
+        line->x = self->data.run.columns[COLUMN_STEPS];
+        line->y = self->data.run.columns[COLUMN_ACTOR_VALUE];
+        line->n = self->data.run.n;
+    }
+    line->points = line->n <= 60;
+}
+
+rp_status runs_write_svg(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err)
+{
+    struct plot plot = {.title = "Return", .x_label = "environment steps", .y_label = "mean return"};
+    struct text text = {0};
+    n = n < RUNS_MOST_COMPARED ? n : RUNS_MOST_COMPARED;
+    struct curve *curves = calloc(n ? n : 1, sizeof *curves);
+    if (!curves)
+        return err_set(err, RP_NO_MEMORY, "no memory for a chart of %u runs", n);
+    for (uint32_t i = 0; i < n; i++)
+        curve_read(&curves[i], &runs[i], &plot.lines[plot.n_lines++]);
+    plot_svg(&text, &plot, 900, 420);
+    FILE *out = fopen(path, "we");
+    bool ok = out && fputs(text_get(&text), out) >= 0;
+    if (out && fclose(out) != 0)
+        ok = false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (curves[i].copied)
+            status_copy_fini(&curves[i].copy);
+        report_data_fini(&curves[i].data);
+    }
+    free(curves);
+    text_fini(&text);
+    return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be written", path);
+}
