@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch/batch.h"
+#include "agent/client/sampler/batch.h"
 #include "agent/ctl/ctl.h"
 #include "broker/disk/image.h"
 #include "proto/base/error.h"

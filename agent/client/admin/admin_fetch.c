@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "agent/client/admin/gather.h"
-#include "agent/client/batch/batch.h"
+#include "agent/client/sampler/batch.h"
 #include "proto/base/error.h"
 #include "replay/admin.h"
 

@@ -1,13 +1,16 @@
-/* The public face of all kinds of sampler: options, and which kind they ask for. */
+/* The sampler: options, life and threads, what the thread that plans does, and the caller's side. See plan.h for how it works.
+ *
+ * The room agent/client/sampler takes batches of items out of a table and sends priorities and deletions back. part.c is a table at
+ * one broker, plan.c makes batches of what the parts give, batch.h decodes and joins, changes.c changes items by key. The room uses conn
+ * (requests). */
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/conn/client.h"
-#include "agent/client/sampler/demand.h"
-#include "agent/client/sampler/mixer.h"
-#include "agent/client/sampler/prefetch.h"
-#include "proto/base/clock.h"
+#include "agent/client/sampler/plan.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
@@ -16,40 +19,34 @@
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
 #define MOST_BYTES (UINT64_MAX / 4) /* sums with it do not overflow */
 #define MAX_SOURCES 64u
+#define MAX_IN_FLIGHT 1024u
+/* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
+#define LEARN_NS (2 * NS_PER_S)
+#define LEARN_MORE_NS (NS_PER_S / 5)
+/* A broker that does not answer for this long gets no requests until it does. */
+#define SILENT_NS NS_PER_S
+#define AWAY_NS (NS_PER_S / 4)
+/* A state that is older is asked for again while batches are waited for. */
+#define OLD_NS (100 * NS_PER_MS)
+/* The most permits that a broker grants at once. */
+#define MOST_PERMITS (1u << 24)
+/* How long before the caller's deadline the brokers are asked why there is no sample. */
+#define ASK_WHY_NS (200 * NS_PER_MS)
+/* How long on_demand waits for answers that are due; alone, a request is cancelled then. */
+#define GRACE_NS (2 * NS_PER_S)
+#define GRACE_ALONE_NS (10 * NS_PER_S)
+/* How often a caller alone whose deadline has passed checks that the connection is still up. */
+#define LOOK_NS (20 * NS_PER_MS)
+/* How long on_demand waits for the answers to cancels when the caller has ended the wait. */
+#define STOP_NS (100 * NS_PER_MS)
 
-/* One of them is set. */
-struct rp_sampler {
-    struct demand *demand;
-    struct prefetch *prefetch;
-    struct mixer *mixer;
-};
-
-static struct conn *conn_of(rp_sampler *self)
+/* Returns the connection of the first part: all parts belong to one process. */
+static struct conn *conn_of(const rp_sampler *self)
 {
-    if (self->mixer)
-        return mixer_conn(self->mixer);
-    return self->demand ? demand_source(self->demand)->conn : prefetch_source(self->prefetch)->conn;
+    return self->parts[0].conn;
 }
 
-static struct batch_pool *pool_of(rp_sampler *self)
-{
-    if (self->mixer)
-        return mixer_pool(self->mixer);
-    return self->demand ? demand_source(self->demand)->pool : prefetch_source(self->prefetch)->pool;
-}
-
-static uint32_t batch_size_of(rp_sampler *self)
-{
-    if (self->mixer)
-        return mixer_batch_size(self->mixer);
-    return self->demand ? demand_source(self->demand)->options.batch_size
-                        : prefetch_source(self->prefetch)->options.batch_size;
-}
-
-static bool is_foreign(rp_sampler *self)
-{
-    return (self->demand || self->prefetch || self->mixer) && conn_is_foreign(conn_of(self));
-}
+/* ---- options ---- */
 
 void rp_sampler_defaults(rp_sampler_options *options)
 {
@@ -67,9 +64,9 @@ static rp_status check_options(const rp_sampler_options *options, const struct c
     if (options->batch_size == 0 || (hello->max_batch && options->batch_size > hello->max_batch))
         return err_set(err, RP_INVALID_ARGUMENT, "batch_size is %u; it may be 1 to %u here", options->batch_size,
                        hello->max_batch);
-    if (options->in_flight == 0 || options->in_flight > PREFETCH_MAX_IN_FLIGHT)
+    if (options->in_flight == 0 || options->in_flight > MAX_IN_FLIGHT)
         return err_set(err, RP_INVALID_ARGUMENT, "in_flight is %u; it may be 1 to %u", options->in_flight,
-                       PREFETCH_MAX_IN_FLIGHT);
+                       MAX_IN_FLIGHT);
     if (!isfinite(options->beta) || options->beta < 0)
         return err_set(err, RP_INVALID_ARGUMENT, "beta is %g; it must be 0 or more", options->beta);
     if (options->on_demand > 1)
@@ -106,25 +103,825 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     return status;
 }
 
-static rp_sampler *make_sampler(const rp_source *sources, uint32_t n, const rp_sampler_options *options, rp_error *err)
+/* ---- the thread that plans: who is there ---- */
+
+/* True if requests may be made that wait inside a broker. */
+static bool is_open(const rp_sampler *self)
 {
-    rp_sampler *sampler = calloc(1, sizeof *sampler);
-    struct conn *conn = client_conn(sources[0].client);
-    err_set(err, RP_NO_MEMORY, "no memory or no thread for a sampler");
-    if (sampler && (n > 1 || client_shards(sources[0].client) > 1))
-        sampler->mixer = mixer_new(sources, n, options, err);
-    else if (sampler && options->on_demand)
-        sampler->demand = demand_new(conn, sources[0].table, options);
-    else if (sampler)
-        sampler->prefetch = prefetch_new(conn, sources[0].table, options);
-    if (!sampler || (!sampler->demand && !sampler->prefetch && !sampler->mixer)) {
-        rp_sampler_destroy(&sampler);
-        return NULL;
-    }
-    if (err)
-        *err = (rp_error){0};
-    return sampler;
+    return (!self->hub.options.on_demand || self->wanted) && !self->late && !self->ending;
 }
+
+/* Asks the connections; released meanwhile. */
+static void look_at_connections(rp_sampler *self, int64_t now_ns)
+{
+    pthread_mutex_unlock(&self->hub.lock);
+    for (uint32_t p = 0; p < self->n_parts; p++) /* only this thread uses `connected` */
+        self->parts[p].connected = conn_state(self->parts[p].conn) == RP_CLIENT_CONNECTED;
+    pthread_mutex_lock(&self->hub.lock);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        if (part->connected)
+            part->lost_ns = 0;
+        else if (part->lost_ns == 0)
+            part->lost_ns = now_ns;
+    }
+}
+
+static bool has_other(const rp_sampler *self, const struct part *part)
+{
+    const struct group *group = part->group;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        if (&self->parts[p] != part && part_weight(&self->parts[p]) > 0)
+            return true;
+    return false;
+}
+
+/* A part that is away gives up what it was asked for, if another part can give it. */
+static void look_at_parts(rp_sampler *self, int64_t now_ns)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        if (part->group->n == 1)
+            continue;
+        if ((part->lost_ns && now_ns - part->lost_ns > AWAY_NS) || part_is_late(part, SILENT_NS))
+            part->away = true;
+        if (part->away && has_other(self, part))
+            part_abandon(part);
+    }
+}
+
+/* Asks for states that are old, and of parts that have never answered. Released meanwhile. */
+static void ask_states(rp_sampler *self, int64_t now_ns)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        struct group_sum sum;
+        bool old = !part->known || now_ns - part->state_ns > OLD_NS;
+        if (part->group->deal != DEAL_PLAIN && old && !part->permit && now_ns >= part->retry_ns)
+            part_permit(part, 0, 0, group_lacks(self, (uint32_t)(part->group - self->groups), &sum), &sum);
+    }
+}
+
+/* ---- permits ---- */
+
+/* Returns how many more permits a group should ask for: for the plans that wait, and for the burst after them. */
+static uint64_t permits_missing(rp_sampler *self, uint32_t g)
+{
+    struct group *group = &self->groups[g];
+    uint64_t want = plans_want(self, g, PLAN_DRAWN), have = group->stock + group->out;
+    uint64_t max = self->hub.options.max_samples, planned = self->got + self->asked;
+    double ahead = self->hub.options.on_demand ? 0 : (double)self->window / 2 * self->hub.options.batch_size;
+    if (max)
+        ahead = planned >= max ? 0 : ahead < (double)(max - planned) ? ahead : (double)(max - planned);
+    if (self->ending)
+        ahead = 0;
+    want += (uint64_t)(ahead * group->share);
+    return want > have ? want - have : 0;
+}
+
+static bool may_ask(const rp_sampler *self, const struct part *part, int64_t now_ns)
+{
+    return part->known && !part->away && part->connected && !part->permit && now_ns >= part->retry_ns &&
+           part->asked_step != self->steps;
+}
+
+/* Asks parts with room for what they have, the roomiest first, and spreads the rest: it waits there. Released meanwhile. */
+static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
+{
+    const struct group *group = &self->groups[g];
+    for (uint64_t missing; (missing = permits_missing(self, g)) > 0;) {
+        struct part *best = NULL;
+        uint32_t n = 0;
+        for (struct part *part = &self->parts[group->first]; part < &self->parts[group->first + group->n]; part++) {
+            if (!may_ask(self, part, now_ns))
+                continue;
+            n++;
+            best = !best || part->room > best->room ? part : best;
+        }
+        if (!best)
+            return;
+        uint64_t share = (missing + n - 1) / n, count = best->room > share ? best->room : share;
+        count = count < missing ? count : missing;
+        count = count < MOST_PERMITS ? count : MOST_PERMITS;
+        best->asked_step = self->steps; /* who has said no is not asked again at once */
+        if (!part_permit(best, (uint32_t)count, plans_timeout_ms(self, CHOOSE_MS), 0, NULL))
+            return;
+    }
+}
+
+/* ---- picks ---- */
+
+static void ask(rp_sampler *self, struct part *part, uint64_t count, int64_t now_ns)
+{
+    /* The broker's largest; a whole request gets no more than the caller expects at once. */
+    uint32_t most = part->whole ? self->hub.options.batch_size : part->most;
+    int64_t timeout_ms = plans_timeout_ms(self, part->group->deal == DEAL_QUEUE ? CHOOSE_MS : -1);
+    while (count && !self->hub.stopping) {
+        uint32_t n = count < most ? (uint32_t)count : most;
+        part_ask(part, n, now_ns, timeout_ms, NULL); /* without memory it is asked for again at the next step */
+        count -= n;
+    }
+}
+
+/* Others give the items that a part cannot give. With `distinct` the batch does without them: who has given items to it already
+ * could give the same again. */
+static void give_up(rp_sampler *self, struct part *part, uint64_t count)
+{
+    uint64_t come = self->hub.options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
+    count -= come < count ? come : count; /* with others there would be too many when they come */
+    if (!self->hub.options.distinct)
+        plans_redraw(self, part, count);
+    else if (has_other(self, part))
+        plans_excuse(self, part, count);
+}
+
+static void ask_part(rp_sampler *self, struct part *part, int64_t now_ns)
+{
+    enum deal deal = part->group->deal;
+    if (part->excused) {
+        plans_excuse(self, part, part->excused);
+        part->excused = 0;
+    }
+    uint64_t have = part->rows + part_expected(part);
+    uint64_t owed = part->needed > have ? part->needed - have : 0;
+    if (owed == 0)
+        return;
+    if (deal != DEAL_PLAIN && part_weight(part) == 0) {
+        give_up(self, part, owed);
+        return;
+    }
+    if (now_ns >= part->retry_ns && !self->ending && (deal != DEAL_PLAIN || is_open(self)))
+        ask(self, part, owed, now_ns);
+}
+
+static bool is_idle(const struct part *self, int64_t now_ns)
+{
+    return self->known && !self->away && !self->outstanding && now_ns >= self->retry_ns;
+}
+
+/* Asks the parts of a queue for what its plans want: first where items are, then everywhere, each time from another part on. */
+static void ask_queue(rp_sampler *self, uint32_t g, int64_t now_ns)
+{
+    struct group *group = &self->groups[g];
+    uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
+    uint32_t idle = 0, turn = self->turn++;
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        have += self->parts[p].rows + (self->hub.options.max_samples
+                                           ? self->parts[p].outstanding /* others would be too many */
+                                           : part_expected(&self->parts[p]));
+    for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
+        struct part *part = &self->parts[p];
+        if (!is_idle(part, now_ns) || part->size == 0)
+            continue;
+        uint64_t count = part->size < want - have ? part->size : want - have;
+        have += count;
+        ask(self, part, count, now_ns);
+    }
+    for (uint32_t p = group->first; p < group->first + group->n; p++)
+        idle += is_idle(&self->parts[p], now_ns);
+    for (uint32_t i = 0; i < group->n && want > have && idle; i++) {
+        struct part *part = &self->parts[group->first + (turn + i) % group->n];
+        if (!is_idle(part, now_ns))
+            continue;
+        uint64_t count = (want - have + idle - 1) / idle;
+        have += count;
+        idle--;
+        ask(self, part, count, now_ns);
+    }
+}
+
+static void ask_picks(rp_sampler *self, int64_t now_ns)
+{
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        struct group *group = &self->groups[g];
+        if (group->deal == DEAL_QUEUE && is_open(self))
+            ask_queue(self, g, now_ns);
+        /* A redraw may give more to a part that was asked already: twice around serves all. */
+        for (uint32_t i = 0; i < 2 * group->n && group->deal != DEAL_QUEUE; i++)
+            ask_part(self, &self->parts[group->first + i % group->n], now_ns);
+    }
+}
+
+/* ---- all of it ---- */
+
+/* True if no pick, no permit and no first question is in flight, at parts that are there. */
+static bool is_quiet(const rp_sampler *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        bool unknown = !part->known && !part->away; /* its first answer decides what can be sampled */
+        if (part_expected(part) || (part->permit && (part->permit->count || unknown)))
+            return false;
+    }
+    return true;
+}
+
+/* Ends the stream, whose plans do with what there is. Released meanwhile. */
+static void end_stream(rp_sampler *self)
+{
+    self->stop = self->ending = true;
+    if (self->hub.options.whole)
+        plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        part_abandon(&self->parts[p]);
+        if (self->parts[p].group->deal == DEAL_PLAIN)
+            part_recall(&self->parts[p]);
+    }
+    hub_wake(&self->hub);
+    pthread_cond_signal(&self->hub.ready);
+}
+
+/* A source has given nothing for the time that the options allow. */
+static void time_out(rp_sampler *self)
+{
+    char why[256];
+    plans_explain(self, why, sizeof why);
+    snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
+             self->parts[0].table, (long long)self->hub.options.timeout_ms, why);
+    end_stream(self);
+}
+
+/* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
+static bool is_owed(const rp_sampler *self, bool away)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        const struct part *part = &self->parts[p];
+        bool stays = part->known && part->deal != DEAL_QUEUE && !part->removes; /* sampling takes nothing out */
+        if (part->outstanding && part_is_last(part) && part->away == away && !stays)
+            return true;
+    }
+    return false;
+}
+
+/* When the time of the stream is over, what was asked for in time still comes; then the next batch does with what there is. A stream
+ * that ends gives the items that it has got, and does not end while a part owes items that exist nowhere else: as with one broker. */
+static void look_at_end(rp_sampler *self, int64_t now_ns)
+{
+    int64_t limit = self->hub.options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
+    if (self->build == self->tail || self->hub.stalled || (!self->ending && (limit < 0 || over < 0)))
+        return;
+    self->late = !is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
+    if (!self->late || self->hub.news || (!is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
+        return;
+    if (!plans_hurry(self) && !self->ending)
+        time_out(self);
+    self->hub.news = true;
+}
+
+/* Returns the time of the next step while plans wait. */
+static int64_t next_step(const rp_sampler *self, int64_t now_ns)
+{
+    int64_t end = self->last_ns + self->hub.options.timeout_ms * NS_PER_MS, next = now_ns + CHOOSE_MS * NS_PER_MS;
+    return self->hub.options.timeout_ms >= 0 && end > now_ns && end < next ? end : next;
+}
+
+/* Makes one step of the thread that plans; returns the time of the next. Released meanwhile. */
+static int64_t make_step(rp_sampler *self)
+{
+    int64_t now = self->alone ? 0 : conn_now(); /* then it is not used */
+    bool whole, decoded = false;
+    self->hub.news = false;
+    self->steps++;
+    if (!self->alone)
+        look_at_connections(self, now);
+    for (uint32_t p = 0; p < self->n_parts && self->hub.decodes; p++)
+        while (part_decode(&self->parts[p], &whole))
+            decoded = true;
+    if (self->stop && !self->ending)
+        end_stream(self);
+    if (self->alone) {
+        plans_ask(self);
+        return self->parts[0].retry_ns && !self->ending ? self->parts[0].retry_ns : INT64_MAX;
+    }
+    self->hub.news = self->hub.news || decoded;
+    look_at_parts(self, now);
+    plans_draw(self, now);
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].deal == DEAL_PERMITS && is_open(self))
+            get_permits(self, g, now);
+    if (self->build < self->tail && is_open(self))
+        ask_states(self, now);
+    plans_pay(self);
+    ask_picks(self, now);
+    plans_build(self);
+    look_at_end(self, now);
+    if (self->hub.news)
+        return now;
+    return self->build < self->tail ? next_step(self, now) : INT64_MAX;
+}
+
+/* ---- threads ---- */
+
+static void *plan_main(void *arg)
+{
+    rp_sampler *self = arg;
+    pthread_mutex_lock(&self->hub.lock);
+    while (!self->hub.stopping) {
+        int64_t wake = make_step(self);
+        if (!self->hub.stopping && !self->hub.news)
+            conn_cond_wait(&self->hub.work, &self->hub.lock, wake);
+    }
+    pthread_mutex_unlock(&self->hub.lock);
+    hub_unref(&self->hub);
+    return NULL;
+}
+
+static void *part_main(void *arg)
+{
+    struct part *part = arg;
+    rp_sampler *self = (rp_sampler *)part->hub;
+    bool whole;
+    pthread_mutex_lock(&self->hub.lock);
+    while (!self->hub.stopping) {
+        if (plans_copy(self, part))
+            continue;
+        if (!part_decode(part, &whole)) {
+            if (!self->hub.stopping)
+                pthread_cond_wait(&part->work, &self->hub.lock);
+        } else if (!whole || self->build == self->tail || plans_wait_no_more(self)) {
+            hub_wake(&self->hub); /* otherwise there is nothing to do about it before other parts have answered */
+        }
+    }
+    pthread_mutex_unlock(&self->hub.lock);
+    hub_unref(&self->hub);
+    return NULL;
+}
+
+/* Threads leave the host program's signals alone. */
+static bool start_thread(rp_sampler *self, pthread_t *thread, void *(*main)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    hub_ref(&self->hub);
+    bool started = pthread_create(thread, NULL, main, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_setname_np(*thread, main == plan_main ? "sampler" : "part");
+    else
+        hub_unref(&self->hub); /* the owner's reference is left */
+    return started;
+}
+
+static bool start_threads(rp_sampler *self)
+{
+    if (self->hub.inlined)
+        return true;
+    self->started = start_thread(self, &self->thread, plan_main, self);
+    for (uint32_t p = 0; p < self->n_parts && self->started && !self->alone; p++) {
+        struct part *part = &self->parts[p];
+        part->started = start_thread(self, &part->thread, part_main, part);
+        if (!part->started)
+            return false;
+    }
+    return self->started;
+}
+
+static void sampler_free(struct hub *hub)
+{
+    rp_sampler *self = (rp_sampler *)hub;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_fini(&self->parts[p]);
+    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
+        batch_list_release(&self->plans[i].batches);
+        free(self->plans[i].of_group);
+        free(self->plans[i].need);
+        free(self->plans[i].share);
+        free(self->plans[i].copies);
+        batch_join_drop(&self->plans[i].join);
+    }
+    batch_pool_unref(&self->pool);
+    hub_fini(hub);
+    free(self->parts);
+    free(self->groups);
+    free(self->plans);
+    free(self->room);
+    free(self->counts);
+    free(self->sizes);
+    free(self->pieces.rows);
+    free(self);
+}
+
+void rp_sampler_destroy(rp_sampler **sampler)
+{
+    rp_sampler *self = sampler ? *sampler : NULL;
+    if (!self)
+        return;
+    *sampler = NULL;
+    if (self->n_parts && conn_is_foreign(conn_of(self)))
+        return; /* its threads and locks are those of the parent */
+    pthread_mutex_lock(&self->hub.lock);
+    self->hub.stopping = true;
+    pthread_cond_broadcast(&self->hub.work);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        pthread_cond_signal(&self->parts[p].work);
+    pthread_mutex_unlock(&self->hub.lock);
+    if (self->started)
+        pthread_join(self->thread, NULL);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (self->parts[p].started)
+            pthread_join(self->parts[p].thread, NULL);
+    pthread_mutex_lock(&self->hub.lock);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_cancel(&self->parts[p]);
+    pthread_mutex_unlock(&self->hub.lock);
+    hub_unref(&self->hub);
+}
+
+/* ---- parts and groups ---- */
+
+static uint32_t count_parts(const rp_source *sources, uint32_t n)
+{
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        parts += client_shards(sources[i].client);
+    return parts;
+}
+
+/* Returns the largest memory of a reply: it has items of several batches, each of which may have max_bytes. */
+static uint64_t reply_bytes(const rp_sampler_options *options, uint32_t most_items)
+{
+    uint64_t batches = most_items / options->batch_size + 2;
+    return options->max_bytes < MOST_BYTES / batches ? options->max_bytes * batches : MOST_BYTES;
+}
+
+static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number, uint32_t shard)
+{
+    struct part *part = &self->parts[self->n_parts++];
+    struct group *group = &self->groups[self->n_groups - 1];
+    struct conn *conn = client_shard(source->client, shard);
+    struct batch_options options = {.beta = self->hub.options.beta, .max_bytes = self->hub.options.max_bytes};
+    struct conn_hello *hello = conn_hello_ref(conn);
+    uint32_t most = hello->max_batch ? hello->max_batch : self->hub.options.batch_size;
+    conn_hello_unref(&hello);
+    if (!self->alone) /* weights are computed for the whole batch */
+        options = (struct batch_options){.max_bytes = reply_bytes(&self->hub.options, most)};
+    struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD);
+    bool made = part_init(part, &self->hub, conn, source->table, pool, &options);
+    batch_pool_unref(&pool);
+    if (made && !self->alone && !conn_is_inside(conn))
+        batch_decoder_leave_items(part->decoder); /* they are copied once, into their batch */
+    part->group = group;
+    part->siblings = &self->parts[group->first];
+    part->most = most;
+    part->number = number;
+    part->shard = shard;
+    group->n++;
+    return made;
+}
+
+/* Adds a source's parts to the newest group. */
+static bool add_source(rp_sampler *self, const rp_source *sources, uint32_t number)
+{
+    uint32_t shards = client_shards(sources[number].client);
+    self->n_shards = shards > self->n_shards ? shards : self->n_shards;
+    for (uint32_t s = 0; s < shards; s++)
+        if (!add_part(self, &sources[number], number, s))
+            return false;
+    return true;
+}
+
+static void add_group(rp_sampler *self, double share)
+{
+    self->groups[self->n_groups++] = (struct group){.share = share, .first = self->n_parts, .deal = DEAL_UNKNOWN};
+}
+
+/* Sources with a share are groups of their own; the others form one. */
+static bool add_sources(rp_sampler *self, const rp_source *sources, uint32_t n)
+{
+    double rest = 1;
+    bool others = false;
+    for (uint32_t i = 0; i < n; i++) {
+        others = others || sources[i].share < 0;
+        if (sources[i].share < 0)
+            continue;
+        rest -= sources[i].share;
+        add_group(self, sources[i].share);
+        if (!add_source(self, sources, i))
+            return false;
+    }
+    if (others)
+        add_group(self, rest);
+    for (uint32_t i = 0; i < n; i++)
+        if (sources[i].share < 0 && !add_source(self, sources, i))
+            return false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        if (self->groups[g].n == 1)
+            self->groups[g].deal = DEAL_PLAIN;
+    return true;
+}
+
+static rp_status check_sources(const rp_source *sources, uint32_t n, rp_error *err)
+{
+    double sum = 0;
+    bool others = false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (isnan(sources[i].share) || sources[i].share == 0 || sources[i].share > 1)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "the share of source %u is %g; write a number above 0 and at most 1, or -1: by mass", i,
+                           sources[i].share);
+        sum += sources[i].share > 0 ? sources[i].share : 0;
+        others = others || sources[i].share < 0;
+    }
+    if (others ? sum >= 1 : fabs(sum - 1) > 1e-6)
+        return err_set(err, RP_INVALID_ARGUMENT, "the shares of the sources sum up to %g; %s", sum,
+                       others ? "sources without a share need a rest" : "they must sum up to 1");
+    return RP_OK;
+}
+
+/* Returns how long to wait for the answers: until all have come, until there is one of each group and the others are late, or until
+ * nobody answers. 0: no longer. */
+static int64_t learn_until(const rp_sampler *self, int64_t start_ns, int64_t now_ns, int64_t *known_ns)
+{
+    bool known = true, open = false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        known = known && self->groups[g].deal != DEAL_UNKNOWN;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        open = open || self->parts[p].permit;
+    *known_ns = known && *known_ns == 0 ? now_ns : *known_ns;
+    int64_t until = known ? *known_ns + LEARN_MORE_NS : start_ns + LEARN_NS;
+    return open && self->hub.error.status == RP_OK && now_ns < until ? until : 0;
+}
+
+/* Asks all parts how they are sampled, so that what cannot work is refused now. Parts that do not answer are asked again later. */
+static rp_status learn(rp_sampler *self, rp_error *err)
+{
+    pthread_cond_t *planner = self->hub.inlined ? &self->hub.ready : &self->hub.work;
+    int64_t start = conn_now(), known_ns = 0, until;
+    rp_status status = RP_OK;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        self->parts[p].connected = conn_state(self->parts[p].conn) == RP_CLIENT_CONNECTED;
+    pthread_mutex_lock(&self->hub.lock);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        if (self->parts[p].connected) /* also plain ones: whether they remove items, and whether they are queues */
+            part_permit(&self->parts[p], 0, 0, 0, NULL);
+    }
+    while (status == RP_OK && (until = learn_until(self, start, conn_now(), &known_ns)) > 0)
+        if (!conn_wait(conn_of(self), planner, &self->hub.lock, until) && conn_is_stopped())
+            status = conn_stopped(err);
+    if (status == RP_OK && self->hub.error.status != RP_OK)
+        status = err_set(err, (rp_status)self->hub.error.status, "%s", self->hub.error.text);
+    pthread_mutex_unlock(&self->hub.lock);
+    return status;
+}
+
+/* ---- creation ---- */
+
+static bool make_plans(rp_sampler *self)
+{
+    self->plans = calloc(self->capacity, sizeof *self->plans);
+    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
+        struct plan *plan = &self->plans[i];
+        plan->of_group = calloc(self->n_groups, sizeof *plan->of_group);
+        plan->need = calloc(self->n_parts, sizeof *plan->need);
+        plan->share = calloc(self->n_parts, sizeof *plan->share);
+        plan->copies = calloc(self->n_parts, sizeof *plan->copies);
+        if (!plan->of_group || !plan->need || !plan->share || !plan->copies)
+            return false;
+    }
+    return self->plans != NULL;
+}
+
+static void seed(rp_sampler *self)
+{
+    uint64_t number = 1; /* runs in one process are repeatable */
+    if (!conn_is_hosted(conn_of(self)))
+        rng_system(&number, sizeof number);
+    rng_seed(&self->rng, number);
+}
+
+static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
+{
+    const rp_sampler_options *options = &self->hub.options;
+    uint32_t parts = count_parts(sources, n);
+    self->alone = parts == 1;
+    self->hub.take = self->alone ? plans_take : NULL;
+    self->n_sources = n;
+    uint32_t most = self->alone ? 1 : MOST_AHEAD * parts;
+    self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most));
+    self->parts = calloc(parts, sizeof *self->parts);
+    self->groups = calloc(n + 1, sizeof *self->groups);
+    self->room = calloc(2 * (size_t)parts + n + 2, sizeof *self->room);
+    self->counts = calloc(parts, sizeof *self->counts);
+    self->sizes = calloc(parts, sizeof *self->sizes);
+    if (!self->pool || !self->parts || !self->groups || !self->room || !self->counts || !self->sizes ||
+        !add_sources(self, sources, n))
+        return false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        self->widest = self->groups[g].n > self->widest ? self->groups[g].n : self->widest;
+    uint32_t ahead = self->alone ? 1 : MOST_AHEAD * self->widest;
+    self->capacity = options->on_demand ? 1 : options->in_flight > ahead ? options->in_flight : ahead;
+    self->window = self->most = 1; /* raised before the first batch */
+    self->hub.inlined = options->on_demand || conn_is_hosted(conn_of(self));
+    self->hub.decodes = self->hub.inlined || self->alone;
+    seed(self);
+    return make_plans(self);
+}
+
+/* ---- the caller ---- */
+
+static bool has_ended(const rp_sampler *self)
+{
+    bool over = self->ending && !plans_left(self) && !is_owed(self, false) && !is_owed(self, true);
+    uint64_t max = self->hub.options.max_samples;
+    return self->head == self->tail && (over || (max && self->got >= max));
+}
+
+/* True if there is a batch to take, or an error instead. Skips plans that have neither. */
+static bool has_batch(rp_sampler *self)
+{
+    for (; self->head < self->build; self->head++) {
+        const struct plan *plan = plan_at(self, self->head);
+        if (plan->state != PLAN_READY)
+            return false;
+        if (plan->batches || plan->error.status != RP_OK)
+            return true;
+        hub_wake(&self->hub); /* there is room for another plan */
+    }
+    return false;
+}
+
+static void ask_why(rp_sampler *self)
+{
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_ask_why(&self->parts[p]);
+}
+
+/* Waits until there is something to take; false: the deadline has passed, or the caller has ended the wait. */
+static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
+{
+    int64_t deadline = conn_deadline(timeout_ms), ask_at = INT64_MAX;
+    bool waited = false;
+    if (timeout_ms > 0 && deadline != INT64_MAX) {
+        int64_t early = (deadline - conn_now()) / 4;
+        ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
+    }
+    for (;;) {
+        int64_t wake = self->hub.inlined ? make_step(self) : INT64_MAX;
+        if (has_batch(self) || self->hub.error.status != RP_OK || has_ended(self))
+            return true;
+        if (!waited)
+            plans_note_wait(self);
+        waited = true;
+        int64_t now = conn_now();
+        if (now >= deadline || (self->alone && self->hub.options.on_demand && !self->wanted))
+            return false;
+        if (now >= ask_at) {
+            ask_at = INT64_MAX;
+            ask_why(self);
+            continue;
+        }
+        wake = wake < deadline ? wake : deadline;
+        if (wake > now && !(self->hub.inlined && self->hub.news) &&
+            !conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, ask_at < wake ? ask_at : wake) &&
+            conn_is_stopped())
+            return false;
+    }
+}
+
+/* on_demand, alone: every request gets a reply, a cancelled one too. Cancels it when nobody is there to answer. */
+static void await_reply(rp_sampler *self)
+{
+    int64_t end = conn_now() + GRACE_ALONE_NS;
+    for (make_step(self); !is_quiet(self) && !self->hub.stalled; make_step(self)) {
+        pthread_mutex_unlock(&self->hub.lock);
+        bool up = conn_state(conn_of(self)) == RP_CLIENT_CONNECTED;
+        pthread_mutex_lock(&self->hub.lock);
+        int64_t now = conn_now();
+        if (now >= end || !up)
+            part_recall(&self->parts[0]);
+        if (!self->hub.news)
+            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, now + LOOK_NS);
+    }
+}
+
+/* on_demand: leaves nothing in flight. If the time is over, the batch does with what there is. */
+static void settle(rp_sampler *self)
+{
+    int64_t end = conn_now() + GRACE_NS;
+    bool dropped = false;
+    uint32_t hurries = 0; /* the first may ask for items, and the second takes what has come */
+    self->wanted = false;
+    if (self->alone) {
+        await_reply(self);
+        return;
+    }
+    while (conn_now() < end) {
+        int64_t wake = make_step(self);
+        if (self->hub.stalled)
+            return; /* no memory: the caller learns it now, and the next call goes on */
+        bool quiet = is_quiet(self);
+        if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->hub.error.status != RP_OK))
+            return;
+        if (quiet && !self->hub.news && hurries < 2) {
+            hurries++;
+            dropped = !plans_hurry_call(self);
+        } else if (!self->hub.news)
+            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, wake < end ? wake : end);
+    }
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_abandon(&self->parts[p]);
+}
+
+/* on_demand: the caller has ended the wait. Items that are on their way and exist nowhere else are kept for the next call. */
+static void settle_now(rp_sampler *self)
+{
+    int64_t end = conn_now() + STOP_NS;
+    self->wanted = false;
+    plans_drop(self);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        part_abandon(&self->parts[p]);
+        if (self->parts[p].group->deal == DEAL_PLAIN) /* others answer soon, or keep the items for later */
+            part_recall(&self->parts[p]);
+    }
+    do
+        make_step(self);
+    while (!is_quiet(self) && conn_now() < end && conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, end));
+}
+
+static rp_status give_error(rp_sampler *self, rp_error *err)
+{
+    rp_status status = err_set(err, (rp_status)self->hub.error.status, "%s", self->hub.error.text);
+    self->hub.error = (rp_error){0};
+    if (self->hub.stalled) {
+        self->hub.stalled = false;
+        for (uint32_t p = 0; p < self->n_parts; p++)
+            pthread_cond_signal(&self->parts[p].work);
+    }
+    hub_wake(&self->hub);
+    return status;
+}
+
+static rp_status give_batch(rp_sampler *self, rp_batch **batch, rp_error *err)
+{
+    struct plan *plan = plan_at(self, self->head);
+    rp_status status = RP_OK;
+    if (plan->batches) {
+        *batch = batch_list_take(&plan->batches);
+        self->stats.batches++;
+        self->stats.items += (*batch)->info.n;
+    } else {
+        status = err_set(err, (rp_status)plan->error.status, "%s", plan->error.text);
+    }
+    if (plan->batches)
+        return status;
+    self->head++;
+    if (self->alone)
+        plans_ask(self);
+    else if (self->hub.inlined || plans_due(self))
+        hub_wake(&self->hub);
+    return status;
+}
+
+static rp_status timed_out(rp_sampler *self, int64_t timeout_ms, rp_error *err)
+{
+    char why[256], link[256] = "";
+    plans_explain(self, why, sizeof why);
+    pthread_mutex_unlock(&self->hub.lock);
+    if (self->alone)
+        conn_describe(conn_of(self), link, sizeof link);
+    pthread_mutex_lock(&self->hub.lock);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no batch from table '%s' within %lld ms: %s", self->parts[0].table,
+                   (long long)timeout_ms, link[0] ? link : why);
+}
+
+static rp_status ended(const rp_sampler *self, rp_error *err)
+{
+    if (self->ending)
+        return err_set(err, RP_END_OF_STREAM, "%s", self->end_text);
+    return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
+                   (unsigned long long)self->hub.options.max_samples);
+}
+
+/* Takes the lock. */
+static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
+{
+    rp_status status;
+    pthread_mutex_lock(&self->hub.lock);
+    self->wanted = true;
+    self->deadline_ns = conn_deadline(timeout_ms);
+    bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
+    if (self->hub.options.on_demand && stopped)
+        settle_now(self);
+    else if (self->hub.options.on_demand && (!got || !is_quiet(self))) {
+        settle(self);
+        got = got || has_batch(self) || self->hub.error.status != RP_OK;
+    }
+    self->wanted = false;
+    if (!got)
+        status = stopped ? conn_stopped(err) : timed_out(self, timeout_ms, err);
+    else if (has_batch(self))
+        status = give_batch(self, batch, err);
+    else if (self->hub.error.status != RP_OK)
+        status = give_error(self, err);
+    else
+        status = ended(self, err);
+    pthread_mutex_unlock(&self->hub.lock);
+    return status;
+}
+
+/* ---- public functions ---- */
 
 rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options, rp_error *err)
 {
@@ -145,20 +942,30 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
             read_options(conn, sources[i].table, options, &checked, err) != RP_OK)
             return NULL;
     }
-    return make_sampler(sources, n, &checked, err);
-}
-
-void rp_sampler_destroy(rp_sampler **sampler)
-{
-    if (!sampler || !*sampler)
-        return;
-    if (!is_foreign(*sampler)) {
-        demand_destroy(&(*sampler)->demand);
-        prefetch_destroy(&(*sampler)->prefetch);
-        mixer_destroy(&(*sampler)->mixer);
+    if (check_sources(sources, n, err) != RP_OK)
+        return NULL;
+    rp_sampler *self = calloc(1, sizeof *self);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a sampler");
+        return NULL;
     }
-    free(*sampler);
-    *sampler = NULL;
+    hub_init(&self->hub, &checked, sampler_free);
+    bool made = make(self, sources, n);
+    if (!made)
+        err_set(err, RP_NO_MEMORY, "no memory for a sampler");
+    if (made && (self->alone || learn(self, err) == RP_OK)) {
+        self->last_ns = conn_now();
+        if (self->alone) {
+            pthread_mutex_lock(&self->hub.lock);
+            plans_ask(self);
+            pthread_mutex_unlock(&self->hub.lock);
+        }
+        if (start_threads(self))
+            return self;
+        err_set(err, RP_NO_MEMORY, "no thread for a sampler");
+    }
+    rp_sampler_destroy(&self);
+    return NULL;
 }
 
 rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err)
@@ -167,13 +974,9 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     RP_TRY(conn_check_process(conn_of(sampler), err));
     struct trace *trace = conn_trace(conn_of(sampler));
     int64_t start = trace_now(trace);
-    rp_status status;
-    if (sampler->prefetch)
-        status = prefetch_next(sampler->prefetch, batch, timeout_ms, err);
-    else if (sampler->demand)
-        status = demand_next(sampler->demand, batch, timeout_ms, err);
-    else
-        status = mixer_next(sampler->mixer, batch, timeout_ms, err);
+    if (timeout_ms == 0)
+        conn_look(conn_of(sampler));
+    rp_status status = next(sampler, batch, timeout_ms, err);
     trace_add_since(trace, "wait for a sample", NULL, start, *batch ? (*batch)->info.n : 0);
     return status;
 }
@@ -181,35 +984,37 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
 rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err)
 {
     RP_TRY(conn_check_process(conn_of(sampler), err));
-    if (sampler->prefetch)
-        prefetch_stop(sampler->prefetch);
-    else if (sampler->demand)
-        demand_source(sampler->demand)->stopped = true;
-    else
-        mixer_stop(sampler->mixer);
+    pthread_mutex_lock(&sampler->hub.lock);
+    if (!sampler->stop) /* plans and requests belong to the thread that plans, which may be in the middle of one */
+        snprintf(sampler->end_text, sizeof sampler->end_text, "the sampler was stopped");
+    sampler->stop = true;
+    hub_wake(&sampler->hub);
+    pthread_mutex_unlock(&sampler->hub.lock);
     return RP_OK;
 }
 
 rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
 {
     RP_TRY(conn_check_process(conn_of(sampler), err));
-    return batch_pool_post(pool_of(sampler), fields, n, batch_size_of(sampler), err);
+    return batch_pool_post(sampler->pool, fields, n, sampler->hub.options.batch_size, err);
 }
 
 rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
 {
     uint32_t size = out->struct_size;
-    rp_sampler_stats stats;
     if (size < sizeof size)
         return RP_INVALID_ARGUMENT;
     RP_TRY(conn_check_process(conn_of(sampler), NULL));
-    if (sampler->demand)
-        stats = demand_source(sampler->demand)->stats;
-    else if (sampler->mixer)
-        mixer_get_stats(sampler->mixer, &stats);
-    else
-        prefetch_get_stats(sampler->prefetch, &stats);
-    stats.posted = batch_pool_posted(pool_of(sampler));
+    pthread_mutex_lock(&sampler->hub.lock);
+    rp_sampler_stats stats = sampler->stats;
+    stats.decode_ns = sampler->hub.decode_ns;
+    for (uint64_t at = sampler->head; at < sampler->tail; at++) {
+        const struct plan *plan = plan_at(sampler, at);
+        stats.requested += plan->state != PLAN_READY;
+        stats.ready += plan->state == PLAN_READY && plan->batches;
+    }
+    pthread_mutex_unlock(&sampler->hub.lock);
+    stats.posted = batch_pool_posted(sampler->pool);
     stats.struct_size = size;
     memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
     return RP_OK;

@@ -30,7 +30,7 @@ static bool is_known_by(const char *file)
     return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
 }
 
-/* True for the files of a broker (docs/DISK.md). */
+/* True for the files of a broker (docs/OPERATE.md). */
 static bool is_table(const char *file)
 {
     return fnmatch("segment-*.replay", file, 0) == 0 || fnmatch("checkpoint-*.replay*", file, 0) == 0;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/client/batch/batch_decoder.h"
+#include "agent/client/sampler/batch.h"
 #include "proto/base/dtype.h"
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
@@ -563,7 +563,7 @@ static uint64_t check_random_replies(void (*make)(struct model *m, uint64_t seed
             rejoin(m, pool, &batch);
         check_batch(m, batch);
         if (m->regular)
-            assert_true(decoder->regular.on);
+            assert_true(batch_decoder_was_regular(decoder));
         rp_batch_release(&batch);
         assert_null(batch);
         reply_fini(r);

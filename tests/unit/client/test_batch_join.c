@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch/batch.h"
+#include "agent/client/sampler/batch.h"
 #include "tests/support/test.h"
 
 #define ITEMS 4u
@@ -21,8 +21,11 @@ struct made {
 static struct made *make(struct batch_pool *pool, uint64_t first_key, uint32_t most_steps, const uint32_t *lengths)
 {
     struct made *self = calloc(1, sizeof *self);
-    struct rp_batch *batch = batch_pool_take(pool, 2, 64);
-    assert_true(self && batch && most_steps <= 8);
+    struct batch_spec_field fields[2] = {{.view.name = "steps"}, {.view.name = "one"}};
+    struct batch_spec spec = {.n = ITEMS, .n_fields = 2, .fields = fields, .in_reply = true};
+    struct rp_batch *batch;
+    assert_true(self && most_steps <= 8);
+    assert_int_equal(batch_make(pool, &spec, &batch, NULL), RP_OK);
     self->batch = batch;
     batch->info = (rp_batch_info){.struct_size = sizeof batch->info, .n = ITEMS, .n_fields = 2, .waited_ns = first_key};
     batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays,

@@ -1,10 +1,11 @@
 /* See batch_layout.h. The cache owns all layouts; one decoder owns the cache. */
-#include "agent/client/batch/batch_layout.h"
+#include "agent/client/sampler/batch_layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/sampler/batch.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "replay.pb-c.h"

@@ -1,8 +1,7 @@
 /* Batches: their memory, and the decoder that fills them from a reply.
  *
- * The room agent/client/batch turns a reply to sample or fetch into rp_batch objects: batch.c (the object and its pool),
- * batch_layout.c (layouts of a reply), the decoder (batch_decoder.h), and batch_join.c (rows of several batches in one). It uses
- * proto/base and proto/wire, and conn only in batch_reply.c.
+ * A reply to sample or fetch becomes rp_batch objects: batch.c (the object and its pool),
+ * batch_layout.c (layouts of a reply), batch_decode.c (the decoder), and batch_join.c (rows of several batches in one).
  *
  * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released batches
  * for the next ones, and the buffers that the caller has posted. */
@@ -13,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/client/batch/batch_layout.h"
 #include "proto/wire/wire.h"
 #include "replay/sampler.h"
 
 struct batch_pool;
 struct batch_decoder;
 
+#define BATCH_MAX_FIELDS 4096u
 #define BATCH_WIDE 6u   /* arrays of 8 bytes per item: key, priority, probability, age, policy, step */
 #define BATCH_NARROW 2u /* arrays of 4 bytes per item: times sampled, session */
 
@@ -53,13 +52,50 @@ void batch_pool_unref(struct batch_pool **self);
 rp_status batch_pool_post(struct batch_pool *self, const rp_buffer *buffers, uint32_t n, uint32_t full, rp_error *err);
 uint32_t batch_pool_posted(struct batch_pool *self);
 /* Notes the fields of the newest batch for the check above. */
-void batch_pool_note(struct batch_pool *self, const struct batch_layout *layout);
-/* The same for a batch that was put together. */
-void batch_pool_note_batch(struct batch_pool *self, const struct rp_batch *batch);
-/* Takes the oldest posted set: an array of *n buffers that the caller frees; NULL if there is none. */
-rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n);
-/* Returns a batch with room for n_fields views and `bytes` bytes of memory. NULL: out of memory. */
-struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, size_t bytes);
+void batch_pool_note(struct batch_pool *self, const struct rp_batch *batch);
+
+/* ---- making a batch ---- */
+
+/* A field of a batch to be. */
+struct batch_spec_field {
+    rp_field_view view; /* its name, dtype, rank, and shape from shape[1] on */
+    uint64_t steps;     /* largest number of any item */
+    uint64_t item_bytes;
+    bool variable; /* items have different numbers of steps: the batch tells each */
+    uint64_t at;   /* set by batch_make: offset in the batch's memory, unless it is posted */
+};
+
+struct batch_spec {
+    uint32_t n, n_fields;
+    struct batch_spec_field *fields;
+    uint64_t max_bytes, limit; /* of the fields; what is left of it */
+    bool in_reply;             /* arrays and fields take no memory */
+    bool sources, shards;      /* the batch tells each item's source, and its shard */
+    uint64_t bytes;            /* set by batch_make: of the fields */
+};
+
+/* Takes posted memory, or memory of the pool, for a batch; its arrays and fields are not filled. */
+rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp_batch **out, rp_error *err);
+/* Cuts the text if it is too long. */
+void batch_set_text(struct rp_batch *self, const char *text, size_t size);
+/* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
+ * that is not positive and finite get 1. */
+void batch_weights(const double *probability, uint32_t n, double beta, float *out);
+/* Computes the importance weights of a batch from its probabilities; beta 0: all are 1. */
+void batch_set_weights(struct rp_batch *self, double beta);
+
+/* Returns array k of 8 bytes per item, and array k of 4 bytes per item. */
+enum batch_narrow { BATCH_TIMES, BATCH_SESSION, BATCH_SOURCE, BATCH_SHARD, BATCH_WEIGHT, BATCH_ALL_NARROW };
+
+static inline void *batch_wide(const struct rp_batch *self, uint32_t k)
+{
+    return self->memory + (size_t)k * self->info.n * 8;
+}
+
+static inline uint32_t *batch_narrow(const struct rp_batch *self, uint32_t k)
+{
+    return (uint32_t *)(void *)(self->memory + (size_t)self->info.n * (BATCH_WIDE * 8 + k * 4));
+}
 
 /* ---- the batches of one reply, a list by `next` ---- */
 
@@ -86,6 +122,8 @@ struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct ba
 void batch_decoder_destroy(struct batch_decoder **self);
 /* From now on, items that need no decoding stay in the reply, which must outlive its batches: only batch_join can read them. */
 void batch_decoder_leave_items(struct batch_decoder *self);
+/* True if the addresses of all blocks of the last reply could be computed. */
+bool batch_decoder_was_regular(const struct batch_decoder *self);
 /* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
 struct batch_reply {
     const struct wire_sampled *view;
@@ -141,8 +179,5 @@ rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uin
 /* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for
  * all, an empty one has 0. */
 void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out);
-/* Computes importance weights of n picks: (1 / (N p))^beta divided by the largest; N cancels out. Picks with a probability
- * that is not positive and finite get 1. */
-void batch_weights(const double *probability, uint32_t n, double beta, float *out);
 
 #endif

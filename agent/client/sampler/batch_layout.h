@@ -10,8 +10,6 @@
 #include "replay/error.h"
 #include "replay/types.h"
 
-#define BATCH_MAX_FIELDS 4096u
-
 struct batch_field {
     const char *name; /* inside the layout */
     int32_t dtype;

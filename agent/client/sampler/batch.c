@@ -1,6 +1,7 @@
 /* The batch object and the pool of memory behind it. See batch.h. */
-#include "agent/client/batch/batch.h"
+#include "agent/client/sampler/batch.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,27 +140,6 @@ uint32_t batch_pool_posted(struct batch_pool *self)
     return n;
 }
 
-void batch_pool_note(struct batch_pool *self, const struct batch_layout *layout)
-{
-    struct noted_field *noted = calloc(layout->n_fields ? layout->n_fields : 1, sizeof *noted);
-    if (!noted)
-        return;
-    for (uint32_t i = 0; i < layout->n_fields; i++) {
-        const struct batch_field *field = &layout->fields[i];
-        noted[i].item_bytes = (uint64_t)field->row_bytes * field->count;
-        size_t size = strlen(field->name);
-        if (size >= sizeof noted[i].name)
-            size = sizeof noted[i].name - 1;
-        memcpy(noted[i].name, field->name, size);
-    }
-    pthread_mutex_lock(&self->lock);
-    struct noted_field *old = self->noted;
-    self->noted = noted;
-    self->n_noted = layout->n_fields;
-    pthread_mutex_unlock(&self->lock);
-    free(old);
-}
-
 /* Returns the bytes of an item in a field; 0: they differ between items. */
 static uint64_t fixed_bytes(const rp_field_view *field)
 {
@@ -174,7 +154,7 @@ static bool is_noted(const struct batch_pool *self, const struct rp_batch *batch
     return same;
 }
 
-void batch_pool_note_batch(struct batch_pool *self, const struct rp_batch *batch)
+void batch_pool_note(struct batch_pool *self, const struct rp_batch *batch)
 {
     uint32_t n = batch->info.n_fields;
     pthread_mutex_lock(&self->lock);
@@ -196,7 +176,8 @@ void batch_pool_note_batch(struct batch_pool *self, const struct rp_batch *batch
     free(old);
 }
 
-rp_buffer *batch_pool_take_posted(struct batch_pool *self, uint32_t *n)
+/* Takes the oldest posted set: an array of *n buffers that the caller frees; NULL if there is none. */
+static rp_buffer *take_posted(struct batch_pool *self, uint32_t *n)
 {
     pthread_mutex_lock(&self->lock);
     struct posted *set = self->posted;
@@ -233,7 +214,8 @@ static struct rp_batch *take_free(struct batch_pool *self, size_t bytes)
     return batch;
 }
 
-struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, size_t bytes)
+/* Returns a batch with room for n_fields views and `bytes` bytes of memory. NULL: out of memory. */
+static struct rp_batch *pool_take(struct batch_pool *self, uint32_t n_fields, size_t bytes)
 {
     struct rp_batch *batch = take_free(self, bytes);
     if (!batch) {
@@ -241,7 +223,7 @@ struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, siz
         if (!batch)
             return NULL;
     }
-    if (batch->capacity < bytes) {
+    if (!batch->memory || batch->capacity < bytes) {
         /* Some extra room, so that batches of varying size do not allocate each time. */
         size_t capacity = (bytes + bytes / 8 + 4095) & ~(size_t)4095;
         free(batch->memory);
@@ -265,6 +247,179 @@ struct rp_batch *batch_pool_take(struct batch_pool *self, uint32_t n_fields, siz
 fail:
     batch_free(batch);
     return NULL;
+}
+
+/* ---- making a batch ---- */
+
+static uint64_t align64(uint64_t value)
+{
+    return (value + 63) & ~UINT64_C(63);
+}
+
+/* Gives each field its place among the fields. */
+static rp_status place_fields(struct batch_spec *self, rp_error *err)
+{
+    self->bytes = 0;
+    for (uint32_t f = 0; f < self->n_fields; f++) {
+        struct batch_spec_field *field = &self->fields[f];
+        uint64_t size;
+        field->at = self->bytes;
+        if (__builtin_mul_overflow(field->item_bytes, (uint64_t)self->n, &size) || size > self->limit ||
+            self->bytes > self->limit - size)
+            return err_set(err, RP_RESOURCE_EXHAUSTED,
+                           "a batch of %u items with field '%s' of %llu steps would take more than max_bytes (%llu)",
+                           self->n, field->view.name, (unsigned long long)field->steps,
+                           (unsigned long long)self->max_bytes);
+        field->view.bytes = size;
+        self->bytes = align64(self->bytes + size);
+    }
+    return RP_OK;
+}
+
+/* Takes posted memory that fits; NULL: there is none. memory and misfit say so if it does not fit. */
+static rp_buffer *take_fitting(struct batch_pool *pool, const struct batch_spec *spec, uint32_t *memory,
+                               rp_error *misfit)
+{
+    uint32_t n = 0;
+    rp_buffer *posted = spec->n_fields && !spec->in_reply ? take_posted(pool, &n) : NULL;
+    *memory = posted ? RP_BATCH_CALLER : RP_BATCH_LIBRARY;
+    if (posted && n != spec->n_fields) {
+        err_set(misfit, RP_INVALID_ARGUMENT, "%u buffers were posted for %u fields", n, spec->n_fields);
+        *memory = RP_BATCH_MISFIT;
+    }
+    for (uint32_t f = 0; f < spec->n_fields && *memory == RP_BATCH_CALLER; f++) {
+        const rp_field_view *view = &spec->fields[f].view;
+        if (posted[f].bytes >= view->bytes)
+            continue;
+        err_set(misfit, RP_INVALID_ARGUMENT, "the buffer posted for field '%s' has %llu bytes, this batch needs %llu",
+                view->name, (unsigned long long)posted[f].bytes, (unsigned long long)view->bytes);
+        *memory = RP_BATCH_MISFIT;
+    }
+    if (*memory == RP_BATCH_MISFIT) {
+        free(posted);
+        posted = NULL;
+    }
+    return posted;
+}
+
+static void set_arrays(struct rp_batch *self, const struct batch_spec *spec)
+{
+    self->arrays = (rp_batch_arrays){.struct_size = sizeof self->arrays, .n = spec->n};
+    if (spec->in_reply)
+        return;
+    self->arrays.key = batch_wide(self, 0);
+    self->arrays.priority = batch_wide(self, 1);
+    self->arrays.probability = batch_wide(self, 2);
+    self->arrays.age_ns = batch_wide(self, 3);
+    self->arrays.policy = batch_wide(self, 4);
+    self->arrays.step = batch_wide(self, 5);
+    self->arrays.times_sampled = batch_narrow(self, BATCH_TIMES);
+    self->arrays.session = batch_narrow(self, BATCH_SESSION);
+    self->arrays.weight = (const float *)(const void *)batch_narrow(self, BATCH_WEIGHT);
+    self->arrays.source = spec->sources ? batch_narrow(self, BATCH_SOURCE) : NULL;
+    self->arrays.shard = spec->shards ? batch_narrow(self, BATCH_SHARD) : NULL;
+}
+
+/* The memory has the arrays, the lengths, the names and the fields, in this order. */
+static void set_views(struct rp_batch *self, const struct batch_spec *spec, uint64_t lengths_at, uint64_t names_at,
+                      uint64_t fields_at, const rp_buffer *posted)
+{
+    uint32_t *lengths = (uint32_t *)(void *)(self->memory + lengths_at);
+    char *name = (char *)self->memory + names_at;
+    for (uint32_t f = 0; f < spec->n_fields; f++) {
+        const struct batch_spec_field *field = &spec->fields[f];
+        rp_field_view *out = &self->fields[f];
+        size_t size = strlen(field->view.name) + 1;
+        *out = field->view;
+        memcpy(name, field->view.name, size);
+        out->name = name;
+        name += size;
+        out->shape[0] = spec->n;
+        out->data = posted ? posted[f].data : self->memory + fields_at + field->at;
+        out->lengths = field->variable ? lengths : NULL;
+        if (field->variable)
+            lengths += spec->n;
+    }
+}
+
+void batch_set_text(struct rp_batch *self, const char *text, size_t size)
+{
+    if (size >= sizeof self->text)
+        size = sizeof self->text - 1;
+    if (size)
+        memcpy(self->text, text, size);
+    self->text[size] = '\0';
+}
+
+rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp_batch **out, rp_error *err)
+{
+    uint32_t memory;
+    rp_error misfit;
+    misfit.text[0] = '\0';
+    *out = NULL;
+    RP_TRY(place_fields(spec, err));
+    uint64_t lengths = spec->in_reply ? 0 : align64((uint64_t)spec->n * (BATCH_WIDE * 8 + BATCH_ALL_NARROW * 4));
+    uint64_t names = lengths, size = 0;
+    for (uint32_t f = 0; f < spec->n_fields; f++) {
+        names += spec->fields[f].variable ? (uint64_t)spec->n * 4 : 0;
+        size += strlen(spec->fields[f].view.name) + 1;
+    }
+    uint64_t fields = align64(names + size);
+    rp_buffer *posted = take_fitting(pool, spec, &memory, &misfit);
+    bool apart = posted || spec->in_reply;
+    struct rp_batch *batch = pool_take(pool, spec->n_fields, (size_t)(apart ? fields : fields + spec->bytes) + 64);
+    if (batch) {
+        batch->info = (rp_batch_info){
+            .struct_size = sizeof batch->info, .n = spec->n, .n_fields = spec->n_fields, .memory = memory};
+        batch->in_reply.step = 0;
+        batch_set_text(batch, misfit.text, memory == RP_BATCH_MISFIT ? strlen(misfit.text) : 0);
+        set_arrays(batch, spec);
+        set_views(batch, spec, lengths, names, fields, posted);
+    }
+    free(posted);
+    *out = batch;
+    return batch ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items", spec->n);
+}
+
+void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out)
+{
+    if (from->n > 1) {
+        memcpy(out, from->data + first * width, n * width);
+    } else if (from->n == 0) {
+        memset(out, 0, n * width);
+    } else if (width == 8) {
+        uint64_t *to = out, value = pb_u64(from, 0);
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = value;
+    } else {
+        uint32_t *to = out, value = pb_u32(from, 0);
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = value;
+    }
+}
+
+void batch_weights(const double *probability, uint32_t n, double beta, float *out)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        least = probability[i] > 0 && probability[i] < least ? probability[i] : least;
+    for (uint32_t i = 0; i < n; i++) { /* least is finite if any probability is positive and finite */
+        double p = probability[i];
+        out[i] = p > 0 && p < INFINITY ? (float)(least / p) : 1;
+    }
+    if (beta == 1)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = beta == 0.5 ? sqrtf(out[i]) : powf(out[i], (float)beta);
+}
+
+void batch_set_weights(struct rp_batch *self, double beta)
+{
+    float *out = (float *)(void *)batch_narrow(self, BATCH_WEIGHT);
+    if (beta != 0)
+        batch_weights(batch_wide(self, 2), self->info.n, beta, out);
+    for (uint32_t i = 0; i < self->info.n && beta == 0; i++)
+        out[i] = 1;
 }
 
 void rp_batch_release(rp_batch **batch)

@@ -4,20 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/batch/batch.h"
+#include "agent/client/sampler/batch.h"
 #include "proto/base/error.h"
-
-#define NARROW 5u /* arrays of 4 bytes per item: BATCH_NARROW, source, shard, weight */
-
-/* A field of a new batch. */
-struct joined_field {
-    const rp_field_view
-        *like;      /* in the first batch that it takes rows of, which may be gone when other pieces are copied */
-    uint64_t steps; /* most of any row; 1: the field has no steps */
-    uint64_t step_bytes;
-    bool variable;
-    uint64_t at; /* offset in the batch's memory, unless it is posted */
-};
 
 /* A new batch: pieces first ... first + n_pieces - 1. */
 struct joined {
@@ -25,8 +13,7 @@ struct joined {
     uint32_t first, n_pieces;
     uint32_t n, n_fields;
     uint64_t waited_ns; /* inside the broker, by the items that waited longest */
-    struct joined_field *fields;
-    uint64_t lengths, names, data, total; /* offsets in its memory */
+    struct batch_spec_field *fields;
 };
 
 struct piece {
@@ -44,11 +31,6 @@ struct batch_join {
     uint32_t *place; /* of the piece that the caller gave as number i */
     struct joined *batches;
 };
-
-static uint64_t align64(uint64_t value)
-{
-    return (value + 63) & ~UINT64_C(63);
-}
 
 /* ---- which batches fit together ---- */
 
@@ -105,153 +87,38 @@ static const rp_field_view *field_in(const struct rp_batch *from, uint32_t f, co
 static void plan_field(const struct batch_join *join, struct joined *self, uint32_t f)
 {
     const rp_field_view *like = &join->pieces[self->first].rows.from->fields[f];
-    struct joined_field *field = &self->fields[f];
-    *field = (struct joined_field){.like = like, .steps = 1, .variable = like->lengths != NULL};
-    uint64_t per_item = like->shape[0] ? like->bytes / like->shape[0] : 0;
-    if (!field->variable) {
-        field->step_bytes = per_item;
-        return;
-    }
-    field->step_bytes = like->shape[1] ? per_item / like->shape[1] : 0;
+    struct batch_spec_field *field = &self->fields[f];
+    *field = (struct batch_spec_field){.view = *like, .steps = 1, .variable = like->lengths != NULL};
+    uint64_t step_bytes = 0;
     for (uint32_t i = self->first; i < self->first + self->n_pieces; i++) {
         const struct batch_rows *rows = &join->pieces[i].rows;
         const rp_field_view *view = field_in(rows->from, f, like->name);
-        for (uint32_t k = rows->first; k < rows->first + rows->n; k++)
+        for (uint32_t k = rows->first; k < rows->first + rows->n && field->variable; k++)
             field->steps = view->lengths[k] > field->steps ? view->lengths[k] : field->steps;
-        if (field->step_bytes == 0 && view->shape[0] && view->shape[1])
-            field->step_bytes = view->bytes / view->shape[0] / view->shape[1];
+        if (step_bytes == 0 && view->shape[0] && (!field->variable || view->shape[1]))
+            step_bytes = view->bytes / view->shape[0] / (field->variable ? view->shape[1] : 1);
+        if (!field->variable)
+            break; /* all pieces are alike */
     }
-}
-
-static rp_status plan(const struct batch_join *join, struct joined *self, rp_error *err)
-{
-    uint64_t most = join->options.max_bytes ? join->options.max_bytes : UINT64_MAX / 4;
-    uint64_t bytes = 0, names = 0, variable = 0;
-    for (uint32_t f = 0; f < self->n_fields; f++) {
-        struct joined_field *field = &self->fields[f];
-        uint64_t size;
-        plan_field(join, self, f);
-        field->at = bytes;
-        if (__builtin_mul_overflow(field->steps * field->step_bytes, (uint64_t)self->n, &size) || size > most ||
-            bytes > most - size)
-            return err_set(err, RP_RESOURCE_EXHAUSTED,
-                           "a batch of %u items with field '%s' of %llu steps would take more than max_bytes (%llu)",
-                           self->n, field->like->name, (unsigned long long)field->steps, (unsigned long long)most);
-        bytes = align64(bytes + size);
-        names += strlen(field->like->name) + 1;
-        variable += field->variable;
-    }
-    self->lengths = align64((uint64_t)self->n * (BATCH_WIDE * 8 + NARROW * 4));
-    self->names = self->lengths + variable * self->n * 4;
-    self->data = align64(self->names + names);
-    self->total = self->data + bytes;
-    return RP_OK;
-}
-
-/* ---- its memory ---- */
-
-/* Takes posted memory that fits; NULL: there is none. memory and misfit say so if it does not fit. */
-static rp_buffer *take_posted(struct batch_pool *pool, const struct joined *self, uint32_t *memory, rp_error *misfit)
-{
-    uint32_t n = 0;
-    rp_buffer *posted = self->n_fields ? batch_pool_take_posted(pool, &n) : NULL;
-    *memory = posted ? RP_BATCH_CALLER : RP_BATCH_LIBRARY;
-    if (posted && n != self->n_fields) {
-        err_set(misfit, RP_INVALID_ARGUMENT, "%u buffers were posted for %u fields", n, self->n_fields);
-        *memory = RP_BATCH_MISFIT;
-    }
-    for (uint32_t f = 0; f < self->n_fields && *memory == RP_BATCH_CALLER; f++) {
-        uint64_t need = self->fields[f].steps * self->fields[f].step_bytes * self->n;
-        if (posted[f].bytes >= need)
-            continue;
-        err_set(misfit, RP_INVALID_ARGUMENT, "the buffer posted for field '%s' has %llu bytes, this batch needs %llu",
-                self->fields[f].like->name, (unsigned long long)posted[f].bytes, (unsigned long long)need);
-        *memory = RP_BATCH_MISFIT;
-    }
-    if (*memory == RP_BATCH_MISFIT) {
-        free(posted);
-        posted = NULL;
-    }
-    return posted;
-}
-
-/* Returns array k of 8 bytes per item, and array k of 4 bytes per item. */
-static void *wide(const struct joined *self, uint32_t k)
-{
-    return self->batch->memory + (size_t)k * self->n * 8;
-}
-
-static uint32_t *narrow(const struct joined *self, uint32_t k)
-{
-    return (uint32_t *)(void *)(self->batch->memory + (size_t)self->n * (BATCH_WIDE * 8 + k * 4));
-}
-
-enum { TIMES, SESSION, SOURCE, SHARD, WEIGHT };
-
-static void set_arrays(const struct joined *self, const struct batch_join_options *options)
-{
-    self->batch->arrays = (rp_batch_arrays){.struct_size = sizeof self->batch->arrays,
-                                            .n = self->n,
-                                            .key = wide(self, 0),
-                                            .priority = wide(self, 1),
-                                            .probability = wide(self, 2),
-                                            .age_ns = wide(self, 3),
-                                            .policy = wide(self, 4),
-                                            .step = wide(self, 5),
-                                            .times_sampled = narrow(self, TIMES),
-                                            .session = narrow(self, SESSION),
-                                            .weight = (const float *)(const void *)narrow(self, WEIGHT),
-                                            .source = options->sources ? narrow(self, SOURCE) : NULL,
-                                            .shard = options->shards ? narrow(self, SHARD) : NULL};
-}
-
-static void set_views(const struct joined *self, const rp_buffer *posted)
-{
-    struct rp_batch *batch = self->batch;
-    uint32_t *lengths = (uint32_t *)(void *)(batch->memory + self->lengths);
-    char *name = (char *)batch->memory + self->names;
-    for (uint32_t f = 0; f < self->n_fields; f++) {
-        const struct joined_field *field = &self->fields[f];
-        rp_field_view *out = &batch->fields[f];
-        size_t size = strlen(field->like->name) + 1;
-        *out = *field->like;
-        memcpy(name, field->like->name, size);
-        out->name = name;
-        name += size;
-        out->shape[0] = self->n;
-        if (field->variable)
-            out->shape[1] = field->steps;
-        out->bytes = field->steps * field->step_bytes * self->n;
-        out->data = posted ? posted[f].data : batch->memory + self->data + field->at;
-        out->lengths = field->variable ? lengths : NULL;
-        if (field->variable)
-            lengths += self->n;
-    }
+    field->item_bytes = field->steps * step_bytes;
+    if (field->variable)
+        field->view.shape[1] = field->steps;
 }
 
 static rp_status make_batch(const struct batch_join *join, struct joined *self, rp_error *err)
 {
-    uint32_t memory;
-    rp_error misfit = {0};
-    RP_TRY(plan(join, self, err));
-    rp_buffer *posted = take_posted(join->pool, self, &memory, &misfit);
-    self->batch = batch_pool_take(join->pool, self->n_fields, posted ? self->data : self->total + 64);
-    if (!self->batch) {
-        free(posted);
-        return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items", self->n);
-    }
-    self->batch->info = (rp_batch_info){.struct_size = sizeof self->batch->info,
-                                        .n = self->n,
-                                        .n_fields = self->n_fields,
-                                        .waited_ns = self->waited_ns,
-                                        .memory = memory};
-    size_t size = strnlen(misfit.text, sizeof self->batch->text - 1);
-    memcpy(self->batch->text, misfit.text, size);
-    self->batch->text[size] = '\0';
-    self->batch->in_reply = (struct batch_in_reply){0};
-    set_arrays(self, &join->options);
-    set_views(self, posted);
-    free(posted);
+    uint64_t most = join->options.max_bytes ? join->options.max_bytes : UINT64_MAX / 4;
+    struct batch_spec spec = {.n = self->n,
+                              .n_fields = self->n_fields,
+                              .fields = self->fields,
+                              .max_bytes = most,
+                              .limit = most,
+                              .sources = join->options.sources,
+                              .shards = join->options.shards};
+    for (uint32_t f = 0; f < self->n_fields; f++)
+        plan_field(join, self, f);
+    RP_TRY(batch_make(join->pool, &spec, &self->batch, err));
+    self->batch->info.waited_ns = self->waited_ns;
     return RP_OK;
 }
 
@@ -342,12 +209,8 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
     *self = NULL;
     for (uint32_t i = 0; i < join->n_batches; i++) {
         const struct joined *made = &join->batches[i];
-        float *weight = (float *)(void *)narrow(made, WEIGHT);
-        if (join->options.beta != 0)
-            batch_weights(wide(made, 2), made->n, join->options.beta, weight);
-        for (uint32_t k = 0; k < made->n && join->options.beta == 0; k++)
-            weight[k] = 1;
-        batch_pool_note_batch(join->pool, made->batch);
+        batch_set_weights(made->batch, join->options.beta);
+        batch_pool_note(join->pool, made->batch);
         *end = made->batch;
         end = &made->batch->next;
     }
@@ -377,14 +240,15 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
     struct batch_in_reply from;
     list_arrays(rows->from, &from);
     for (uint32_t k = 0; k < BATCH_WIDE; k++)
-        batch_expand(&from.wide[k], rows->first, rows->n, 8, (uint8_t *)wide(self, k) + (size_t)piece->at * 8);
+        batch_expand(&from.wide[k], rows->first, rows->n, 8,
+                     (uint8_t *)batch_wide(self->batch, k) + (size_t)piece->at * 8);
     for (uint32_t k = 0; k < BATCH_NARROW; k++)
-        batch_expand(&from.narrow[k], rows->first, rows->n, 4, narrow(self, k) + piece->at);
-    double *probability = wide(self, 2);
+        batch_expand(&from.narrow[k], rows->first, rows->n, 4, batch_narrow(self->batch, k) + piece->at);
+    double *probability = batch_wide(self->batch, 2);
     for (uint32_t j = piece->at; j < piece->at + rows->n; j++) {
         probability[j] *= rows->share;
-        narrow(self, SOURCE)[j] = rows->source;
-        narrow(self, SHARD)[j] = rows->shard;
+        batch_narrow(self->batch, BATCH_SOURCE)[j] = rows->source;
+        batch_narrow(self->batch, BATCH_SHARD)[j] = rows->shard;
     }
 }
 
@@ -399,13 +263,14 @@ static const uint8_t *row_of(const struct rp_batch *batch, const rp_field_view *
 }
 
 /* Copies rows of a field whose items have different numbers of steps, and pads them with 0. */
-static void copy_padded(const struct joined_field *field, const rp_field_view *from, const struct batch_rows *rows,
+static void copy_padded(const struct batch_spec_field *field, const rp_field_view *from, const struct batch_rows *rows,
                         uint8_t *out)
 {
-    uint64_t to_bytes = field->steps * field->step_bytes, from_bytes = from->shape[1] * field->step_bytes;
+    uint64_t to_bytes = field->item_bytes, step_bytes = to_bytes / field->steps;
+    uint64_t from_bytes = from->shape[1] * step_bytes;
     for (uint32_t i = 0; i < rows->n; i++) {
         const uint8_t *data = row_of(rows->from, from, rows->first + i, from_bytes);
-        uint64_t bytes = from->lengths[rows->first + i] * field->step_bytes;
+        uint64_t bytes = from->lengths[rows->first + i] * step_bytes;
         if (bytes)
             memcpy(out + i * to_bytes, data, bytes);
         memset(out + i * to_bytes + bytes, 0, to_bytes - bytes);
@@ -430,9 +295,9 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
     const struct batch_rows *rows = &piece->rows;
     copy_arrays(made, piece);
     for (uint32_t f = 0; f < made->n_fields; f++) {
-        const struct joined_field *field = &made->fields[f];
+        const struct batch_spec_field *field = &made->fields[f];
         const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
-        uint64_t item_bytes = field->steps * field->step_bytes;
+        uint64_t item_bytes = field->item_bytes;
         uint8_t *out = (uint8_t *)to->data + piece->at * item_bytes;
         if (field->variable) {
             copy_padded(field, from, rows, out);

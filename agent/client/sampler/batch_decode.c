@@ -1,0 +1,1053 @@
+/* Makes batches from a sample reply.
+ *
+ * First the pieces of the reply are found and checked: chunks, blocks, items, layouts. Then the size of each field is computed, memory
+ * is taken, and the rows are copied, field by field, so that one tight loop writes one contiguous array. A raw block is read in place.
+ * A compressed block is decoded once per reply: directly into the batch if an item takes all of it, and other items copy from there;
+ * otherwise into scratch memory. Items whose fields do not fit into one array come in several batches, so that no item is lost. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn/conn.h"
+#include "agent/client/sampler/batch.h"
+#include "agent/client/sampler/batch_layout.h"
+#include "proto/base/error.h"
+#include "proto/wire/codec.h"
+
+/* Frames of a reply that need no allocation. */
+#define FEW_FRAMES 16u
+#define SLAB_KEEP ((size_t)64 << 20)
+/* Chunks, and blocks, without data that a reply may have: a broker puts no more chunks into one. */
+#define SPARE_EMPTY (UINT64_C(1) << 20)
+
+#define SLAB_BYTES ((size_t)1 << 20)
+
+struct batch_block {
+    const uint8_t *data;
+    const uint8_t *plain; /* decoded rows; valid when row_bytes is set */
+    uint32_t size;
+    uint32_t row_bytes;
+    uint8_t codec;
+    uint8_t column;
+};
+
+struct batch_chunk {
+    uint32_t first_block;
+    uint32_t n_blocks;
+    uint32_t length;
+};
+
+struct batch_item {
+    uint32_t layout;
+    uint32_t chunk; /* the first chunk */
+    uint32_t first_ref;
+    uint32_t n_refs;
+    uint32_t offset;
+    uint32_t length;
+};
+
+struct batch_plan {
+    const struct batch_field *field; /* of the first layout */
+    uint32_t rows;                   /* largest number of any item */
+    bool variable;
+    uint64_t item_bytes;
+};
+
+struct batch_slab {
+    struct batch_slab *next;
+    size_t size, used;
+    _Alignas(16) uint8_t data[];
+};
+
+struct batch_vec {
+    void *data;
+    size_t capacity;
+};
+
+/* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the address of every block can
+ * be computed, and no lists of blocks, chunks and items are made. */
+struct batch_regular {
+    bool on;
+    uint32_t offset; /* of every item in its chunk */
+    uint32_t length; /* of every item */
+    uint32_t chunk_length;
+    uint32_t n_blocks; /* in each chunk */
+    size_t chunk_bytes;
+    const uint8_t *data; /* the first chunk */
+};
+
+struct batch_decoder {
+    struct batch_pool *pool;
+    struct batch_options options;
+    bool leave_items;
+    struct batch_layouts cache;
+    struct codec_scratch scratch;
+    struct batch_slab *slabs;
+    const struct batch_layout *noted;
+    /* Of the current reply. */
+    struct batch_vec all_items, all_layouts, groups;
+    uint32_t n_groups;   /* groups of layouts whose items fit into one batch */
+    rp_error why;        /* how the layouts differ, if there is more than one group */
+    uint64_t made_bytes; /* bytes of the batches made from the reply so far */
+    /* Of the current batch: all of the reply, or a part of it. */
+    const struct wire_sampled *view;
+    uint32_t n_fields, n_layouts;
+    struct batch_regular regular;
+    struct batch_vec blocks, chunks, items, layouts, maps, plans, specs, arrays;
+};
+
+/* Returns field f of the batch in one of the reply's layouts. */
+static inline const struct batch_field *field_of(const struct batch_decoder *self, uint32_t f, uint32_t layout)
+{
+    const struct batch_layout *const *layouts = self->layouts.data;
+    const uint32_t *maps = self->maps.data;
+    return &layouts[layout]->fields[maps[(size_t)layout * self->n_fields + f]];
+}
+
+static bool vec_reserve(struct batch_vec *self, uint64_t n, size_t size)
+{
+    uint64_t bytes;
+    if (__builtin_mul_overflow(n, (uint64_t)size, &bytes) || bytes > SIZE_MAX / 2)
+        return false;
+    if (self->data && bytes <= self->capacity)
+        return true;
+    size_t capacity = (size_t)(bytes + bytes / 2 + 64);
+    free(self->data);
+    self->data = malloc(capacity);
+    self->capacity = self->data ? capacity : 0;
+    return self->data != NULL;
+}
+
+static rp_status no_memory(rp_error *err)
+{
+    return err_set(err, RP_NO_MEMORY, "no memory to decode a batch");
+}
+
+static rp_status damaged(rp_error *err, const char *what)
+{
+    return err_set(err, RP_DATA_LOSS, "the broker's reply is damaged: %s", what);
+}
+
+static rp_status too_short(const struct wire_sampled *view, uint32_t i, const struct batch_field *field, rp_error *err)
+{
+    return err_set(err, RP_DATA_LOSS, "item %llu has %u steps, too few for its field '%s'",
+                   (unsigned long long)pb_u64(&view->key, i), pb_u32(&view->length, i), field->name);
+}
+
+/* Returns element i of an array of numbers with 4 bytes each. */
+static inline uint32_t index_at(const uint8_t *array, uint32_t i)
+{
+    uint32_t value;
+    memcpy(&value, array + (size_t)i * 4, 4);
+    return value;
+}
+
+/* ---- the pieces of a reply ---- */
+
+static rp_status check_counts(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
+                              rp_error *err)
+{
+    if (view->n_items == 0 && view->n_chunks == 0 && view->n_blocks == 0)
+        return RP_OK; /* an empty frame is allowed */
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_frames; i++)
+        bytes += frames[i].size;
+    if (view->packed > view->n_chunks || n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
+        return damaged(err, "the number of frames does not match its chunks");
+    /* An array of one element for all could claim any number of empty chunks. */
+    if (view->n_chunks > bytes + SPARE_EMPTY || view->n_blocks > bytes + SPARE_EMPTY)
+        return damaged(err, "more chunks than bytes");
+    uint32_t n = view->n_items;
+    const struct pb_array *each[] = {&view->priority, &view->probability, &view->times_sampled, &view->age_ns,
+                                     &view->policy,   &view->step,        &view->session,       &view->layout,
+                                     &view->offset,   &view->length,      &view->chunks};
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+        if (each[i]->n > 1 && each[i]->n != n)
+            return damaged(err, "arrays of different lengths");
+    }
+    if (view->key.n != n || (n && (!view->length.n || !view->chunks.n)))
+        return damaged(err, "an array is missing");
+    if (view->n_chunks && (!view->chunk_length.n || !view->chunk_blocks.n ||
+                           (view->chunk_length.n > 1 && view->chunk_length.n != view->n_chunks) ||
+                           (view->chunk_blocks.n > 1 && view->chunk_blocks.n != view->n_chunks)))
+        return damaged(err, "arrays of chunks of different lengths");
+    if (view->n_blocks && (!view->block_size.n || (view->block_size.n > 1 && view->block_size.n != view->n_blocks) ||
+                           (view->block_codec.n > 1 && view->block_codec.n != view->n_blocks)))
+        return damaged(err, "arrays of blocks of different lengths");
+    return RP_OK;
+}
+
+/* The columns of the first chunk's blocks stand for all chunks if they are not listed for each. */
+static rp_status check_columns(const struct wire_sampled *view, bool *shared, rp_error *err)
+{
+    *shared = view->block_column.n != view->n_blocks;
+    if (*shared && (view->chunk_blocks.n != 1 || view->block_column.n != pb_u32(&view->chunk_blocks, 0)))
+        return damaged(err, "the columns of its blocks are not listed");
+    return RP_OK;
+}
+
+/* Returns the bytes of a chunk if all chunks have blocks of the same sizes, else 0. */
+static size_t alike_bytes(const struct wire_sampled *view, uint32_t n_blocks)
+{
+    const struct pb_array *sizes = &view->block_size;
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < n_blocks; k++)
+        bytes += pb_u32(sizes, k);
+    for (uint32_t c = 1; c < view->n_chunks && sizes->n > 1; c++) {
+        if (memcmp(sizes->data, sizes->data + (size_t)c * n_blocks * 4, (size_t)n_blocks * 4) != 0)
+            return 0;
+    }
+    return (size_t)bytes;
+}
+
+static void read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames,
+                         uint32_t n_frames)
+{
+    struct batch_regular *out = &self->regular;
+    out->on = false;
+    if (view->n_items == 0 || n_frames != 1 || view->packed != view->n_chunks || view->n_layouts != 1 ||
+        view->layout.n > 1 || view->length.n != 1 || view->offset.n > 1 || view->chunks.n != 1 ||
+        view->chunk_length.n != 1 || view->chunk_blocks.n != 1 || view->block_codec.n > 1)
+        return;
+    out->n_blocks = pb_u32(&view->chunk_blocks, 0);
+    out->length = pb_u32(&view->length, 0);
+    out->chunk_length = pb_u32(&view->chunk_length, 0);
+    out->offset = view->offset.n ? pb_u32(&view->offset, 0) : 0;
+    if ((view->layout.n && pb_u32(&view->layout, 0) != 0) || pb_u32(&view->chunks, 0) != 1 || out->length == 0 ||
+        (uint64_t)out->offset + out->length > out->chunk_length || view->block_column.n != out->n_blocks ||
+        view->n_blocks != (uint64_t)view->n_chunks * out->n_blocks ||
+        (view->block_codec.n && pb_u8(&view->block_codec, 0) != RP_CODEC_RAW) ||
+        view->n_items != (view->chunk.n ? view->chunk.n : view->n_chunks))
+        return;
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < view->chunk.n; i++) {
+        uint32_t chunk = index_at(view->chunk.data, i);
+        largest = chunk > largest ? chunk : largest;
+    }
+    if (largest >= view->n_chunks)
+        return;
+    out->chunk_bytes = alike_bytes(view, out->n_blocks);
+    out->data = frames[0].data;
+    out->on = out->chunk_bytes && frames[0].size / out->chunk_bytes == view->n_chunks &&
+              frames[0].size % out->chunk_bytes == 0;
+}
+
+static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
+                             const struct batch_frame *frames, rp_error *err)
+{
+    bool shared;
+    if (view->n_blocks == 0)
+        return view->n_items ? damaged(err, "it holds no data") : RP_OK;
+    RP_TRY(check_columns(view, &shared, err));
+    if (!vec_reserve(&self->chunks, view->n_chunks, sizeof(struct batch_chunk)) ||
+        !vec_reserve(&self->blocks, view->n_blocks, sizeof(struct batch_block)))
+        return no_memory(err);
+    struct batch_chunk *chunks = self->chunks.data;
+    struct batch_block *block = self->blocks.data, *blocks = block, *end_blocks = block + view->n_blocks;
+    const uint8_t *columns = view->block_column.data;
+    size_t size_step = view->block_size.n == 1 ? 0 : 4, codec_step = view->block_codec.n <= 1 ? 0 : 1;
+    static const uint8_t raw = RP_CODEC_RAW;
+    const uint8_t *sizes = view->block_size.data, *codecs = view->block_codec.n ? view->block_codec.data : &raw;
+    const uint8_t *at = NULL, *end = NULL;
+    for (uint32_t c = 0; c < view->n_chunks; c++) {
+        if (c == 0 || c >= view->packed) {
+            const struct batch_frame *frame = &frames[c < view->packed ? 0 : (view->packed > 0) + (c - view->packed)];
+            at = frame->data;
+            end = at + frame->size;
+        }
+        uint32_t n = pb_u32(&view->chunk_blocks, c);
+        if (n > (size_t)(end_blocks - block))
+            return damaged(err, "more blocks than announced");
+        chunks[c] = (struct batch_chunk){(uint32_t)(block - blocks), n, pb_u32(&view->chunk_length, c)};
+        for (uint32_t k = 0; k < n; k++, block++, sizes += size_step, codecs += codec_step) {
+            uint32_t size;
+            memcpy(&size, sizes, 4);
+            if (size > (size_t)(end - at))
+                return damaged(err, "a frame is shorter than its blocks");
+            *block = (struct batch_block){.data = at, .size = size, .codec = *codecs, .column = columns[k]};
+            at += size;
+        }
+        if (!shared)
+            columns += n;
+        if ((c + 1 >= view->packed) && at != end)
+            return damaged(err, "a frame is longer than its blocks");
+    }
+    return block == end_blocks ? RP_OK : damaged(err, "fewer blocks than announced");
+}
+
+/* Fills items and refs: the chunks that each item spans. */
+static rp_status read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
+{
+    uint64_t n_refs = 0;
+    for (uint32_t i = 0; i < view->n_items; i++)
+        n_refs += pb_u32(&view->chunks, i);
+    if (n_refs != (view->chunk.n ? view->chunk.n : view->n_chunks))
+        return damaged(err, "items and chunks do not match");
+    if (!vec_reserve(&self->items, view->n_items, sizeof(struct batch_item)))
+        return no_memory(err);
+    struct batch_item *items = self->items.data;
+    const struct batch_chunk *chunks = self->chunks.data;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < view->n_items; i++) {
+        struct batch_item item = {.layout = view->layout.n ? pb_u32(&view->layout, i) : 0,
+                                  .first_ref = at,
+                                  .n_refs = pb_u32(&view->chunks, i),
+                                  .offset = view->offset.n ? pb_u32(&view->offset, i) : 0,
+                                  .length = pb_u32(&view->length, i)};
+        uint64_t steps = 0;
+        for (uint32_t k = 0; k < item.n_refs; k++, at++) {
+            uint32_t c = view->chunk.n ? pb_u32(&view->chunk, at) : at;
+            if (c >= view->n_chunks)
+                return damaged(err, "an item refers to a chunk that is not there");
+            if (k == 0)
+                item.chunk = c;
+            steps += chunks[c].length;
+        }
+        if (item.length == 0 || item.layout >= view->n_layouts || (uint64_t)item.offset + item.length > steps ||
+            item.offset >= chunks[item.chunk].length)
+            return damaged(err, "an item is longer than its chunks");
+        items[i] = item;
+    }
+    return RP_OK;
+}
+
+/* ---- the fields of the batch ---- */
+
+/* Maps the fields of the first layout to those of another. RP_OK: items of both fit into one batch. */
+static rp_status map_fields(const struct batch_layout *first, const struct batch_layout *other, uint32_t *map,
+                            rp_error *err)
+{
+    if (other->n_fields != first->n_fields)
+        return err_set(err, RP_FAILED_PRECONDITION, "some have %u fields and some %u", first->n_fields,
+                       other->n_fields);
+    for (uint32_t f = 0; f < first->n_fields; f++) {
+        const struct batch_field *want = &first->fields[f], *have = &other->fields[f];
+        map[f] = f;
+        if (batch_layout_agrees(want, have))
+            continue;
+        uint32_t k = 0;
+        while (k < other->n_fields && strcmp(other->fields[k].name, want->name) != 0)
+            k++;
+        if (k == other->n_fields)
+            return err_set(err, RP_FAILED_PRECONDITION, "some have a field '%s' and some do not", want->name);
+        map[f] = k;
+        if (batch_layout_agrees(want, &other->fields[k]))
+            continue;
+        char a[96], b[96];
+        batch_layout_describe(want, a, sizeof a);
+        batch_layout_describe(&other->fields[k], b, sizeof b);
+        return err_set(err, RP_FAILED_PRECONDITION, "field '%s' is %s in some and %s in others", want->name, a, b);
+    }
+    return RP_OK;
+}
+
+static bool maps_reserve(struct batch_decoder *self, uint64_t n_layouts, uint32_t n_fields)
+{
+    return vec_reserve(&self->maps, (n_layouts ? n_layouts : 1) * n_fields, sizeof(uint32_t));
+}
+
+static rp_status read_groups(struct batch_decoder *self, uint32_t n, rp_error *err)
+{
+    const struct batch_layout *const *layouts = self->all_layouts.data;
+    if (!vec_reserve(&self->groups, n, sizeof(uint32_t)))
+        return no_memory(err);
+    uint32_t *groups = self->groups.data;
+    self->n_groups = n > 0;
+    self->why.text[0] = '\0';
+    if (n)
+        groups[0] = 0;
+    for (uint32_t l = 1; l < n; l++) {
+        groups[l] = l;
+        if (!maps_reserve(self, 1, layouts[l]->n_fields))
+            return no_memory(err);
+        for (uint32_t g = 0; g < l && groups[l] == l; g++) {
+            rp_error *why = self->why.text[0] ? NULL : &self->why;
+            if (groups[g] == g && map_fields(layouts[g], layouts[l], self->maps.data, why) == RP_OK)
+                groups[l] = g;
+        }
+        self->n_groups += groups[l] == l;
+    }
+    return RP_OK;
+}
+
+static bool use_group(struct batch_decoder *self, uint32_t group, uint32_t n_layouts)
+{
+    const struct batch_layout *const *all = self->all_layouts.data;
+    const uint32_t *groups = self->groups.data;
+    self->n_fields = n_layouts ? all[group]->n_fields : 0;
+    if (!vec_reserve(&self->layouts, n_layouts, sizeof(struct batch_layout *)) ||
+        !maps_reserve(self, n_layouts, self->n_fields))
+        return false;
+    const struct batch_layout **layouts = self->layouts.data;
+    uint32_t *maps = self->maps.data, n = 0;
+    for (uint32_t f = 0; f < self->n_fields; f++)
+        maps[f] = f;
+    for (uint32_t l = group; l < n_layouts; l++) {
+        if (groups[l] != group)
+            continue;
+        if (l > group)
+            map_fields(all[group], all[l], maps + (size_t)n * self->n_fields, NULL);
+        layouts[n++] = all[l];
+    }
+    self->n_layouts = n;
+    return true;
+}
+
+static rp_status read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
+{
+    if (batch_layouts_turn(&self->cache))
+        self->noted = NULL;
+    if (!vec_reserve(&self->all_layouts, view->n_layouts, sizeof(struct batch_layout *)))
+        return no_memory(err);
+    const struct batch_layout **layouts = self->all_layouts.data;
+    struct pb_reader reader = pb_reader(view->layouts, view->layouts_size);
+    struct pb_field field;
+    uint32_t n = 0;
+    while (n < view->n_layouts && pb_next(&reader, &field) == 1) {
+        if (field.number == 20 && field.wire == PB_BYTES)
+            RP_TRY(batch_layouts_get(&self->cache, field.data, field.size, &layouts[n++], err));
+    }
+    if (n != view->n_layouts)
+        return damaged(err, "a layout is missing");
+    return read_groups(self, n, err);
+}
+
+/* ---- copying rows ---- */
+
+static void slabs_reset(struct batch_decoder *self, size_t keep)
+{
+    struct batch_slab *kept = NULL;
+    while (self->slabs) {
+        struct batch_slab *slab = self->slabs, *drop = slab;
+        self->slabs = slab->next;
+        if (slab->size <= keep && (!kept || slab->size > kept->size)) {
+            drop = kept;
+            kept = slab;
+        }
+        free(drop);
+    }
+    if (kept) {
+        kept->next = NULL;
+        kept->used = 0;
+    }
+    self->slabs = kept;
+}
+
+static void *slabs_take(struct batch_decoder *self, size_t bytes)
+{
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!self->slabs || self->slabs->size - self->slabs->used < bytes) {
+        size_t size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+        struct batch_slab *slab = malloc(sizeof *slab + size);
+        if (!slab)
+            return NULL;
+        *slab = (struct batch_slab){.next = self->slabs, .size = size};
+        self->slabs = slab;
+    }
+    void *out = self->slabs->data + self->slabs->used;
+    self->slabs->used += bytes;
+    return out;
+}
+
+static rp_status block_damaged(const struct batch_block *block, const struct batch_field *field, rp_error *err)
+{
+    if (block->codec == RP_CODEC_ABSENT)
+        return err_set(err, RP_DATA_LOSS, "field '%s' has no data in some of its steps", field->name);
+    return err_set(err, RP_DATA_LOSS, "a block of field '%s' has a size that cannot be right", field->name);
+}
+
+/* Decodes the rows of a block, into `whole` unless it is NULL. */
+static rp_status block_open(struct batch_decoder *self, struct batch_block *block, const struct batch_field *field,
+                            uint32_t length, uint8_t *whole, rp_error *err)
+{
+    uint64_t bytes = (uint64_t)length * field->row_bytes;
+    /* lz4 cannot compress to less than 1/255. */
+    if (block->row_bytes || block->codec == RP_CODEC_ABSENT || bytes > (uint64_t)block->size * 255 + 64)
+        return block_damaged(block, field, err);
+    if (block->codec == RP_CODEC_RAW) {
+        if (block->size != bytes)
+            return block_damaged(block, field, err);
+        block->plain = block->data;
+    } else {
+        uint8_t *out = whole ? whole : slabs_take(self, (size_t)bytes);
+        if (!out)
+            return no_memory(err);
+        struct codec_shape shape = {.elem_bytes = field->elem_bytes,
+                                    .is_integer = field->is_integer,
+                                    .row_bytes = field->row_bytes,
+                                    .rows = length,
+                                    .rank = field->rank};
+        RP_TRY(codec_decode(&self->scratch, block->codec, &shape, block->data, block->size, out, err));
+        block->plain = out;
+    }
+    block->row_bytes = field->row_bytes;
+    return RP_OK;
+}
+
+/* *hint is the index of the column in the last chunk. */
+static inline struct batch_block *block_find(const struct batch_decoder *self, const struct batch_chunk *chunk,
+                                             uint32_t column, uint32_t *hint)
+{
+    struct batch_block *blocks = (struct batch_block *)self->blocks.data + chunk->first_block;
+    if (*hint < chunk->n_blocks && blocks[*hint].column == column)
+        return &blocks[*hint];
+    for (uint32_t k = 0; k < chunk->n_blocks; k++) {
+        if (blocks[k].column == column) {
+            *hint = k;
+            return &blocks[k];
+        }
+    }
+    return NULL;
+}
+
+static inline void copy_bytes(uint8_t *out, const uint8_t *from, size_t bytes)
+{
+    switch (bytes) {
+    case 1:
+        *out = *from;
+        break;
+    case 4:
+        memcpy(out, from, 4);
+        break;
+    case 8:
+        memcpy(out, from, 8);
+        break;
+    default:
+        memcpy(out, from, bytes);
+    }
+}
+
+/* The rows of a field that one item needs: `rows` of them, every stride-th. */
+struct gather {
+    struct batch_decoder *decoder;
+    const struct batch_field *field;
+    uint32_t first, rows; /* first is relative to the item */
+    uint32_t hint;        /* see block_find; kept from item to item */
+};
+
+/* Copies `rows` rows from row `at` of one block. */
+static rp_status gather_block(struct gather *g, const struct batch_chunk *chunk, uint32_t at, uint32_t rows,
+                              uint8_t *out, rp_error *err)
+{
+    struct batch_decoder *self = g->decoder;
+    const struct batch_field *field = g->field;
+    struct batch_block *block = block_find(self, chunk, field->column, &g->hint);
+    if (!block)
+        return err_set(err, RP_DATA_LOSS, "the broker's reply is damaged: no data for field '%s'", field->name);
+    size_t row = field->row_bytes;
+    if (row == 0)
+        return RP_OK; /* the shape holds a 0: there is nothing to copy */
+    if (block->row_bytes != row) {
+        bool whole = at == 0 && rows == chunk->length && field->stride == 1;
+        RP_TRY(block_open(self, block, field, chunk->length, whole ? out : NULL, err));
+    }
+    const uint8_t *from = block->plain + (size_t)at * row;
+    if (from == out)
+        return RP_OK;
+    if (field->stride == 1 || rows == 1) {
+        copy_bytes(out, from, (size_t)rows * row);
+        return RP_OK;
+    }
+    size_t step = row * field->stride;
+    for (uint32_t k = 0; k < rows; k++)
+        copy_bytes(out + k * row, from + k * step, row);
+    return RP_OK;
+}
+
+/* The general case: rows that lie in several chunks. */
+static rp_status gather_chunks(struct gather *g, const struct batch_item *item, uint8_t *out, rp_error *err)
+{
+    struct batch_decoder *self = g->decoder;
+    const struct batch_field *field = g->field;
+    const struct wire_sampled *view = self->view;
+    const struct batch_chunk *chunks = self->chunks.data;
+    uint64_t want = (uint64_t)item->offset + g->first; /* counted from the first chunk's first step */
+    uint64_t base = 0;
+    uint32_t rows = g->rows;
+    for (uint32_t k = 0; k < item->n_refs && rows; k++) {
+        uint32_t ref = item->first_ref + k;
+        const struct batch_chunk *chunk = &chunks[view->chunk.n ? pb_u32(&view->chunk, ref) : ref];
+        uint64_t end = base + chunk->length;
+        if (want < end) {
+            uint64_t fit = (end - want + field->stride - 1) / field->stride;
+            uint32_t n = fit < rows ? (uint32_t)fit : rows;
+            RP_TRY(gather_block(g, chunk, (uint32_t)(want - base), n, out, err));
+            out += (size_t)n * field->row_bytes;
+            want += (uint64_t)n * field->stride;
+            rows -= n;
+        }
+        base = end;
+    }
+    return rows ? damaged(err, "an item is longer than its chunks") : RP_OK;
+}
+
+/* The common case: adjacent rows in a raw block of the item's first chunk. False: call gather_item instead. */
+static inline bool gather_fast(struct gather *g, const struct batch_item *item, uint8_t *out)
+{
+    const struct batch_decoder *self = g->decoder;
+    const struct batch_chunk *chunk = (const struct batch_chunk *)self->chunks.data + item->chunk;
+    const struct batch_field *field = g->field;
+    uint64_t at = (uint64_t)item->offset + g->first;
+    uint32_t rows = g->rows;
+    if (at + rows > chunk->length || (field->stride != 1 && rows != 1))
+        return false;
+    const struct batch_block *block = block_find(self, chunk, field->column, &g->hint);
+    size_t row = field->row_bytes;
+    if (!block || block->codec != RP_CODEC_RAW || block->size != (uint64_t)chunk->length * row)
+        return false;
+    copy_bytes(out, block->data + (size_t)at * row, (size_t)rows * row);
+    return true;
+}
+
+static rp_status gather_item(struct gather *g, const struct batch_item *item, uint8_t *out, rp_error *err)
+{
+    struct batch_decoder *self = g->decoder;
+    const struct batch_chunk *chunk = (const struct batch_chunk *)self->chunks.data + item->chunk;
+    uint64_t last = (uint64_t)item->offset + g->first + (uint64_t)(g->rows - 1) * g->field->stride;
+    rp_status status = last < chunk->length ? gather_block(g, chunk, item->offset + g->first, g->rows, out, err)
+                                            : gather_chunks(g, item, out, err);
+    if (status != RP_OK)
+        err_prefix(err, "item %llu",
+                   (unsigned long long)pb_u64(&self->view->key,
+                                              (uint32_t)(item - (const struct batch_item *)self->items.data)));
+    return status;
+}
+
+/* Returns the first block of a column in a regular reply; NULL if there is none of the right size. */
+static const uint8_t *regular_find(const struct batch_decoder *self, const struct batch_field *field)
+{
+    const struct wire_sampled *view = self->view;
+    const uint8_t *at = self->regular.data;
+    for (uint32_t k = 0; k < self->regular.n_blocks; k++) {
+        uint32_t size = pb_u32(&view->block_size, k);
+        if (view->block_column.data[k] == field->column)
+            return size == (uint64_t)self->regular.chunk_length * field->row_bytes ? at : NULL;
+        at += size;
+    }
+    return NULL;
+}
+
+/* Copies `bytes` bytes of each item: item i is at `from`, plus `step` times its chunk. */
+static void regular_copy(const struct wire_sampled *view, const uint8_t *from, size_t step, size_t bytes, uint8_t *out,
+                         size_t out_step)
+{
+    const uint8_t *index = view->chunk.n ? view->chunk.data : NULL;
+    if (bytes <= 8) {
+        for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
+            copy_bytes(out, from + (index ? index_at(index, i) : i) * step, bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
+        memcpy(out, from + (index ? index_at(index, i) : i) * step, bytes);
+}
+
+static const uint8_t *regular_rows(const struct batch_decoder *self, const struct batch_field *field, uint32_t *rows,
+                                   rp_error *err)
+{
+    uint32_t first;
+    if (!batch_layout_rows(field, self->regular.length, &first, rows)) {
+        too_short(self->view, 0, field, err);
+        return NULL;
+    }
+    const uint8_t *from = regular_find(self, field);
+    if (!from) {
+        damaged(err, "a block is missing or has a size that cannot be right");
+        return NULL;
+    }
+    return from + (size_t)(self->regular.offset + first) * field->row_bytes;
+}
+
+static rp_status gather_regular(struct batch_decoder *self, const struct batch_plan *plan, uint8_t *out,
+                                uint32_t *lengths, rp_error *err)
+{
+    const struct wire_sampled *view = self->view;
+    const struct batch_field *field = plan->field;
+    const struct batch_regular *regular = &self->regular;
+    size_t row = field->row_bytes;
+    uint32_t rows;
+    const uint8_t *from = regular_rows(self, field, &rows, err);
+    if (!from)
+        return RP_DATA_LOSS;
+    if (field->stride == 1 || rows == 1) {
+        regular_copy(view, from, regular->chunk_bytes, row * rows, out, (size_t)plan->item_bytes);
+    } else {
+        for (uint32_t k = 0; k < rows; k++)
+            regular_copy(view, from + k * row * field->stride, regular->chunk_bytes, row, out + k * row,
+                         (size_t)plan->item_bytes);
+    }
+    for (uint32_t i = 0; plan->variable && i < view->n_items; i++)
+        lengths[i] = rows;
+    return RP_OK;
+}
+
+static rp_status gather_field(struct batch_decoder *self, uint32_t f, const struct batch_plan *plan, uint8_t *out,
+                              uint32_t *lengths, rp_error *err)
+{
+    if (self->regular.on)
+        return gather_regular(self, plan, out, lengths, err);
+    const struct wire_sampled *view = self->view;
+    const struct batch_item *items = self->items.data;
+    struct gather g = {.decoder = self, .field = plan->field};
+    const bool one_layout = self->n_layouts == 1, alike = one_layout && view->length.n == 1;
+    for (uint32_t i = 0; i < view->n_items; i++, out += plan->item_bytes) {
+        const struct batch_item *item = &items[i];
+        if (!one_layout)
+            g.field = field_of(self, f, item->layout);
+        if (!(alike && i) && !batch_layout_rows(g.field, item->length, &g.first, &g.rows))
+            return too_short(view, i, g.field, err);
+        if (!gather_fast(&g, item, out))
+            RP_TRY(gather_item(&g, item, out, err));
+        if (plan->variable) {
+            size_t bytes = (size_t)g.rows * g.field->row_bytes;
+            lengths[i] = g.rows;
+            memset(out + bytes, 0, (size_t)plan->item_bytes - bytes);
+        }
+    }
+    return RP_OK;
+}
+
+/* ---- a batch ---- */
+
+static rp_status plan_field(struct batch_decoder *self, const struct wire_sampled *view, uint32_t f,
+                            struct batch_plan *plan, rp_error *err)
+{
+    plan->field = field_of(self, f, 0);
+    plan->variable = plan->field->count == 0;
+    for (uint32_t l = 1; l < self->n_layouts; l++)
+        plan->variable |= field_of(self, f, l)->count != plan->field->count;
+    plan->rows = plan->field->count;
+    if (self->regular.on) {
+        uint32_t first;
+        if (!batch_layout_rows(plan->field, self->regular.length, &first, &plan->rows))
+            return too_short(view, 0, plan->field, err);
+    } else if (plan->variable || plan->rows > 1) {
+        const struct batch_item *items = self->items.data;
+        plan->rows = 0;
+        for (uint32_t i = 0; i < view->n_items; i++) {
+            uint32_t first, rows;
+            if (!batch_layout_rows(field_of(self, f, items[i].layout), items[i].length, &first, &rows))
+                return too_short(view, i, plan->field, err);
+            if (rows > plan->rows)
+                plan->rows = rows;
+        }
+    }
+    plan->item_bytes = (uint64_t)plan->rows * plan->field->row_bytes;
+    return RP_OK;
+}
+
+/* True if the items can be read where they are in the reply. */
+static bool items_can_stay(const struct batch_decoder *self)
+{
+    const struct batch_plan *plans = self->plans.data;
+    bool can = self->leave_items && self->regular.on;
+    for (uint32_t f = 0; f < self->n_fields && can; f++)
+        can = plans[f].field->stride == 1 || plans[f].rows == 1;
+    return can;
+}
+
+/* Lists the arrays of a reply, in the order of those in a batch. */
+static void list_arrays(const struct wire_sampled *view, struct pb_array *wide, struct pb_array *narrow)
+{
+    const struct pb_array all_wide[BATCH_WIDE] = {view->key,    view->priority, view->probability,
+                                                  view->age_ns, view->policy,   view->step};
+    const struct pb_array all_narrow[BATCH_NARROW] = {view->times_sampled, view->session};
+    memcpy(wide, all_wide, sizeof all_wide);
+    memcpy(narrow, all_narrow, sizeof all_narrow);
+}
+
+/* Fills in what a batch of the current items needs: its fields, and how many bytes each item takes in them. */
+static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec, rp_error *err)
+{
+    uint64_t most = self->options.max_bytes ? self->options.max_bytes : UINT64_MAX / 4;
+    if (!vec_reserve(&self->plans, self->n_fields, sizeof(struct batch_plan)) ||
+        !vec_reserve(&self->specs, self->n_fields, sizeof(struct batch_spec_field)))
+        return no_memory(err);
+    struct batch_plan *plans = self->plans.data;
+    *spec = (struct batch_spec){.n = self->view->n_items,
+                                .n_fields = self->n_fields,
+                                .fields = self->specs.data,
+                                .max_bytes = most,
+                                .limit = most > self->made_bytes ? most - self->made_bytes : 0};
+    for (uint32_t f = 0; f < self->n_fields; f++) {
+        RP_TRY(plan_field(self, self->view, f, &plans[f], err));
+        const struct batch_field *field = plans[f].field;
+        struct batch_spec_field *to = &spec->fields[f];
+        *to = (struct batch_spec_field){.steps = plans[f].rows,
+                                        .item_bytes = plans[f].item_bytes,
+                                        .variable = plans[f].variable,
+                                        .view = {.name = field->name, .dtype = field->dtype, .rank = 1}};
+        if (!field->squeeze)
+            to->view.shape[to->view.rank++] = plans[f].rows;
+        for (uint32_t k = 0; k < field->rank; k++)
+            to->view.shape[to->view.rank++] = field->shape[k];
+    }
+    spec->in_reply = items_can_stay(self);
+    return RP_OK;
+}
+
+static void fill_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
+{
+    uint32_t n = view->n_items;
+    struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW];
+    list_arrays(view, wide, narrow);
+    for (uint32_t k = 0; k < BATCH_WIDE; k++)
+        batch_expand(&wide[k], 0, n, 8, batch_wide(batch, k));
+    for (uint32_t k = 0; k < BATCH_NARROW; k++)
+        batch_expand(&narrow[k], 0, n, 4, batch_narrow(batch, k));
+    /* One probability for all: equal weights. */
+    batch_set_weights(batch, view->probability.n <= 1 ? 0 : self->options.beta);
+}
+
+/* Leaves the items' arrays in the reply. */
+static void leave_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
+{
+    struct batch_in_reply *out = &batch->in_reply;
+    out->step = self->regular.chunk_bytes;
+    out->index = view->chunk.n ? view->chunk.data : NULL;
+    list_arrays(view, out->wide, out->narrow);
+    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays, .n = view->n_items};
+}
+
+/* Leaves the rows of a field in the reply. */
+static rp_status leave_field(const struct batch_decoder *self, const struct batch_plan *plan, rp_field_view *out,
+                             uint32_t *lengths, rp_error *err)
+{
+    uint32_t rows;
+    const uint8_t *from = regular_rows(self, plan->field, &rows, err);
+    if (!from)
+        return RP_DATA_LOSS;
+    out->data = (void *)(uintptr_t)from;
+    for (uint32_t i = 0; plan->variable && i < self->view->n_items; i++)
+        lengths[i] = rows;
+    return RP_OK;
+}
+
+static rp_status fill_fields(struct batch_decoder *self, bool in_reply, struct rp_batch *batch, rp_error *err)
+{
+    const struct batch_plan *plans = self->plans.data;
+    for (uint32_t f = 0; f < self->n_fields; f++) {
+        rp_field_view *out = &batch->fields[f];
+        uint32_t *lengths = (uint32_t *)(uintptr_t)out->lengths;
+        RP_TRY(in_reply ? leave_field(self, &plans[f], out, lengths, err)
+                        : gather_field(self, f, &plans[f], out->data, lengths, err));
+    }
+    return RP_OK;
+}
+
+/* Makes a batch of the current items. */
+static rp_status build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err)
+{
+    const struct wire_sampled *view = self->view;
+    const struct batch_layout *const *layouts = self->layouts.data;
+    struct batch_spec spec;
+    struct rp_batch *batch;
+    RP_TRY(plan_batch(self, &spec, err));
+    RP_TRY(batch_make(self->pool, &spec, &batch, err));
+    self->made_bytes += spec.bytes;
+    batch->info.partial = view->partial;
+    batch->info.table_size = view->table_size;
+    batch->info.waited_ns = view->waited_ns;
+    if (batch->info.memory != RP_BATCH_MISFIT)
+        batch_set_text(batch, text.data, text.size);
+    if (spec.in_reply)
+        leave_arrays(self, view, batch);
+    else
+        fill_arrays(self, view, batch);
+    rp_status status = fill_fields(self, spec.in_reply, batch, err);
+    if (status != RP_OK) {
+        rp_batch_release(&batch);
+    } else if (self->n_fields && layouts[0] != self->noted) {
+        batch_pool_note(self->pool, batch);
+        self->noted = layouts[0];
+    }
+    *out = batch;
+    return status;
+}
+
+/* ---- several batches ---- */
+
+#define SPLIT_NARROW 3u /* arrays of 4 bytes per item: BATCH_NARROW, length */
+
+static void subset(struct pb_array *array, size_t width, const uint32_t *index, uint32_t n, uint8_t **room)
+{
+    if (array->n <= 1)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(*room + i * width, array->data + index[i] * width, width);
+    *array = (struct pb_array){*room, n};
+    *room += n * width;
+}
+
+/* Copies the reply's arrays for the items at these indices. The chunks are those of the whole reply. */
+static void part_arrays(struct wire_sampled *part, const uint32_t *index, uint32_t n, uint8_t *room)
+{
+    struct pb_array *const wide[BATCH_WIDE] = {&part->key,    &part->priority, &part->probability,
+                                               &part->age_ns, &part->policy,   &part->step};
+    struct pb_array *const narrow[SPLIT_NARROW] = {&part->times_sampled, &part->session, &part->length};
+    for (uint32_t k = 0; k < BATCH_WIDE; k++)
+        subset(wide[k], 8, index, n, &room);
+    for (uint32_t k = 0; k < SPLIT_NARROW; k++)
+        subset(narrow[k], 4, index, n, &room);
+    part->n_items = n;
+}
+
+/* Returns the number of layouts of the group before this one. */
+static uint32_t place_in_group(const uint32_t *groups, uint32_t layout)
+{
+    uint32_t place = 0;
+    for (uint32_t l = groups[layout]; l < layout; l++)
+        place += groups[l] == groups[layout];
+    return place;
+}
+
+/* Lists the items of a group in `index`, and makes them the current items. */
+static uint32_t part_items(struct batch_decoder *self, uint32_t n_items, uint32_t group, uint32_t *index)
+{
+    const struct batch_item *all = self->all_items.data;
+    const uint32_t *groups = self->groups.data;
+    struct batch_item *items = self->items.data;
+    uint32_t n = 0, last = UINT32_MAX, place = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (groups[all[i].layout] != group)
+            continue;
+        if (all[i].layout != last)
+            place = place_in_group(groups, last = all[i].layout);
+        items[n] = all[i];
+        items[n].layout = place;
+        index[n++] = i;
+    }
+    return n;
+}
+
+static rp_status part_build(struct batch_decoder *self, const struct wire_sampled *view, uint32_t group,
+                            struct wire_string text, struct rp_batch **out, rp_error *err)
+{
+    struct wire_sampled part = *view;
+    uint32_t *index = self->arrays.data;
+    uint32_t n = part_items(self, view->n_items, group, index);
+    if (n == 0)
+        return RP_OK;
+    part_arrays(&part, index, n, (uint8_t *)(index + ((view->n_items + 1) & ~1u)));
+    part.partial = true;
+    if (!use_group(self, group, view->n_layouts))
+        return no_memory(err);
+    char why[sizeof((*out)->text)];
+    if (!text.size) {
+        snprintf(why, sizeof why,
+                 "the %u items of the reply do not all have the same fields, this batch has %u of them: %s",
+                 view->n_items, n, self->why.text);
+        text = (struct wire_string){why, (uint32_t)strlen(why)};
+    }
+    self->view = &part;
+    rp_status status = build(self, text, out, err);
+    self->view = view;
+    return status;
+}
+
+static rp_status split(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
+                       struct rp_batch **out, rp_error *err)
+{
+    struct batch_vec items = self->items;
+    self->items = self->all_items;
+    self->all_items = items;
+    size_t bytes = 8 + (size_t)view->n_items * (4 + BATCH_WIDE * 8 + SPLIT_NARROW * 4);
+    if (!vec_reserve(&self->items, view->n_items, sizeof(struct batch_item)) || !vec_reserve(&self->arrays, bytes, 1))
+        return no_memory(err);
+    const uint32_t *groups = self->groups.data;
+    struct rp_batch **end = out;
+    rp_status status = RP_OK;
+    for (uint32_t l = 0; l < view->n_layouts && status == RP_OK; l++) {
+        if (groups[l] != l)
+            continue;
+        status = part_build(self, view, l, text, end, err);
+        if (*end)
+            end = &(*end)->next;
+    }
+    if (status != RP_OK)
+        batch_list_release(out);
+    return status;
+}
+
+/* ---- replies ---- */
+
+rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                       rp_error *err)
+{
+    const struct wire_sampled *view = reply->view;
+    *out = NULL;
+    self->view = view;
+    self->made_bytes = 0;
+    slabs_reset(self, SLAB_KEEP);
+    RP_TRY(check_counts(view, reply->frames, reply->n_frames, err));
+    read_regular(self, view, reply->frames, reply->n_frames);
+    if (!self->regular.on) {
+        RP_TRY(read_chunks(self, view, reply->frames, err));
+        RP_TRY(read_items(self, view, err));
+    }
+    RP_TRY(read_layouts(self, view, err));
+    if (self->n_groups > 1 && view->n_items)
+        return split(self, view, reply->text, out, err);
+    if (!use_group(self, 0, view->n_layouts))
+        return no_memory(err);
+    return build(self, reply->text, out, err);
+}
+
+struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options)
+{
+    struct batch_decoder *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->pool = batch_pool_ref(pool);
+    self->options = *options;
+    return self;
+}
+
+void batch_decoder_leave_items(struct batch_decoder *self)
+{
+    self->leave_items = true;
+}
+
+bool batch_decoder_was_regular(const struct batch_decoder *self)
+{
+    return self->regular.on;
+}
+
+void batch_decoder_destroy(struct batch_decoder **self)
+{
+    struct batch_decoder *decoder = *self;
+    *self = NULL;
+    if (!decoder)
+        return;
+    struct batch_vec *vecs[] = {&decoder->blocks,    &decoder->chunks,      &decoder->items,  &decoder->layouts,
+                                &decoder->maps,      &decoder->plans,       &decoder->arrays, &decoder->groups,
+                                &decoder->all_items, &decoder->all_layouts, &decoder->specs};
+    for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
+        free(vecs[i]->data);
+    slabs_reset(decoder, 0);
+    batch_layouts_fini(&decoder->cache);
+    codec_scratch_fini(&decoder->scratch);
+    batch_pool_unref(&decoder->pool);
+    free(decoder);
+}
+
+rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *reply, struct rp_batch **out, rp_error *err)
+{
+    struct batch_frame few[FEW_FRAMES] = {{0}}, *frames = few;
+    struct wire_sampled view;
+    if (reply->view.body != REPLAY__REPLY__BODY_SAMPLE)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply holds no items");
+    RP_TRY(wire_read_sampled(reply->view.data, reply->view.size, &view, err));
+    if (reply->n_payload > FEW_FRAMES) {
+        frames = malloc(reply->n_payload * sizeof *frames);
+        if (!frames)
+            return err_set(err, RP_NO_MEMORY, "no memory for a reply of %u frames", reply->n_payload);
+    }
+    for (uint32_t i = 0; i < reply->n_payload; i++)
+        frames[i] = (struct batch_frame){zmq_msg_data(&reply->payload[i]), zmq_msg_size(&reply->payload[i])};
+    struct batch_reply read = {&view, reply->view.text, frames, reply->n_payload};
+    rp_status status = batch_decode(self, &read, out, err);
+    if (frames != few)
+        free(frames);
+    return status;
+}

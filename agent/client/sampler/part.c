@@ -1,0 +1,710 @@
+/* See part.h. */
+#include "agent/client/sampler/part.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+#include "proto/base/trace.h"
+#include "proto/wire/pb.h"
+
+#define MOST_COUNT (UINT64_C(1) << 48)
+#define MOST_MASS 1e300
+
+/* ---- hub ---- */
+
+void hub_init(struct hub *self, const rp_sampler_options *options, void (*free)(struct hub *self))
+{
+    pthread_mutexattr_t attr;
+    *self = (struct hub){.refs = 1, .free = free, .options = *options};
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr,
+                              PTHREAD_MUTEX_ADAPTIVE_NP); /* many threads hold it, each for less than a wake-up takes */
+    pthread_mutex_init(&self->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    conn_cond_init(&self->work);
+    conn_cond_init(&self->ready);
+}
+
+void hub_fini(struct hub *self)
+{
+    pthread_mutex_destroy(&self->lock);
+    pthread_cond_destroy(&self->work);
+    pthread_cond_destroy(&self->ready);
+}
+
+void hub_ref(struct hub *self)
+{
+    __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
+}
+
+void hub_unref(struct hub *self)
+{
+    if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        self->free(self);
+}
+
+void hub_wake(struct hub *self)
+{
+    self->news = true;
+    pthread_cond_signal(self->inlined ? &self->ready : &self->work);
+}
+
+/* Tells the caller of an error, unless it has not taken the last one. */
+static void hub_fail(struct hub *self, rp_status status, const char *text)
+{
+    if (self->error.status != RP_OK)
+        return;
+    err_set(&self->error, status, "%s", text);
+    pthread_cond_signal(&self->ready);
+}
+
+/* ---- picks: states and lists ---- */
+
+enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_USED, N_EVENTS };
+
+#define NEVER (PICK_FREED + 1)
+
+static const uint8_t transitions[][N_EVENTS] = {
+    [PICK_ASKED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER},
+    [PICK_RECALLED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER},
+    [PICK_DROPPED] = {NEVER, NEVER, PICK_FREED, NEVER},
+    [PICK_ARRIVED] = {PICK_ARRIVED, PICK_UNWANTED, NEVER, PICK_DECODED},
+    [PICK_UNWANTED] = {PICK_UNWANTED, PICK_UNWANTED, NEVER, PICK_FREED},
+    [PICK_DECODED] = {NEVER, NEVER, NEVER, PICK_FREED},
+};
+
+static enum pick_state pick_move(struct pick *self, enum pick_event event)
+{
+    enum pick_state next = (enum pick_state)transitions[self->state][event];
+    assert(next <= PICK_FREED);
+    return self->state = next;
+}
+
+static bool is_in_flight(const struct pick *self)
+{
+    return self->state == PICK_ASKED || self->state == PICK_RECALLED;
+}
+
+static void list_add(struct pick_list *list, struct pick *pick)
+{
+    pick->next = NULL;
+    if (list->last)
+        list->last->next = pick;
+    else
+        list->first = pick;
+    list->last = pick;
+}
+
+static void list_remove(struct pick_list *list, struct pick *pick)
+{
+    struct pick *before = NULL;
+    for (struct pick *at = list->first; at != pick; at = at->next)
+        before = at;
+    if (before)
+        before->next = pick->next;
+    else
+        list->first = pick->next;
+    if (list->last == pick)
+        list->last = before;
+}
+
+static void pick_free(struct pick *self)
+{
+    batch_list_release(&self->batches);
+    conn_reply_destroy(&self->reply);
+    free(self);
+}
+
+void pick_list_free(struct pick_list *list)
+{
+    for (struct pick *pick = list->first, *next; pick; pick = next) {
+        next = pick->next;
+        pick_free(pick);
+    }
+}
+
+/* ---- life ---- */
+
+bool part_init(struct part *self, struct hub *hub, struct conn *conn, const char *table, struct batch_pool *pool,
+               const struct batch_options *options)
+{
+    *self = (struct part){.hub = hub, .conn = conn, .table = strdup(table), .connected = true};
+    self->whole = hub->options.whole != 0;
+    self->flexible = hub->options.flexible != 0;
+    self->decoder = pool ? batch_decoder_new(pool, options) : NULL;
+    self->copies_end = &self->copies;
+    pthread_cond_init(&self->work, NULL);
+    return self->table && self->decoder;
+}
+
+void part_fini(struct part *self)
+{
+    pick_list_free(&self->asked);
+    pick_list_free(&self->done);
+    batch_decoder_destroy(&self->decoder);
+    free(self->table);
+    pthread_cond_destroy(&self->work);
+}
+
+/* ---- what the broker says about its table ---- */
+
+static double as_double(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint64_t at_most(uint64_t value, uint64_t most)
+{
+    return value < most ? value : most;
+}
+
+/* Whatever a broker says, sums over parts neither overflow nor become infinite. */
+static void set_state(struct part *self, double mass, uint64_t room, uint64_t size)
+{
+    self->mass = !(mass > 0) ? 0 : mass < MOST_MASS ? mass : MOST_MASS;
+    self->room = at_most(room, MOST_COUNT);
+    self->size = at_most(size, MOST_COUNT);
+    self->state_ns = conn_now();
+}
+
+/* Reads the end of the reply to a paid sample. */
+static void read_sample(struct part *self, const struct conn_reply *reply, uint64_t table_size)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    double mass = 0; /* absent: 0 */
+    uint64_t room = 0;
+    while (pb_next(&reader, &field) == 1) {
+        if (field.number == 24 && field.wire == PB_FIXED64)
+            mass = as_double(field.value);
+        else if (field.number == 25 && field.wire == PB_FIXED64)
+            room = field.value;
+    }
+    set_state(self, mass, room, table_size);
+}
+
+/* Tells the caller what is wrong with a table. */
+static bool refuse(struct part *self, rp_status status, const char *text)
+{
+    hub_fail(self->hub, status, text);
+    self->retry_ns = conn_now() + RETRY_NS;
+    return false;
+}
+
+/* Returns a part of the same group that has answered before. */
+static const struct part *known_other(const struct part *self)
+{
+    for (uint32_t i = 0; i < self->group->n; i++)
+        if (self->siblings[i].known && &self->siblings[i] != self)
+            return &self->siblings[i];
+    return NULL;
+}
+
+/* Checks what the first answer says. False: the part cannot be used. */
+static bool check_deal(struct part *self)
+{
+    static const char *const ways[] = {"has a ratio of samples to inserts", "has no ratio", "is a queue"};
+    const struct group *group = self->group;
+    const struct part *other = known_other(self);
+    uint32_t batch = self->hub->options.batch_size;
+    char text[sizeof self->hub->error.text];
+    if (self->deal > DEAL_QUEUE) {
+        snprintf(text, sizeof text, "the broker does not say how table '%s' is sampled over shards", self->table);
+        return refuse(self, RP_BAD_MESSAGE, text);
+    }
+    if (other && group->deal != self->deal) {
+        snprintf(text, sizeof text,
+                 "table '%s' %s and table '%s' %s: sources without a share must be alike; give each of them a share",
+                 other->table, ways[group->deal], self->table, ways[self->deal]);
+        return refuse(self, RP_INVALID_ARGUMENT, text);
+    }
+    if (self->deal == DEAL_PERMITS && self->buffer > 0 && batch > self->buffer) {
+        snprintf(text, sizeof text,
+                 "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
+                 "error_buffer to at least %u, or use fewer shards",
+                 batch, self->table, self->buffer, (batch + 1) / 2 * group->n);
+        return refuse(self, RP_INVALID_ARGUMENT, text);
+    }
+    return true;
+}
+
+/* The first answer says how the part is sampled, before anything is picked there. Returns true if it can be. */
+static bool learn_deal(struct part *self)
+{
+    if (self->known || self->group->deal == DEAL_PLAIN)
+        return true;
+    if (!check_deal(self))
+        return false;
+    self->group->deal = (enum deal)self->deal;
+    self->paid = self->deal != DEAL_QUEUE;
+    self->whole = false;
+    self->flexible = self->deal == DEAL_QUEUE;
+    return true;
+}
+
+/* Reads a PermitReply and returns the number of permits that it grants, at most `most`. */
+static uint32_t read_permit(struct part *self, const struct conn_reply *reply, uint32_t most)
+{
+    uint64_t values[9] = {0}; /* by field */
+    if (!reply->answered || reply->view.body != REPLAY__REPLY__BODY_PERMIT)
+        return 0;
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    while (pb_next(&reader, &field) == 1)
+        if (field.number < 9 && field.wire != PB_BYTES)
+            values[field.number] = field.value;
+    set_state(self, as_double(values[4]), values[3], values[5]);
+    self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
+    self->min_size = at_most(values[6], MOST_COUNT);
+    self->buffer = as_double(values[7]) > 0 ? as_double(values[7]) : 0;
+    self->removes = values[8] != 0;
+    self->known = learn_deal(self);
+    return (uint32_t)at_most(values[1], most);
+}
+
+/* Takes an error of a request: the broker may be back soon, or the caller has to know. */
+static void note_error(struct part *self, rp_status status, const rp_error *error)
+{
+    if (status == RP_DEADLINE_EXCEEDED) {
+        snprintf(self->why, sizeof self->why, "%s", error->text);
+        return;
+    }
+    self->retry_ns = conn_now() + RETRY_NS;
+    if (status != RP_CANCELLED && status != RP_UNAVAILABLE)
+        hub_fail(self->hub, status, error->text);
+}
+
+/* ---- permits ---- */
+
+static void on_permit(void *ctx, struct conn_reply *reply)
+{
+    struct permit *permit = ctx;
+    struct part *part = permit->part;
+    struct hub *hub = part->hub;
+    rp_error error = {0};
+    rp_status status = conn_reply_status(reply, &error);
+    pthread_mutex_lock(&hub->lock);
+    if (part->permit == permit)
+        part->permit = NULL;
+    part->group->out -= permit->count;
+    if (reply->answered)
+        part->away = false;
+    uint32_t granted = read_permit(part, reply, permit->most);
+    part->group->stock += granted;
+    if (granted)
+        part->why[0] = '\0'; /* it waits no more */
+    if (status == RP_OK && permit->most && !granted)
+        part->retry_ns = conn_now() + RETRY_NS; /* it neither grants nor waits */
+    if (status != RP_OK && !hub->stopping)
+        note_error(part, status, &error);
+    hub_wake(hub);
+    pthread_mutex_unlock(&hub->lock);
+    conn_reply_destroy(&reply);
+    free(permit);
+    hub_unref(hub);
+}
+
+bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t wanted, const struct group_sum *lacks)
+{
+    struct hub *hub = self->hub;
+    struct permit *permit = malloc(sizeof *permit);
+    if (!permit)
+        return false; /* asked for again at the next step */
+    *permit = (struct permit){.part = self, .count = count, .most = count, .asked_ns = conn_now()};
+    permit->sure = count && self->room > 0;
+    self->room -= at_most(self->room, count); /* until it tells */
+    self->permit = permit;
+    self->group->out += count;
+    hub_ref(hub);
+    pthread_mutex_unlock(&hub->lock);
+    Replay__Permit body = REPLAY__PERMIT__INIT;
+    body.table = self->table;
+    body.count = count;
+    body.flexible = true;
+    body.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    body.timeout_ms = (uint64_t)timeout_ms;
+    body.wanted = wanted;
+    body.size = wanted ? lacks->size : 0;
+    body.min_size = wanted ? lacks->min_size : 0;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
+    uint64_t id = conn_send(self->conn, &message, on_permit, permit);
+    pthread_mutex_lock(&hub->lock);
+    if (self->permit == permit) /* it may have been answered and freed meanwhile */
+        permit->id = id;
+    return true;
+}
+
+/* ---- picks: asking ---- */
+
+static void on_pick(void *ctx, struct conn_reply *reply)
+{
+    struct pick *pick = ctx;
+    struct part *part = pick->part;
+    struct hub *hub = part->hub;
+    pthread_mutex_lock(&hub->lock);
+    bool wanted = pick_move(pick, EVENT_REPLY) == PICK_ARRIVED;
+    if (wanted) {
+        pick->reply = reply;
+        if (hub->decodes)
+            hub_wake(hub);
+        else
+            pthread_cond_signal(&part->work);
+    } else if (reply->answered) {
+        part->away = false;
+        hub_wake(hub);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    if (!wanted) {
+        conn_reply_destroy(&reply);
+        pick_free(pick);
+    }
+    hub_unref(hub);
+}
+
+bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, void *whole)
+{
+    struct hub *hub = self->hub;
+    struct pick *pick = malloc(sizeof *pick);
+    if (!pick)
+        return false;
+    *pick = (struct pick){.part = self, .count = count, .sure = self->size > 0, .asked_ns = now_ns, .whole = whole};
+    list_add(&self->asked, pick);
+    self->outstanding += count;
+    hub_ref(hub);
+    pthread_mutex_unlock(&hub->lock);
+    Replay__Sample body = REPLAY__SAMPLE__INIT;
+    body.table = self->table;
+    body.count = count;
+    body.distinct = hub->options.distinct != 0;
+    body.flexible = self->flexible;
+    body.whole = self->whole;
+    body.paid = self->paid;
+    if (timeout_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)timeout_ms;
+    }
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE, .body = &body.base, .timeout_ms = -1};
+    uint64_t id = conn_send(self->conn, &message, on_pick, pick);
+    pthread_mutex_lock(&hub->lock);
+    for (struct pick *at = self->asked.first; at; at = at->next)
+        if (at == pick) /* it may have been decoded and freed meanwhile */
+            pick->id = id;
+    return true;
+}
+
+/* Nobody waits for a pick any more: its reply function frees it, or the thread that decodes it. */
+static void drop(struct part *self, struct pick *pick)
+{
+    if (pick->state != PICK_UNWANTED)
+        self->outstanding -= pick->count;
+    if (is_in_flight(pick))
+        list_remove(&self->asked, pick);
+    pick_move(pick, EVENT_DROP);
+}
+
+void part_forget(struct part *self)
+{
+    for (struct pick *pick = self->asked.first, *next; pick; pick = next) {
+        next = pick->next;
+        drop(self, pick);
+    }
+}
+
+/* Cancels the picks that are in flight: with `recall` their items are still welcome. */
+static void cancel_picks(struct part *self, bool recall)
+{
+    struct hub *hub = self->hub;
+    for (struct pick *pick = self->asked.first; pick;) {
+        uint64_t id = pick->id;
+        if (!id || !is_in_flight(pick) || (recall && pick->state == PICK_RECALLED)) {
+            pick = pick->next;
+            continue;
+        }
+        if (recall)
+            pick_move(pick, EVENT_RECALL);
+        else
+            drop(self, pick);
+        pthread_mutex_unlock(&hub->lock);
+        conn_cancel(self->conn, id);
+        pthread_mutex_lock(&hub->lock);
+        pick = self->asked.first; /* the list may have changed */
+    }
+}
+
+void part_recall(struct part *self)
+{
+    cancel_picks(self, true);
+}
+
+void part_abandon(struct part *self)
+{
+    if (self->permit && self->permit->count) {
+        self->group->out -= self->permit->count;
+        self->permit->count = 0; /* what it still grants is welcome */
+        self->permit = NULL;
+    }
+    if (!part_is_last(self))
+        cancel_picks(self, false);
+}
+
+void part_cancel(struct part *self)
+{
+    uint64_t permit = self->permit ? self->permit->id : 0;
+    cancel_picks(self, false);
+    if (!permit)
+        return;
+    pthread_mutex_unlock(&self->hub->lock);
+    conn_cancel(self->conn, permit);
+    pthread_mutex_lock(&self->hub->lock);
+}
+
+/* ---- picks: decoding ---- */
+
+/* Takes what a reply says about the table. A part that gives nothing has no items until it says again that it has some: others give
+ * them meanwhile. */
+static void note_size(struct part *self, const struct pick *pick, const rp_batch *batches, rp_status status)
+{
+    uint64_t n = batch_list_items(batches), size = batches ? batches->info.table_size : 0;
+    enum deal deal = self->group->deal;
+    if (self->paid && status == RP_OK)
+        read_sample(self, pick->reply, n ? size : 0);
+    else if (self->paid || (deal == DEAL_QUEUE && status == RP_DEADLINE_EXCEEDED))
+        self->size = 0;
+    else if (status == RP_OK && n)
+        self->size = deal != DEAL_QUEUE ? size : size > n ? size - n : 0; /* items of a queue have left it */
+}
+
+/* Keeps the rows of a decoded reply for batches, and the reply if they are in it. */
+static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, rp_status status, const rp_error *error)
+{
+    bool wanted = pick->state == PICK_DECODED;
+    if (pick->reply->answered)
+        self->away = false;
+    note_size(self, pick, *batches, status);
+    if (!wanted)
+        batch_list_release(batches);
+    uint64_t n = batch_list_items(*batches);
+    if (status != RP_OK)
+        note_error(self, status, error);
+    pick->batches = *batches;
+    self->rows += n;
+    if (n)
+        self->why[0] = '\0';
+    bool less = self->hub->options.distinct || (!self->paid && self->flexible && n);
+    if (status == RP_OK && less && wanted && self->group->deal != DEAL_QUEUE)
+        self->excused += pick->count - n;
+    if (status == RP_OK && n == 0 && wanted)
+        self->retry_ns = conn_now() + RETRY_NS;
+    if (n)
+        list_add(&self->done, pick);
+}
+
+/* Returns the first pick whose reply can be decoded; a reply that is taken whole only after those before it. */
+static struct pick *next_arrived(const struct part *self)
+{
+    struct pick *pick = self->asked.first;
+    while (pick && is_in_flight(pick) && !self->hub->take)
+        pick = pick->next;
+    return pick && !is_in_flight(pick) ? pick : NULL;
+}
+
+static rp_status decode(struct part *self, const struct pick *pick, rp_batch **batches, rp_error *error)
+{
+    RP_TRY(conn_reply_status(pick->reply, error));
+    RP_TRY(batch_decode_reply(self->decoder, pick->reply, batches, error));
+    uint64_t n = batch_list_items(*batches);
+    if (n <= pick->count)
+        return RP_OK;
+    batch_list_release(batches);
+    return err_set(error, RP_BAD_MESSAGE, "%llu items came for a request of %u", (unsigned long long)n, pick->count);
+}
+
+bool part_decode(struct part *self, bool *whole)
+{
+    struct hub *hub = self->hub;
+    struct pick *pick = next_arrived(self);
+    if (!pick || hub->stalled || hub->stopping)
+        return false;
+    rp_batch *batches = NULL;
+    rp_error error = {0};
+    pthread_mutex_unlock(&hub->lock);
+    int64_t start = conn_now(), traced = trace_now(conn_trace(self->conn));
+    rp_status status = decode(self, pick, &batches, &error);
+    trace_add_since(conn_trace(self->conn), "decode", NULL, traced, pick->count);
+    pthread_mutex_lock(&hub->lock);
+    hub->decoded_ns = conn_now();
+    hub->decode_ns += (uint64_t)(hub->decoded_ns - start);
+    if (status == RP_NO_MEMORY && pick->reply->answered && pick->reply->status == RP_OK) {
+        hub->stalled = true; /* its items may exist nowhere else */
+        hub->error = error;
+        pthread_cond_signal(&hub->ready);
+        return false;
+    }
+    *whole = pick->state == PICK_UNWANTED || (status == RP_OK && batch_list_items(batches) == pick->count);
+    if (pick->state != PICK_UNWANTED)
+        self->outstanding -= pick->count;
+    list_remove(&self->asked, pick);
+    pick_move(pick, EVENT_USED);
+    if (hub->take)
+        hub->take(hub, pick, &batches, status, &error);
+    else
+        keep_rows(self, pick, &batches, status, &error);
+    struct conn_reply *over = pick->batches && pick->batches->in_reply.step ? NULL : pick->reply;
+    pick->reply = over ? NULL : pick->reply;
+    bool empty = !pick->batches;
+    pthread_mutex_unlock(&hub->lock); /* a large message is not freed at once */
+    conn_reply_destroy(&over);
+    if (empty)
+        pick_free(pick);
+    pthread_mutex_lock(&hub->lock);
+    return true;
+}
+
+/* ---- questions ---- */
+
+bool part_comes(const struct part *self)
+{
+    for (const struct pick *pick = self->asked.first; pick && !self->away; pick = pick->next)
+        if (pick->sure || !is_in_flight(pick))
+            return true;
+    return false;
+}
+
+bool part_is_late(const struct part *self, int64_t limit_ns)
+{
+    const struct pick *pick = self->asked.first;
+    int64_t inside = CHOOSE_MS * NS_PER_MS, limit = conn_now() - limit_ns;
+    while (pick && !is_in_flight(pick))
+        pick = pick->next;
+    bool items = pick && pick->asked_ns + (self->paid ? 0 : inside) < limit;
+    bool permits = self->permit && self->permit->asked_ns + (self->permit->sure ? 0 : inside) < limit;
+    return !conn_is_hosted(self->conn) && (items || permits);
+}
+
+static void on_why(void *ctx, struct conn_reply *reply)
+{
+    struct part *self = ctx;
+    struct hub *hub = self->hub;
+    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    char us[64]; /* with keys a broker shows another number, which it alone knows */
+    snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->conn));
+    pthread_mutex_lock(&hub->lock);
+    self->why_asked = false;
+    if (wire)
+        self->why[0] = '\0'; /* it may wait no more */
+    for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
+        const Replay__Wait *wait = wire->why->waits[i];
+        bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+        bool ours = !all && (conn_has_key(self->conn) || strcmp(wait->who, us) == 0) &&
+                    (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
+        if (ours && strcmp(wait->table, self->table) == 0)
+            snprintf(self->why, sizeof self->why, "%s", wait->text);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    if (wire)
+        conn_reply_unpacked_free(wire);
+    conn_reply_destroy(&reply);
+    hub_unref(hub);
+}
+
+void part_ask_why(struct part *self)
+{
+    if (self->why_asked || self->away)
+        return;
+    self->why_asked = true;
+    hub_ref(self->hub);
+    pthread_mutex_unlock(&self->hub->lock);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
+    conn_send(self->conn, &message, on_why, self);
+    pthread_mutex_lock(&self->hub->lock);
+}
+
+/* ---- rows ---- */
+
+uint32_t part_first_rows(const struct part *self)
+{
+    uint64_t skip = self->dealt;
+    for (const struct pick *pick = self->done.first; pick; pick = pick->next) {
+        uint64_t n = batch_list_items(pick->batches) - pick->row;
+        if (n > skip)
+            return (uint32_t)(n - skip);
+        skip -= n;
+    }
+    return 0;
+}
+
+static bool pieces_add(struct pieces *self, const struct batch_rows *piece)
+{
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 64;
+        struct batch_rows *grown = realloc(self->rows, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        self->rows = grown;
+        self->capacity = capacity;
+    }
+    self->rows[self->n++] = *piece;
+    return true;
+}
+
+bool part_peek(struct part *self, uint32_t n, double share, struct pieces *pieces)
+{
+    uint64_t skip = self->dealt;
+    for (const struct pick *pick = self->done.first; pick && n; pick = pick->next) {
+        uint32_t row = pick->row;
+        for (const rp_batch *batch = pick->batches; batch && n; batch = batch->next, row = 0) {
+            uint32_t left = batch->info.n - row;
+            if (skip >= left) {
+                skip -= left;
+                continue;
+            }
+            row += (uint32_t)skip;
+            left -= (uint32_t)skip;
+            skip = 0;
+            uint32_t part = left < n ? left : n;
+            struct batch_rows piece = {batch, row, part, share, self->number, self->shard};
+            if (!pieces_add(pieces, &piece))
+                return false;
+            n -= part;
+        }
+    }
+    return n == 0;
+}
+
+void part_consume(struct part *self, uint32_t n, struct pick_list *empty)
+{
+    self->dealt -= n;
+    while (n) {
+        struct pick *pick = self->done.first;
+        uint32_t left = pick->batches->info.n - pick->row, part = left < n ? left : n;
+        pick->row += part;
+        n -= part;
+        if (part < left)
+            continue;
+        rp_batch *batch = batch_list_take(&pick->batches);
+        rp_batch_release(&batch);
+        pick->row = 0;
+        if (!pick->batches) {
+            pick_move(pick, EVENT_USED);
+            list_remove(&self->done, pick);
+            list_add(empty, pick);
+        }
+    }
+}
+
+void part_drop_rows(struct part *self)
+{
+    part_forget(self);
+    if (self->dealt)
+        return;
+    struct pick_list empty = {0};
+    self->dealt = self->rows;
+    self->rows = 0;
+    part_consume(self, (uint32_t)self->dealt, &empty);
+    pick_list_free(&empty);
+}
