@@ -183,8 +183,8 @@ void run_config_check_memory(const struct run_config *self, const rp_env_spec *s
 void run_config_check_room(const struct run_config *self, int64_t batch, struct schema_report *report);
 /* Returns the most shards, a power of two, that tables, limiters and batches of this size allow. (config_shards.c) */
 uint32_t run_config_most_shards(const struct run_config *self, int64_t batch);
-/* Replaces broker.shards by a number of processes. False: no memory, and nothing has changed. (config_shards.c) */
-bool run_config_set_shards(struct run_config *self, uint32_t shards);
+/* Replaces broker.shards by a number of processes. (config_shards.c) */
+void run_config_set_shards(struct run_config *self, uint32_t shards);
 
 /* Checks the list of hosts. (config_hosts.c) */
 void run_config_check_hosts(const struct run_config *self, struct schema_report *report);
@@ -216,7 +216,7 @@ bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uin
 /* Tasks of the array that so many actors need. */
 uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors);
 /* Adds what a run under Slurm needs and the file leaves out: plan.max_actors, and a folder of checkpoints, because a job that
- * is queued again starts with the tables of the last one. False: no memory. */
-bool run_config_complete_slurm(struct run_config *self);
+ * is queued again starts with the tables of the last one. */
+void run_config_complete_slurm(struct run_config *self);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/config/config.h"
+#include "proto/base/need.h"
 
 /* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with
  * less, and for the samples of one insert, which the broker itself demands. */
@@ -90,19 +91,14 @@ uint32_t run_config_most_shards(const struct run_config *self, int64_t batch)
     return most;
 }
 
-bool run_config_set_shards(struct run_config *self, uint32_t shards)
+void run_config_set_shards(struct run_config *self, uint32_t shards)
 {
-    char **names = calloc(shards, sizeof *names);
-    bool ok = names != NULL;
-    for (uint32_t i = 0; ok && i < shards; i++)
-        ok = (names[i] = strdup("")) != NULL;
     struct schema_list *list = &self->broker.shards;
-    char **old = ok ? list->data : names;
-    uint32_t n = ok ? list->count : shards;
-    for (uint32_t i = 0; old && i < n; i++)
+    char **names = need_alloc(shards * sizeof *names), **old = list->data;
+    for (uint32_t i = 0; i < shards; i++)
+        names[i] = need_text("");
+    for (uint32_t i = 0; i < list->count; i++)
         free(old[i]);
     free(old);
-    if (ok)
-        *list = (struct schema_list){names, shards};
-    return ok;
+    *list = (struct schema_list){names, shards};
 }

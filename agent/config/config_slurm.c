@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/config/config.h"
+#include "proto/base/need.h"
 
 /* Reads "8" or "4-64". */
 static bool read_range(const char *text, uint32_t *least, uint32_t *most)
@@ -100,31 +101,26 @@ void run_config_check_slurm(const struct run_config *self, struct schema_report 
 }
 
 /* The range is written out, because the plan replaces auto by a number. */
-static bool complete_count(struct run_config *self)
+static void complete_count(struct run_config *self)
 {
     uint32_t least, most;
-    char **count = &self->launch.slurm.actors_count, *text = NULL;
+    char **count = &self->launch.slurm.actors_count;
     if (!run_config_slurm_actors(self, &least, &most))
-        return true;
+        return;
     self->plan.max_actors = most;
     if ((*count)[0])
-        return true;
-    if (asprintf(&text, "%u-%u", least, most) < 0)
-        return false;
+        return;
     free(*count);
-    *count = text;
-    return true;
+    *count = need_print("%u-%u", least, most);
 }
 
-bool run_config_complete_slurm(struct run_config *self)
+void run_config_complete_slurm(struct run_config *self)
 {
     if (self->launch.engine != ENGINE_SLURM)
-        return true;
-    if (!complete_count(self))
-        return false;
+        return;
+    complete_count(self);
     if (config_folder(&self->broker))
-        return true;
+        return;
     free(self->broker.checkpoint_dir);
-    self->broker.checkpoint_dir = strdup("checkpoint");
-    return self->broker.checkpoint_dir != NULL;
+    self->broker.checkpoint_dir = need_text("checkpoint");
 }

@@ -1,7 +1,7 @@
-/* replay-launch: the command line and the verbs. This folder owns main, the options and one file for each verb; it
- * may use all rooms below agent/launch. Those are: plan (how many processes), process (children and command lines),
- * observe (what a run does, and its folder), plot (charts), profile (measurements for a plan), report (results of a
- * run), view (terminal), run (the run itself). */
+/* replay-launch: the command line, the verbs, and the run itself (run.h). This folder owns main, the options, one file for each verb, what
+ * comes before a run (prepare.h), and the run from its first process to its report. It may use all rooms below it: plan (how many
+ * processes), process (children and command lines), host (other machines), slurm (jobs), observe (what a run does, and its folder), plot
+ * (charts), profile (measurements for a plan), report (results of a run), page (browser), view (terminal). */
 #ifndef AGENT_LAUNCH_LAUNCH_H
 #define AGENT_LAUNCH_LAUNCH_H
 
@@ -67,6 +67,8 @@ int launch_fail(const rp_error *err);
 /* verb_run.c */
 int launch_run(struct launch *launch);
 int launch_resume(struct launch *launch);
+int launch_core(struct launch *launch);
+int launch_script(struct launch *launch);
 /* verb_eval.c */
 int launch_eval(struct launch *launch);
 /* verb_runs.c */
@@ -79,11 +81,6 @@ int launch_plan(struct launch *launch);
 int launch_status(struct launch *launch);
 int launch_logs(struct launch *launch);
 int launch_stop(struct launch *launch);
-/* verb_node.c */
-int launch_node(struct launch *launch);
-/* verb_slurm.c */
-int launch_core(struct launch *launch);
-int launch_script(struct launch *launch);
 /* verb_open.c */
 int launch_open(struct launch *launch);
 

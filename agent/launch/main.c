@@ -1,7 +1,24 @@
 /* replay-launch: profiles, sizes, starts and supervises a run. */
 #include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
 
+#include "agent/launch/host/node.h"
 #include "agent/launch/launch.h"
+
+/* The agent that replay-launch starts on other machines. */
+static int run_node(struct launch *launch)
+{
+    rp_error err = {0};
+    (void)launch;
+    if (isatty(STDIN_FILENO)) {
+        fprintf(stderr,
+                LAUNCH_PROGRAM " node: replay-launch starts this on other machines by itself; nobody can type its "
+                               "orders. See hosts in docs/CONFIG.md.\n");
+        return EXIT_USAGE;
+    }
+    return node_run(STDIN_FILENO, STDOUT_FILENO, &err) == RP_OK ? 0 : launch_fail(&err);
+}
 
 static const struct launch_verb verbs[] = {
     {"", "CONFIG.yaml", "check, measure if a count is auto, start everything, keep it running, report",
@@ -28,7 +45,7 @@ static const struct launch_verb verbs[] = {
     {"open", "[RUN]", "show a run in a browser: live, or a finished one; tcp://... shows a broker that runs by itself",
      LAUNCH_RUN | LAUNCH_OPEN, launch_open},
     {"stop", "[RUN]", "stop a run cleanly, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
-    {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, launch_node},
+    {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, run_node},
 };
 
 /* The parent process may have closed some of the standard three descriptors. Then a file that is opened later would

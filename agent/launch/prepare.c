@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/describe.h"
 #include "agent/launch/observe/stop_note.h"
 #include "agent/launch/plan/profile.h"
+#include "agent/launch/process/call.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
@@ -18,7 +18,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
+#define MOST_KEYS 16u /* that describe an environment */
 /* How long a run waits for its hosts at its start. */
 #define HOSTS_NS (60 * NS_PER_S)
 
@@ -45,6 +47,13 @@ void prepare_fini(struct prepared *self)
     run_config_free(&self->config);
 }
 
+int prepare_fail(struct prepared *self, const rp_error *err)
+{
+    int status = launch_fail(err);
+    prepare_fini(self);
+    return status;
+}
+
 /* ---- the configuration ---- */
 
 /* Refuses a user's command whose program, or its script beside the configuration, does not exist: it would only fail again and
@@ -69,6 +78,75 @@ static void check_program(const struct schema_list *command, const char *here, c
                        program);
 }
 
+/* The last line that the child printed is the sentence; the traceback stands before it. */
+static void tell_failure(const struct env_config *env, char *text, rp_error *err)
+{
+    size_t length = strlen(text);
+    while (length > 0 && strchr("\n ", text[length - 1]))
+        text[--length] = '\0';
+    if (strstr(text, "No module named") && (strstr(text, "replaybus") || strstr(text, "numpy"))) {
+        const char *missing = strstr(text, "replaybus") ? "replaybus" : "numpy";
+        err_set(err, RP_FAILED_PRECONDITION,
+                "'%s' has no package %s, which actors in Python need: install it (pip install ./agent/python, or "
+                "the wheel that ./dev python makes), or name another Python in environment.interpreter",
+                env->interpreter, missing);
+        return;
+    }
+    char *last = strrchr(text, '\n');
+    if (last) {
+        *last = '\0';
+        fprintf(stderr, "%s\n", text);
+    }
+    last = last ? last + 1 : text;
+    err_set(err, RP_FAILED_PRECONDITION, "%s",
+            *last ? last : "the environment could not be described, and Python printed nothing");
+}
+
+/* Turns each line "key: value" into an override. */
+static char **make_overrides(char *text)
+{
+    char **list = need_alloc((MOST_KEYS + 1) * sizeof *list), *rest = NULL;
+    uint32_t n = 0;
+    for (char *line = strtok_r(text, "\n", &rest); line && n < MOST_KEYS; line = strtok_r(NULL, "\n", &rest)) {
+        char *colon = strstr(line, ": ");
+        if (colon)
+            list[n++] = need_print("environment.spec.%.*s=%s", (int)(colon - line), line, colon + 2);
+    }
+    return list;
+}
+
+/* Runs python3 -m replaybus.describe and waits environment.timeout for it. Gives overrides "environment.spec.KEY=VALUE"
+ * (NULL-terminated, command_free), or NULL with the reason. What the environment printed to standard error is passed on. */
+static char **describe_environment(const struct run_config *config, const char *programs, const char *here,
+                                   rp_error *err)
+{
+    const struct env_config *env = &config->environment;
+    char **argv = command_describe(env), *path = command_python_path(programs, here), **list = NULL;
+    const char *const environment[] = {path, "OPENBLAS_NUM_THREADS=1", NULL};
+    struct call call = {0};
+    bool started = call_start(&call, (const char *const *)argv, environment, env->timeout_ns, err) == RP_OK;
+    if (started && call_await(&call)) {
+        char *text = need_text(call_text(&call.out));
+        fputs(call_text(&call.err), stderr);
+        list = make_overrides(text);
+        free(text);
+    } else if (started && call.late) {
+        fputs(call_text(&call.err), stderr);
+        err_set(err, RP_DEADLINE_EXCEEDED,
+                "'%s' did not describe itself within %g s: its constructor, reset() or step() hangs, or needs a "
+                "longer environment.timeout",
+                env_name(env), (double)env->timeout_ns * 1e-9);
+    } else if (started) {
+        char *problems = need_text(call_text(&call.err));
+        tell_failure(env, problems, err);
+        free(problems);
+    }
+    call_fini(&call);
+    command_free(&argv);
+    free(path);
+    return list;
+}
+
 /* Reads the file again with what the environment says about itself: the checks that need its spec follow, and the run
  * keeps the spec in its own file. */
 static bool read_described(struct prepared *self, const struct launch *launch, const char *file, char *const *spec,
@@ -77,9 +155,7 @@ static bool read_described(struct prepared *self, const struct launch *launch, c
     uint32_t n = 0, total = launch->overrides.n;
     while (spec[n])
         n++;
-    const char **all = calloc(total + n + 1, sizeof *all);
-    if (!all)
-        return false;
+    const char **all = need_alloc((total + n + 1) * sizeof *all);
     for (uint32_t i = 0; i < total + n; i++)
         all[i] = i < total ? launch->overrides.texts[i] : spec[i - total];
     run_config_free(&self->config);
@@ -117,6 +193,19 @@ static bool describe(struct prepared *self, const struct launch *launch, const c
     return ok;
 }
 
+/* Refuses shards that somebody else starts: the launcher starts the shards of a run as one broker on this machine. */
+static void check_shards(const struct run_config *config, struct schema_report *report)
+{
+    if (config_shard_endpoint(&config->broker, 0))
+        schema_problem(report, "broker.shards",
+                       "is a list of brokers, which somebody starts; replay-launch starts the shards of a run itself, "
+                       "all on this machine: write their number, or start brokers, actors and learners by hand "
+                       "(docs/OPERATE.md)");
+    else if (config->broker.shard >= 0)
+        schema_problem(report, "broker.shard",
+                       "is for a broker that somebody starts; replay-launch numbers the shards of a run: leave it out");
+}
+
 int prepare_config(struct prepared *self, const struct launch *launch, const char *file)
 {
     struct schema_report *report = schema_report_new();
@@ -133,7 +222,7 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
         return EXIT_FAILED;
     }
     if (ok) {
-        prepare_check_shards(&self->config, report);
+        check_shards(&self->config, report);
         if (run_config_home_takes(&self->config, "actor")) /* elsewhere there may be other programs */
             check_program(&self->config.actors.command, self->here, "actors.command", report);
         if (run_config_home_takes(&self->config, "learner"))
@@ -208,8 +297,6 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err)
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return err_set(err, RP_NO_MEMORY, "no memory for the configuration");
     schema_print(run_schema(), &self->config, out);
     fclose(out);
     rp_status status = run_folder_write(self->folder, FOLDER_CONFIG, text, err);
@@ -357,6 +444,41 @@ void prepare_page(struct prepared *self, bool quiet)
     fflush(stdout);
 }
 
+/* ---- shards of the broker: how many there are, and what is hardly meant ---- */
+
+void prepare_shards(struct prepared *self)
+{
+    uint32_t shards = self->planned && self->plan.broker.shards ? self->plan.broker.shards : 1;
+    if (self->config.broker.shards.count == 0)
+        run_config_set_shards(&self->config, shards);
+}
+
+static void hint_auto(const struct run_config *config, FILE *out)
+{
+    const char *missing = !config->actors.on              ? "actors are off"
+                          : !config->learners.on          ? "learners are off"
+                          : profile_target(config) <= 0.0 ? "the limiter sets no ratio of samples to inserts (plan.spi)"
+                                                          : NULL;
+    if (missing)
+        fprintf(out,
+                "hint: broker.shards is auto, and there is nothing to measure, because %s: the broker has one shard\n",
+                missing);
+}
+
+void prepare_hints(const struct prepared *self, FILE *out)
+{
+    const struct run_config *config = &self->config;
+    uint32_t shards = config_shards(&config->broker);
+    double cores = config->plan.cores > 0 ? config->plan.cores : machine_cores();
+    if (shards > 1 && shards > cores)
+        fprintf(out,
+                "hint: broker.shards is %u, and this machine has %.3g cores: shards that share a core gain nothing; "
+                "shards: auto measures how many pay\n",
+                shards, cores);
+    if (config->broker.shards.count == 0)
+        hint_auto(config, out);
+}
+
 /* ---- the plan ---- */
 
 struct progress {
@@ -418,5 +540,6 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
         config->actors.count = self->plan.chosen.actors;
     if (config->learners.count == 0)
         config->learners.count = self->plan.chosen.learners;
-    return prepare_shards(self, err);
+    prepare_shards(self);
+    return RP_OK;
 }

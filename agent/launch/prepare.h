@@ -35,6 +35,8 @@ struct prepared {
 /* Sets all fields to nothing. */
 void prepare_init(struct prepared *self);
 void prepare_fini(struct prepared *self);
+/* Prints the error and finishes self. Returns the exit status. */
+int prepare_fail(struct prepared *self, const rp_error *err);
 
 /* Reads and checks a file with the overrides of the command line; prints every mistake. -1: no mistakes; otherwise
  * the exit status. */
@@ -67,12 +69,8 @@ void launch_print_plan(const struct plan *plan, const struct plan_input *input);
  * terminal or `verbose` is set. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);
 
-/* ---- prepare_shards.c ---- */
-
-/* Refuses shards that somebody else starts: the launcher starts the shards of a run as one broker on this machine. */
-void prepare_check_shards(const struct run_config *config, struct schema_report *report);
 /* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
-rp_status prepare_shards(struct prepared *self, rp_error *err);
+void prepare_shards(struct prepared *self);
 /* Prints what is no mistake, and yet hardly meant. */
 void prepare_hints(const struct prepared *self, FILE *out);
 

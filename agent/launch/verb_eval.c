@@ -13,7 +13,6 @@
 #include "proto/base/error.h"
 
 #define RUNS "runs"
-#define MAX_WORDS (2u * CLI_MAX_OVERRIDES + 16u)
 
 /* A file in the run's folder. */
 static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
@@ -60,61 +59,9 @@ static void go_to_start(struct prepared *self, const char *folder)
                 state.cwd);
 }
 
-/* Names the program that evaluates. Returns true if that is Python, for an environment in Python. Mistakes in the file
- * are left to the program. */
-static bool choose_program(struct prepared *self, const struct launch *launch, const char *config, char *program,
-                           size_t size)
-{
-    struct schema_report *report = schema_report_new();
-    bool read = report && run_config_read(config, (const char *const *)launch->overrides.texts, &self->config, report);
-    bool python = read && command_in_python(&self->config, ROLE_EVALUATOR);
-    schema_report_destroy(&report);
-    if (!python) {
-        run_folder_path(program, size, self->programs, "replay-actor");
-        return false;
-    }
-    char *path = command_python_path(self->programs, self->here);
-    if (path)
-        putenv(path); /* kept for the program */
-    snprintf(program, size, "%s", self->config.environment.interpreter);
-    return true;
-}
-
-/* Returns NULL-terminated words that borrow everything. */
-static void make_words(const struct launch *launch, const char *program, bool python, const char *config,
-                       const char *weights, const char *words[MAX_WORDS])
-{
-    uint32_t n = 0;
-    words[n++] = program;
-    if (python) {
-        words[n++] = "-m";
-        words[n++] = "replaybus.actor";
-    }
-    words[n++] = "-c";
-    words[n++] = config;
-    words[n++] = "--weights";
-    words[n++] = weights;
-    words[n++] = "--folder"; /* the run's own reports stay as they are */
-    words[n++] = "";
-    if (launch->episodes) {
-        words[n++] = "--episodes";
-        words[n++] = launch->episodes;
-    }
-    if (launch->show)
-        words[n++] = "--show";
-    if (launch->json)
-        words[n++] = "--json";
-    for (uint32_t i = 0; i < launch->overrides.n; i++) {
-        words[n++] = "--set";
-        words[n++] = launch->overrides.texts[i];
-    }
-    words[n] = NULL;
-}
-
 int launch_eval(struct launch *launch)
 {
-    char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX], program[FOLDER_SIZE + 32];
-    const char *words[MAX_WORDS];
+    char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX];
     struct prepared self;
     rp_error err = {0};
     prepare_init(&self);
@@ -129,10 +76,21 @@ int launch_eval(struct launch *launch)
         return launch_fail(&err);
     go_to_start(&self, folder);
     snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
-    bool python = choose_program(&self, launch, config, program, sizeof program);
-    make_words(launch, program, python, config, weights, words);
+    struct schema_report *report = schema_report_new();
+    const char *const *overrides = (const char *const *)launch->overrides.texts;
+    static const struct run_config unknown; /* mistakes in the file are left to the program */
+    bool read = run_config_read(config, overrides, &self.config, report);
+    schema_report_destroy(&report);
+    const struct command_context context = {.config = read ? &self.config : &unknown,
+                                            .programs = self.programs,
+                                            .config_path = config,
+                                            .overrides = overrides};
+    const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
+    char **words = command_evaluate(&context, &evaluation);
+    if (command_in_python(context.config, ROLE_EVALUATOR))
+        putenv(command_python_path(self.programs, self.here)); /* kept for the program */
     fflush(stdout);
-    execvp(program, (char *const *)words);
-    err_set(&err, RP_IO, "'%s' cannot be started: %s", program, strerror(errno));
+    execvp(words[0], words);
+    err_set(&err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
     return launch_fail(&err);
 }

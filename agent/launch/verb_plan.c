@@ -1,26 +1,21 @@
 /* check, profile and plan: everything up to the start of a run. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "agent/launch/host/host_check.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/submit.h"
+#include "agent/launch/slurm/slurm_check.h"
 #include "agent/launch/view/profile_view.h"
 #include "agent/launch/view/screen.h"
 #include "proto/base/format.h"
 #include "proto/base/terminal.h"
 
 #define COLUMNS 100
-
-static int report_mistake(struct prepared *self, const rp_error *err)
-{
-    int status = launch_fail(err);
-    prepare_fini(self);
-    return status;
-}
 
 /* Tries the machines of the file. Returns the exit status. */
 static int check_hosts(struct prepared *self)
@@ -39,6 +34,36 @@ static int check_hosts(struct prepared *self)
     return status == RP_OK ? EXIT_FINE : launch_fail(&err);
 }
 
+/* The nearest folder that exists already, on the way to where runs will be. */
+static void existing_folder(const char *runs, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s", runs[0] ? runs : ".");
+    while (access(out, F_OK) != 0) {
+        char *slash = strrchr(out, '/');
+        if (slash == out || !slash) {
+            snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
+            return;
+        }
+        *slash = '\0';
+    }
+}
+
+/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
+ * exit status. */
+static int check_folder(const struct prepared *self)
+{
+    char near[PATH_MAX], real[PATH_MAX];
+    rp_error err = {0};
+    existing_folder(self->config.launch.runs, near);
+    const char *folder = realpath(near, real) ? real : near;
+    rp_status status = slurm_check_shared(&self->config, folder, &err);
+    if (status == RP_FAILED_PRECONDITION)
+        return launch_fail(&err);
+    if (status != RP_OK)
+        printf("not checked: whether the nodes see the folder '%s' (%s)\n", folder, err.text);
+    return -1;
+}
+
 int launch_check(struct launch *launch)
 {
     struct prepared self;
@@ -46,7 +71,7 @@ int launch_check(struct launch *launch)
     launch->submits = true;
     int status = prepare_config(&self, launch, launch->argument);
     if (status < 0 && self.config.launch.engine == ENGINE_SLURM)
-        status = submit_check_folder(&self);
+        status = check_folder(&self);
     if (status < 0) {
         const struct run_config *config = &self.config;
         char actors[32] = "auto", learners[32] = "auto";
@@ -88,18 +113,6 @@ void launch_print_plan(const struct plan *plan, const struct plan_input *input)
     fputs(text_get(&wrapped), stdout);
     text_fini(&wrapped);
     free(text);
-}
-
-static rp_status print_json(const struct prepared *self, rp_error *err)
-{
-    char *text = plan_to_json(&self->plan, &self->input);
-    if (!text) {
-        err->status = RP_NO_MEMORY;
-        return RP_NO_MEMORY;
-    }
-    puts(text);
-    free(text);
-    return RP_OK;
 }
 
 /* Measures, unless the cache has the curves, and writes them into a folder. */
@@ -150,10 +163,11 @@ static int plan_or_profile(struct launch *launch, bool profile)
             "there is no ratio of samples to inserts to plan for: the limiter has none; write plan.spi");
     }
     if (prepare_process(&self, &err) != RP_OK || obtain(&self, launch, profile || launch->folder, &err) != RP_OK)
-        return report_mistake(&self, &err);
+        return prepare_fail(&self, &err);
     if (launch->json) {
-        if (print_json(&self, &err) != RP_OK)
-            return report_mistake(&self, &err);
+        char *text = plan_to_json(&self.plan, &self.input);
+        puts(text ? text : "");
+        free(text);
     } else {
         if (profile)
             profile_print(&self.input, &(struct profile_style){terminal_columns(), terminal_has_utf8()}, stdout);

@@ -13,9 +13,9 @@
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
-#include "agent/launch/submit.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
+#include "agent/launch/watch.h"
 #include "proto/base/error.h"
 
 #define RUNS "runs"
@@ -51,9 +51,7 @@ static void mend(struct status *status, bool alive)
 static bool read_status(const char *folder, struct watch_alive *life, struct status_copy *out, bool *alive)
 {
     *alive = watch_alive(life, folder);
-    char *text = run_folder_read(folder, FOLDER_STATUS);
-    bool ok = text && status_from_json(text, out);
-    free(text);
+    bool ok = watch_status(folder, out);
     if (ok)
         mend(&out->status, *alive);
     return ok;

@@ -1,45 +1,44 @@
-/* Launches a run, a new one or a resumed one. */
+/* Launches a run, a new one or a resumed one: in this process, or as jobs of Slurm. */
+#include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/run/run.h"
-#include "agent/launch/submit.h"
-#include "agent/launch/verb_run.h"
+#include "agent/launch/run.h"
+#include "agent/launch/slurm/slurm_script.h"
+#include "agent/launch/slurm/slurm_source.h"
 #include "agent/launch/view/profile_view.h"
+#include "agent/launch/view/report.h"
+#include "agent/launch/watch.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 #define FORCED 130
+#define MARGIN_NS (15 * NS_PER_S)
 
-static int finish(struct prepared *self, const rp_error *err)
-{
-    int status = launch_fail(err);
-    prepare_fini(self);
-    return status;
-}
-
-enum screen_mode launch_screen_mode(const struct launch *launch)
+static enum screen_mode screen_mode(const struct launch *launch)
 {
     return launch->json_lines ? SCREEN_JSON : launch->quiet ? SCREEN_QUIET : SCREEN_AUTO;
 }
+
+/* ---- what all have in common ---- */
 
 /* From here on child processes may run. */
 static int go(struct prepared *self, const struct launch *launch, const char *command,
               const struct folder_state *before, bool auto_actors)
 {
     rp_error err = {0};
-    struct screen *screen = screen_new(launch_screen_mode(launch));
-    if (!screen) {
-        err_set(&err, RP_NO_MEMORY, "no memory for the view");
-        return finish(self, &err);
-    }
+    struct screen *screen = screen_new(screen_mode(launch));
     const struct run_options options = {.config = &self->config,
                                         .programs = self->programs,
                                         .folder = self->folder,
@@ -72,7 +71,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     if (weighs)
         RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
     if (!self->planned && self->config.broker.shards.count == 0) {
-        RP_TRY(prepare_shards(self, err));
+        prepare_shards(self);
         return prepare_write_config(self, err);
     }
     if (!self->planned)
@@ -96,10 +95,7 @@ static void leave_status(const struct prepared *self, const rp_error *err)
     struct status_copy copy;
     char who[STOP_ASKER];
     bool stopped = err->status == RP_CANCELLED;
-    char *before = run_folder_read(self->folder, FOLDER_STATUS);
-    bool known = (before && status_from_json(before, &copy)) || status_from_json("{\"phase\": \"stopped\"}", &copy);
-    free(before);
-    if (!known)
+    if (!watch_status(self->folder, &copy) && !status_from_json("{\"phase\": \"stopped\"}", &copy))
         return;
     struct status *status = &copy.status;
     status->phase = stopped ? PHASE_STOPPED : PHASE_FAILED;
@@ -122,44 +118,8 @@ static int not_sized_up(struct prepared *self, const rp_error *err)
 {
     leave_status(self, err);
     int stopped = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
-    int status = finish(self, err);
+    int status = prepare_fail(self, err);
     return err->status == RP_CANCELLED ? stopped : status;
-}
-
-int launch_run(struct launch *launch)
-{
-    struct prepared self;
-    rp_error err = {0};
-    prepare_init(&self);
-    launch->submits = true;
-    int status = prepare_config(&self, launch, launch->argument);
-    if (status >= 0) {
-        prepare_fini(&self);
-        return status;
-    }
-    if (self.config.launch.engine == ENGINE_SLURM)
-        return launch_submit(&self, launch);
-    bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
-    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
-        prepare_folder(&self, launch, "", &err) != RP_OK)
-        return finish(&self, &err);
-    /* Lets status and stop find the run while it is still being measured. */
-    struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
-    run_folder_this_node(state.node);
-    snprintf(state.here, sizeof state.here, "%s", self.here);
-    snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
-    snprintf(state.command, sizeof state.command, "%s", launch->command);
-    if (run_folder_write_state(self.folder, &state, &err) != RP_OK)
-        return finish(&self, &err);
-    run_folder_point_latest(self.config.launch.runs, self.folder);
-    log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
-    prepare_page(&self, launch->quiet || launch->json_lines);
-    bool verbose = !launch->quiet && !launch->json_lines;
-    if (verbose)
-        prepare_hints(&self, stderr);
-    if (prepare_hosts(&self, verbose, &err) != RP_OK || size_up(&self, launch, &err) != RP_OK)
-        return not_sized_up(&self, &err);
-    return go(&self, launch, launch->command, NULL, auto_actors);
 }
 
 /* ---- resume ---- */
@@ -168,13 +128,11 @@ int launch_run(struct launch *launch)
 static void reason_of(const char *folder, char *out, size_t size)
 {
     struct status_copy copy;
-    char *text = run_folder_read(folder, FOLDER_STATUS);
     out[0] = '\0';
-    if (text && status_from_json(text, &copy)) {
+    if (watch_status(folder, &copy)) {
         snprintf(out, size, "%s%s", copy.status.reason[0] ? ": " : "", copy.status.reason);
         status_copy_fini(&copy);
     }
-    free(text);
 }
 
 /* Returns the option that moves the stop condition which the reason names. */
@@ -240,7 +198,8 @@ static bool sets_key(const struct launch *launch, const char *key)
     return false;
 }
 
-const char *launch_tables_of(const struct run_config *config)
+/* With which tables the broker of the next leg starts. */
+static const char *tables_of(const struct run_config *config)
 {
     bool none = config->broker.checkpoint_load && strcmp(config->broker.checkpoint_load, "none") == 0;
     if (!config_makes_checkpoints(&config->broker) || none)
@@ -288,11 +247,13 @@ static rp_status check_tables(const struct prepared *self, rp_error *err)
     return config_check_folder(broker, command_keep(&context, folder, path, sizeof path), err);
 }
 
-int launch_reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
+/* Locks and reads the run that the argument names, with the overrides of the command line. -1: it can go on; otherwise the exit
+ * status, and self is finished. */
+static int reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
 {
     rp_error err = {0};
     if (open_again(self, launch, state, &err) != RP_OK)
-        return finish(self, &err);
+        return prepare_fail(self, &err);
     snprintf(self->here, sizeof self->here, "%s", state->here);
     int status = prepare_config(self, launch, self->config_path);
     if (status >= 0) {
@@ -300,11 +261,12 @@ int launch_reopen(struct prepared *self, struct launch *launch, struct folder_st
         return status;
     }
     if (check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
-        return finish(self, &err);
+        return prepare_fail(self, &err);
     return -1;
 }
 
-int launch_continue(struct prepared *self, struct launch *launch, struct folder_state *state)
+/* Runs it until its end, in this process. Finishes self; its interrupts still say which signals came. Returns the exit status. */
+static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state)
 {
     rp_error err = {0};
     bool counted = sets_key(launch, "actors.count=");
@@ -328,9 +290,146 @@ int launch_continue(struct prepared *self, struct launch *launch, struct folder_
              (unsigned long long)state->steps);
     if (!launch->quiet && !launch->json_lines && !begins)
         printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
-               (unsigned long long)state->learner_steps, launch_tables_of(&self->config));
+               (unsigned long long)state->learner_steps, tables_of(&self->config));
     fflush(stdout);
     return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
+}
+
+/* ---- Slurm: the login node ---- */
+
+/* Makes the paths of the run's folder absolute, as jobs on other machines need them. */
+static rp_status settle(struct prepared *self, rp_error *err)
+{
+    char real[PATH_MAX];
+    if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
+    snprintf(self->folder, sizeof self->folder, "%s", real);
+    run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
+    return slurm_check_path(self->folder, err);
+}
+
+/* Takes the text and writes it. */
+static rp_status write_script(const struct prepared *self, const char *name, char *text, rp_error *err)
+{
+    rp_status status = run_folder_write(self->folder, name, text, err);
+    free(text);
+    return status;
+}
+
+static rp_status write_scripts(const struct prepared *self, rp_error *err)
+{
+    char program[FOLDER_SIZE + 32], output[FOLDER_SIZE + 32];
+    const char *const words[] = {self->folder, NULL};
+    struct slurm_script script = {.config = &self->config,
+                                  .program = run_folder_path(program, sizeof program, self->programs, LAUNCH_PROGRAM),
+                                  .output = run_folder_path(output, sizeof output, self->folder, SLURM_CORE_LOG),
+                                  .core = words};
+    RP_TRY(write_script(self, SLURM_CORE_SCRIPT, slurm_script_core(&script), err));
+    return write_script(self, SLURM_ACTORS_SCRIPT, slurm_script_actors(&script), err);
+}
+
+/* Writes both scripts into the folder, gives up the lock, and submits the core job. The job is held until the folder knows its number: from
+ * then on the job's own launcher writes there. */
+static rp_status submit(struct prepared *self, struct slurm_record *record, rp_error *err)
+{
+    char path[FOLDER_SIZE + 32], name[24];
+    RP_TRY(write_scripts(self, err));
+    unlink(run_folder_path(path, sizeof path, self->folder, REPORT_TEXT));
+    run_folder_path(path, sizeof path, self->folder, SLURM_CORE_SCRIPT);
+    uint64_t array = record->array;
+    *record = (struct slurm_record){.array = array, .tasks = record->tasks};
+    RP_TRY(slurm_submit(SLURM_WORDS("--hold", path), &record->core, err));
+    rp_status status = slurm_record_write(self->folder, record, err);
+    if (self->lock >= 0)
+        close(self->lock);
+    self->lock = -1;
+    snprintf(name, sizeof name, "%" PRIu64, record->core);
+    if (status == RP_OK)
+        status = slurm_run(SLURM_WORDS("scontrol", "release", name), 0, NULL, err);
+    if (status != RP_OK)
+        slurm_cancel(record->core, NULL);
+    return status;
+}
+
+static int submit_and_watch(struct prepared *self, const struct launch *launch, rp_error *err)
+{
+    struct slurm_record record;
+    slurm_record_read(self->folder, &record);
+    if (interrupts_init(&self->interrupts, err) != RP_OK || submit(self, &record, err) != RP_OK)
+        return prepare_fail(self, err);
+    log_line(LEVEL_INFO, "A0440", "a run is submitted", "folder=%s job=%llu", self->folder,
+             (unsigned long long)record.core);
+    int status = watch_run(
+        &(struct watch_options){.folder = self->folder, .mode = screen_mode(launch), .interrupts = &self->interrupts});
+    prepare_fini(self);
+    return status;
+}
+
+/* Makes the folder of a new run. The broker's keys and tables will be in it, too. */
+static rp_status make_folder(struct prepared *self, const struct launch *launch, rp_error *err)
+{
+    struct folder_state state = {.auto_actors = self->config.actors.on && self->config.actors.count == 0};
+    run_config_complete_slurm(&self->config);
+    RP_TRY(prepare_weights(self, err));
+    RP_TRY(prepare_programs(self, err));
+    RP_TRY(prepare_folder(self, launch, "", err));
+    self->keys.on = false; /* the launcher in the job takes them away at the end */
+    run_folder_point_latest(self->config.launch.runs, self->folder);
+    snprintf(state.here, sizeof state.here, "%s", self->here);
+    snprintf(state.cwd, sizeof state.cwd, "%s", self->cwd);
+    snprintf(state.command, sizeof state.command, "%s", launch->command);
+    RP_TRY(run_folder_write_state(self->folder, &state, err));
+    return settle(self, err);
+}
+
+static int submit_again(struct prepared *self, const struct launch *launch, struct folder_state *state)
+{
+    rp_error err = {0};
+    state->done = false; /* the stop condition was moved */
+    state->pid = 0;
+    if (prepare_programs(self, &err) != RP_OK || settle(self, &err) != RP_OK ||
+        prepare_write_config(self, &err) != RP_OK || run_folder_write_state(self->folder, state, &err) != RP_OK)
+        return prepare_fail(self, &err);
+    return submit_and_watch(self, launch, &err);
+}
+
+/* ---- a run, and one that goes on ---- */
+
+int launch_run(struct launch *launch)
+{
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    launch->submits = true;
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status >= 0) {
+        prepare_fini(&self);
+        return status;
+    }
+    if (self.config.launch.engine == ENGINE_SLURM)
+        return make_folder(&self, launch, &err) == RP_OK ? submit_and_watch(&self, launch, &err)
+                                                         : prepare_fail(&self, &err);
+    bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
+    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
+        prepare_folder(&self, launch, "", &err) != RP_OK)
+        return prepare_fail(&self, &err);
+    /* Lets status and stop find the run while it is still being measured. */
+    struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
+    run_folder_this_node(state.node);
+    snprintf(state.here, sizeof state.here, "%s", self.here);
+    snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
+    snprintf(state.command, sizeof state.command, "%s", launch->command);
+    if (run_folder_write_state(self.folder, &state, &err) != RP_OK)
+        return prepare_fail(&self, &err);
+    run_folder_point_latest(self.config.launch.runs, self.folder);
+    log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
+    prepare_page(&self, launch->quiet || launch->json_lines);
+    bool verbose = !launch->quiet && !launch->json_lines;
+    if (verbose)
+        prepare_hints(&self, stderr);
+    if (prepare_hosts(&self, verbose, &err) != RP_OK || size_up(&self, launch, &err) != RP_OK)
+        return not_sized_up(&self, &err);
+    return go(&self, launch, launch->command, NULL, auto_actors);
 }
 
 int launch_resume(struct launch *launch)
@@ -338,13 +437,233 @@ int launch_resume(struct launch *launch)
     struct prepared self;
     struct folder_state state = {0};
     rp_error err = {0};
-    if (submit_is_free(launch->argument, &err) != RP_OK)
+    if (watch_is_free(launch->argument, &err) != RP_OK)
         return launch_fail(&err);
     prepare_init(&self);
-    int status = launch_reopen(&self, launch, &state);
+    int status = reopen(&self, launch, &state);
     if (status >= 0)
         return status;
     if (self.config.launch.engine == ENGINE_SLURM)
-        return launch_submit_again(&self, launch, &state);
-    return launch_continue(&self, launch, &state);
+        return submit_again(&self, launch, &state);
+    return go_on(&self, launch, &state);
+}
+
+/* ---- Slurm: the core job ---- */
+
+static void say(void *context, bool loud, const char *text)
+{
+    char quoted[1200];
+    (void)context;
+    log_line(loud ? LEVEL_WARN : LEVEL_INFO, "A0441", "slurm", "text=%s", log_quote(quoted, sizeof quoted, text));
+    printf("%s\n", text);
+    fflush(stdout);
+}
+
+/* The number of the job that this process is the script of. */
+static rp_status own_job(uint64_t *id, rp_error *err)
+{
+    const char *text = getenv("SLURM_JOB_ID");
+    if (text && slurm_parse_id(text, id))
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "core is for the script of a job: SLURM_JOB_ID is not set. 'replay-launch CONFIG.yaml' submits one");
+}
+
+/* The first leg of a run that was submitted with a script of the user's. */
+static int make_run(struct launch *launch, const char *folder, const char *config, const char *script)
+{
+    struct prepared self;
+    struct slurm_record record = {0};
+    rp_error err = {0};
+    launch->folder = folder;
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, config);
+    snprintf(record.script, sizeof record.script, "%s", script);
+    if (status < 0 &&
+        (make_folder(&self, launch, &err) != RP_OK || slurm_record_write(self.folder, &record, &err) != RP_OK))
+        status = launch_fail(&err);
+    prepare_fini(&self);
+    return status;
+}
+
+static bool holds_run(const char *folder)
+{
+    char path[FOLDER_SIZE + 32];
+    return strlen(folder) < FOLDER_SIZE && access(run_folder_path(path, sizeof path, folder, FOLDER_STATE), R_OK) == 0;
+}
+
+/* The job of this launcher, and whether Slurm has queued it again. */
+struct core {
+    const char *folder; /* of the run */
+    const struct run_config *config;
+    uint64_t job;
+    bool queued;
+};
+
+/* Saving takes longer than Slurm waits, and Slurm queues no job again that its time limit ended. It ends this one now. */
+static bool queue_early(void *context)
+{
+    struct core *self = context;
+    rp_error err = {0};
+    self->queued = slurm_requeue(self->job, &err) == RP_OK;
+    char text[1024];
+    if (self->queued)
+        snprintf(
+            text, sizeof text,
+            "saving takes longer than launch.slurm.warning (%.0f s): the job is queued again as it is, and goes on "
+            "from what was saved last; %s",
+            (double)self->config->launch.slurm.warning_ns * 1e-9, tables_of(self->config));
+    else
+        snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
+    say(NULL, true, text);
+    return self->queued;
+}
+
+/* Queues the job again if its time limit ended the leg, and not the run itself. */
+static int queue_again(const struct core *self, const struct interrupts *interrupts, int status)
+{
+    struct folder_state state = {0};
+    rp_error err = {0};
+    if (self->queued || interrupts->asked != 1 || interrupts->last != SIGUSR1 || status != EXIT_FINE)
+        return status;
+    if (run_folder_read_state(self->folder, &state, &err) == RP_OK && state.done)
+        return status;
+    if (slurm_requeue(self->job, &err) != RP_OK) {
+        fprintf(stderr,
+                LAUNCH_PROGRAM ": %s: the run is saved, but the job could not be queued again: 'replay-launch "
+                               "resume %s' goes on\n",
+                err.text, self->folder);
+        return EXIT_FAILED;
+    }
+    return status;
+}
+
+/* A quarter of the warning, at most 15 s, is left for Slurm to answer. */
+static int64_t most_saving(const struct run_config *config)
+{
+    int64_t warning_ns = config->launch.slurm.warning_ns, margin_ns = warning_ns / 4;
+    return warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS);
+}
+
+static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_source **out, rp_error *err)
+{
+    struct slurm_record record;
+    slurm_record_read(self->folder, &record);
+    record.core = job;
+    RP_TRY(slurm_record_write(self->folder, &record, err));
+    RP_TRY(prepare_programs(self, err));
+    if (!self->config.actors.on)
+        return RP_OK;
+    const struct slurm_source_options options = {
+        .config = &self->config, .folder = self->folder, .programs = self->programs, .say = say};
+    *out = slurm_source_new(&options, err);
+    return *out ? RP_OK : err->status;
+}
+
+/* What a launcher prints on a terminal is for its user: the address of the page has a password in it. */
+static void keep_output_private(void)
+{
+    struct stat st;
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode))
+        fchmod(STDOUT_FILENO, st.st_mode & 0700);
+}
+
+int launch_core(struct launch *launch)
+{
+    struct prepared self;
+    struct folder_state state = {0};
+    struct slurm_source *source = NULL;
+    char folder[FOLDER_SIZE];
+    uint64_t job = 0;
+    rp_error err = {0};
+    if (own_job(&job, &err) != RP_OK)
+        return launch_fail(&err);
+    keep_output_private();
+    if (!holds_run(launch->argument) && launch->n_arguments == 3) {
+        int status = make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2]);
+        if (status >= 0)
+            return status;
+    }
+    cli_overrides_free(&launch->overrides); /* they are in the run's own file now */
+    launch->overrides = (struct cli_overrides){0};
+    prepare_init(&self);
+    int status = reopen(&self, launch, &state);
+    if (status >= 0)
+        return status;
+    snprintf(folder, sizeof folder, "%s", self.folder);
+    if (open_source(&self, job, &source, &err) != RP_OK)
+        return prepare_fail(&self, &err);
+    self.source = source ? slurm_source_hosts(source) : NULL;
+    struct core core = {.folder = folder, .config = &self.config, .job = job};
+    const struct run_limit limit = {.after_ns = most_saving(&self.config), .act = queue_early, .context = &core};
+    self.limit = &limit;
+    status = go_on(&self, launch, &state);
+    slurm_source_destroy(&source);
+    return queue_again(&core, &self.interrupts, status);
+}
+
+/* ---- Slurm: scripts, for people who submit jobs themselves ---- */
+
+/* The words after `replay-launch core`: folder, file, the script of the array, overrides. */
+static const char **core_words(const struct launch *launch, const char *folder, const char *config)
+{
+    uint32_t n = 0;
+    const char **words = need_alloc((4 + 2 * (size_t)launch->overrides.n) * sizeof *words);
+    words[n++] = folder;
+    words[n++] = config;
+    words[n++] = "$SLURM_SUBMIT_DIR/" SLURM_ACTORS_SCRIPT;
+    for (uint32_t i = 0; i < launch->overrides.n; i++) {
+        words[n++] = "--set";
+        words[n++] = launch->overrides.texts[i];
+    }
+    return words;
+}
+
+static rp_status print_scripts(struct prepared *self, const struct launch *launch, const char *which, rp_error *err)
+{
+    char real[PATH_MAX], runs[PATH_MAX], folder[2 * PATH_MAX], program[FOLDER_SIZE + 32];
+    if (!realpath(launch->argument, real))
+        return err_set(err, RP_NOT_FOUND, "'%s' cannot be read", launch->argument);
+    snprintf(runs, sizeof runs, "%s", self->config.launch.runs);
+    snprintf(folder, sizeof folder, "%s%s%s/%s-$SLURM_JOB_ID", runs[0] == '/' ? "" : self->cwd,
+             runs[0] == '/' ? "" : "/", runs, self->config.name);
+    RP_TRY(slurm_check_path(real, err));
+    RP_TRY(prepare_programs(self, err));
+    const char **words = core_words(launch, folder, real);
+    struct slurm_script script = {.config = &self->config,
+                                  .program = run_folder_path(program, sizeof program, self->programs, LAUNCH_PROGRAM),
+                                  .output = "replay-%j.log",
+                                  .core = words};
+    char *core = slurm_script_core(&script), *actors = slurm_script_actors(&script);
+    bool both = !which;
+    if (both)
+        puts("### Save this part as " SLURM_CORE_SCRIPT " and the second as " SLURM_ACTORS_SCRIPT
+             ", in one folder; there: sbatch " SLURM_CORE_SCRIPT);
+    if (both || strcmp(which, "core") == 0)
+        fputs(core, stdout);
+    if (both)
+        puts("\n### " SLURM_ACTORS_SCRIPT ": the core job submits it");
+    if (both || strcmp(which, "actors") == 0)
+        fputs(actors, stdout);
+    free(core);
+    free(actors);
+    free(words);
+    return RP_OK;
+}
+
+int launch_script(struct launch *launch)
+{
+    struct prepared self;
+    rp_error err = {0};
+    const char *which = launch->n_arguments > 1 ? launch->arguments[1] : NULL;
+    if (launch->n_arguments > 2 || (which && strcmp(which, "core") != 0 && strcmp(which, "actors") != 0))
+        return launch_usage("script takes a file, and core or actors to print only one of the two scripts");
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status < 0 && self.config.launch.engine != ENGINE_SLURM)
+        status = launch_usage("launch.engine of '%s' is not slurm: write launch: {engine: slurm}", launch->argument);
+    if (status < 0)
+        status = print_scripts(&self, launch, which, &err) == RP_OK ? EXIT_FINE : launch_fail(&err);
+    prepare_fini(&self);
+    return status;
 }

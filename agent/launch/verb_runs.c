@@ -3,11 +3,12 @@
 #include <string.h>
 
 #include "agent/launch/launch.h"
-#include "agent/launch/submit.h"
 #include "agent/launch/view/report.h"
 #include "agent/launch/view/runs.h"
+#include "agent/launch/watch.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/need.h"
 
 #define RUNS "runs"
 #define CHART "compare.svg"
@@ -91,9 +92,9 @@ static int list(const struct launch *launch)
 
 static int compare(const struct launch *launch)
 {
-    struct run_summary *runs = calloc(launch->n_arguments, sizeof *runs);
+    struct run_summary *runs = need_alloc(launch->n_arguments * sizeof *runs);
     rp_error err = {0};
-    rp_status status = runs ? RP_OK : err_set(&err, RP_NO_MEMORY, "no memory for %u runs", launch->n_arguments);
+    rp_status status = RP_OK;
     for (uint32_t i = 0; status == RP_OK && i < launch->n_arguments; i++) {
         char folder[FOLDER_SIZE];
         status = run_folder_find(RUNS, launch->arguments[i], folder, &err);
@@ -130,7 +131,7 @@ static int prune(const struct launch *launch)
         rp_error err = {0};
         const struct run_summary *run = &runs[i];
         uint64_t part = tables ? run->tables : run->bytes;
-        if (run->active || submit_is_free(run->folder, &err) != RP_OK ||
+        if (run->active || watch_is_free(run->folder, &err) != RP_OK ||
             (tables && (part == 0 || strcmp(run->result, "done") != 0)))
             continue;
         if (!launch->dry_run && (tables ? runs_remove_tables : runs_remove)(run->folder, &err) != RP_OK) {

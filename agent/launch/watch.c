@@ -1,4 +1,5 @@
-/* The login node's side of a run under Slurm, while its job waits, runs and ends. */
+#include "agent/launch/watch.h"
+
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +12,6 @@
 
 #include "agent/launch/observe/status.h"
 #include "agent/launch/observe/stop_note.h"
-#include "agent/launch/submit.h"
 #include "agent/launch/view/report.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
@@ -25,12 +25,6 @@
 /* How long cancelled tasks of the array may take to end before the core job is cancelled, too. */
 #define TIDY_NS (5 * NS_PER_S)
 #define TAIL_LINES 12
-
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
 
 /* ---- whether a run is alive ---- */
 
@@ -50,12 +44,29 @@ bool watch_alive(struct watch_alive *self, const char *folder)
         return true;
     if (!slurm_record_read(folder, &record))
         return false;
-    if (self->asked_ns > 0 && now() - self->asked_ns < LOOK_NS)
+    if (self->asked_ns > 0 && clock_ns() - self->asked_ns < LOOK_NS)
         return self->alive;
-    self->asked_ns = now();
+    self->asked_ns = clock_ns();
     /* Without an answer, the run's own sign of life counts. */
     self->alive = slurm_look(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE : is_fresh(folder);
     return self->alive;
+}
+
+rp_status watch_is_free(const char *given, rp_error *err)
+{
+    char folder[FOLDER_SIZE];
+    struct slurm_record record;
+    struct slurm_job job;
+    if (run_folder_find("runs", given, folder, err) != RP_OK || !slurm_record_read(folder, &record)) {
+        *err = (rp_error){0};
+        return RP_OK;
+    }
+    RP_TRY(slurm_look(record.core, &job, err));
+    if (job.state == SLURM_GONE)
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "job %" PRIu64 " works on '%s' or waits to do so: 'replay-launch stop --run %s' ends it",
+                   record.core, folder, folder);
 }
 
 /* ---- watching ---- */
@@ -93,9 +104,9 @@ static void look_at_job(struct watch *self)
 {
     struct slurm_job job;
     rp_error err = {0};
-    if (now() < self->look_ns)
+    if (clock_ns() < self->look_ns)
         return;
-    self->look_ns = now() + LOOK_NS;
+    self->look_ns = clock_ns() + LOOK_NS;
     bool failed = slurm_look(self->record.core, &job, &err) != RP_OK, again = self->blind;
     self->blind = failed;
     if (failed && !again)
@@ -109,7 +120,7 @@ static void look_at_job(struct watch *self)
         say_job(self);
 }
 
-static bool read_status(const char *folder, struct status_copy *out)
+bool watch_status(const char *folder, struct status_copy *out)
 {
     char *text = run_folder_read(folder, FOLDER_STATUS);
     bool ok = text && status_from_json(text, out);
@@ -166,7 +177,7 @@ static void show_status(struct watch *self)
         st.st_mtim.tv_nsec == self->shown.st_mtim.tv_nsec)
         return;
     self->shown = st;
-    if (!read_status(self->options->folder, &copy))
+    if (!watch_status(self->options->folder, &copy))
         return;
     self->log_at = -1;
     if (copy.status.phase >= PHASE_DONE)
@@ -219,13 +230,13 @@ static char ask(struct watch *self)
 static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
 {
     struct slurm_job job;
-    int64_t end_ns = now() + limit_ns;
+    int64_t end_ns = clock_ns() + limit_ns;
     do {
         RP_TRY(slurm_look(id, &job, err));
         if (job.state == SLURM_GONE)
             return RP_OK;
         nanosleep(&(struct timespec){.tv_nsec = TICK_MS * NS_PER_MS}, NULL);
-    } while (now() < end_ns);
+    } while (clock_ns() < end_ns);
     return err_set(err, RP_DEADLINE_EXCEEDED, "job %" PRIu64 " still works on it after %d s: try --force", id,
                    (int)(limit_ns / NS_PER_S));
 }
@@ -285,7 +296,7 @@ static int conclude(const struct watch *self)
 {
     const char *folder = self->options->folder;
     struct status_copy copy = {0};
-    bool known = read_status(folder, &copy);
+    bool known = watch_status(folder, &copy);
     enum phase phase = known ? copy.status.phase : PHASE_FAILED;
     char *report = run_folder_read(folder, REPORT_TEXT);
     if (report && self->options->mode != SCREEN_JSON)

@@ -3,12 +3,17 @@
 
 #include <time.h>
 
-static int64_t system_now(void *ctx)
+int64_t clock_ns(void)
 {
-    (void)ctx;
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+static int64_t system_now(void *ctx)
+{
+    (void)ctx;
+    return clock_ns();
 }
 
 struct clock clock_system(void)

@@ -2,13 +2,134 @@
  * `exec sh -c 'SCRIPT' sh ARGUMENTS`, and SCRIPT has no single quote, newline, backslash before a quote or exclamation mark. */
 #include "agent/launch/host/carrier.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "agent/launch/process/command.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
+#include "proto/base/need.h"
+
+/* ---- the bundle ---- */
+
+#define DESCRIBE_NS (60 * NS_PER_S)
+#define PACK_NS (600 * NS_PER_S)
+
+/* sums FOLDER: hashes of programs and Python package, one on a line. identify FOLDER: the hash over them, here and on a host. */
+#define IDENTIFY                                                                                                       \
+    "sums() { cd \"$1\" && sha256sum replay-launch replay-actor replay-learner && if [ -d lib/python ]; then "         \
+    "find -L lib/python -type f -not -name \"*.pyc\" | LC_ALL=C sort | xargs sha256sum; fi; }; "                       \
+    "identify() { sums \"$1\" | sha256sum | cut -c1-64; }; "
+
+/* Argument: folder of the programs. */
+static const char script_describe[] = IDENTIFY "list=$(sums \"$1\") && echo \"$list\" | sha256sum | cut -c1-64";
+
+/* Arguments: folder of the programs, their hash, the packed file. The four newest bundles are kept. The libraries that are left out are
+ * those of the C library and of the loader, which only work as a whole. */
+static const char script_pack[] =
+    IDENTIFY "set -e; umask 077; export LC_ALL=C\n"
+             "cache=${3%/*}; mkdir -p \"$cache\"; cd \"$1\"\n"
+             "names=\"replay-launch replay-actor replay-learner\"\n"
+             "python=$(if [ -d lib/python ]; then find -L lib/python -type f -not -name '*.pyc'; fi)\n"
+             "new=$(mktemp -d \"$cache/new.XXXXXX\"); trap 'rm -rf \"$new\"' EXIT; trap 'exit 1' HUP INT TERM\n"
+             "mkdir -p \"$new/tree/libs\"\n"
+             "for file in $names $(echo \"$python\" | grep '[.]so$' || :); do ldd \"$file\" || :; done |\n"
+             "    sed -n 's/.* => \\(\\/.*\\) (0x.*/\\1/p' | sort -u |\n"
+             "    grep -Ev "
+             "'/(libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_[a-z]*|libthread_db|ld-[^/]*)"
+             "[.]so' | while read -r lib; do\n"
+             "    [ -e \"$new/tree/libs/${lib##*/}\" ] || cp -L \"$lib\" \"$new/tree/libs/\"; done\n"
+             "tar chf - $names $python | tar xf - -C \"$new/tree\"\n"
+             "[ \"$(identify \"$new/tree\")\" = \"$2\" ] || { echo 'they have changed since the start' >&2; exit 1; }\n"
+             "cd \"$new/tree\"; find . -type f | sort | xargs sha256sum >../list; mv ../list .\n"
+             "tar cf - * | gzip -1 >../bundle\n"
+             "mv ../bundle \"$3\"\n"
+             "ls -1t \"$cache\"/bundle-*.tar.gz | tail -n +5 | while read -r old; do rm -f \"$old\"; done\n"
+             "find \"$cache\" -maxdepth 1 -name 'new.*' -mmin +60 -exec rm -rf {} +\n";
+
+/* Copies the folder of the cache; false: there is no place for one. */
+static bool find_cache(char *out, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = -1;
+    if (cache && cache[0] == '/')
+        length = snprintf(out, size, "%s/replay", cache);
+    else if (home && home[0] == '/')
+        length = snprintf(out, size, "%s/.cache/replay", home);
+    return length > 0 && (size_t)length < size;
+}
+
+static bool find_packed(struct bundle *self)
+{
+    struct stat info;
+    self->size = stat(self->path, &info) == 0 ? info.st_size : 0;
+    return self->size > 0;
+}
+
+/* Turns the first line that the script has printed as its problem into an error. */
+static rp_status tell_problem(const struct bundle *self, const char *what, rp_error *err)
+{
+    const char *text = call_text(&self->call.err);
+    return err_set(err, RP_IO, "the programs in %s could not be %s for hosts: %.*s", self->programs, what,
+                   (int)strcspn(text, "\n"), text[0] ? text : "the script was killed");
+}
+
+rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err)
+{
+    static const char *const names[] = {"replay-launch", "replay-actor", "replay-learner"};
+    char absolute[4096], cache[400], path[600];
+    *out = (struct bundle){0};
+    if (!find_cache(cache, sizeof cache))
+        return err_set(err, RP_IO, "there is no place for the programs of hosts: set HOME or XDG_CACHE_HOME");
+    if (!realpath(programs, absolute))
+        return err_set(err, RP_NOT_FOUND, "%s: %s", programs, strerror(errno));
+    if ((size_t)snprintf(out->programs, sizeof out->programs, "%s", absolute) >= sizeof out->programs)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path %.100s... is too long", absolute);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", out->programs, names[i]);
+        if (access(path, R_OK) != 0)
+            return err_set(err, RP_NOT_FOUND, "%s is missing, and hosts need it: %s", path, strerror(errno));
+    }
+    const char *const argv[] = {"sh", "-c", script_describe, "sh", out->programs, NULL};
+    rp_status status = call_start(&out->call, argv, NULL, DESCRIBE_NS, err);
+    if (status == RP_OK && !call_await(&out->call))
+        status = tell_problem(out, "read", err);
+    if (status == RP_OK) {
+        snprintf(out->hash, sizeof out->hash, "%.64s", call_text(&out->call.out));
+        snprintf(out->path, sizeof out->path, "%s/bundle-%s.tar.gz", cache, out->hash);
+        if (find_packed(out))
+            utimensat(AT_FDCWD, out->path, NULL, 0); /* the newest bundles are kept */
+    }
+    call_fini(&out->call);
+    return status;
+}
+
+rp_status bundle_pack(struct bundle *self, rp_error *err)
+{
+    if (self->size > 0)
+        return RP_OK;
+    if (self->call.pid == 0) {
+        const char *const argv[] = {"sh", "-c", script_pack, "sh", self->programs, self->hash, self->path, NULL};
+        RP_TRY(call_start(&self->call, argv, NULL, PACK_NS, err));
+    }
+    if (!call_ended(&self->call))
+        return RP_UNAVAILABLE;
+    return call_succeeded(&self->call) && find_packed(self) ? RP_OK : tell_problem(self, "packed", err);
+}
+
+void bundle_fini(struct bundle *self)
+{
+    call_fini(&self->call);
+}
+
+/* ---- the line of shell ---- */
 
 /* Batch mode: nobody is there to type a password. Dead connections are noticed within 15 s, as long as a lease. An existing
  * shared connection of the user's is used, but none is opened that would outlive the run. */
@@ -34,20 +155,16 @@ static const char script_installed[] =
     "if [ -x \"$dir/replay-launch\" ]; then exec \"$dir/replay-launch\" node; fi; "
     "echo \"there is no program $dir/replay-launch on $name: correct hosts[].programs\" >&2; exit 1";
 
-/* Arguments: name of the host, our architecture, our folder of programs, and hash and hash of the programs of the bundle.
- * The folder of our own is good if the programs there are the same and can be loaded; a machine that lacks libraries takes those
- * of the bundle, and only then, since other programs there would use them too. */
+/* Arguments: name of the host, our architecture, our folder of programs, and their hash. The folder of our own is good if the
+ * programs there are the same and can be loaded; a machine that lacks libraries takes those of the bundle, and only then, since other
+ * programs there would use them too. */
 static const char script_found_or_sent[] =
-    "name=$1; arch=$2; same=$3; hash=$4; own=$5; "
+    "name=$1; arch=$2; same=$3; hash=$4; "
     "cache=${XDG_CACHE_HOME:-$HOME/.cache}/replay/programs; dir=$cache/$hash; new=; "
     "say() { echo \"$*\" >&2; exit 1; }; "
     "clean() { [ -z \"$new\" ] || rm -rf \"$new\"; }; "
     "loads() { for p in launch actor learner; do ldd \"$1/replay-$p\" 2>&1 || [ $? = 127 ] || echo not found; done "
-    "| grep \"not found\" >/dev/null; [ $? = 1 ]; }; "
-    "sums() { cd \"$1\" && sha256sum replay-launch replay-actor replay-learner && if [ -d lib/python ]; then "
-    "find -L lib/python -type f -not -name \"*.pyc\" | LC_ALL=C sort | xargs sha256sum; fi; }; "
-    "is_ours() { [ -x \"$1/replay-launch\" ] && [ \"$(sums \"$1\" 2>/dev/null | sha256sum | cut -c1-64)\" = \"$own\" "
-    "]; }; "
+    "| grep \"not found\" >/dev/null; [ $? = 1 ]; }; " IDENTIFY
     /* asks for the programs and stores them */
     "obtain() { there=$(uname -m); [ \"$there\" = \"$arch\" ] || say \"$name is $there, these programs are for $arch: "
     "install them there and write hosts[].programs\"; "
@@ -67,7 +184,8 @@ static const char script_found_or_sent[] =
     "ls -1td \"$cache\"/[0-9a-f]* | tail -n +5 | while read -r old; do rm -rf \"$old\"; done; "
     "find \"$cache\" -maxdepth 1 -name \"new.*\" -mmin +60 -exec rm -rf {} +; "
     "echo \"@rp {\\\"type\\\":\\\"got\\\"}\"; }; "
-    "if is_ours \"$same\" && loads \"$same\"; then exec \"$same/replay-launch\" node; fi; "
+    "if [ -x \"$same/replay-launch\" ] && [ \"$(identify \"$same\" 2>/dev/null)\" = \"$hash\" ] && loads \"$same\"; "
+    "then exec \"$same/replay-launch\" node; fi; "
     "if [ -d \"$dir\" ]; then touch -c \"$dir\"; else obtain; fi; "
     "if loads \"$dir\"; then exec \"$dir/replay-launch\" node; fi; "
     "LD_LIBRARY_PATH=$dir/libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; export LD_LIBRARY_PATH; "
@@ -75,72 +193,50 @@ static const char script_found_or_sent[] =
     "hosts[].programs\"; "
     "exec \"$dir/replay-launch\" node";
 
-/* One word for the shell there, whatever it contains. */
-static void write_quoted(const char *word, FILE *out)
+/* Adds one word for the shell there, whatever it contains. */
+static void add_quoted(struct text *out, const char *word)
 {
-    fputs(" '", out);
+    text_add(out, " '");
     for (; *word; word++)
         if (*word == '\'')
-            fputs("'\\''", out);
+            text_add(out, "'\\''");
         else
-            fputc(*word, out);
-    fputc('\'', out);
+            text_add(out, "%c", *word);
+    text_add(out, "'");
 }
 
-static void write_line(const struct carrier_options *options, const struct host_config *host, const char *name,
-                       FILE *out)
+static char *build_line(const struct bundle *bundle, const struct host_config *host, const char *name)
 {
     struct utsname machine = {0};
-    const struct bundle *bundle = options->bundle;
+    struct text line = {0};
     uname(&machine);
     const char *installed[] = {script_installed, "sh", name, host->programs, NULL};
-    const char *sent[] = {
-        script_found_or_sent,           "sh", name, machine.machine, options->programs, bundle ? bundle->hash : "",
-        bundle ? bundle->programs : "", NULL};
-    fputs("exec sh -c", out);
+    const char *sent[] = {script_found_or_sent,       "sh", name, machine.machine, bundle ? bundle->programs : "",
+                          bundle ? bundle->hash : "", NULL};
+    text_add(&line, "exec sh -c");
     for (const char **word = host->programs[0] ? installed : sent; *word; word++)
-        write_quoted(*word, out);
+        add_quoted(&line, *word);
+    char *copy = need_text(text_get(&line));
+    text_fini(&line);
+    return copy;
 }
 
-/* Given to the caller; NULL: no memory. */
-static char *build_line(const struct carrier_options *options, const struct host_config *host, const char *name)
+char **carrier_build(const struct bundle *bundle, const struct host_config *host, const char *name, rp_error *err)
 {
-    char *line = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&line, &size);
-    if (!out)
-        return NULL;
-    write_line(options, host, name, out);
-    if (fclose(out) == 0)
-        return line;
-    free(line);
-    return NULL;
-}
-
-char **carrier_build(const struct carrier_options *options, const struct host_config *host, const char *name,
-                     rp_error *err)
-{
-    if (!host->programs[0] && !options->bundle) {
+    if (!host->programs[0] && !bundle) {
         err_fill(err, RP_FAILED_PRECONDITION, "there are no programs for host %s: write hosts[].programs", name);
         return NULL;
     }
     char *const *own = host->command.data;
     size_t n = 0, count = host->command.count ? host->command.count : SSH_WORDS + 1;
-    char **list = calloc(count + 2, sizeof *list);
-    bool ok = list != NULL;
-    for (uint32_t i = 0; ok && i < host->command.count; i++)
-        ok = (list[n++] = strdup(own[i])) != NULL;
-    for (size_t i = 0; ok && i < SSH_WORDS && host->command.count == 0; i++)
-        ok = (list[n++] = strdup(ssh_words[i])) != NULL;
-    if (ok && host->command.count == 0)
-        ok = (list[n++] = strdup(name)) != NULL;
-    if (ok)
-        ok = (list[n++] = build_line(options, host, name)) != NULL;
-    if (!ok) {
-        err_fill(err, RP_NO_MEMORY, "no memory for the command of host %s", name);
-        if (list)
-            command_free(&list);
-    }
+    char **list = need_alloc((count + 2) * sizeof *list);
+    for (uint32_t i = 0; i < host->command.count; i++)
+        list[n++] = need_text(own[i]);
+    for (size_t i = 0; i < SSH_WORDS && host->command.count == 0; i++)
+        list[n++] = need_text(ssh_words[i]);
+    if (host->command.count == 0)
+        list[n++] = need_text(name);
+    list[n] = build_line(bundle, host, name);
     return list;
 }
 

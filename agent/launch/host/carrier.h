@@ -1,5 +1,5 @@
-/* How a node agent gets onto a host: the command of its carrier. ssh, or the user's own command, runs one line of shell there; it
- * finds our programs, or asks for them (the line `@rp {"type":"need"}`, which host_send.c answers with the bundle), and becomes
+/* How a node agent gets onto a host. The carrier is ssh, or the user's own command, and runs one line of shell there. That line finds
+ * our programs, or asks for them (the line `@rp {"type":"need"}`, which host.c answers with the bundle), and becomes
  * `replay-launch node`. Whatever goes wrong there is a sentence on standard error. */
 #ifndef AGENT_LAUNCH_HOST_CARRIER_H
 #define AGENT_LAUNCH_HOST_CARRIER_H
@@ -7,17 +7,31 @@
 #include <stddef.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/host/bundle.h"
+#include "agent/launch/process/call.h"
 
-struct carrier_options {
-    const char *programs;        /* folder of our programs at home: a host may have the same ones under the same path */
-    const struct bundle *bundle; /* see bundle_describe; may be NULL if every host has host_config.programs */
+#define BUNDLE_HASH 65u /* SHA-256 in hexadecimal digits */
+
+/* The programs that a host needs, packed into one file: replay-launch, replay-actor, replay-learner, the Python package beside
+ * them, and the shared libraries that they need beyond the C library's own. A host that lacks them gets the file over its
+ * connection, once: they are kept there under their hash. The file is packed when the first host asks for it. */
+struct bundle {
+    char hash[BUNDLE_HASH]; /* over names and contents of the programs and of the Python package */
+    char programs[512];     /* the folder that they are in, at home */
+    int64_t size;           /* of the packed file, bytes; 0: it is not packed */
+    char path[512];         /* of the packed file: a gzipped tar file in the user's cache */
+    struct call call;       /* the script that packs */
 };
+/* Describes the bundle of the programs in a folder: all but its size is known, and that, too, if the cache (XDG_CACHE_HOME or ~/.cache,
+ * replay/) has it packed. Takes a moment. */
+rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err);
+/* Packs the bundle in a process of its own, which takes seconds. RP_UNAVAILABLE: not yet, call again; RP_OK: the file is there. */
+rp_status bundle_pack(struct bundle *self, rp_error *err);
+/* Ends packing. */
+void bundle_fini(struct bundle *self);
 
 /* The command that reaches a host; NULL-terminated, command_free. name: destination for ssh, one of those that host->ssh stands
- * for; with host->command only a name for messages. NULL: err says why. */
-char **carrier_build(const struct carrier_options *options, const struct host_config *host, const char *name,
-                     rp_error *err);
+ * for; with host->command only a name for messages. bundle: may be NULL if the host has host->programs. NULL: err says why. */
+char **carrier_build(const struct bundle *bundle, const struct host_config *host, const char *name, rp_error *err);
 
 /* What the user can do about a failed connection: "run `ssh cpu3` once by hand and accept its key". reason: the last lines that
  * the carrier printed. Gives out; "": nothing is known to help. */

@@ -1,33 +1,127 @@
 /* The life of one connection. The carrier is started, the agent behind it answers "ready", both sides speak at least once a second,
  * and the end of the carrier or silence makes the host lost. A carrier whose connection is closed gets a moment to end in order;
- * then it is killed. */
+ * then it is killed. Nothing that a node agent says is believed: a damaged line is left out, and files stay in the run's folder. */
+#include "agent/launch/host/host.h"
+
+#include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/host/carrier.h"
-#include "agent/launch/host/host_impl.h"
+#include "agent/launch/host/host_folder.h"
+#include "agent/launch/host/host_line.h"
+#include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/base/need.h"
+#include "proto/base/utf8.h"
 
 #define LEASE_NS (15 * NS_PER_S)
 #define CONNECT_NS (120 * NS_PER_S) /* from the carrier's start to the agent's answer: programs may be sent first */
 /* Bytes that wait between two calls of host_tend, if the kernel allows it: this bounds the rate of files and output. */
 #define PIPE_BYTES (512 * 1024)
+#define PIPE_BUNDLE_BYTES (1 << 20) /* the same while our programs are sent */
 #define PING_NS NS_PER_S
 #define LEAVE_NS (2 * NS_PER_S)       /* for a carrier to end after its connection was closed */
 #define STATUS_NS (500 * NS_PER_MS)   /* for its exit status and last words to arrive after its output ended */
 #define KILL_NS (500 * NS_PER_MS)     /* for a killed carrier to be gone */
 #define DESTROY_NS (1500 * NS_PER_MS) /* for the carrier to end when the host is destroyed */
+/* Bytes that are read from one host in one call: the launcher has more to do. */
+#define READ_MOST (2u * 1024 * 1024)
+/* More than this in one call: files or output are on their way, and the next look should come soon. */
+#define READ_BUSY (64u * 1024)
+/* Fillings of the writer's queue in one call. */
+#define ROUNDS_MOST 8
+#define BUNDLE_PIECE 65536u
+/* What processes there may write at home. A learner saves its whole state, and snapshots of it. */
+#define FILES_MOST 1024u
+#define BYTES_MOST (INT64_C(1) << 30)
+#define LEARNER_TIMES 64
+/* After the end of a process its files may still come: a copy at home that does not fit is sent again. */
+#define LINGER_NS (15 * NS_PER_S)
+
+/* A process there. Its struct process may be anywhere, so it is known by its number. */
+struct host_process {
+    uint32_t number; /* 0: the launcher has heard of its end */
+    int64_t left_ns; /* ... at this time */
+    char name[64];   /* "": its connection is lost, and so are its files */
+    char log[512];
+    pid_t pid;   /* 0: not known yet */
+    bool exited; /* there; its last output and files are on their way */
+    bool ended;
+    int status;
+    bool has_usage;
+    struct process_usage usage;
+};
+
+/* A line, or a file that is read piece by piece as the queue has room. They leave in order. */
+struct host_parcel {
+    struct json_object *line; /* NULL: a file */
+    int fd;
+    char name[HOST_FILE_NAME];
+    uint32_t mode;
+    int64_t offset, size;
+    struct host_parcel *next;
+};
+
+/* Our programs on their way to a host that lacks them. */
+struct host_sending {
+    struct bundle *bundle; /* NULL: there is none */
+    bool asked;            /* the host waits until the bundle is packed */
+    int fd;                /* of the bundle; -1: it is not on its way */
+    int64_t sent;          /* bytes, over this connection */
+    int64_t moved_ns;      /* when the newest of them left, or when the bundle was still being packed */
+};
+
+struct host {
+    struct process_place place; /* must be first */
+    char name[HOST_NAME];
+    char **carrier;
+    char here[HOST_PATH];
+    struct guard *guard;
+    int64_t lease_ns;
+
+    enum host_state state;
+    int64_t since_ns;
+    char reason[512];
+    uint32_t times;
+    struct host_facts facts;
+    struct host_load load;
+
+    pid_t pid;           /* of the carrier; 0: none */
+    bool reopen;         /* the next connection begins when this carrier has ended */
+    int64_t leave_by_ns; /* a carrier whose connection is closed is killed then; 0: the connection is in use */
+    int carrier_status;  /* valid if the carrier has ended while the connection was in use */
+    int64_t eof_ns;      /* when the node agent's output ended; 0: not yet */
+    int in, out, err;    /* the carrier's standard streams; -1: closed */
+    struct host_writer writer;
+    struct host_reader reader, errors;
+    struct host_noise noise;
+    int64_t heard_ns, tended_ns, pinged_ns;
+    int64_t moved_ns; /* when the newest piece of a file or of output came; 0: none has come */
+    bool busy;        /* the last look found much to read */
+
+    struct host_parcel *first, **last;
+    struct host_folder folder;
+    bool refused; /* this connection has sent a file that is not taken, and the log says so */
+    struct host_process *processes;
+    uint32_t n_processes, process_capacity, numbers;
+    struct host_probe probe;
+    bool probing;
+    struct host_sending sending;
+};
 
 const char *const host_state_names[HOST_STATES] = {
     [HOST_ABSENT] = "absent", [HOST_CONNECTING] = "connecting", [HOST_READY] = "ready", [HOST_LOST] = "lost"};
@@ -36,108 +130,7 @@ const char *const host_state_names[HOST_STATES] = {
  * connection, and must not get there by a carrier that is not ssh. */
 static const char *const carrier_environment[] = {"SSH_CONNECTION=", NULL};
 
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
-/* ---- new and destroy ---- */
-
-static void free_list(char **list)
-{
-    for (size_t i = 0; list && list[i]; i++)
-        free(list[i]);
-    free(list);
-}
-
-/* NULL: no memory. */
-static char **copy_list(const char *const *list)
-{
-    size_t n = 0;
-    while (list[n])
-        n++;
-    char **copy = calloc(n + 1, sizeof *copy);
-    for (size_t i = 0; copy && i < n; i++) {
-        copy[i] = strdup(list[i]);
-        if (!copy[i]) {
-            free_list(copy);
-            return NULL;
-        }
-    }
-    return copy;
-}
-
-struct host *host_new(const struct host_options *options, rp_error *err)
-{
-    struct host *self = calloc(1, sizeof *self);
-    char **carrier = self ? copy_list(options->carrier) : NULL;
-    if (!carrier || !carrier[0]) {
-        err_fill(err, carrier ? RP_INVALID_ARGUMENT : RP_NO_MEMORY,
-                 carrier ? "host %s has no command that leads to it" : "no memory for host %s", options->name);
-        free_list(carrier);
-        free(self);
-        return NULL;
-    }
-    self->carrier = carrier;
-    self->guard = options->guard;
-    self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
-    self->in = self->out = self->err = self->sending.fd = -1;
-    self->sending.bundle = options->bundle;
-    self->last = &self->first;
-    self->since_ns = now();
-    snprintf(self->name, sizeof self->name, "%s", options->name);
-    snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");
-    host_folder_init(&self->folder, options->folder, self->name);
-    host_place_init(self);
-    return self;
-}
-
-static bool reap(struct host *self, int *status)
-{
-    siginfo_t info = {0};
-    int rc = waitid(P_PID, (id_t)self->pid, &info, WEXITED | WNOHANG | WNOWAIT);
-    if (rc == 0 && info.si_pid == 0)
-        return false;
-    if (rc == 0)
-        kill(-self->pid, SIGKILL); /* what the carrier has left behind */
-    guard_tell(self->guard, -(int32_t)self->pid);
-    *status = rc == 0 ? spawn_reap(self->pid) : 255 << 8;
-    self->pid = 0;
-    return true;
-}
-
-/* Waits for the carrier's end, and kills the carrier after a while. The time counts from the end of the connection, so many hosts
- * that were closed together end together. */
-static void await_carrier(struct host *self)
-{
-    int status;
-    int64_t start = now(), by = self->leave_by_ns - LEAVE_NS + DESTROY_NS,
-            give_up = (by > start ? by : start) + KILL_NS;
-    while (self->pid != 0 && !reap(self, &status) && now() < give_up) {
-        if (now() >= by)
-            kill(-self->pid, SIGKILL);
-        nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
-    }
-}
-
-void host_destroy(struct host **self)
-{
-    struct host *host = *self;
-    *self = NULL;
-    if (!host)
-        return;
-    host_close(host);
-    await_carrier(host);
-    host_folder_fini(&host->folder);
-    free_list(host->carrier);
-    free(host->processes);
-    free(host);
-}
-
-/* ---- state ---- */
-
-void host_set_state(struct host *self, enum host_state state, int64_t now_ns)
+static void set_state(struct host *self, enum host_state state, int64_t now_ns)
 {
     self->state = state;
     self->since_ns = now_ns;
@@ -145,11 +138,132 @@ void host_set_state(struct host *self, enum host_state state, int64_t now_ns)
         self->reason[0] = '\0';
 }
 
+static void set_now(struct host *self, enum host_state state)
+{
+    set_state(self, state, clock_ns());
+}
+
+/* ---- processes there ---- */
+
+static bool is_learner(const char *process)
+{
+    return strncmp(process, "learner", 7) == 0;
+}
+
+/* True if the name begins with the word, which ends there or goes on with a dot or below. */
+static bool begins(const char *name, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(name, word, length) == 0 && strchr("./", name[length]) != NULL; /* also if it ends there */
+}
+
+static bool is_over(const struct host *self, const struct host_process *process)
+{
+    return process->number == 0 && self->heard_ns - process->left_ns > LINGER_NS;
+}
+
+/* Returns true if the file belongs to a process that runs there: NAME.*, NAME/, tb/NAME, each also below profile/X/; of learners, also what
+ * they save (learner.*, snapshots/). */
+static bool owns(const struct host *self, const char *file)
+{
+    const char *below = strncmp(file, "profile/", 8) == 0 ? strchr(file + 8, '/') : NULL;
+    file = below ? below + 1 : file;
+    const char *shown = strncmp(file, "tb/", 3) == 0 ? file + 3 : file;
+    for (uint32_t i = 0; i < self->n_processes; i++) {
+        const struct host_process *process = &self->processes[i];
+        if (process->name[0] && !is_over(self, process) &&
+            (begins(shown, process->name) ||
+             (is_learner(process->name) && (begins(file, "learner") || begins(file, "snapshots")))))
+            return true;
+    }
+    return false;
+}
+
+/* Lets the host write as much as the most processes that were there at once may. */
+static void allot(struct host *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        n += self->processes[i].number == 0 ? 0 : is_learner(self->processes[i].name) ? LEARNER_TIMES : 1;
+    bool first = self->folder.files_most == UINT32_MAX;
+    if (first || n * FILES_MOST > self->folder.files_most) {
+        self->folder.files_most = n * FILES_MOST;
+        self->folder.bytes_most = n * BYTES_MOST;
+    }
+}
+
+static struct host_process *find_process(struct host *self, uint32_t number)
+{
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        if (number != 0 && self->processes[i].number == number)
+            return &self->processes[i];
+    return NULL;
+}
+
+static struct host_process *add_process(struct host *self)
+{
+    struct host_process *process = NULL;
+    for (uint32_t i = 0; i < self->n_processes && !process; i++)
+        if (is_over(self, &self->processes[i]))
+            process = &self->processes[i];
+    if (!process) {
+        self->processes = need_resize(self->processes, self->n_processes + 1, sizeof *self->processes);
+        process = &self->processes[self->n_processes++];
+    }
+    *process = (struct host_process){.number = ++self->numbers};
+    return process;
+}
+
+static void forget(const struct host *self, struct host_process *process)
+{
+    process->number = 0;
+    process->left_ns = self->heard_ns;
+}
+
+/* Ends all processes with PROCESS_LOST. */
+static void lose_processes(struct host *self)
+{
+    for (uint32_t i = 0; i < self->n_processes; i++) {
+        if (!self->processes[i].ended)
+            self->processes[i].status = PROCESS_LOST;
+        self->processes[i].ended = true;
+        self->processes[i].name[0] = '\0';
+    }
+}
+
+/* ---- the end of a connection ---- */
+
 static void close_fd(int *fd)
 {
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
+}
+
+static void parcel_free(struct host_parcel *parcel)
+{
+    if (parcel->fd >= 0)
+        close(parcel->fd);
+    json_object_put(parcel->line);
+    free(parcel);
+}
+
+static void drop_parcels(struct host *self)
+{
+    while (self->first) {
+        struct host_parcel *parcel = self->first;
+        self->first = parcel->next;
+        parcel_free(parcel);
+    }
+    self->last = &self->first;
+}
+
+static void end_bundle(struct host *self)
+{
+    if (self->sending.fd >= 0)
+        close(self->sending.fd);
+    self->sending.fd = -1;
+    self->sending.asked = false;
 }
 
 /* Closes the connection. The carrier sees the end of its input and ends by itself, or is killed a little later. */
@@ -161,34 +275,444 @@ static void disconnect(struct host *self, int64_t now_ns)
     host_writer_fini(&self->writer);
     host_reader_fini(&self->reader);
     host_reader_fini(&self->errors);
-    host_out_fini(self);
-    host_send_end(self);
+    drop_parcels(self);
+    end_bundle(self);
     host_folder_drop(&self->folder);
-    host_place_lose(self);
-    struct host_answer *answers[] = {&self->measure, &self->reach};
-    for (size_t i = 0; i < 2; i++)
-        if (answers[i]->waiting)
-            *answers[i] = (struct host_answer){.done = true, .text = "the host is lost"};
+    lose_processes(self);
+    if (self->probing)
+        self->probe = (struct host_probe){.done = true, .text = "the host is lost"};
+    self->probing = false;
     self->load = (struct host_load){0};
     self->leave_by_ns = now_ns + LEAVE_NS;
 }
 
-void host_lose(struct host *self, int64_t now_ns, const char *reason)
+static void lose(struct host *self, int64_t now_ns, const char *reason)
 {
     snprintf(self->reason, sizeof self->reason, "%s", reason);
     disconnect(self, now_ns);
-    host_set_state(self, HOST_LOST, now_ns);
+    set_state(self, HOST_LOST, now_ns);
 }
 
-void host_close(struct host *self)
+/* ---- what the node agent is told: lines and files, in order ---- */
+
+static void append(struct host *self, struct host_parcel *parcel)
 {
-    self->reopen = false;
-    if (self->in >= 0) {
-        host_writer_put(&self->writer, host_line_new("bye"));
-        host_writer_flush(&self->writer);
-        disconnect(self, now());
+    *self->last = parcel;
+    self->last = &parcel->next;
+}
+
+/* Queues a line behind the files and lines before it, and takes the object. False: it is too long. */
+static bool send_line(struct host *self, struct json_object *line)
+{
+    size_t size = 0;
+    json_object_to_json_string_length(line, JSON_C_TO_STRING_PLAIN, &size);
+    if (size + 16 >= HOST_LINE_MOST) {
+        json_object_put(line);
+        return false;
     }
-    host_set_state(self, HOST_ABSENT, now());
+    struct host_parcel *parcel = need_alloc(sizeof *parcel);
+    *parcel = (struct host_parcel){.line = line, .fd = -1};
+    append(self, parcel);
+    return true;
+}
+
+static rp_status queue_file(struct host *self, const char *path, const char *name, rp_error *err)
+{
+    struct stat info;
+    if (!host_folder_allows(name))
+        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no relative path of a file", name);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "%.300s cannot be read: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return err_set(err, RP_INVALID_ARGUMENT, "%.300s is no regular file", path);
+    }
+    struct host_parcel *parcel = need_alloc(sizeof *parcel);
+    *parcel = (struct host_parcel){.fd = fd, .mode = info.st_mode & 0777, .size = info.st_size};
+    snprintf(parcel->name, sizeof parcel->name, "%s", name);
+    append(self, parcel);
+    return RP_OK;
+}
+
+/* Sends the next piece of a file. True: it was the last one. */
+static bool feed_file(struct host *self, struct host_parcel *parcel)
+{
+    uint8_t bytes[HOST_DATA_MOST];
+    int64_t left = parcel->size - parcel->offset;
+    ssize_t n = pread(parcel->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, parcel->offset);
+    bool first = parcel->offset == 0;
+    parcel->offset += n > 0 ? n : 0;
+    bool last = n <= 0 || parcel->offset >= parcel->size;
+    struct json_object *line = host_line_new("file");
+    host_line_add_text(line, "name", parcel->name);
+    host_line_add_number(line, "mode", parcel->mode);
+    host_line_add_flag(line, "first", first);
+    host_line_add_flag(line, "last", last);
+    host_writer_put_data(&self->writer, line, bytes, n > 0 ? (size_t)n : 0);
+    return last;
+}
+
+/* Moves the first parcel, or the next piece of it, to the writer. */
+static void feed_first(struct host *self)
+{
+    struct host_parcel *parcel = self->first;
+    if (parcel->line) {
+        host_writer_put(&self->writer, parcel->line);
+        parcel->line = NULL;
+    } else if (!feed_file(self, parcel)) {
+        return;
+    }
+    self->first = parcel->next;
+    if (!self->first)
+        self->last = &self->first;
+    parcel_free(parcel);
+}
+
+/* Writes parcels as long as the carrier takes them. */
+static void feed(struct host *self)
+{
+    for (int round = 0; round < ROUNDS_MOST; round++) {
+        while (self->first && host_writer_room(&self->writer))
+            feed_first(self);
+        host_writer_flush(&self->writer);
+        if (!self->first || !host_writer_empty(&self->writer))
+            return;
+    }
+}
+
+/* ---- our programs, for a host that lacks them ---- */
+
+/* The script of carrier.c says "need", gets the line "bundle" and then the bytes of that file as they are, and says "got" when all of them
+ * are in place. Nothing else is sent meanwhile. The agent that follows has not heard the first hello, so it gets another one. */
+
+static void fail(struct host *self, const char *what, const char *why)
+{
+    char reason[512];
+    snprintf(reason, sizeof reason, "our programs cannot be sent there: %.300s%s%s", what, why ? ": " : "",
+             why ? why : "");
+    lose(self, clock_ns(), reason);
+}
+
+/* Announces the bundle as soon as it is packed. */
+static void begin_bundle(struct host *self, int64_t now_ns)
+{
+    struct host_sending *sending = &self->sending;
+    rp_error err = {0};
+    rp_status status = bundle_pack(sending->bundle, &err);
+    sending->moved_ns = now_ns;
+    if (status == RP_UNAVAILABLE)
+        return;
+    sending->asked = false;
+    if (status != RP_OK) {
+        fail(self, err.text, NULL);
+        return;
+    }
+    sending->fd = open(sending->bundle->path, O_RDONLY | O_CLOEXEC);
+    if (sending->fd < 0) {
+        fail(self, sending->bundle->path, strerror(errno));
+        return;
+    }
+    fcntl(self->in, F_SETPIPE_SZ, PIPE_BUNDLE_BYTES);
+    struct json_object *line = host_line_new("bundle");
+    host_line_add_number(line, "size", sending->bundle->size);
+    host_writer_put(&self->writer, line);
+}
+
+static void feed_bundle(struct host *self, int64_t now_ns)
+{
+    struct host_sending *sending = &self->sending;
+    char bytes[BUNDLE_PIECE];
+    if (sending->asked)
+        begin_bundle(self, now_ns);
+    while (sending->fd >= 0 && host_writer_room(&self->writer)) {
+        ssize_t n = read(sending->fd, bytes, sizeof bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 || (n == 0 && sending->sent < sending->bundle->size)) {
+            fail(self, sending->bundle->path, n < 0 ? strerror(errno) : "it has become shorter");
+            return;
+        }
+        if (n == 0)
+            end_bundle(self);
+        else
+            host_writer_bytes(&self->writer, bytes, (size_t)n);
+        host_writer_flush(&self->writer);
+        sending->sent += n;
+        sending->moved_ns = now_ns;
+    }
+}
+
+/* ---- what the node agent says ---- */
+
+/* Copies a text that people read: without control characters, valid UTF-8. */
+static void copy_text(char *out, size_t size, struct json_object *line, const char *name)
+{
+    const char *text = host_line_text(line, name);
+    size_t used = 0;
+    for (; text && *text && used + 1 < size; text++)
+        if ((unsigned char)*text >= ' ' && *text != 0x7f)
+            out[used++] = *text;
+    utf8_clean(out, used);
+    out[used] = '\0';
+}
+
+/* Copies a path; one that is too long is left out. */
+static void copy_path(char *out, size_t size, struct json_object *line, const char *name)
+{
+    const char *text = host_line_text(line, name);
+    snprintf(out, size, "%s", text && text[0] == '/' && strlen(text) < size ? text : "");
+}
+
+static void say_hello(struct host *self)
+{
+    char cwd[HOST_PATH];
+    struct json_object *line = host_line_new("hello");
+    host_line_add_number(line, "protocol", HOST_PROTOCOL);
+    host_line_add_text(line, "version", rp_version());
+    host_line_add_text(line, "here", self->here);
+    host_line_add_text(line, "cwd", getcwd(cwd, sizeof cwd) ? cwd : "");
+    host_line_add_number(line, "lease_ms", self->lease_ns / NS_PER_MS);
+    host_writer_put(&self->writer, line);
+    host_writer_flush(&self->writer);
+}
+
+static void on_ready(void *context, const struct host_message *message)
+{
+    struct json_object *line = message->line;
+    struct host *self = context;
+    char version[64];
+    if (self->state != HOST_CONNECTING)
+        return;
+    copy_text(version, sizeof version, line, "version");
+    if (host_line_number(line, "protocol", 0, INT32_MAX) != HOST_PROTOCOL || strcmp(version, rp_version()) != 0) {
+        char reason[256];
+        snprintf(reason, sizeof reason,
+                 "replay-launch there has version %s, here %s: both machines need the same version", version,
+                 rp_version());
+        lose(self, clock_ns(), reason);
+        return;
+    }
+    self->facts = (struct host_facts){.cores = host_line_real(line, "cores", 0.01, 1e6),
+                                      .memory = host_line_real(line, "memory", 0, 1e18),
+                                      .python = host_line_flag(line, "python")};
+    copy_text(self->facts.hostname, sizeof self->facts.hostname, line, "hostname");
+    copy_text(self->facts.model, sizeof self->facts.model, line, "model");
+    copy_text(self->facts.address, sizeof self->facts.address, line, "address");
+    copy_path(self->facts.work, sizeof self->facts.work, line, "work");
+    copy_path(self->facts.programs, sizeof self->facts.programs, line, "programs");
+    copy_path(self->facts.here, sizeof self->facts.here, line, "here");
+    self->noise = (struct host_noise){0}; /* what a login prints is no reason for a later loss */
+    self->times++;
+    set_now(self, HOST_READY);
+}
+
+static struct host_process *process_of(struct host *self, struct json_object *line)
+{
+    return find_process(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
+}
+
+static void append_log(const struct host_process *process, const void *bytes, size_t size)
+{
+    int fd = open(process->log, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+    const char *at = bytes;
+    while (fd >= 0 && size > 0) {
+        ssize_t n = write(fd, at, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break; /* a full disk: the output is lost, as it would be at home */
+        at += n;
+        size -= (size_t)n;
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void on_started(void *context, const struct host_message *message)
+{
+    struct host_process *process = process_of(context, message->line);
+    if (process)
+        process->pid = (pid_t)host_line_number(message->line, "pid", 0, INT32_MAX);
+}
+
+static void on_output(void *context, const struct host_message *message)
+{
+    struct host *self = context;
+    const struct host_process *process = process_of(self, message->line);
+    self->moved_ns = self->heard_ns;
+    if (process && !process->ended)
+        append_log(process, message->bytes, message->size);
+}
+
+static void on_exited(void *context, const struct host_message *message)
+{
+    struct host_process *process = process_of(context, message->line);
+    if (process)
+        process->exited = true;
+}
+
+static void on_ended(void *context, const struct host_message *message)
+{
+    struct json_object *line = message->line;
+    struct host_process *process = process_of(context, message->line);
+    if (!process || process->ended)
+        return;
+    const char *text = host_line_text(line, "text");
+    if (text && text[0]) {
+        append_log(process, text, strlen(text));
+        append_log(process, "\n", 1);
+    }
+    process->status = (int)host_line_number(line, "status", 0, UINT16_MAX);
+    process->ended = true;
+}
+
+static void take_usage(struct host *self, struct json_object *row)
+{
+    int64_t values[3] = {0};
+    if (!json_object_is_type(row, json_type_array) || json_object_array_length(row) != 4)
+        return;
+    for (size_t i = 0; i < 3; i++)
+        values[i] = json_object_get_int64(json_object_array_get_idx(row, i));
+    struct host_process *process = values[0] > 0 ? find_process(self, (uint32_t)values[0]) : NULL;
+    if (!process)
+        return;
+    process->has_usage = true;
+    process->usage.cpu_ns = values[1] > 0 ? values[1] : 0;
+    process->usage.memory = values[2] > 0 ? (uint64_t)values[2] : 0;
+    process->usage.stopped = json_object_get_boolean(json_object_array_get_idx(row, 3));
+}
+
+static void on_usage(void *context, const struct host_message *message)
+{
+    struct json_object *line = message->line;
+    struct host *self = context;
+    struct json_object *list = NULL;
+    if (json_object_object_get_ex(line, "list", &list) && json_object_is_type(list, json_type_array))
+        for (size_t i = 0; i < json_object_array_length(list); i++)
+            take_usage(self, json_object_array_get_idx(list, i));
+    self->load.cpu = host_line_real(line, "cpu", 0, 1e6);
+    self->load.memory = (uint64_t)host_line_number(line, "memory", 0, INT64_MAX);
+}
+
+/* A piece that does not fit the copy here is left out, and the agent sends the file again from its beginning. */
+static void send_again(struct host *self, const char *name)
+{
+    struct json_object *again = host_line_new("again");
+    host_line_add_text(again, "name", name);
+    send_line(self, again);
+}
+
+/* Logs the first file of a connection that is not taken. */
+static void say_refused(struct host *self, const char *name, const char *why)
+{
+    char quoted[2 * HOST_FILE_NAME];
+    if (self->refused)
+        return;
+    self->refused = true;
+    log_line(LEVEL_WARN, "A0438", "a file of a host is not taken", "host=%s file=%s why=\"%s\"", self->name,
+             log_quote(quoted, sizeof quoted, name), why);
+}
+
+static void on_file(void *context, const struct host_message *message)
+{
+    struct json_object *line = message->line;
+    struct host *self = context;
+    rp_error err = {0};
+    const char *name = host_line_text(line, "name");
+    int64_t offset = host_line_number(line, "offset", 0, INT64_MAX);
+    if (name && !owns(self, name)) {
+        say_refused(self, name, "it belongs to no process there: names begin with that of their process");
+        return;
+    }
+    self->moved_ns = self->heard_ns;
+    if (!name)
+        return;
+    rp_status status;
+    if (host_line_flag(line, "replace")) {
+        status = offset == 0 ? host_folder_begin(&self->folder, name, 0666, &err) : RP_OK;
+        if (status == RP_OK)
+            status = host_folder_write(&self->folder, name, message->bytes, message->size, &err);
+        if (status == RP_OK && host_line_flag(line, "last"))
+            host_folder_finish(&self->folder, NULL, NULL);
+    } else {
+        status = host_folder_append(&self->folder, name, message->bytes, message->size, offset, &err);
+        if (status == RP_FAILED_PRECONDITION)
+            send_again(self, name);
+    }
+    if (status == RP_RESOURCE_EXHAUSTED)
+        say_refused(self, name, err.text);
+}
+
+static void on_probed(void *context, const struct host_message *message)
+{
+    struct host *self = context;
+    struct json_object *line = message->line;
+    if (!self->probing)
+        return;
+    self->probing = false;
+    self->probe = (struct host_probe){.done = true,
+                                      .ok = host_line_flag(line, "ok"),
+                                      .ns = host_line_number(line, "ns", 0, 3600 * NS_PER_S),
+                                      .rate = host_line_real(line, "rate", 0, 1e15)};
+    copy_text(self->probe.text, sizeof self->probe.text, line, "text");
+    if (self->probe.ok)
+        self->load.round_trip_ns = self->probe.ns;
+}
+
+static void on_need(void *context, const struct host_message *message)
+{
+    struct host *self = context;
+    (void)message;
+    if (self->state != HOST_CONNECTING || self->sending.fd >= 0 || self->sending.sent > 0)
+        return;
+    if (self->sending.bundle)
+        self->sending.asked = true;
+    else
+        fail(self, "there is no bundle of them; write hosts[].programs", NULL);
+}
+
+/* Our programs have arrived, and the agent comes next. */
+static void on_got(void *context, const struct host_message *message)
+{
+    const struct host *self = context;
+    (void)message;
+    if (self->state == HOST_CONNECTING && self->sending.fd < 0 && self->sending.sent > 0)
+        say_hello(context);
+}
+
+/* "pong" only shows that the agent is there: any line does. */
+static const struct host_line_handler handlers[] = {
+    {"ready", on_ready}, {"started", on_started}, {"output", on_output}, {"file", on_file}, {"ended", on_ended},
+    {"usage", on_usage}, {"probed", on_probed},   {"need", on_need},     {"got", on_got},   {"exited", on_exited},
+};
+
+/* Reads what the carrier has written to its standard error. */
+static void read_errors(struct host *self)
+{
+    struct host_message message;
+    for (size_t total = 0, n = 1; total < READ_MOST && n > 0; total += n) {
+        n = host_reader_fill(&self->errors); /* 0 at the end, too, where a last line may have no end */
+        while (host_reader_next(&self->errors, &message))
+            json_object_put(message.line);
+    }
+}
+
+/* Reads and handles lines. False: the output of the agent has ended. */
+static bool read_lines(struct host *self)
+{
+    struct host_message message;
+    size_t total = 0;
+    read_errors(self);
+    for (size_t n = 1; total < READ_MOST && n > 0; total += n) {
+        n = host_reader_fill(&self->reader);
+        while (self->in >= 0 && host_reader_next(&self->reader, &message)) {
+            self->heard_ns = clock_ns();
+            host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, &message);
+        }
+    }
+    self->busy = total > READ_BUSY;
+    return !self->reader.ended;
 }
 
 /* ---- open ---- */
@@ -235,19 +759,6 @@ static bool start_carrier(struct host *self, int *error)
     return false;
 }
 
-void host_say_hello(struct host *self)
-{
-    char cwd[HOST_PATH];
-    struct json_object *line = host_line_new("hello");
-    host_line_add_number(line, "protocol", HOST_PROTOCOL);
-    host_line_add_text(line, "version", rp_version());
-    host_line_add_text(line, "here", self->here);
-    host_line_add_text(line, "cwd", getcwd(cwd, sizeof cwd) ? cwd : "");
-    host_line_add_number(line, "lease_ms", self->lease_ns / NS_PER_MS);
-    host_writer_put(&self->writer, line);
-    host_writer_flush(&self->writer);
-}
-
 static void connect_now(struct host *self, int64_t now_ns)
 {
     int error = 0;
@@ -255,7 +766,7 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->reopen = false;
     if (!start_carrier(self, &error)) {
         snprintf(reason, sizeof reason, "could not start %.100s: %s", self->carrier[0], strerror(error));
-        host_lose(self, now_ns, reason);
+        lose(self, now_ns, reason);
         return;
     }
     self->noise = (struct host_noise){0};
@@ -264,19 +775,16 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->busy = self->refused = false;
     self->pinged_ns = self->moved_ns = self->sending.sent = self->sending.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
-    if (!host_reader_init(&self->reader, self->out, &self->noise) ||
-        !host_reader_init(&self->errors, self->err, &self->noise)) {
-        host_lose(self, now_ns, "no memory for the connection");
-        return;
-    }
-    host_say_hello(self);
+    host_reader_init(&self->reader, self->out, &self->noise);
+    host_reader_init(&self->errors, self->err, &self->noise);
+    say_hello(self);
 }
 
 void host_open(struct host *self, int64_t now_ns)
 {
     if (self->in >= 0 || self->reopen)
         return;
-    host_set_state(self, HOST_CONNECTING, now_ns);
+    set_state(self, HOST_CONNECTING, now_ns);
     if (self->pid != 0)
         self->reopen = true; /* the carrier of the last connection still ends */
     else
@@ -284,6 +792,20 @@ void host_open(struct host *self, int64_t now_ns)
 }
 
 /* ---- tend ---- */
+
+static bool reap(struct host *self, int *status)
+{
+    siginfo_t info = {0};
+    int rc = waitid(P_PID, (id_t)self->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+    if (rc == 0 && info.si_pid == 0)
+        return false;
+    if (rc == 0)
+        kill(-self->pid, SIGKILL); /* what the carrier has left behind */
+    guard_tell(self->guard, -(int32_t)self->pid);
+    *status = rc == 0 ? spawn_reap(self->pid) : 255 << 8;
+    self->pid = 0;
+    return true;
+}
 
 /* The output of the agent has ended: the carrier's last words and its exit status say why. */
 static void on_eof(struct host *self, int64_t now_ns)
@@ -294,7 +816,7 @@ static void on_eof(struct host *self, int64_t now_ns)
         self->eof_ns = now_ns;
     if (!gone && now_ns - self->eof_ns < STATUS_NS)
         return;
-    host_in_errors(self); /* the carrier's last words may have come between the last look and its end */
+    read_errors(self); /* the carrier's last words may have come between the last look and its end */
     host_noise_text(&self->noise, noise, sizeof noise);
     carrier_advice(noise, self->name, advice, sizeof advice);
     snprintf(reason, sizeof reason, "%s%s%s", noise[0] ? noise : "the connection has ended", advice[0] ? ": " : "",
@@ -302,7 +824,7 @@ static void on_eof(struct host *self, int64_t now_ns)
     if (!noise[0] && gone)
         snprintf(reason, sizeof reason, "the connection has ended: %.100s: %s", self->carrier[0],
                  process_describe(self->carrier_status, status, sizeof status));
-    host_lose(self, now_ns, reason);
+    lose(self, now_ns, reason);
 }
 
 static void check_silence(struct host *self, int64_t now_ns)
@@ -318,26 +840,21 @@ static void check_silence(struct host *self, int64_t now_ns)
         host_noise_text(&self->noise, noise, sizeof noise);
         snprintf(reason, sizeof reason, "no answer for %.0f s%s%s%s", (double)silent * 1e-9,
                  ready ? "; its processes are killed there" : "", noise[0] ? ": " : "", noise);
-        host_lose(self, now_ns, reason);
+        lose(self, now_ns, reason);
     }
-}
-
-static void leave(struct host *self, int64_t now_ns)
-{
-    int status;
-    if (self->pid != 0 && !reap(self, &status) && now_ns >= self->leave_by_ns)
-        kill(-self->pid, SIGKILL);
 }
 
 void host_tend(struct host *self, int64_t now_ns)
 {
     if (self->in < 0) {
-        leave(self, now_ns);
+        int status;
+        if (self->pid != 0 && !reap(self, &status) && now_ns >= self->leave_by_ns)
+            kill(-self->pid, SIGKILL);
         if (self->reopen && self->pid == 0)
             connect_now(self, now_ns);
         return;
     }
-    bool more = host_in_read(self);
+    bool more = read_lines(self);
     if (self->in < 0)
         return;
     if (!more) {
@@ -356,16 +873,232 @@ void host_tend(struct host *self, int64_t now_ns)
         host_writer_put(&self->writer, host_line_new("ping"));
     }
     if (self->in >= 0)
-        host_send_feed(self, now_ns);
+        feed_bundle(self, now_ns);
     if (self->in >= 0)
-        host_out_feed(self);
+        feed(self);
     if (self->in >= 0 && self->writer.broken && self->eof_ns == 0)
         self->eof_ns = now_ns;
     if (self->in >= 0 && self->eof_ns != 0)
         on_eof(self, now_ns);
 }
 
+/* ---- close ---- */
+
+void host_close(struct host *self)
+{
+    self->reopen = false;
+    if (self->in >= 0) {
+        host_writer_put(&self->writer, host_line_new("bye"));
+        host_writer_flush(&self->writer);
+        disconnect(self, clock_ns());
+    }
+    set_now(self, HOST_ABSENT);
+}
+
+void host_set_carrier(struct host *self, const char *const *carrier)
+{
+    host_close(self);
+    command_free(&self->carrier);
+    self->carrier = command_copy(carrier);
+}
+
+bool host_has_carrier(const struct host *self, const char *const *carrier)
+{
+    char *const *own = self->carrier;
+    for (; *own && *carrier && strcmp(*own, *carrier) == 0; own++)
+        carrier++;
+    return !*own && !*carrier;
+}
+
+/* Waits for the carrier's end, and kills the carrier after a while. The time counts from the end of the connection, so many hosts
+ * that were closed together end together. */
+static void await_carrier(struct host *self)
+{
+    int status;
+    int64_t start = clock_ns(), by = self->leave_by_ns - LEAVE_NS + DESTROY_NS,
+            give_up = (by > start ? by : start) + KILL_NS;
+    while (self->pid != 0 && !reap(self, &status) && clock_ns() < give_up) {
+        if (clock_ns() >= by)
+            kill(-self->pid, SIGKILL);
+        nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
+    }
+}
+
+void host_destroy(struct host **self)
+{
+    struct host *host = *self;
+    *self = NULL;
+    if (!host)
+        return;
+    host_close(host);
+    await_carrier(host);
+    host_folder_fini(&host->folder);
+    command_free(&host->carrier);
+    free(host->processes);
+    free(host);
+}
+
+/* ---- the place of processes there ---- */
+
+/* A process goes on with its own files (NAME.jsonl, NAME.csv), wherever it ran before: they are sent ahead of it. The agent
+ * removes others of that name, so the list goes along. */
+static struct json_object *send_own_files(struct host *self, const char *name)
+{
+    struct json_object *list = json_object_new_array();
+    size_t length = strlen(name);
+    DIR *folder = opendir(self->folder.path);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[1024];
+        size_t whole = strlen(entry->d_name);
+        bool temporary = whole > 4 && strcmp(entry->d_name + whole - 4, ".tmp") == 0;
+        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' || temporary)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
+        if (queue_file(self, path, entry->d_name, NULL) == RP_OK)
+            json_object_array_add(list, json_object_new_string(entry->d_name));
+    }
+    if (folder)
+        closedir(folder);
+    return list;
+}
+
+static rp_status start_there(struct process_place *place, struct process *process,
+                             const struct process_options *options, rp_error *err)
+{
+    struct host *self = (struct host *)place;
+    if (self->state != HOST_READY)
+        return err_set(err, RP_UNAVAILABLE, "%s cannot be started: host %s is %s", process->name, self->name,
+                       host_state_names[self->state]);
+    struct host_process *entry = add_process(self);
+    snprintf(entry->log, sizeof entry->log, "%s", process->log);
+    snprintf(entry->name, sizeof entry->name, "%s", process->name);
+    allot(self);
+    struct json_object *line = host_line_new("start");
+    host_line_add_number(line, "id", entry->number);
+    host_line_add_text(line, "name", process->name);
+    host_line_add_list(line, "argv", options->argv);
+    host_line_add_list(line, "env", options->environment);
+    json_object_object_add(line, "files", send_own_files(self, process->name));
+    if (!send_line(self, line)) {
+        forget(self, entry);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "%s cannot be started on host %s: its arguments and environment are longer than %u bytes",
+                       process->name, self->name, HOST_LINE_MOST);
+    }
+    process->number = entry->number;
+    return RP_OK;
+}
+
+static bool ended(struct process_place *place, struct process *process, int *status)
+{
+    struct host *self = (struct host *)place;
+    struct host_process *entry = find_process(self, process->number);
+    *status = PROCESS_LOST;
+    if (!entry)
+        return true;
+    process->pid = entry->pid;
+    process->exited = entry->exited;
+    if (!entry->ended)
+        return false;
+    *status = entry->status;
+    forget(self, entry);
+    return true;
+}
+
+static void tell(struct process_place *place, const struct process *process, const char *what)
+{
+    struct host *self = (struct host *)place;
+    if (self->state != HOST_READY)
+        return;
+    struct json_object *line = host_line_new(what);
+    host_line_add_number(line, "id", process->number);
+    send_line(self, line);
+}
+
+static void ask(struct process_place *place, const struct process *process)
+{
+    tell(place, process, "ask");
+}
+
+static void kill_process(struct process_place *place, const struct process *process)
+{
+    tell(place, process, "kill");
+}
+
+static bool usage(struct process_place *place, const struct process *process, struct process_usage *out)
+{
+    const struct host_process *entry = find_process((struct host *)place, process->number);
+    if (!entry || !entry->has_usage || entry->exited)
+        return false;
+    *out = entry->usage;
+    return true;
+}
+
+struct process_place *host_place(struct host *self)
+{
+    return &self->place;
+}
+
+struct host *host_new(const struct host_options *options)
+{
+    struct host *self = need_alloc(sizeof *self);
+    assert(options->carrier[0]);
+    self->place =
+        (struct process_place){.start = start_there, .ended = ended, .ask = ask, .kill = kill_process, .usage = usage};
+    self->carrier = command_copy(options->carrier);
+    self->guard = options->guard;
+    self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
+    self->in = self->out = self->err = self->sending.fd = -1;
+    self->sending.bundle = options->bundle;
+    self->last = &self->first;
+    self->since_ns = clock_ns();
+    snprintf(self->name, sizeof self->name, "%s", options->name);
+    snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");
+    host_folder_init(&self->folder, options->folder, self->name);
+    return self;
+}
+
 /* ---- questions ---- */
+
+static rp_status need_ready(const struct host *self, rp_error *err)
+{
+    return self->state == HOST_READY
+               ? RP_OK
+               : err_set(err, RP_UNAVAILABLE, "host %s is %s", self->name, host_state_names[self->state]);
+}
+
+rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err)
+{
+    RP_TRY(need_ready(self, err));
+    return queue_file(self, path, name, err);
+}
+
+rp_status host_probe_begin(struct host *self, const char *endpoint, int64_t ns, rp_error *err)
+{
+    RP_TRY(need_ready(self, err));
+    struct json_object *line = host_line_new("probe");
+    host_line_add_text(line, "endpoint", endpoint);
+    host_line_add_number(line, "ms", ns / NS_PER_MS);
+    self->probe = (struct host_probe){0};
+    self->probing = true;
+    send_line(self, line);
+    return RP_OK;
+}
+
+const struct host_probe *host_probe(const struct host *self)
+{
+    return &self->probe;
+}
+
+bool host_needs_bundle(const struct host *self)
+{
+    return self->sending.asked || self->sending.sent > 0;
+}
+
+int64_t host_sent(const struct host *self)
+{
+    return self->sending.sent;
+}
 
 const char *host_name(const struct host *self)
 {
@@ -382,11 +1115,6 @@ const char *host_reason(const struct host *self)
     return self->reason;
 }
 
-int64_t host_since(const struct host *self)
-{
-    return self->since_ns;
-}
-
 uint32_t host_times(const struct host *self)
 {
     return self->times;
@@ -397,15 +1125,16 @@ const struct host_facts *host_facts(const struct host *self)
     return &self->facts;
 }
 
-const char *host_home_address(const struct host *self, const struct broker_config *broker, char *out, size_t size)
+const char *host_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
+                              size_t size)
 {
     static const char mapped[] = "::ffff:";
     char hostname[HOST_NAME] = "", seen[HOST_NAME + 3];
-    const char *address = self->facts.address;
+    const char *address = facts->address;
     gethostname(hostname, sizeof hostname - 1);
     if (strncmp(address, mapped, sizeof mapped - 1) == 0 && strchr(address, '.'))
         address += sizeof mapped - 1;
-    bool same = strcmp(address, "::1") == 0 || strcmp(hostname, self->facts.hostname) == 0;
+    bool same = strcmp(address, "::1") == 0 || strcmp(hostname, facts->hostname) == 0;
     bool ipv6 = strchr(address, ':') != NULL;
     snprintf(seen, sizeof seen, ipv6 ? "[%s]" : "%s", address);
     bool heard = !ipv6 || endpoint_is_ipv6(broker->service); /* the broker listens there */

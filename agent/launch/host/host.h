@@ -14,7 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/launch/host/bundle.h"
+#include "agent/launch/host/carrier.h"
+#include "agent/launch/host/host_measure.h"
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
 
@@ -51,13 +52,12 @@ struct host_options {
     const char *folder;         /* of the run, at home */
     const char *here;           /* of the user's file, at home */
     struct guard *guard;
-    int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
-    struct bundle
-        *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; borrowed, packed on demand */
+    int64_t lease_ns;      /* without a word for this long each side gives the other up; 0: 15 s */
+    struct bundle *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; borrowed */
 };
 
 struct host;
-struct host *host_new(const struct host_options *options, rp_error *err);
+struct host *host_new(const struct host_options *options);
 /* Closes the connection: the agent ends what still runs there. Waits a moment for the carrier's end. */
 void host_destroy(struct host **self);
 const char *host_name(const struct host *self);
@@ -66,13 +66,14 @@ const char *host_name(const struct host *self);
 void host_open(struct host *self, int64_t now_ns);
 /* Ends the connection; the host is absent then. */
 void host_close(struct host *self);
+/* Ends the connection; the next one uses another carrier. */
+void host_set_carrier(struct host *self, const char *const *carrier);
+bool host_has_carrier(const struct host *self, const char *const *carrier);
 /* Reads and writes what there is: output into logs, files into the folder, ends of processes, the lease. */
 void host_tend(struct host *self, int64_t now_ns);
 enum host_state host_state(const struct host *self);
 /* Why the host is lost: "ssh: connect to host cpu3 port 22: Connection refused". "": it is not. */
 const char *host_reason(const struct host *self);
-/* Since when it is in this state. */
-int64_t host_since(const struct host *self);
 /* How often it was ready so far. */
 uint32_t host_times(const struct host *self);
 /* Bytes of the bundle that this connection has sent; 0: our programs were there. */
@@ -84,8 +85,9 @@ const struct host_facts *host_facts(const struct host *self);
 /* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
  * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
  * machine's name. Gives out. */
-const char *host_home_address(const struct host *self, const struct broker_config *broker, char *out, size_t size);
-/* Cores and bytes in use there by all programs, lately, and the round trip in ns that host_reach_begin measured; 0: not known. */
+const char *host_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
+                              size_t size);
+/* Cores and bytes in use there by all programs, lately, and the round trip in ns that a probe measured; 0: not known. */
 struct host_load {
     double cpu;
     uint64_t memory;
@@ -101,13 +103,10 @@ bool host_busy(const struct host *self);
 /* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
  * that is gone is not sent (RP_NOT_FOUND). */
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);
-/* Measures bytes/s from there to an address of home, "10.0.0.1:7000", for ns. The result comes later: 0 not yet, negative: it
- * failed, and *why says why. */
-rp_status host_measure_begin(struct host *self, const char *address, int64_t ns, rp_error *err);
-double host_measure_result(struct host *self, const char **why);
-/* Asks whether a TCP connection from there to a tcp:// endpoint works. *done is set when the answer is there. */
-rp_status host_reach_begin(struct host *self, const char *endpoint, rp_error *err);
-bool host_reach_result(struct host *self, bool *done, const char **why);
+/* Asks whether a TCP connection from there to an endpoint of home works ("tcp://10.0.0.1:7000"), and, with ns, how many bytes/s
+ * arrive; see host_probe. The answer comes later: host_probe()->done. */
+rp_status host_probe_begin(struct host *self, const char *endpoint, int64_t ns, rp_error *err);
+const struct host_probe *host_probe(const struct host *self);
 
 /* Makes the carrier known to its guard again. */
 void host_guard(const struct host *self);

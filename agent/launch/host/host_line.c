@@ -1,11 +1,21 @@
-/* Objects of a line: what is written into them, and what is taken out of them, with nothing believed. */
 #include "agent/launch/host/host_line.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "agent/launch/host/host_base64.h"
+#include "proto/base/need.h"
+#include "proto/base/utf8.h"
+
+#define MARK "@rp "
+#define MARK_SIZE (sizeof MARK - 1)
+#define DEPTH_MOST 16 /* of nested JSON */
+#define READER_SIZE (2 * (size_t)HOST_LINE_MOST)
+
+/* ---- objects ---- */
 
 struct json_object *host_line_new(const char *type)
 {
@@ -16,45 +26,30 @@ struct json_object *host_line_new(const char *type)
 
 void host_line_add_text(struct json_object *line, const char *name, const char *text)
 {
-    if (line)
-        json_object_object_add(line, name, json_object_new_string(text));
+    json_object_object_add(line, name, json_object_new_string(text));
 }
 
 void host_line_add_number(struct json_object *line, const char *name, int64_t value)
 {
-    if (line)
-        json_object_object_add(line, name, json_object_new_int64(value));
+    json_object_object_add(line, name, json_object_new_int64(value));
 }
 
 void host_line_add_real(struct json_object *line, const char *name, double value)
 {
-    if (line)
-        json_object_object_add(line, name, json_object_new_double(isfinite(value) ? value : 0.0));
+    json_object_object_add(line, name, json_object_new_double(isfinite(value) ? value : 0.0));
 }
 
 void host_line_add_flag(struct json_object *line, const char *name, bool value)
 {
-    if (line)
-        json_object_object_add(line, name, json_object_new_boolean(value));
+    json_object_object_add(line, name, json_object_new_boolean(value));
 }
 
 void host_line_add_list(struct json_object *line, const char *name, const char *const *list)
 {
-    struct json_object *array = line ? json_object_new_array() : NULL;
-    for (size_t i = 0; array && list && list[i]; i++)
+    struct json_object *array = json_object_new_array();
+    for (size_t i = 0; list && list[i]; i++)
         json_object_array_add(array, json_object_new_string(list[i]));
-    if (array)
-        json_object_object_add(line, name, array);
-}
-
-void host_line_add_data(struct json_object *line, const void *bytes, size_t size)
-{
-    char *text = line ? malloc(host_base64_length(size) + 1) : NULL;
-    if (!text)
-        return;
-    host_base64_encode(bytes, size, text);
-    host_line_add_text(line, "data", text);
-    free(text);
+    json_object_object_add(line, name, array);
 }
 
 static struct json_object *member(struct json_object *line, const char *name)
@@ -103,8 +98,8 @@ const char **host_line_list(struct json_object *line, const char *name)
     if (!json_object_is_type(array, json_type_array))
         return NULL;
     size_t n = json_object_array_length(array);
-    const char **list = calloc(n + 1, sizeof *list);
-    for (size_t i = 0; list && i < n; i++) {
+    const char **list = need_alloc((n + 1) * sizeof *list);
+    for (size_t i = 0; i < n; i++) {
         list[i] = text_of(json_object_array_get_idx(array, i));
         if (!list[i]) {
             free(list);
@@ -114,28 +109,238 @@ const char **host_line_list(struct json_object *line, const char *name)
     return list;
 }
 
-uint8_t *host_line_data(struct json_object *line, size_t *size)
+void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, struct host_message *message)
 {
-    const char *text = host_line_text(line, "data");
-    size_t length = text ? strlen(text) : 0;
-    *size = 0;
-    if (!text || length > host_base64_length(HOST_DATA_MOST))
-        return NULL;
-    uint8_t *bytes = malloc(length / 4 * 3 + 1);
-    if (bytes && host_base64_decode(text, length, bytes, size))
-        return bytes;
-    free(bytes);
+    const char *type = host_line_text(message->line, "type");
+    for (size_t i = 0; type && i < n; i++) {
+        if (strcmp(table[i].type, type) == 0) {
+            table[i].handle(self, message);
+            break;
+        }
+    }
+    json_object_put(message->line);
+}
+
+/* ---- noise ---- */
+
+static void add_noise(struct host_noise *self, const char *text, size_t size)
+{
+    char line[sizeof self->lines[0]];
+    size_t used = 0;
+    for (size_t i = 0; i < size && used + 1 < sizeof line; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= ' ' && c != 0x7f && (c != ' ' || used > 0))
+            line[used++] = (char)c;
+    }
+    if (used == 0)
+        return;
+    utf8_clean(line, used);
+    line[used] = '\0';
+    if (self->n == HOST_NOISE_LINES)
+        memmove(self->lines[0], self->lines[1], sizeof self->lines - sizeof self->lines[0]);
+    else
+        self->n++;
+    memcpy(self->lines[self->n - 1], line, used + 1);
+}
+
+const char *host_noise_text(const struct host_noise *self, char *out, size_t size)
+{
+    size_t used = 0;
+    if (size > 0)
+        out[0] = '\0';
+    for (uint32_t i = 0; i < self->n && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i > 0 ? "; " : "", self->lines[i]);
+    return out;
+}
+
+/* ---- reader ---- */
+
+void host_reader_init(struct host_reader *self, int fd, struct host_noise *noise)
+{
+    *self = (struct host_reader){.fd = fd, .noise = noise, .data = need_alloc(READER_SIZE)};
+}
+
+void host_reader_fini(struct host_reader *self)
+{
+    json_object_put(self->line);
+    free(self->data);
+    *self = (struct host_reader){.fd = -1, .ended = true};
+}
+
+size_t host_reader_fill(struct host_reader *self)
+{
+    ssize_t n;
+    if (self->ended)
+        return 0;
+    memmove(self->data, self->data + self->at, self->used - self->at);
+    self->used -= self->at;
+    self->at = 0;
+    do
+        n = read(self->fd, self->data + self->used, READER_SIZE - self->used);
+    while (n < 0 && errno == EINTR);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK))
+        self->ended = true;
+    self->used += n > 0 ? (size_t)n : 0;
+    return n > 0 ? (size_t)n : 0;
+}
+
+static struct json_object *parse(const char *text, size_t size)
+{
+    struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MOST);
+    /* Not JSON_TOKENER_STRICT: with it, json-c 0.18 refuses all bytes above 127, valid UTF-8 too. */
+    struct json_object *object = json_tokener_parse_ex(tokener, text, (int)size);
+    bool whole = json_tokener_get_error(tokener) == json_tokener_success && json_tokener_get_parse_end(tokener) == size;
+    json_tokener_free(tokener);
+    if (whole && json_object_is_type(object, json_type_object))
+        return object;
+    json_object_put(object);
     return NULL;
 }
 
-bool host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, struct json_object *line)
+/* The mark may follow noise that did not end its line. */
+static struct json_object *take_line(struct host_reader *self, const char *line, size_t size)
 {
-    const char *type = host_line_text(line, "type");
-    for (size_t i = 0; type && i < n; i++) {
-        if (strcmp(table[i].type, type) == 0) {
-            table[i].handle(self, line);
-            return true;
+    if (size > 0 && line[size - 1] == '\r')
+        size--;
+    const char *mark = memmem(line, size, MARK "{", MARK_SIZE + 1);
+    size_t before = mark ? (size_t)(mark - line) : size;
+    struct json_object *object = mark ? parse(mark + MARK_SIZE, size - before - MARK_SIZE) : NULL;
+    if (before > 0) /* a damaged object says nothing to people: the connection broke in the middle of it */
+        add_noise(self->noise, line, before);
+    return object;
+}
+
+/* Returns the size of the next line; SIZE_MAX: there is no whole line. Without an end, the last line ends with the stream. */
+static size_t next_line(struct host_reader *self, size_t *skip)
+{
+    size_t left = self->used - self->at;
+    const char *end = memchr(self->data + self->at, '\n', left);
+    *skip = end ? 1 : 0;
+    if (end)
+        return (size_t)(end - (self->data + self->at));
+    return left > 0 && (self->ended || left >= HOST_LINE_MOST) ? left : SIZE_MAX;
+}
+
+/* Finds the next object and how many bytes follow it. False: no whole line is left. */
+static bool find_object(struct host_reader *self)
+{
+    size_t skip, size;
+    while (!self->line && self->data && (size = next_line(self, &skip)) != SIZE_MAX) {
+        const char *line = self->data + self->at;
+        bool cut = skip == 0 && !self->ended, beheaded = self->skip;
+        self->at += size + skip;
+        self->skip = cut;
+        if (cut || beheaded || size >= HOST_LINE_MOST)
+            add_noise(self->noise, line, beheaded ? 0 : size);
+        else
+            self->line = take_line(self, line, size);
+        self->follows = self->line ? (size_t)host_line_number(self->line, "bytes", 0, INT32_MAX) : 0;
+        if (self->follows > HOST_DATA_MOST) { /* nobody of ours writes that: what follows is noise */
+            json_object_put(self->line);
+            self->line = NULL;
         }
     }
-    return false;
+    return self->line != NULL;
+}
+
+bool host_reader_next(struct host_reader *self, struct host_message *out)
+{
+    if (!find_object(self) || self->used - self->at < self->follows)
+        return false;
+    *out = (struct host_message){
+        .line = self->line,
+        .bytes = self->follows > 0 ? (const uint8_t *)self->data + self->at : NULL,
+        .size = self->follows,
+    };
+    self->at += self->follows;
+    self->line = NULL;
+    return true;
+}
+
+/* ---- writer ---- */
+
+void host_writer_init(struct host_writer *self, int fd)
+{
+    *self = (struct host_writer){.fd = fd};
+}
+
+void host_writer_fini(struct host_writer *self)
+{
+    free(self->data);
+    *self = (struct host_writer){.fd = -1, .broken = true};
+}
+
+bool host_writer_room(const struct host_writer *self)
+{
+    return !self->broken && self->end - self->start < HOST_QUEUE_SOFT;
+}
+
+bool host_writer_empty(const struct host_writer *self)
+{
+    return self->end == self->start;
+}
+
+void host_writer_bytes(struct host_writer *self, const void *bytes, size_t size)
+{
+    size_t used = self->end - self->start;
+    if (self->broken || size == 0)
+        return;
+    if (used + size > HOST_QUEUE_HARD) { /* the other side has not read for long */
+        self->broken = true;
+        return;
+    }
+    if (self->start > 0 && self->end + size > self->capacity) {
+        memmove(self->data, self->data + self->start, used);
+        self->start = 0;
+        self->end = used;
+    }
+    if (self->end + size > self->capacity) {
+        size_t capacity = self->capacity ? self->capacity : HOST_LINE_MOST;
+        while (capacity < self->end + size)
+            capacity *= 2;
+        self->data = need_resize(self->data, capacity, 1);
+        self->capacity = capacity;
+    }
+    memcpy(self->data + self->end, bytes, size);
+    self->end += size;
+}
+
+bool host_writer_put_data(struct host_writer *self, struct json_object *line, const void *bytes, size_t size)
+{
+    const int style = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE;
+    size_t length = 0;
+    if (size > 0)
+        host_line_add_number(line, "bytes", (int64_t)size);
+    const char *text = json_object_to_json_string_length(line, style, &length);
+    bool fits = MARK_SIZE + length + 1 <= HOST_LINE_MOST;
+    if (fits) {
+        host_writer_bytes(self, MARK, MARK_SIZE);
+        host_writer_bytes(self, text, length);
+        host_writer_bytes(self, "\n", 1);
+        host_writer_bytes(self, bytes, size);
+    }
+    json_object_put(line);
+    return fits && !self->broken;
+}
+
+bool host_writer_put(struct host_writer *self, struct json_object *line)
+{
+    return host_writer_put_data(self, line, NULL, 0);
+}
+
+void host_writer_flush(struct host_writer *self)
+{
+    while (!self->broken && self->start < self->end) {
+        ssize_t n = write(self->fd, self->data + self->start, self->end - self->start);
+        if (n > 0)
+            self->start += (size_t)n;
+        else if (errno == EINTR)
+            continue;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            break;
+        else
+            self->broken = true;
+    }
+    if (self->start == self->end)
+        self->start = self->end = 0;
 }

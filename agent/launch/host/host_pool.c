@@ -1,6 +1,8 @@
-/* See host_pool.h. Entries are never removed, so that an index stands for the same host as long as the pool lives. */
+/* Entries are never removed, so that an index stands for the same host as long as the pool lives. */
 #include "agent/launch/host/host_pool.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +11,12 @@
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
-#include "agent/launch/host/host_pool_impl.h"
+#include "agent/launch/host/host_folder.h"
 #include "proto/base/clock.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "proto/keys/allow.h"
 
 /* Pause before a lost host is opened again: doubled up to the most, until the host has been ready for long enough. */
@@ -24,39 +28,134 @@
 /* A first attempt that fails is repeated for this long before the wait for hosts ends without it. */
 #define RETRY_NS (3 * NS_PER_S)
 #define AWAIT_MS 20
+#define FAILURES 2u /* attempts after which a host has failed for good */
 /* How often the list of keys is looked at. */
 #define KEYS_NS NS_PER_S
+#define CONFIG_NAME "config.yaml"
+#define WEIGHTS_NAME "actors.weights"
+#define HERE_NAME "here" /* folder of the files of launch.send */
+#define FILES_MOST 512u
+#define DEPTH_MOST 8u
+#define PATH_SIZE 1024u
+/* Overrides that a host may need beyond those of home: actors.weights, environment.plugin. */
+#define OVERRIDES 2u
 
-static int64_t now_of(void)
+struct pool_host {
+    char name[HOST_NAME];
+    struct host *host; /* NULL: home */
+    bool actors, learners;
+    double cores, memory;   /* of the file; 0: those of the machine */
+    bool wanted;            /* to be kept open */
+    bool dropped;           /* its key was revoked: never wanted again */
+    char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
+    enum host_state state;
+    uint32_t failures; /* failed attempts and losses so far */
+    uint32_t greeted;  /* host_times when configuration and keys were sent last */
+    int64_t ready_ns, open_ns, pause_ns;
+    /* ---- what host_pool_context gives out */
+    char config_path[PATH_SIZE], folder[PATH_SIZE], here[PATH_SIZE];
+    struct endpoints endpoints;
+    struct run_keys run_keys;
+    const char **overrides; /* those of the base, then own ones, then NULL */
+    char own_overrides[OVERRIDES][PATH_SIZE + 64];
+};
+
+/* A file that every host gets. */
+struct pool_file {
+    char *path, *name; /* at home; in the work folder there */
+};
+
+struct host_pool {
+    struct host_pool_options options;
+    char hostname[HOST_NAME]; /* of home */
+    struct pool_host **hosts; /* the first is home */
+    uint32_t n;
+    int64_t open_ns; /* when the next connection may be opened */
+    bool has_bundle;
+    struct bundle bundle;
+    struct pool_file *files; /* of launch.send */
+    uint32_t n_files;
+    int64_t keys_ns;        /* when the list of keys was looked at */
+    struct timespec listed; /* when that list was changed */
+};
+
+/* ---- files of the user ---- */
+
+static rp_status add_file(struct host_pool *self, const char *path, const char *name, rp_error *err)
 {
-    struct clock clock = clock_system();
-    return clock_now(&clock);
+    if (self->n_files == FILES_MOST)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "launch.send: these are more than %u files", FILES_MOST);
+    self->files = need_resize(self->files, self->n_files + 1, sizeof *self->files);
+    self->files[self->n_files++] = (struct pool_file){.path = need_text(path), .name = need_text(name)};
+    return RP_OK;
+}
+
+/* Leaves out what no program needs elsewhere: hidden files, and what Python has compiled. */
+static bool is_left_out(const char *name)
+{
+    return name[0] == '.' || strcmp(name, "__pycache__") == 0;
+}
+
+static rp_status add_path(struct host_pool *self, const char *path, const char *name, uint32_t depth, rp_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return err_set(err, RP_NOT_FOUND, "launch.send: there is no file %s", path);
+    if (S_ISREG(info.st_mode))
+        return add_file(self, path, name, err);
+    DIR *folder = S_ISDIR(info.st_mode) && depth < DEPTH_MOST ? opendir(path) : NULL;
+    if (!folder)
+        return err_set(err, RP_INVALID_ARGUMENT, "launch.send: %s is no file and no folder that can be sent", path);
+    rp_status status = RP_OK;
+    for (const struct dirent *entry; status == RP_OK && (entry = readdir(folder));) {
+        char below[PATH_SIZE], below_name[PATH_SIZE];
+        if (is_left_out(entry->d_name))
+            continue;
+        if ((size_t)snprintf(below, sizeof below, "%s/%s", path, entry->d_name) >= sizeof below ||
+            (size_t)snprintf(below_name, sizeof below_name, "%s/%s", name, entry->d_name) >= sizeof below_name)
+            status = err_set(err, RP_INVALID_ARGUMENT, "launch.send: the path below %s is too long", path);
+        else
+            status = add_path(self, below, below_name, depth + 1, err);
+    }
+    closedir(folder);
+    return status;
+}
+
+static rp_status find_files(struct host_pool *self, rp_error *err)
+{
+    const struct schema_list *send = &self->options.config->launch.send;
+    char *const *list = send->data;
+    if (!run_config_is_spread(self->options.config))
+        return RP_OK;
+    for (uint32_t i = 0; i < send->count; i++) {
+        char path[PATH_SIZE], name[PATH_SIZE];
+        const char *word = list[i] + (strncmp(list[i], "./", 2) == 0 ? 2 : 0);
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", self->options.here, word) >= sizeof path ||
+            (size_t)snprintf(name, sizeof name, HERE_NAME "/%s", word) >= sizeof name)
+            return err_set(err, RP_INVALID_ARGUMENT, "launch.send: the path %.100s... is too long", word);
+        for (size_t end = strlen(name); end > 0 && name[end - 1] == '/'; end--)
+            name[end - 1] = '\0';
+        RP_TRY(add_path(self, path, name, 0, err));
+    }
+    return RP_OK;
 }
 
 /* ---- entries ---- */
 
 static struct pool_host *add(struct host_pool *self, const char *name, rp_error *err)
 {
-    struct pool_host **hosts = NULL;
-    struct pool_host *one = NULL;
     if (self->n >= HOST_POOL_MOST) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "a run may have %u hosts", HOST_POOL_MOST - 1);
         return NULL;
     }
-    hosts = realloc(self->hosts, (self->n + 1) * sizeof *hosts);
-    if (hosts)
-        self->hosts = hosts;
-    one = hosts ? calloc(1, sizeof *one) : NULL;
-    if (!one) {
-        err_set(err, RP_NO_MEMORY, "no memory for a host");
-        return NULL;
-    }
+    struct pool_host *one = need_alloc(sizeof *one);
     snprintf(one->name, sizeof one->name, "%s", name);
+    self->hosts = need_resize(self->hosts, self->n + 1, sizeof *self->hosts);
     self->hosts[self->n++] = one;
     return one;
 }
 
-static rp_status connect_to(struct host_pool *self, struct pool_host *one, const char *const *carrier, rp_error *err)
+static void connect_to(struct host_pool *self, struct pool_host *one, const char *const *carrier)
 {
     const struct host_options options = {.name = one->name,
                                          .carrier = carrier,
@@ -64,27 +163,24 @@ static rp_status connect_to(struct host_pool *self, struct pool_host *one, const
                                          .here = self->options.here,
                                          .bundle = self->has_bundle ? &self->bundle : NULL,
                                          .guard = self->options.guard};
-    one->host = host_new(&options, err);
-    one->wanted = one->host != NULL;
-    return one->host ? RP_OK : (rp_status)err->status;
+    one->host = host_new(&options);
+    one->wanted = true;
 }
 
 /* One host of an entry of the file, which may stand for several. */
 static rp_status add_one(struct host_pool *self, const struct host_config *config, const char *name, rp_error *err)
 {
-    const struct carrier_options options = {.programs = self->options.programs,
-                                            .bundle = self->has_bundle ? &self->bundle : NULL};
     struct pool_host *one = add(self, name, err);
-    char **carrier = one ? carrier_build(&options, config, name, err) : NULL;
+    char **carrier = one ? carrier_build(self->has_bundle ? &self->bundle : NULL, config, name, err) : NULL;
     if (!carrier)
         return (rp_status)err->status;
     one->actors = host_config_takes(config, "actor");
     one->learners = host_config_takes(config, "learner");
     one->cores = config->cores;
     one->memory = (double)config->memory;
-    rp_status status = connect_to(self, one, (const char *const *)carrier, err);
+    connect_to(self, one, (const char *const *)carrier);
     command_free(&carrier);
-    return status;
+    return RP_OK;
 }
 
 static rp_status add_entry(struct host_pool *self, const struct host_config *config, uint32_t index, rp_error *err)
@@ -107,34 +203,26 @@ static rp_status add_entry(struct host_pool *self, const struct host_config *con
     return status;
 }
 
-static rp_status add_home(struct host_pool *self, rp_error *err)
+static void add_home(struct host_pool *self)
 {
     const struct run_config *config = self->options.config;
     const struct host_config *entry = run_config_home(config);
     if (gethostname(self->hostname, sizeof self->hostname - 1) != 0 || !self->hostname[0])
         snprintf(self->hostname, sizeof self->hostname, "localhost");
-    struct pool_host *home = add(self, self->hostname, err);
-    if (!home)
-        return (rp_status)err->status;
+    struct pool_host *home = add(self, self->hostname, NULL);
     home->actors = run_config_home_takes(config, "actor");
     home->learners = run_config_home_takes(config, "learner");
     home->cores = entry && entry->cores > 0 ? entry->cores : self->options.cores;
     home->memory = entry && entry->memory > 0 ? (double)entry->memory : self->options.memory;
-    return RP_OK;
 }
 
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)
 {
     const struct host_config *hosts = options->config->hosts.data;
-    struct host_pool *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the hosts of the run");
-        return NULL;
-    }
+    struct host_pool *self = need_alloc(sizeof *self);
     self->options = *options;
-    rp_status status = add_home(self, err);
-    if (status == RP_OK)
-        status = pool_find_files(self, err);
+    add_home(self);
+    rp_status status = find_files(self, err);
     for (uint32_t i = 0; i < options->config->hosts.count && status == RP_OK; i++)
         status = add_entry(self, &hosts[i], i, err);
     if (status != RP_OK)
@@ -153,18 +241,82 @@ void host_pool_destroy(struct host_pool **self_p)
     for (uint32_t i = 0; i < self->n; i++) {
         struct pool_host *one = self->hosts[i];
         host_destroy(&one->host);
-        command_free(&one->carrier);
-        pool_free_context(one);
+        free(one->overrides);
         free(one);
     }
-    for (uint32_t i = 0; i < self->n_old; i++)
-        host_destroy(&self->old[i]);
     bundle_fini(&self->bundle);
-    pool_free_files(self);
-    free(self->old);
+    for (uint32_t i = 0; i < self->n_files; i++) {
+        free(self->files[i].path);
+        free(self->files[i].name);
+    }
+    free(self->files);
     free(self->hosts);
     free(self);
     *self_p = NULL;
+}
+
+/* ---- what a host that has become ready gets ---- */
+
+static void drop(struct host_pool *self, struct pool_host *one, const char *why)
+{
+    char quoted[600];
+    log_line(LEVEL_WARN, "A0444", "a host is dropped", "host=%s why=%s", one->name,
+             log_quote(quoted, sizeof quoted, why));
+    one->dropped = true;
+    host_pool_vanish(self, one->name);
+}
+
+static void send_file(struct pool_host *one, const char *path, const char *name)
+{
+    rp_error err = {0};
+    char quoted[sizeof err.text * 2];
+    if (host_send_file(one->host, path, name, &err) != RP_OK)
+        log_line(LEVEL_WARN, "A0430", "a host does not get a file", "host=%s file=%s reason=%s", one->name, name,
+                 log_quote(quoted, sizeof quoted, err.text));
+}
+
+static void send_key(struct host_pool *self, struct pool_host *one, enum role role)
+{
+    const char *word = role_names[role];
+    char name[64];
+    struct host_key key;
+    rp_error err = {0};
+    if (!self->options.keys || !self->options.keys->on || one->dropped)
+        return;
+    snprintf(name, sizeof name, RUN_KEYS_FOLDER "/%s.key", word);
+    if (run_keys_of_host(self->options.keys, one->name, word, &key, &err) != RP_OK) {
+        drop(self, one, err.text);
+        return;
+    }
+    memcpy(one->keys[role == ROLE_LEARNER], key.name, KEY_NAME);
+    send_file(one, key.path, name);
+}
+
+static const char *weights_of(const struct run_config *config)
+{
+    return config->actors.on && config->actors.weights ? config->actors.weights : "";
+}
+
+static void greet(struct host_pool *self, struct pool_host *one)
+{
+    if (!self->options.config_path)
+        return; /* there is no run */
+    send_file(one, self->options.config_path, CONFIG_NAME);
+    if (one->actors)
+        send_key(self, one, ROLE_ACTOR);
+    if (one->learners) /* a host without learners does not need what a learner may do */
+        send_key(self, one, ROLE_LEARNER);
+    if (one->actors && weights_of(self->options.config)[0])
+        send_file(one, weights_of(self->options.config), WEIGHTS_NAME);
+    for (uint32_t i = 0; i < self->n_files; i++)
+        send_file(one, self->files[i].path, self->files[i].name);
+}
+
+void host_pool_config_changed(struct host_pool *self)
+{
+    for (uint32_t i = 1; i < self->n; i++)
+        if (host_pool_ready(self, i))
+            send_file(self->hosts[i], self->options.config_path, CONFIG_NAME);
 }
 
 /* ---- keeping them open ---- */
@@ -190,7 +342,7 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
     if (state == HOST_READY && host_times(one->host) != one->greeted) {
         one->greeted = host_times(one->host);
         one->ready_ns = now_ns;
-        pool_greet(self, one);
+        greet(self, one);
     }
     if (one->wanted && now_ns >= self->open_ns &&
         (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
@@ -202,22 +354,11 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
     }
 }
 
-/* ---- keys that are revoked ---- */
-
-void pool_drop(struct host_pool *self, struct pool_host *one, const char *why)
-{
-    char quoted[600];
-    log_line(LEVEL_WARN, "A0444", "a host is dropped", "host=%s why=%s", one->name,
-             log_quote(quoted, sizeof quoted, why));
-    one->dropped = true;
-    host_pool_vanish(self, one->name);
-}
-
 /* Drops hosts whose key is on the list no more. */
 static void check_keys(struct host_pool *self, int64_t now_ns)
 {
     const struct run_keys *keys = self->options.keys;
-    char path[POOL_PATH + 16];
+    char path[PATH_SIZE + 16];
     struct stat info;
     struct allow_list list;
     if (!keys || !keys->on || self->n < 2 || now_ns - self->keys_ns < KEYS_NS)
@@ -232,7 +373,7 @@ static void check_keys(struct host_pool *self, int64_t now_ns)
         struct pool_host *one = self->hosts[i];
         for (uint32_t role = 0; role < 2 && !one->dropped; role++)
             if (one->keys[role][0] && !allow_find(&list, one->keys[role]))
-                pool_drop(self, one, "its key was revoked");
+                drop(self, one, "its key was revoked");
     }
     allow_free(&list);
 }
@@ -244,8 +385,6 @@ void host_pool_tend(struct host_pool *self, int64_t now_ns)
         self->options.source->look(self->options.source, self, now_ns);
     for (uint32_t i = 1; i < self->n; i++)
         tend_one(self, self->hosts[i], now_ns);
-    for (uint32_t i = 0; i < self->n_old; i++)
-        host_tend(self->old[i], now_ns); /* until its carrier has ended */
 }
 
 bool host_pool_busy(const struct host_pool *self)
@@ -261,8 +400,6 @@ void host_pool_guard(const struct host_pool *self)
     for (uint32_t i = 1; i < self->n; i++)
         if (self->hosts[i]->host)
             host_guard(self->hosts[i]->host);
-    for (uint32_t i = 0; i < self->n_old; i++)
-        host_guard(self->old[i]);
 }
 
 void host_pool_want(struct host_pool *self, uint32_t actors)
@@ -282,7 +419,7 @@ bool host_pool_has(const struct host_pool *self, enum role role)
 /* True if every host is ready or has failed, and there is a host for every role. begin_ns: when the wait began. */
 static bool settled(const struct host_pool *self, int64_t begin_ns)
 {
-    bool early = now_of() - begin_ns < RETRY_NS;
+    bool early = clock_ns() - begin_ns < RETRY_NS;
     const struct run_config *config = self->options.config;
     for (uint32_t i = 1; i < self->n; i++) {
         const struct pool_host *one = self->hosts[i];
@@ -295,15 +432,22 @@ static bool settled(const struct host_pool *self, int64_t begin_ns)
 
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context)
 {
-    int64_t begin_ns = now_of(), end_ns = begin_ns + ns;
+    int64_t begin_ns = clock_ns(), end_ns = begin_ns + ns;
     uint32_t ready = 0;
-    for (host_pool_tend(self, now_of()); !settled(self, begin_ns) && now_of() < end_ns && !(stop && stop(context));) {
+    for (host_pool_tend(self, clock_ns());
+         !settled(self, begin_ns) && clock_ns() < end_ns && !(stop && stop(context));) {
         nanosleep(&(struct timespec){.tv_nsec = AWAIT_MS * NS_PER_MS}, NULL);
-        host_pool_tend(self, now_of());
+        host_pool_tend(self, clock_ns());
     }
     for (uint32_t i = 0; i < self->n; i++)
         ready += host_pool_ready(self, i);
     return ready;
+}
+
+bool host_pool_failed(const struct host_pool *self, uint32_t index)
+{
+    const struct pool_host *one = self->hosts[index];
+    return one->failures >= FAILURES && host_state(one->host) == HOST_LOST;
 }
 
 /* ---- what they are ---- */
@@ -374,44 +518,6 @@ uint32_t host_pool_kind(const struct host_pool *self, uint32_t index)
 
 /* ---- sources ---- */
 
-static bool same_words(char *const *a, const char *const *b)
-{
-    for (; a && *a && *b; a++, b++)
-        if (strcmp(*a, *b) != 0)
-            return false;
-    return a && !*a && !*b;
-}
-
-static char **copy_words(const char *const *words)
-{
-    uint32_t n = 0;
-    while (words[n])
-        n++;
-    char **copy = calloc(n + 1, sizeof *copy);
-    for (uint32_t i = 0; copy && i < n; i++) {
-        copy[i] = strdup(words[i]);
-        if (!copy[i])
-            command_free(&copy);
-    }
-    return copy;
-}
-
-/* Processes may still refer to the former connection of a host: it is kept until the pool's end. */
-static bool put_away(struct host_pool *self, struct pool_host *one)
-{
-    struct host **old = realloc(self->old, (self->n_old + 1) * sizeof *old);
-    if (!old)
-        return false;
-    self->old = old;
-    host_close(one->host);
-    self->old[self->n_old++] = one->host;
-    one->host = NULL;
-    one->greeted = one->failures = 0;
-    one->state = HOST_ABSENT;
-    one->ready_ns = one->pause_ns = one->open_ns = 0;
-    return true;
-}
-
 static struct pool_host *find(const struct host_pool *self, const char *name)
 {
     for (uint32_t i = 1; i < self->n; i++)
@@ -424,10 +530,8 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
                            int64_t now_ns, rp_error *err)
 {
     struct pool_host *one = find(self, name);
-    if (one && (one->dropped || (one->wanted && same_words(one->carrier, carrier))))
+    if (one && (one->dropped || (one->wanted && host_has_carrier(one->host, carrier))))
         return RP_OK;
-    if (one && one->host && !same_words(one->carrier, carrier) && !put_away(self, one))
-        return err_set(err, RP_NO_MEMORY, "no memory for a host");
     if (!one)
         one = add(self, name, err);
     if (!one)
@@ -435,14 +539,16 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
     one->actors = true;
     one->cores = cores;
     one->open_ns = now_ns;
-    one->wanted = true;
-    if (one->host)
+    if (!one->host) {
+        connect_to(self, one, carrier);
         return RP_OK;
-    command_free(&one->carrier);
-    one->carrier = copy_words(carrier);
-    if (!one->carrier)
-        return err_set(err, RP_NO_MEMORY, "no memory for a host");
-    return connect_to(self, one, carrier, err);
+    }
+    if (!host_has_carrier(one->host, carrier))
+        host_set_carrier(one->host, carrier);
+    one->wanted = true;
+    one->failures = 0;
+    one->ready_ns = one->pause_ns = 0;
+    return RP_OK;
 }
 
 void host_pool_vanish(struct host_pool *self, const char *name)
@@ -455,4 +561,110 @@ void host_pool_vanish(struct host_pool *self, const char *name)
     one->pause_ns = one->ready_ns = 0;
     if (one->host)
         host_close(one->host);
+}
+
+/* ---- what processes need to know there ---- */
+
+/* bound: as processes of this machine reach it. A broker that is bound to one address is reached there, unless the file
+ * advertises another. */
+static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
+                         const char *bound, char *out, size_t size)
+{
+    const struct broker_config *broker = &self->options.config->broker;
+    const char *port = strrchr(bound, ':');
+    char open[300], address[HOST_NAME + 3];
+    if (endpoint_is_any(configured) && port) {
+        snprintf(open, sizeof open, "tcp://*%s", port);
+        host_home_address(host_facts(one->host), broker, address, sizeof address);
+        endpoint_with_host(open, address, out, size);
+    } else {
+        endpoint_with_host(bound, broker->advertise, out, size);
+    }
+}
+
+static void map_endpoints(const struct host_pool *self, struct pool_host *one, const struct endpoints *bound)
+{
+    const struct broker_config *broker = &self->options.config->broker;
+    struct endpoints *out = &one->endpoints;
+    map_endpoint(self, one, broker->service, bound->service, out->service, sizeof out->service);
+    map_endpoint(self, one, broker->ingest, bound->ingest, out->ingest, sizeof out->ingest);
+    map_endpoint(self, one, broker->events, bound->events, out->events, sizeof out->events);
+}
+
+/* Writes "key='path'"; quotes within are doubled, as in YAML. */
+static void write_override(char *out, size_t size, const char *key, const char *path)
+{
+    size_t used = (size_t)snprintf(out, size, "%s='", key);
+    for (; *path && used + 4 < size; path++) {
+        if (*path == '\'')
+            out[used++] = '\'';
+        out[used++] = *path;
+    }
+    snprintf(out + used, size - used, "'");
+}
+
+/* The part of a path below a folder; NULL: the path is elsewhere. */
+static const char *below(const char *path, const char *folder)
+{
+    size_t size = strlen(folder);
+    return size > 0 && strncmp(path, folder, size) == 0 && (path[size] == '/' || path[size] == '\0') ? path + size
+                                                                                                     : NULL;
+}
+
+static void map_overrides(const struct host_pool *self, struct pool_host *one, const struct command_context *base,
+                          const char *work)
+{
+    const struct run_config *config = base->config;
+    const char *plugin = config->environment.plugin ? config->environment.plugin : "";
+    uint32_t n = 0, own = 0;
+    char path[PATH_MAX + PATH_SIZE], real[PATH_MAX];
+    while (base->overrides && base->overrides[n])
+        n++;
+    const char **list = one->overrides = need_resize(one->overrides, n + OVERRIDES + 1, sizeof *list);
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = base->overrides[i];
+    if (weights_of(config)[0]) {
+        snprintf(path, sizeof path, "%s/" WEIGHTS_NAME, work);
+        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "actors.weights", path);
+        list[n++] = one->own_overrides[own++];
+    }
+    if (plugin[0] && realpath(plugin, real)) { /* beside the run's file, or at the same path there */
+        const char *rest = below(real, self->options.here);
+        snprintf(path, sizeof path, "%s%s", rest ? one->here : "", rest ? rest : real);
+        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "environment.plugin", path);
+        list[n++] = one->own_overrides[own++];
+    }
+    list[n] = NULL;
+}
+
+void host_pool_context(struct host_pool *self, uint32_t index, const struct command_context *base,
+                       struct command_context *out)
+{
+    struct pool_host *one = self->hosts[index];
+    *out = *base;
+    if (index == HOST_POOL_HOME || one->greeted == 0)
+        return;
+    const struct host_facts *facts = host_facts(one->host);
+    const char *rest = below(base->folder, self->options.folder);
+    snprintf(one->config_path, sizeof one->config_path, "%s/" CONFIG_NAME, facts->work);
+    snprintf(one->folder, sizeof one->folder, "%s%s", base->folder[0] ? facts->work : "", rest ? rest : "");
+    if (self->n_files > 0)
+        snprintf(one->here, sizeof one->here, "%s/" HERE_NAME, facts->work);
+    else
+        snprintf(one->here, sizeof one->here, "%s", facts->here);
+    one->run_keys = (struct run_keys){.on = base->keys && base->keys->on};
+    snprintf(one->run_keys.folder, sizeof one->run_keys.folder, "%s/" RUN_KEYS_FOLDER, facts->work);
+    if (base->endpoints)
+        map_endpoints(self, one, base->endpoints);
+    map_overrides(self, one, base, facts->work);
+    out->programs = facts->programs;
+    out->config_path = one->config_path;
+    out->here = one->here;
+    out->folder = one->folder;
+    out->endpoints = base->endpoints ? &one->endpoints : NULL;
+    out->endpoints_file = "";
+    out->keys = &one->run_keys;
+    out->overrides = one->overrides ? one->overrides : base->overrides;
+    out->elsewhere = true;
+    out->python = facts->python;
 }

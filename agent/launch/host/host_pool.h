@@ -22,8 +22,9 @@ struct host_source {
 
 struct host_pool_options {
     const struct run_config *config;
-    const char *folder, *config_path, *here, *programs; /* at home */
-    double cores, memory;                               /* that processes may use at home */
+    const char *folder, *config_path, *here,
+        *programs;        /* at home; config_path NULL: hosts are only tried, and get nothing */
+    double cores, memory; /* that processes may use at home */
     const struct run_keys *keys;
     struct guard *guard;
     struct host_source *source; /* may be NULL */
@@ -41,6 +42,9 @@ void host_pool_guard(const struct host_pool *self);
 /* Waits until every host is ready or has failed for 3 s, and each role of the run has a host that is ready; at most `ns`.
  * stop(context): true ends the wait. Returns how many are ready, home included. */
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
+
+/* True if the host is lost for at least the second time: no attempt that failed by chance. */
+bool host_pool_failed(const struct host_pool *self, uint32_t index);
 
 uint32_t host_pool_count(const struct host_pool *self); /* 1: only home */
 const char *host_pool_name(const struct host_pool *self, uint32_t index);

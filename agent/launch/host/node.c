@@ -1,29 +1,471 @@
-/* The loop of the node agent, and what the launcher may ask for. */
+/* The work folder, the processes, and the loop that serves the launcher. */
 #include "agent/launch/host/node.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <ftw.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/host/node_impl.h"
+#include "agent/launch/host/host_folder.h"
+#include "agent/launch/host/host_line.h"
+#include "agent/launch/host/host_measure.h"
+#include "agent/launch/host/node_mirror.h"
+#include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/machine.h"
+#include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 #define LEASE_NS (15 * NS_PER_S) /* until the launcher says otherwise */
 #define USAGE_NS NS_PER_S
 #define TURN_MS 100
 #define STANDARD_POLLS 4u
 #define ALIVE_SHARE 15 /* signs of life for the guard in a lease */
+#define CHILDREN_MOST 4096u
+#define USAGE_ROWS 512u /* that fit on a line */
+#define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
+#define MEASURE_MOST_MS 60000
+#define PREFIX "replay-node-"
+#define LOCK ".lock"
+#define RANDOM "XXXXXX"
+#define ATTEMPTS 8
 
-static int64_t now(void)
+struct node_child {
+    uint32_t id;
+    struct process process;
+    int output; /* our end of its pipe; -1: closed */
+    bool ended;
+    int status;
+    uint64_t pass; /* of the mirror that must be over before its end is reported */
+    char text[sizeof(((rp_error *)0)->text)];
+};
+
+struct node {
+    int in, out;
+    struct host_reader reader;
+    struct host_writer writer;
+    struct host_noise noise;
+    struct guard guard;
+    struct interrupts interrupts;
+    char work[512], here[512];
+    int lock; /* shows that the work folder is in use */
+    struct host_folder folder;
+    bool greeted, over;
+    int64_t lease_ns, heard_ns, usage_ns, alive_ns; /* alive_ns: the last sign of life for the guard */
+    struct machine_load load;
+    struct node_child **children;
+    uint32_t n, turn; /* turn: the child whose output is read first */
+    struct node_mirror mirror;
+    int answers[2]; /* pipe from the threads of host_probe_start */
+    struct pollfd *polls;
+};
+
+/* ---- work folder ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
 {
-    struct clock clock = clock_system();
-    return clock_now(&clock);
+    (void)info;
+    (void)kind;
+    if (at->level != 1 || strcmp(path + at->base, LOCK) != 0)
+        remove(path);
+    return 0;
+}
+
+/* Removes a work folder. Its lock goes last: a folder without one is nobody's to sweep, and would stay. */
+static void remove_tree(const char *path)
+{
+    char lock[700];
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    snprintf(lock, sizeof lock, "%s/" LOCK, path);
+    unlink(lock);
+    rmdir(path);
+}
+
+/* "replay-node-HOST-": agents of several machines may share a folder in which a lock holds on its own machine alone. */
+static void make_prefix(char *out, size_t size)
+{
+    char hostname[65] = "";
+    gethostname(hostname, sizeof hostname - 1);
+    for (char *c = hostname; *c; c++)
+        *c = *c == '/' ? '_' : *c;
+    snprintf(out, size, PREFIX "%s-", hostname);
+}
+
+/* Locks the folder as long as this process lives. -1: it is in use, being removed, or not ours to look at. */
+static int lock_folder(const char *folder, int flags)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/" LOCK, folder);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+    struct stat info;
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    int error = errno;
+    if (locked && fstat(fd, &info) == 0 && info.st_nlink > 0)
+        return fd;
+    if (locked) /* another agent has removed the folder meanwhile */
+        error = EWOULDBLOCK;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Removes folders of this machine's node agents that were killed: keys and weights lie in them. A folder without a lock may be one that is being
+ * made. */
+static void sweep(const char *parent, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    DIR *folder = opendir(parent);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[600];
+        struct stat info;
+        if (strncmp(entry->d_name, prefix, length) != 0 || strlen(entry->d_name) != length + strlen(RANDOM) ||
+            fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode) ||
+            info.st_uid != geteuid())
+            continue;
+        snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
+        int lock = lock_folder(path, 0);
+        if (lock < 0)
+            continue;
+        remove_tree(path);
+        close(lock);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+static uint64_t free_bytes(const char *folder)
+{
+    struct statvfs info;
+    return folder && folder[0] == '/' && statvfs(folder, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
+}
+
+/* Where the work folder is made: where the user says, or where there is more room. A learner's snapshots can fill the small file
+ * system of XDG_RUNTIME_DIR, which is memory. */
+static const char *choose_parent(void)
+{
+    const char *chosen = getenv("TMPDIR"), *runtime = getenv("XDG_RUNTIME_DIR");
+    if (chosen && chosen[0] == '/' && access(chosen, W_OK | X_OK) == 0)
+        return chosen;
+    return free_bytes(runtime) > free_bytes("/tmp") ? runtime : "/tmp";
+}
+
+static rp_status make_work(struct node *self, rp_error *err)
+{
+    const char *parent = choose_parent();
+    char path[sizeof self->work - 64]; /* names of files follow */
+    char prefix[96];
+    make_prefix(prefix, sizeof prefix);
+    if ((size_t)snprintf(path, sizeof path, "%s/%s" RANDOM, parent, prefix) >= sizeof path)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
+    sweep(parent, prefix);
+    /* Another agent that sweeps may take a folder that has no lock yet. */
+    for (int attempt = 0; attempt < ATTEMPTS && self->lock < 0; attempt++) {
+        snprintf(self->work, sizeof self->work, "%s", path);
+        if (!mkdtemp(self->work))
+            break;
+        self->lock = lock_folder(self->work, O_CREAT | O_EXCL);
+        if (self->lock < 0 && errno != EWOULDBLOCK && errno != ENOENT)
+            return RP_OK; /* a file system without locks, where nobody sweeps */
+    }
+    if (self->lock >= 0)
+        return RP_OK;
+    self->work[0] = '\0';
+    return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
+                   strerror(errno));
+}
+
+static void remove_work(struct node *self)
+{
+    if (self->work[0])
+        remove_tree(self->work);
+    if (self->lock >= 0)
+        close(self->lock);
+    self->work[0] = '\0';
+    self->lock = -1;
+}
+
+/* ---- facts ---- */
+
+/* The folder of this program, where the others are as well. */
+static void find_programs(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+    out[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = '\0';
+}
+
+/* Fills in what "ready" says. */
+static void add_facts(struct node *self, struct json_object *line)
+{
+    char hostname[256] = "", model[160], programs[512], package[600], address[64] = "";
+    const char *connection = getenv("SSH_CONNECTION");
+    gethostname(hostname, sizeof hostname - 1);
+    find_programs(programs, sizeof programs);
+    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
+    if (connection)
+        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
+    host_line_add_text(line, "hostname", hostname);
+    host_line_add_text(line, "model", machine_model(model, sizeof model));
+    host_line_add_real(line, "cores", machine_cores());
+    host_line_add_real(line, "memory", machine_memory());
+    host_line_add_text(line, "work", self->work);
+    host_line_add_text(line, "programs", programs);
+    host_line_add_text(line, "here", self->here);
+    host_line_add_text(line, "address", address);
+    host_line_add_flag(line, "python", access(package, R_OK) == 0);
+}
+
+/* ---- processes ---- */
+
+static struct node_child *find_child(struct node *self, uint32_t id)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->children[i]->id == id)
+            return self->children[i];
+    return NULL;
+}
+
+static void report_end(struct node *self, uint32_t id, int status, const char *text)
+{
+    struct json_object *line = host_line_new("ended");
+    host_line_add_number(line, "id", id);
+    host_line_add_number(line, "status", status);
+    host_line_add_text(line, "text", text);
+    host_writer_put(&self->writer, line);
+}
+
+static bool is_listed(const char *name, const char *const *list)
+{
+    for (size_t i = 0; list && list[i]; i++)
+        if (strcmp(list[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Removes NAME.* of an earlier start that the launcher does not have any more. */
+static void remove_old_files(struct node *self, const char *name, const char *const *keep)
+{
+    size_t length = strlen(name);
+    DIR *folder = opendir(self->work);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));)
+        if (strncmp(entry->d_name, name, length) == 0 && entry->d_name[length] == '.' &&
+            !is_listed(entry->d_name, keep))
+            unlinkat(dirfd(folder), entry->d_name, 0);
+    if (folder)
+        closedir(folder);
+}
+
+/* Starts a process whose output goes into a pipe, which is read only while the connection has room. */
+static rp_status start(struct node *self, struct node_child *child, const char *name, const char *const *argv,
+                       const char *const *environment, rp_error *err)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return err_set(err, RP_IO, "could not make a pipe for the output of %s: %s", name, strerror(errno));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    const struct process_options options = {
+        .name = name, .argv = argv, .environment = environment, .output = ends[1], .guard = &self->guard};
+    rp_status status = process_start(&child->process, &options, clock_ns(), err);
+    close(ends[1]);
+    if (status == RP_OK)
+        child->output = ends[0];
+    else
+        close(ends[0]);
+    return status;
+}
+
+static void on_start(void *context, const struct host_message *message)
+{
+    struct node *self = context;
+    struct json_object *line = message->line;
+    uint32_t id = (uint32_t)host_line_number(line, "id", 0, UINT32_MAX);
+    const char *name = host_line_text(line, "name");
+    const char **argv = host_line_list(line, "argv"), **environment = host_line_list(line, "env");
+    const char **files = host_line_list(line, "files");
+    rp_error err = {0};
+    bool valid = name && name[0] && argv && argv[0] && !find_child(self, id);
+    if (valid && self->n < CHILDREN_MOST) {
+        struct node_child *child = need_alloc(sizeof *child);
+        *child = (struct node_child){.id = id, .output = -1};
+        self->children = need_resize(self->children, self->n + 1, sizeof *self->children);
+        self->children[self->n++] = child;
+        remove_old_files(self, name, files);
+        if (start(self, child, name, argv, environment, &err) == RP_OK) {
+            struct json_object *started = host_line_new("started");
+            host_line_add_number(started, "id", id);
+            host_line_add_number(started, "pid", child->process.pid);
+            host_writer_put(&self->writer, started);
+        } else {
+            child->ended = true;
+            child->status = 127 << 8;
+            snprintf(child->text, sizeof child->text, "%s", err.text);
+        }
+    } else {
+        report_end(self, id, 126 << 8,
+                   valid ? "the node agent has no room for one more process" : "the order to start is damaged");
+    }
+    free(argv);
+    free(environment);
+    free(files);
+}
+
+/* Forwards what one child has printed, at most one line's worth. True: there may be more. */
+static bool forward(struct node *self, struct node_child *child)
+{
+    uint8_t bytes[HOST_DATA_MOST];
+    ssize_t n;
+    do
+        n = read(child->output, bytes, sizeof bytes);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        struct json_object *line = host_line_new("output");
+        host_line_add_number(line, "id", child->id);
+        host_writer_put_data(&self->writer, line, bytes, (size_t)n);
+        return true;
+    }
+    /* A program that left the group may hold the pipe of a process that has ended: it is not waited for. */
+    if (n == 0 || child->ended || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+        close(child->output);
+        child->output = -1;
+    }
+    return false;
+}
+
+static void forward_all(struct node *self)
+{
+    bool more = self->n > 0;
+    while (more && host_writer_room(&self->writer)) {
+        more = false;
+        for (uint32_t i = 0; i < self->n && host_writer_room(&self->writer); i++) {
+            struct node_child *child = self->children[(self->turn + i) % self->n];
+            if (child->output >= 0)
+                more |= forward(self, child);
+        }
+        self->turn++;
+    }
+}
+
+/* An end is reported after the last output and after a whole pass of the mirror. */
+static bool is_done(struct node *self, struct node_child *child)
+{
+    if (!child->ended || child->output >= 0)
+        return false;
+    if (child->pass == 0)
+        child->pass = self->mirror.begun + 1;
+    return self->mirror.finished >= child->pass;
+}
+
+/* Forwards output as long as the queue has room, and reports ends. */
+static void tend_children(struct node *self)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct node_child *child = self->children[i];
+        if (!child->ended && process_ended(&child->process, &child->status)) {
+            child->ended = true;
+            /* The end itself is told at once: what the process has written may take long to follow. */
+            struct json_object *line = host_line_new("exited");
+            host_line_add_number(line, "id", child->id);
+            host_writer_put(&self->writer, line);
+        }
+    }
+    forward_all(self);
+    for (uint32_t i = 0; i < self->n;) {
+        struct node_child *child = self->children[i];
+        if (!is_done(self, child)) {
+            i++;
+            continue;
+        }
+        report_end(self, child->id, child->status, child->text);
+        free(child);
+        self->children[i] = self->children[--self->n];
+    }
+}
+
+/* Cores in use by all programs since the last call; 0: not known. */
+static double busy_cores(struct node *self)
+{
+    struct machine_load load;
+    double busy = 0.0;
+    if (!machine_load_read(&load))
+        return 0.0;
+    int64_t ns = load.at_ns - self->load.at_ns;
+    if (self->load.at_ns > 0 && ns > 0 && load.busy_ns >= self->load.busy_ns)
+        busy = (double)(load.busy_ns - self->load.busy_ns) / (double)ns;
+    self->load = load;
+    return busy;
+}
+
+/* Adds what a child uses to the list. */
+static void add_usage(const struct node_child *child, struct json_object *list)
+{
+    struct process_usage usage;
+    if (child->ended || !process_usage(&child->process, &usage))
+        return;
+    struct json_object *row = json_object_new_array();
+    json_object_array_add(row, json_object_new_int64(child->id));
+    json_object_array_add(row, json_object_new_int64(usage.cpu_ns));
+    json_object_array_add(row, json_object_new_int64((int64_t)usage.memory));
+    json_object_array_add(row, json_object_new_boolean(usage.stopped));
+    json_object_array_add(list, row);
+}
+
+static void report_usage(struct node *self, int64_t now_ns)
+{
+    if (now_ns - self->usage_ns < USAGE_NS)
+        return;
+    self->usage_ns = now_ns;
+    double busy = busy_cores(self), memory = machine_memory_used();
+    uint32_t at = 0;
+    do {
+        struct json_object *line = host_line_new("usage"), *list = json_object_new_array();
+        for (uint32_t end = at + USAGE_ROWS; at < self->n && at < end; at++)
+            add_usage(self->children[at], list);
+        json_object_object_add(line, "list", list);
+        host_line_add_real(line, "cpu", busy);
+        host_line_add_number(line, "memory", (int64_t)memory);
+        host_writer_put(&self->writer, line);
+    } while (at < self->n);
+}
+
+/* Kills all, and waits for their ends. */
+static void end_children(struct node *self)
+{
+    bool left = true;
+    for (uint32_t i = 0; i < self->n; i++)
+        process_kill(&self->children[i]->process);
+    for (int turn = 0; left && turn < END_TURNS; turn++) {
+        left = false;
+        for (uint32_t i = 0; i < self->n; i++) {
+            struct node_child *child = self->children[i];
+            if (!child->ended && !process_ended(&child->process, &child->status))
+                left = true;
+            else
+                child->ended = true;
+        }
+        if (left)
+            nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+    }
+    for (uint32_t i = 0; i < self->n; i++) {
+        if (self->children[i]->output >= 0)
+            close(self->children[i]->output);
+        free(self->children[i]);
+    }
+    free(self->children);
+    self->children = NULL;
+    self->n = 0;
 }
 
 /* ---- what the launcher asks for ---- */
@@ -34,8 +476,9 @@ static bool is_folder(const char *path)
     return path && path[0] == '/' && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static void on_hello(void *context, struct json_object *line)
+static void on_hello(void *context, const struct host_message *message)
 {
+    struct json_object *line = message->line;
     struct node *self = context;
     const char *here = host_line_text(line, "here"), *cwd = host_line_text(line, "cwd");
     int64_t lease_ms = host_line_number(line, "lease_ms", 0, INT32_MAX);
@@ -55,86 +498,92 @@ static void on_hello(void *context, struct json_object *line)
     struct json_object *ready = host_line_new("ready");
     host_line_add_number(ready, "protocol", HOST_PROTOCOL);
     host_line_add_text(ready, "version", rp_version());
-    node_facts_add(self, ready);
+    add_facts(self, ready);
     host_writer_put(&self->writer, ready);
 }
 
-static void on_file(void *context, struct json_object *line)
+static void on_file(void *context, const struct host_message *message)
 {
+    struct json_object *line = message->line;
     struct node *self = context;
     struct stat info;
     const char *name = host_line_text(line, "name");
-    size_t size;
-    uint8_t *bytes = name ? host_line_data(line, &size) : NULL;
-    rp_status status = bytes ? RP_OK : RP_BAD_MESSAGE;
+    rp_status status = name ? RP_OK : RP_BAD_MESSAGE;
     if (status == RP_OK && host_line_flag(line, "first"))
         status = host_folder_begin(&self->folder, name, (mode_t)host_line_number(line, "mode", 0, 0777), NULL);
     if (status == RP_OK)
-        status = host_folder_write(&self->folder, name, bytes, size, NULL);
+        status = host_folder_write(&self->folder, name, message->bytes, message->size, NULL);
     if (status == RP_OK && host_line_flag(line, "last") && host_folder_finish(&self->folder, &info, NULL) == RP_OK)
         node_mirror_received(&self->mirror, name, &info);
-    free(bytes);
-}
-
-static void on_start(void *context, struct json_object *line)
-{
-    node_children_start(context, line);
 }
 
 static struct process *process_of(struct node *self, struct json_object *line)
 {
-    struct node_child *child = node_children_find(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
+    struct node_child *child = find_child(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
     return child ? &child->process : NULL;
 }
 
-static void on_ask(void *context, struct json_object *line)
+static void on_ask(void *context, const struct host_message *message)
 {
-    struct process *process = process_of(context, line);
+    struct process *process = process_of(context, message->line);
     if (process)
-        process_ask(process, now());
+        process_ask(process, clock_ns());
 }
 
-static void on_kill(void *context, struct json_object *line)
+static void on_kill(void *context, const struct host_message *message)
 {
-    struct process *process = process_of(context, line);
+    struct process *process = process_of(context, message->line);
     if (process)
         process_kill(process);
 }
 
-static void on_ping(void *context, struct json_object *line)
+static void on_ping(void *context, const struct host_message *message)
 {
     struct node *self = context;
-    (void)line;
+    (void)message;
     host_writer_put(&self->writer, host_line_new("pong"));
 }
 
-static void on_again(void *context, struct json_object *line)
+static void on_again(void *context, const struct host_message *message)
 {
+    struct json_object *line = message->line;
     struct node *self = context;
     const char *name = host_line_text(line, "name");
     if (name)
-        node_mirror_again(&self->mirror, name, now());
+        node_mirror_again(&self->mirror, name, clock_ns());
 }
 
-static void on_reach(void *context, struct json_object *line)
+static void on_probe(void *context, const struct host_message *message)
 {
-    node_network_reach(context, line);
+    const struct node *self = context;
+    const char *endpoint = host_line_text(message->line, "endpoint");
+    int64_t ms = host_line_number(message->line, "ms", 0, MEASURE_MOST_MS);
+    host_probe_start(endpoint ? endpoint : "", ms * NS_PER_MS, self->answers[1]);
 }
 
-static void on_measure(void *context, struct json_object *line)
+/* Sends the answers that are there. */
+static void tell_probes(struct node *self)
 {
-    node_network_measure(context, line);
+    struct host_probe probe;
+    while (read(self->answers[0], &probe, sizeof probe) == (ssize_t)sizeof probe) {
+        struct json_object *line = host_line_new("probed");
+        host_line_add_flag(line, "ok", probe.ok);
+        host_line_add_number(line, "ns", probe.ns);
+        host_line_add_real(line, "rate", probe.rate);
+        host_line_add_text(line, "text", probe.text);
+        host_writer_put(&self->writer, line);
+    }
 }
 
-static void on_bye(void *context, struct json_object *line)
+static void on_bye(void *context, const struct host_message *message)
 {
-    (void)line;
+    (void)message;
     ((struct node *)context)->over = true;
 }
 
 static const struct host_line_handler handlers[] = {
-    {"hello", on_hello}, {"file", on_file},   {"start", on_start}, {"ask", on_ask},         {"kill", on_kill},
-    {"ping", on_ping},   {"again", on_again}, {"reach", on_reach}, {"measure", on_measure}, {"bye", on_bye},
+    {"hello", on_hello}, {"file", on_file},   {"start", on_start}, {"ask", on_ask}, {"kill", on_kill},
+    {"ping", on_ping},   {"again", on_again}, {"probe", on_probe}, {"bye", on_bye},
 };
 
 /* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
@@ -148,12 +597,12 @@ static void show_life(struct node *self, int64_t now_ns)
 
 static void listen_to_launcher(struct node *self)
 {
+    struct host_message message;
     while (!self->over && host_reader_fill(&self->reader) > 0) {
-        for (struct json_object *line; !self->over && (line = host_reader_next(&self->reader));) {
-            self->heard_ns = now();
+        while (!self->over && host_reader_next(&self->reader, &message)) {
+            self->heard_ns = clock_ns();
             show_life(self, self->heard_ns);
-            host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, line);
-            json_object_put(line);
+            host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, &message);
         }
     }
     self->over |= self->reader.ended || self->writer.broken;
@@ -161,47 +610,11 @@ static void listen_to_launcher(struct node *self)
 
 /* ---- the loop ---- */
 
-/* Cores in use by all programs since the last call; 0: not known. */
-static double busy_cores(struct node *self)
-{
-    struct machine_load load;
-    double busy = 0.0;
-    if (!machine_load_read(&load))
-        return 0.0;
-    int64_t ns = load.at_ns - self->load.at_ns;
-    if (self->load.at_ns > 0 && ns > 0 && load.busy_ns >= self->load.busy_ns)
-        busy = (double)(load.busy_ns - self->load.busy_ns) / (double)ns;
-    self->load = load;
-    return busy;
-}
-
-static void report_usage(struct node *self, int64_t now_ns)
-{
-    if (now_ns - self->usage_ns < USAGE_NS)
-        return;
-    self->usage_ns = now_ns;
-    double busy = busy_cores(self), memory = machine_memory_used();
-    uint32_t at = 0;
-    do {
-        struct json_object *line = host_line_new("usage");
-        at = node_children_usage(self, at, line);
-        host_line_add_real(line, "cpu", busy);
-        host_line_add_number(line, "memory", (int64_t)memory);
-        host_writer_put(&self->writer, line);
-    } while (at < self->n);
-}
-
 static void poll_all(struct node *self)
 {
     uint32_t n = STANDARD_POLLS;
     bool room = host_writer_room(&self->writer), empty = host_writer_empty(&self->writer);
-    if (self->polls_capacity < n + self->n) {
-        struct pollfd *more = realloc(self->polls, (n + 2 * self->n) * sizeof *more);
-        if (!more)
-            return;
-        self->polls = more;
-        self->polls_capacity = n + 2 * self->n;
-    }
+    self->polls = need_resize(self->polls, n + self->n, sizeof *self->polls);
     self->polls[0] = (struct pollfd){.fd = self->in, .events = POLLIN};
     self->polls[1] = (struct pollfd){.fd = empty ? -1 : self->out, .events = POLLOUT};
     self->polls[2] = (struct pollfd){.fd = self->interrupts.fd, .events = POLLIN};
@@ -234,7 +647,7 @@ static void tend_guard(struct node *self, int64_t now_ns)
 static void turn(struct node *self)
 {
     poll_all(self);
-    int64_t at = now();
+    int64_t at = clock_ns();
     /* Before anything is read: a node agent that was stopped for longer has lost its launcher, whatever is in the pipe. */
     if (at - self->heard_ns > self->lease_ns) {
         self->over = true;
@@ -246,9 +659,9 @@ static void turn(struct node *self)
     listen_to_launcher(self);
     if (self->over || !self->greeted)
         return;
-    node_network_tend(self);
-    node_mirror_tend(self, at, ends_wait(self));
-    node_children_tend(self);
+    tell_probes(self);
+    node_mirror_tend(&self->mirror, &self->writer, at, ends_wait(self));
+    tend_children(self);
     report_usage(self, at);
     host_writer_flush(&self->writer);
 }
@@ -257,35 +670,32 @@ static void turn(struct node *self)
 
 static rp_status begin(struct node *self, int in, int out, rp_error *err)
 {
-    *self =
-        (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = now(), .answers = {-1, -1}, .lock = -1};
+    *self = (struct node){
+        .in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}, .lock = -1};
     self->guard.pipe = -1;
     self->interrupts.fd = -1;
-    node_mirror_init(&self->mirror);
+    node_mirror_init(&self->mirror, self->work);
     host_writer_init(&self->writer, out);
     host_folder_init(&self->folder, "", "node");
     process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
     RP_TRY(guard_start(&self->guard, err));
-    RP_TRY(node_work_make(self, err));
+    RP_TRY(make_work(self, err));
     host_folder_init(&self->folder, self->work, "node");
     if (fcntl(in, F_SETFL, O_NONBLOCK) != 0 || fcntl(out, F_SETFL, O_NONBLOCK) != 0 ||
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
         return err_set(err, RP_IO, "the connection with replay-launch cannot be used: %s", strerror(errno));
-    self->polls = calloc(STANDARD_POLLS, sizeof *self->polls);
-    self->polls_capacity = STANDARD_POLLS;
-    return self->polls && host_reader_init(&self->reader, in, &self->noise)
-               ? RP_OK
-               : err_set(err, RP_NO_MEMORY, "no memory for the connection");
+    host_reader_init(&self->reader, in, &self->noise);
+    return RP_OK;
 }
 
 static void end(struct node *self)
 {
-    node_children_end(self);
+    end_children(self);
     guard_stop(&self->guard); /* the rest may take longer than a lease */
     host_folder_fini(&self->folder);
     node_mirror_fini(&self->mirror);
-    node_work_remove(self);
+    remove_work(self);
     host_reader_fini(&self->reader);
     host_writer_fini(&self->writer);
     interrupts_fini(&self->interrupts);

@@ -1,5 +1,5 @@
-/* Files of the work folder go home: new bytes of a file that has grown, and the whole of a file that is new or was replaced. Names
- * that begin with a dot or end in ".tmp" are not sent, nor are the files that only the launcher writes. */
+#include "agent/launch/host/node_mirror.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,9 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/host/node_impl.h"
+#include "agent/launch/host/host_folder.h"
 #include "proto/base/clock.h"
+#include "proto/base/need.h"
 
+#define FILES_MOST 16384u
 #define EVERY_NS (400 * NS_PER_MS)
 #define AGAIN_NS (5 * NS_PER_S)
 #define PIECES_MOST 4 /* in one turn, so that output of processes gets through as well */
@@ -18,29 +20,37 @@
 
 static const char *const skipped[] = {"config.yaml", "keys", "here", NULL};
 
-void node_mirror_init(struct node_mirror *self)
+/* What the launcher has of a file. */
+struct node_file {
+    char *name;
+    dev_t device;
+    ino_t inode;
+    int64_t sent;            /* bytes that the launcher has */
+    struct timespec changed; /* when the file was last seen */
+    bool whole;              /* to be sent from its beginning */
+    bool due;                /* this pass has yet to send it */
+    uint64_t seen;           /* the last pass in which the file was there */
+    int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
+};
+
+void node_mirror_init(struct node_mirror *self, const char *work)
 {
-    *self = (struct node_mirror){.fd = -1};
+    *self = (struct node_mirror){.work = work};
 }
 
-static void clear_queue(struct node_mirror *self)
+static void free_file(struct node_file *file)
 {
-    for (uint32_t i = 0; i < self->queued; i++)
-        free(self->queue[i]);
-    free(self->queue);
-    self->queue = NULL;
-    self->queued = self->at = 0;
+    free(file->name);
+    free(file);
 }
 
 void node_mirror_fini(struct node_mirror *self)
 {
-    clear_queue(self);
-    for (uint32_t i = 0; i < self->n; i++)
-        free(self->files[i].name);
-    free(self->files);
-    if (self->fd >= 0)
+    if (self->file)
         close(self->fd);
-    node_mirror_init(self);
+    for (uint32_t i = 0; i < self->n; i++)
+        free_file(self->files[i]);
+    free(self->files);
 }
 
 bool node_mirror_busy(const struct node_mirror *self)
@@ -50,57 +60,34 @@ bool node_mirror_busy(const struct node_mirror *self)
 
 /* ---- what the launcher has ---- */
 
-/* Index of the file, or of the place where it belongs. */
-static uint32_t place_of(const struct node_mirror *self, const char *name, bool *found)
+/* Returns the file; NULL: there is none. *at: its place, or the one where it belongs. */
+static struct node_file *find(const struct node_mirror *self, const char *name, uint32_t *at)
 {
     uint32_t low = 0, high = self->n;
-    *found = false;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        int order = strcmp(self->files[middle].name, name);
-        if (order == 0) {
-            *found = true;
-            return middle;
-        }
-        if (order < 0)
+        if (strcmp(self->files[middle]->name, name) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    return low;
+    *at = low;
+    return low < self->n && strcmp(self->files[low]->name, name) == 0 ? self->files[low] : NULL;
 }
 
-static struct node_file *find(struct node_mirror *self, const char *name)
-{
-    bool found;
-    uint32_t at = place_of(self, name, &found);
-    return found ? &self->files[at] : NULL;
-}
-
-/* Returns the file, a new one with nothing sent if there was none; NULL: too many, or no memory. */
+/* Returns the file, a new one with nothing sent if there was none; NULL: there are too many. */
 static struct node_file *find_or_add(struct node_mirror *self, const char *name)
 {
-    bool found;
-    uint32_t at = place_of(self, name, &found);
-    if (found)
-        return &self->files[at];
-    if (self->n >= NODE_FILES_MOST)
-        return NULL;
-    if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 64;
-        struct node_file *more = realloc(self->files, capacity * sizeof *more);
-        if (!more)
-            return NULL;
-        self->files = more;
-        self->capacity = capacity;
-    }
-    char *copy = strdup(name);
-    if (!copy)
-        return NULL;
-    memmove(&self->files[at + 1], &self->files[at], (self->n - at) * sizeof *self->files);
-    self->n++;
-    self->files[at] = (struct node_file){.name = copy, .whole = true, .seen = self->begun};
-    return &self->files[at];
+    uint32_t at;
+    struct node_file *file = find(self, name, &at);
+    if (file || self->n >= FILES_MOST)
+        return file;
+    file = need_alloc(sizeof *file);
+    *file = (struct node_file){.name = need_text(name), .whole = true, .seen = self->begun};
+    self->files = need_resize(self->files, self->n + 1, sizeof *self->files);
+    memmove(&self->files[at + 1], &self->files[at], (self->n++ - at) * sizeof *self->files);
+    self->files[at] = file;
+    return file;
 }
 
 static void note(struct node_file *self, const struct stat *info, int64_t sent)
@@ -121,7 +108,8 @@ void node_mirror_received(struct node_mirror *self, const char *name, const stru
 
 void node_mirror_again(struct node_mirror *self, const char *name, int64_t now_ns)
 {
-    struct node_file *file = find(self, name);
+    uint32_t at;
+    struct node_file *file = find(self, name, &at);
     if (!file || (file->again_ns != 0 && now_ns - file->again_ns < AGAIN_NS))
         return;
     file->again_ns = now_ns;
@@ -158,31 +146,17 @@ static bool is_skipped(const char *name, int depth)
     return false;
 }
 
-static void enqueue(struct node_mirror *self, const char *name)
+static void look_at(struct node_mirror *self, const char *name, const struct stat *info)
 {
-    if (self->queued % 64 == 0) {
-        char **more = realloc(self->queue, (self->queued + 64) * sizeof *more);
-        if (!more)
-            return;
-        self->queue = more;
-    }
-    char *copy = strdup(name);
-    if (copy)
-        self->queue[self->queued++] = copy;
-}
-
-static void look_at(struct node *self, const char *name, const struct stat *info)
-{
-    struct node_file *file = host_folder_allows(name) ? find_or_add(&self->mirror, name) : NULL;
+    struct node_file *file = host_folder_allows(name) ? find_or_add(self, name) : NULL;
     if (!file)
         return;
-    file->seen = self->mirror.begun;
-    if (is_replaced(file, info) || info->st_size > file->sent)
-        enqueue(&self->mirror, name);
+    file->seen = self->begun;
+    file->due = is_replaced(file, info) || info->st_size > file->sent;
 }
 
 /* Takes the descriptor. */
-static void walk(struct node *self, int fd, const char *below, int depth)
+static void walk(struct node_mirror *self, int fd, const char *below, int depth)
 {
     DIR *folder = fdopendir(fd);
     if (!folder) {
@@ -207,103 +181,91 @@ static void walk(struct node *self, int fd, const char *below, int depth)
     closedir(folder);
 }
 
-static void forget_removed(struct node_mirror *self)
+static void begin_pass(struct node_mirror *self, int64_t now_ns)
 {
     uint32_t kept = 0;
+    self->begun++;
+    self->begun_ns = now_ns;
+    int fd = open(self->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        walk(self, fd, "", 0);
     for (uint32_t i = 0; i < self->n; i++) {
-        if (self->files[i].seen == self->begun)
+        if (self->files[i]->seen == self->begun)
             self->files[kept++] = self->files[i];
         else
-            free(self->files[i].name);
+            free_file(self->files[i]); /* it was removed */
     }
     self->n = kept;
 }
 
-static void begin_pass(struct node *self, int64_t now_ns)
-{
-    struct node_mirror *mirror = &self->mirror;
-    mirror->begun++;
-    mirror->begun_ns = now_ns;
-    int fd = open(self->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        walk(self, fd, "", 0);
-    forget_removed(mirror);
-}
-
 /* ---- one file ---- */
 
-/* Opens the file without following links. False: it is gone, or nothing in it is new. */
-static bool open_file(struct node *self, const char *name)
+/* Opens a file without following links. False: it is gone. */
+static bool open_file(struct node_mirror *self, struct node_file *file)
 {
-    struct node_mirror *mirror = &self->mirror;
-    char path[sizeof self->work + HOST_FILE_NAME + 2];
-    const struct node_file *file = find(mirror, name);
-    snprintf(path, sizeof path, "%s/%s", self->work, name);
-    int fd = file ? open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    char path[1024 + HOST_FILE_NAME];
+    snprintf(path, sizeof path, "%s/%s", self->work, file->name);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return false;
-    if (fstat(fd, &mirror->info) != 0 || !S_ISREG(mirror->info.st_mode)) {
+    if (fstat(fd, &self->info) != 0 || !S_ISREG(self->info.st_mode)) {
         close(fd);
         return false;
     }
-    mirror->fd = fd;
-    mirror->replace = is_replaced(file, &mirror->info);
-    mirror->offset = mirror->replace ? 0 : file->sent;
-    mirror->size = mirror->info.st_size;
+    self->file = file;
+    self->fd = fd;
+    self->replace = is_replaced(file, &self->info);
+    self->offset = self->replace ? 0 : file->sent;
+    self->size = self->info.st_size;
     return true;
 }
 
-static void close_file(struct node_mirror *self, bool sent)
+/* Opens the next file of this pass. False: none is left. */
+static bool open_next(struct node_mirror *self)
 {
-    struct node_file *file = find(self, self->queue[self->at]);
-    close(self->fd);
-    self->fd = -1;
-    if (file && sent)
-        note(file, &self->info, self->offset);
-    free(self->queue[self->at]);
-    self->queue[self->at++] = NULL;
+    for (uint32_t i = 0; i < self->n && !self->file; i++) {
+        bool due = self->files[i]->due;
+        self->files[i]->due = false;
+        if (due)
+            open_file(self, self->files[i]);
+    }
+    return self->file != NULL;
 }
 
 /* Sends the next piece of the file under way, and leaves the file after its last one. */
-static void send_piece(struct node *self)
+static void send_piece(struct node_mirror *self, struct host_writer *writer)
 {
-    struct node_mirror *mirror = &self->mirror;
     uint8_t bytes[HOST_DATA_MOST];
-    int64_t left = mirror->size - mirror->offset;
-    ssize_t n = pread(mirror->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, mirror->offset);
-    if (n < 0 || (n == 0 && left > 0)) {
-        close_file(mirror, false); /* cut meanwhile: the next pass sends the file whole */
-        return;
+    int64_t left = self->size - self->offset;
+    ssize_t n = pread(self->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, self->offset);
+    bool cut = n < 0 || (n == 0 && left > 0); /* meanwhile: the next pass sends the file whole */
+    bool last = cut || self->offset + n >= self->size;
+    if (!cut) {
+        struct json_object *line = host_line_new("file");
+        host_line_add_text(line, "name", self->file->name);
+        host_line_add_number(line, "offset", self->offset);
+        host_line_add_flag(line, "replace", self->replace);
+        host_line_add_flag(line, "last", last);
+        host_writer_put_data(writer, line, bytes, (size_t)n);
+        self->offset += n;
     }
-    bool last = mirror->offset + n >= mirror->size;
-    struct json_object *line = host_line_new("file");
-    host_line_add_text(line, "name", mirror->queue[mirror->at]);
-    host_line_add_number(line, "offset", mirror->offset);
-    host_line_add_flag(line, "replace", mirror->replace);
-    host_line_add_flag(line, "last", last);
-    host_line_add_data(line, bytes, (size_t)n);
-    host_writer_put(&self->writer, line);
-    mirror->offset += n;
-    if (last)
-        close_file(mirror, true);
+    if (!last)
+        return;
+    close(self->fd);
+    if (!cut)
+        note(self->file, &self->info, self->offset);
+    self->file = NULL;
 }
 
-void node_mirror_tend(struct node *self, int64_t now_ns, bool wanted)
+void node_mirror_tend(struct node_mirror *self, struct host_writer *writer, int64_t now_ns, bool wanted)
 {
-    struct node_mirror *mirror = &self->mirror;
-    if (!node_mirror_busy(mirror) && (wanted || now_ns - mirror->begun_ns >= EVERY_NS))
+    if (!node_mirror_busy(self) && (wanted || now_ns - self->begun_ns >= EVERY_NS))
         begin_pass(self, now_ns);
-    for (int piece = 0; piece < PIECES_MOST && mirror->at < mirror->queued && host_writer_room(&self->writer);) {
-        if (mirror->fd < 0 && !open_file(self, mirror->queue[mirror->at])) {
-            free(mirror->queue[mirror->at]);
-            mirror->queue[mirror->at++] = NULL;
-            continue;
+    for (int piece = 0; piece < PIECES_MOST && host_writer_room(writer); piece++) {
+        if (!self->file && !open_next(self)) {
+            self->finished = self->begun;
+            return;
         }
-        send_piece(self);
-        piece++;
-    }
-    if (node_mirror_busy(mirror) && mirror->at == mirror->queued) {
-        clear_queue(mirror);
-        mirror->finished = mirror->begun;
+        send_piece(self, writer);
     }
 }

@@ -500,14 +500,13 @@ static bool all_answered(struct trial *trial, void *context)
     answers->answered = 0;
     answers->rate = 0;
     for (uint32_t i = 1; i < out->n_hosts; i++) {
-        const char *why = "";
         if (!out->hosts[i].actors)
             continue;
-        double rate = host_measure_result(host_pool_at(trial->hosts, i), &why);
-        answers->answered += rate != 0 || !host_pool_ready(trial->hosts, i);
-        answers->rate += rate > 0 ? rate : 0;
-        if (rate < 0)
-            snprintf(answers->why, sizeof answers->why, "%s: %s", out->hosts[i].name, why);
+        const struct host_probe *probe = host_probe(host_pool_at(trial->hosts, i));
+        answers->answered += probe->done || !host_pool_ready(trial->hosts, i);
+        answers->rate += probe->rate;
+        if (probe->done && !probe->ok)
+            snprintf(answers->why, sizeof answers->why, "%s: %s", out->hosts[i].name, probe->text);
     }
     return answers->answered >= answers->begun;
 }
@@ -527,7 +526,7 @@ static rp_status send_all(struct profile *self, rp_error *err)
         if (!out->hosts[i].actors || !host_pool_ready(self->options->hosts, i))
             continue;
         address_for(self, i, port, address, sizeof address);
-        answers.begun += host_measure_begin(host_pool_at(self->options->hosts, i), address, NETWORK_NS, NULL) == RP_OK;
+        answers.begun += host_probe_begin(host_pool_at(self->options->hosts, i), address, NETWORK_NS, NULL) == RP_OK;
     }
     rp_status status = RP_OK;
     if (answers.begun > 0)

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/process/machine_load.h"
+#include "agent/launch/process/machine.h"
 #include "agent/program/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

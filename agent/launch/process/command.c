@@ -1,7 +1,6 @@
 #include "agent/launch/process/command.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,61 +11,41 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "proto/keys/keys.h"
 
 const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
 
-/* ---- a list of words that grows; what could not be allocated shows at its end ---- */
+/* ---- a list of words that grows ---- */
 
 struct words {
     char **list; /* NULL-terminated */
-    uint32_t count, capacity;
-    bool failed;
+    uint32_t count;
 };
 
 /* Takes the word. */
 static void words_take(struct words *self, char *word)
 {
-    if (self->count + 2 > self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 32;
-        char **list = realloc(self->list, capacity * sizeof *list);
-        if (list) {
-            self->list = list;
-            self->list[self->count] = NULL;
-            self->capacity = capacity;
-        }
-    }
-    if (!word || self->count + 2 > self->capacity) {
-        self->failed = true;
-        free(word);
-        return;
-    }
+    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
     self->list[self->count++] = word;
     self->list[self->count] = NULL;
 }
 
 static void words_add(struct words *self, const char *word)
 {
-    words_take(self, strdup(word));
+    words_take(self, need_text(word));
 }
 
-static void words_addf(struct words *self, const char *format, ...) RP_PRINTF(2, 3);
-static void words_addf(struct words *self, const char *format, ...)
-{
-    char *word = NULL;
-    va_list args;
-    va_start(args, format);
-    int n = vasprintf(&word, format, args);
-    va_end(args);
-    words_take(self, n < 0 ? NULL : word);
-}
+#define words_addf(words, ...) words_take((words), need_print(__VA_ARGS__))
+/* Adds an override. */
+#define words_set(words, ...) (words_add((words), "--set"), words_addf((words), __VA_ARGS__))
 
-/* Takes self. Returns the list, or NULL if there was no memory. */
-static char **words_give(struct words *self)
+char **command_copy(const char *const *list)
 {
-    if (self->failed)
-        command_free(&self->list);
-    return self->list;
+    struct words words = {.list = need_alloc(sizeof *words.list)};
+    for (; *list; list++)
+        words_add(&words, *list);
+    return words.list;
 }
 
 void command_free(char ***list)
@@ -196,8 +175,7 @@ static void add_actor(struct words *words, const struct command_context *context
 static void add_overrides(struct words *words, const struct command_context *context)
 {
     for (const char *const *override = context->overrides; override && *override; override++) {
-        words_add(words, "--set");
-        words_add(words, *override);
+        words_set(words, "%s", *override);
     }
 }
 
@@ -242,11 +220,9 @@ static void add_endpoint(struct words *words, const char *key, const char *confi
     bool any = strncmp(bind, "tcp://", 6) == 0 && (strcmp(port, ":0") == 0 || strcmp(port, ":*") == 0);
     const char *known = bound ? strrchr(bound, ':') : NULL;
     if (any && known) {
-        words_add(words, "--set");
-        words_addf(words, "broker.%s=%.*s%s", key, (int)(port - bind), bind, known);
+        words_set(words, "broker.%s=%.*s%s", key, (int)(port - bind), bind, known);
     } else if (bind != configured) {
-        words_add(words, "--set");
-        words_addf(words, "broker.%s=%s", key, bind);
+        words_set(words, "broker.%s=%s", key, bind);
     }
 }
 
@@ -275,8 +251,7 @@ static void add_writers(struct words *words, const struct run_config *config)
     int64_t need = 2 * (int64_t)most * config->actors.environments;
     if (config->broker.quota.sessions == 0 || config->broker.quota.sessions >= need)
         return;
-    words_add(words, "--set");
-    words_addf(words, "broker.security.quota.sessions=%lld", (long long)need);
+    words_set(words, "broker.security.quota.sessions=%lld", (long long)need);
 }
 
 static void add_broker(struct words *words, const struct command_context *context)
@@ -304,8 +279,7 @@ static void add_broker(struct words *words, const struct command_context *contex
     }
     /* Hosts are told the address by the launcher. Processes of this machine need not reach it. */
     if (broker->advertise && broker->advertise[0] && endpoint_is_any(broker->service)) {
-        words_add(words, "--set");
-        words_add(words, "broker.advertise=''");
+        words_set(words, "broker.advertise=''");
     }
     add_overrides(words, context);
 }
@@ -328,15 +302,11 @@ static void add_worker(struct words *words, const struct command_context *contex
         words_add(words, "--timeout");
         words_add(words, "30min");
     }
-    words_add(words, "--set");
-    words_addf(words, "learners.count=%u", learners);
-    words_add(words, "--set");
-    words_addf(words, "actors.count=%u", actors);
-    words_add(words, "--set");
-    words_add(words, "stop.time=0s");
+    words_set(words, "learners.count=%u", learners);
+    words_set(words, "actors.count=%u", actors);
+    words_set(words, "stop.time=0s");
     if (context->config->launch.engine != ENGINE_LOCAL) { /* its bounds are for the run, not for one measurement */
-        words_add(words, "--set");
-        words_add(words, "launch.engine=local");
+        words_set(words, "launch.engine=local");
     }
     add_folder(words, context->folder);
     if (role == ROLE_LEARNER && !context->resume)
@@ -361,13 +331,9 @@ char **command_build(const struct command_context *context, enum role role, uint
         add_broker(&words, context);
     else
         add_worker(&words, context, role, index);
-    if (status != RP_OK) {
+    if (status != RP_OK)
         command_free(&words.list);
-        return NULL;
-    }
-    if (words.failed)
-        err_set(err, RP_NO_MEMORY, "no memory for a command line");
-    return words_give(&words);
+    return words.list;
 }
 
 char **command_environment(const struct command_context *context, enum role role, uint32_t index)
@@ -398,20 +364,27 @@ char **command_environment(const struct command_context *context, enum role role
     if (role != ROLE_BROKER)
         words_addf(&words, KEY_FILE_VARIABLE "=%s",
                    run_keys_file(context->keys, role == ROLE_LEARNER ? "learner" : "actor", key, sizeof key));
-    return words_give(&words);
+    return words.list;
 }
 
-char **command_measure(const struct command_context *context, const char *weights)
+char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation)
 {
     struct words words = {0};
+    int64_t episodes = context->config->evaluator.episodes;
     add_actor(&words, context);
     words_add(&words, "--weights");
-    words_add(&words, weights);
-    words_add(&words, "--episodes");
-    words_addf(&words, "%" PRId64, context->config->evaluator.episodes);
-    add_folder(&words, "");
+    words_add(&words, evaluation->weights);
+    if (evaluation->episodes || episodes > 0) {
+        words_add(&words, "--episodes");
+        words_take(&words, evaluation->episodes ? need_text(evaluation->episodes) : need_print("%" PRId64, episodes));
+    }
+    if (evaluation->show)
+        words_add(&words, "--show");
+    if (evaluation->json)
+        words_add(&words, "--json");
+    add_folder(&words, ""); /* the run's own reports stay as they are */
     add_overrides(&words, context);
-    return words_give(&words);
+    return words.list;
 }
 
 /* ---- Python ---- */
@@ -425,7 +398,7 @@ bool command_in_python(const struct run_config *config, enum role role)
 char *command_python_path(const char *programs, const char *here)
 {
     const char *before = getenv("PYTHONPATH");
-    char package[1024], *path = NULL;
+    char package[1024];
     snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs ? programs : "");
     struct text out = {0};
     text_add(&out, "PYTHONPATH=%s", here ? here : "");
@@ -433,7 +406,7 @@ char *command_python_path(const char *programs, const char *here)
         text_add(&out, ":%s/lib/python", programs);
     if (before && before[0])
         text_add(&out, ":%s", before);
-    path = strdup(text_get(&out));
+    char *path = need_text(text_get(&out));
     text_fini(&out);
     return path;
 }
@@ -451,5 +424,46 @@ char **command_describe(const struct env_config *config)
         words_add(&words, "--option");
         words_addf(&words, "%s=%s", options[i].name, options[i].value);
     }
-    return words_give(&words);
+    return words.list;
+}
+
+/* ---- endpoints that a broker has written into a file ---- */
+
+static rp_status take_endpoint(const char *path, const char *name, const char *value, char *out, size_t size,
+                               rp_error *err)
+{
+    char *local = endpoint_local(value);
+    bool fits = local && strlen(local) < size;
+    if (fits)
+        snprintf(out, size, "%s", local);
+    free(local);
+    return fits ? RP_OK : err_set(err, RP_INVALID_ARGUMENT, "the %s endpoint in '%s' is too long", name, path);
+}
+
+rp_status endpoints_read(const char *path, struct endpoints *out, rp_error *err)
+{
+    struct {
+        const char *name;
+        char *to;
+    } wanted[] = {{"service", out->service}, {"ingest", out->ingest}, {"events", out->events}};
+    char line[1024], name[16], value[1000];
+    rp_status status = RP_OK;
+    *out = (struct endpoints){0};
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return err_set(err, RP_IO, "the file '%s' cannot be read", path);
+    while (status == RP_OK && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%15s %999s", name, value) != 2)
+            continue;
+        for (size_t i = 0; i < 3 && status == RP_OK; i++) {
+            if (strcmp(name, wanted[i].name) == 0)
+                status = take_endpoint(path, name, value, wanted[i].to, sizeof out->service, err);
+        }
+    }
+    fclose(file);
+    for (size_t i = 0; i < 3 && status == RP_OK; i++) {
+        if (!strstr(wanted[i].to, "://"))
+            status = err_set(err, RP_NOT_FOUND, "there is no %s endpoint in '%s'", wanted[i].name, path);
+    }
+    return status;
 }

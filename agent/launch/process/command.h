@@ -48,17 +48,23 @@ char **command_build(const struct command_context *context, enum role role, uint
  * PYTHONPATH, see command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
- * return of N episodes: R". NULL: no memory. */
-char **command_measure(const struct command_context *context, const char *weights);
+ * return of N episodes: R". */
+struct command_evaluation {
+    const char *weights;
+    const char *episodes; /* NULL: evaluator.episodes of the run */
+    bool show, json;      /* prints an episode step by step; prints JSON */
+};
+char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation);
 /* True if processes of the role run in Python, because their environment does: python3 -m replaybus.actor instead of
  * replay-actor. */
 bool command_in_python(const struct run_config *config, enum role role);
 /* "PYTHONPATH=...": the folder of the user's file, where its modules are; the package replaybus beside our programs, if
- * it is there; and the path that the launcher has. Given to the caller; NULL: no memory. */
+ * it is there; and the path that the launcher has. Given to the caller. */
 char *command_python_path(const char *programs, const char *here);
-/* Asks a Python environment for its spec: python3 -m replaybus.describe, which prints lines "key: value". NULL: no
- * memory. */
+/* Asks a Python environment for its spec: python3 -m replaybus.describe, which prints lines "key: value". */
 char **command_describe(const struct env_config *config);
+/* Copies a NULL-terminated list; command_free. */
+char **command_copy(const char *const *list);
 void command_free(char ***list);
 
 #endif

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,17 +90,6 @@ static _Noreturn void watch(int from, pid_t parent)
     _exit(0);
 }
 
-static void close_from(int first)
-{
-#ifdef SYS_close_range
-    if (syscall(SYS_close_range, (unsigned)first, ~0U, 0U) == 0)
-        return;
-#endif
-    long most = sysconf(_SC_OPEN_MAX);
-    for (int fd = first; fd < (most > 0 && most < 65536 ? most : 65536); fd++)
-        close(fd);
-}
-
 /* A reader of the launcher's output, or a process that waits for the launcher's session, must not wait for the guard.
  * May be forked from a process with threads. */
 static _Noreturn void guard_main(int from)
@@ -120,7 +108,7 @@ static _Noreturn void guard_main(int from)
     for (int fd = 1; fd <= 2; fd++)
         dup2(nothing, fd);
     dup2(from, 0);
-    close_from(3);
+    close_range(3, ~0U, 0);
     if (chdir("/") != 0)
         _exit(1);
     watch(0, parent);

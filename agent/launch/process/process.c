@@ -1,18 +1,25 @@
-/* Start and end of one child. */
+/* One child: its start and end, its log, and what it uses. */
 #include "agent/launch/process/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
+#include "proto/base/utf8.h"
 
 #define FILES_MOST 16384 /* descriptors: some for each process and each host */
 
@@ -177,4 +184,304 @@ void process_raise_files(void)
         return;
     limit.rlim_cur = limit.rlim_max < FILES_MOST ? limit.rlim_max : FILES_MOST;
     setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* ---- the log: it is kept from growing without bound, and its last lines are made fit for a terminal and for JSON ---- */
+
+enum { WINDOW = 65536, LINE_MOST = 400 };
+
+/* Reads the last bytes since the start, at most WINDOW of them; out has room for WINDOW + 1. */
+static size_t read_window(const struct process *self, char *out)
+{
+    struct stat info;
+    size_t used = 0;
+    int fd = open(self->log, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &info) == 0) {
+        off_t from = info.st_size < self->log_start ? 0 : (off_t)self->log_start; /* another program has cut the log */
+        if (info.st_size - from > WINDOW)
+            from = info.st_size - WINDOW;
+        for (ssize_t n; used < WINDOW && (n = pread(fd, out + used, WINDOW - used, from + (off_t)used)) > 0;)
+            used += (size_t)n;
+    }
+    if (fd >= 0)
+        close(fd);
+    out[used] = '\0';
+    return used;
+}
+
+/* Returns the length of the escape sequence at s: colours and the like. */
+static size_t escape_length(const char *s, const char *end)
+{
+    const char *at = s + 1;
+    if (at < end && *at == '[') {
+        at++;
+        while (at < end && *at >= 0x20 && *at < 0x40)
+            at++;
+        return (size_t)(at - s) + (at < end && *at >= 0x40);
+    }
+    if (at < end && *at == ']') { /* a title: ends with a bell or another escape */
+        while (at < end && *at != '\a' && *at != '\033')
+            at++;
+        return (size_t)(at - s) + (at < end && *at == '\a');
+    }
+    return 1;
+}
+
+/* Keeps what a terminal would show of the line, without control characters. Works in place; returns the length. */
+static size_t clean_line(char *line, size_t size)
+{
+    char *end = line + size, *from = line;
+    size_t n = 0;
+    while (end > line && end[-1] == '\r')
+        end--;
+    for (char *s = line; s < end; s++) {
+        if (*s == '\r') /* a progress bar: only its last state counts */
+            from = s + 1;
+    }
+    for (char *s = from; s < end; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '\033') {
+            s += escape_length(s, end) - 1;
+        } else if (c == 0xc2 && s + 1 < end && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xa0) {
+            line[n++] = '?'; /* control characters of two bytes */
+            s++;
+        } else {
+            line[n++] = c == '\t' ? ' ' : c < 0x20 || c == 0x7f ? '?' : *s;
+        }
+    }
+    while (n > 0 && line[n - 1] == ' ')
+        n--;
+    utf8_clean(line, n);
+    return n;
+}
+
+static bool continues(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+/* Keeps the two ends of a line that is too long. Works in place; returns the length. */
+static size_t shorten(char *line, size_t size)
+{
+    static const char gap[] = " ... ";
+    if (size <= LINE_MOST)
+        return size;
+    size_t head = LINE_MOST / 2, tail = LINE_MOST / 2 - (sizeof gap - 1);
+    while (head > 0 && continues(line[head]))
+        head--;
+    while (tail > 0 && continues(line[size - tail]))
+        tail--;
+    memcpy(line + head, gap, sizeof gap - 1);
+    memmove(line + head + sizeof gap - 1, line + size - tail, tail);
+    return head + sizeof gap - 1 + tail;
+}
+
+bool process_cut_log(struct process *self, int64_t most)
+{
+    struct stat info;
+    /* The process appends: after the cut it writes at the new end. */
+    if (most <= 0 || stat(self->log, &info) != 0 || info.st_size <= most || truncate(self->log, 0) != 0)
+        return false;
+    self->log_start = 0;
+    return true;
+}
+
+const char *process_tail(const struct process *self, char *out, size_t size, uint32_t lines)
+{
+    if (size == 0)
+        return out;
+    char *window = need_alloc(WINDOW + 1);
+    /* Lines are filled in from the end, then moved to the front. */
+    size_t at = size - 1, end = read_window(self, window);
+    out[at] = '\0';
+    for (uint32_t n = 0; n < lines && end > 0;) {
+        size_t start = end;
+        while (start > 0 && window[start - 1] != '\n')
+            start--;
+        size_t length = shorten(window + start, clean_line(window + start, end - start));
+        size_t need = length + (n > 0);
+        if (length > 0 && need > at)
+            break;
+        if (length > 0) {
+            at -= need;
+            memcpy(out + at, window + start, length);
+            if (n > 0)
+                out[at + length] = '\n';
+            n++;
+        }
+        end = start > 0 ? start - 1 : 0;
+    }
+    memmove(out, out + at, size - at);
+    free(window);
+    return out;
+}
+
+/* ---- processor time and memory of a process and its descendants, from /proc ---- */
+
+enum { FAMILY_MOST = 256 };
+
+struct family {
+    pid_t list[FAMILY_MOST];
+    uint32_t count;
+};
+
+/* Reads a short file of /proc. False: the file does not exist, or no longer. */
+static bool read_small(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    size_t used = 0;
+    for (ssize_t n; used + 1 < size && (n = read(fd, out + used, size - 1 - used)) > 0;)
+        used += (size_t)n;
+    close(fd);
+    out[used] = '\0';
+    return used > 0;
+}
+
+static void add_children(struct family *self, pid_t pid, const char *task)
+{
+    char path[96], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", (int)pid, task);
+    if (!read_small(path, text, sizeof text))
+        return;
+    char *at = text;
+    for (char *end; self->count < FAMILY_MOST; at = end) {
+        long child = strtol(at, &end, 10);
+        if (end == at || child <= 1)
+            return;
+        self->list[self->count++] = (pid_t)child;
+    }
+}
+
+/* A child belongs to the thread that forked it. */
+static void add_children_of_all(struct family *self, pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        return;
+    for (struct dirent *task; (task = readdir(tasks));) {
+        if (task->d_name[0] != '.')
+            add_children(self, pid, task->d_name);
+    }
+    closedir(tasks);
+}
+
+/* The process clock counts in nanoseconds and includes ended threads; the ticks in /proc/PID/stat are the fallback. */
+static int64_t own_cpu_ns(pid_t pid, uint64_t ticks, int64_t tick_ns)
+{
+    clockid_t clock;
+    struct timespec at;
+    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &at) == 0)
+        return at.tv_sec * NS_PER_S + at.tv_nsec;
+    return (int64_t)ticks * tick_ns;
+}
+
+/* What the file `stat` of a process or thread says. */
+struct times {
+    char state;
+    uint64_t user, system;
+    int64_t ended_user, ended_system;
+};
+
+static bool read_times(const char *path, struct times *out)
+{
+    char text[1024];
+    if (!read_small(path, text, sizeof text))
+        return false;
+    const char *rest = strrchr(text, ')'); /* the name before it may contain anything */
+    return rest &&
+           sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64,
+                  &out->state, &out->user, &out->system, &out->ended_user, &out->ended_system) == 5;
+}
+
+static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
+{
+    char path[64];
+    struct times times;
+    int64_t tick_ns = NS_PER_S / sysconf(_SC_CLK_TCK);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (!read_times(path, &times))
+        return false;
+    *state = times.state;
+    out->cpu_ns +=
+        own_cpu_ns(pid, times.user + times.system, tick_ns) + (times.ended_user + times.ended_system) * tick_ns;
+    return true;
+}
+
+/* Processor time of the main thread. The scheduler counts in nanoseconds; where it does not tell, the ticks of `stat` count. */
+static int64_t main_ns(pid_t pid)
+{
+    char path[64], text[128];
+    struct times times;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
+    int64_t ns = read_small(path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
+    if (ns == 0 && read_times(path, &times))
+        ns = (int64_t)(times.user + times.system) * (NS_PER_S / sysconf(_SC_CLK_TCK));
+    return ns;
+}
+
+/* Takes the processor time of the main thread if it is the most so far. */
+static void add_main(pid_t pid, struct process_usage *out)
+{
+    int64_t ns = main_ns(pid);
+    if (ns > out->main_ns)
+        out->main_ns = ns;
+}
+
+static uint64_t kib_after(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static void add_memory(pid_t pid, struct process_usage *out)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    if (read_small(path, text, sizeof text))
+        out->memory += 1024 * (kib_after(text, "\nRssAnon:") + kib_after(text, "\nRssShmem:"));
+}
+
+bool process_usage(const struct process *self, struct process_usage *out)
+{
+    struct family family = {.list = {self->pid}, .count = 1};
+    *out = (struct process_usage){0};
+    if (!self->running)
+        return false;
+    if (self->place)
+        return self->place->usage(self->place, self, out);
+    for (uint32_t i = 0; i < family.count; i++) {
+        char state = '\0';
+        if (!add_cpu(family.list[i], out, &state)) {
+            if (i == 0)
+                return false;
+            continue; /* ended meanwhile */
+        }
+        if (i == 0)
+            out->stopped = state == 'T';
+        add_main(family.list[i], out);
+        add_memory(family.list[i], out);
+        add_children_of_all(&family, family.list[i]);
+    }
+    return true;
+}
+
+uint32_t process_children(const struct process *self, struct process_child *out, uint32_t most)
+{
+    struct family family = {0};
+    uint32_t n = 0;
+    if (!self->running || self->place)
+        return 0;
+    add_children_of_all(&family, self->pid);
+    for (uint32_t i = 0; i < family.count && n < most; i++) {
+        struct process_usage usage = {0};
+        char state = '\0';
+        if (add_cpu(family.list[i], &usage, &state))
+            out[n++] = (struct process_child){family.list[i], usage.cpu_ns, state == 'T'};
+    }
+    return n;
 }

@@ -1,6 +1,6 @@
 /* The process room: the children of the launcher. It owns starting (spawn.h), watching and ending them, the guard
  * that kills what they leave behind (guard.h), the command lines of a run's processes (command.h), signals
- * (interrupts.h), and what the machine has and how busy it is (machine.h, machine_load.h). It may use the configuration.
+ * (interrupts.h), and what the machine has and how busy it is (machine.h). It may use the configuration.
  *
  * This header: one child, a command with a log file and a process group of its own. The child dies with the launcher
  * in any case: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.

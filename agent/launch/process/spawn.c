@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,13 +10,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef CLOSE_RANGE_CLOEXEC
-#define CLOSE_RANGE_CLOEXEC (1U << 2)
-#endif
+#include "proto/base/need.h"
 
 /* What the child needs between fork and exec, where nothing may be allocated. */
 struct child {
@@ -48,17 +46,15 @@ static bool is_program(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
 }
 
-/* The path that execve needs; NULL: not found, or no memory. Given to the caller. */
+/* The path that execve needs; NULL: not found. Given to the caller. */
 static char *find_program(const char *name)
 {
     if (strchr(name, '/'))
-        return strdup(name);
+        return need_text(name);
     const char *path = getenv("PATH");
     for (const char *part = path ? path : "/usr/local/bin:/usr/bin:/bin"; name[0];) {
         size_t length = strcspn(part, ":");
-        char *full = NULL;
-        if (asprintf(&full, "%.*s%s%s", (int)length, part, length ? "/" : "./", name) < 0)
-            return NULL;
+        char *full = need_print("%.*s%s%s", (int)length, part, length ? "/" : "./", name);
         if (is_program(full))
             return full;
         free(full);
@@ -91,15 +87,15 @@ static char **merge_environment(const char *const *more)
         own++;
     while (more && more[extra])
         extra++;
-    char **merged = calloc(own + extra + 1, sizeof *merged);
-    for (size_t i = 0; merged && i < own; i++) {
+    char **merged = need_alloc((own + extra + 1) * sizeof *merged);
+    for (size_t i = 0; i < own; i++) {
         bool replaced = false;
         for (size_t k = 0; k < extra; k++)
             replaced |= same_name(more[k], environ[i]);
         if (!replaced)
             merged[n++] = environ[i];
     }
-    for (size_t k = 0; merged && k < extra; k++)
+    for (size_t k = 0; k < extra; k++)
         merged[n++] = (char *)(uintptr_t)more[k];
     return merged;
 }
@@ -126,19 +122,6 @@ static void reset_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static void close_on_exec(void)
-{
-#ifdef SYS_close_range
-    if (syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) == 0)
-        return;
-#endif
-    for (int fd = 3; fd < 4096; fd++) {
-        int flags = fcntl(fd, F_GETFD);
-        if (flags >= 0)
-            fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
-    }
-}
-
 /* Calls only what is safe after a fork of a process with threads. */
 static _Noreturn void child_main(const struct child *self)
 {
@@ -151,7 +134,7 @@ static _Noreturn void child_main(const struct child *self)
     for (int i = 0; i < 3; i++)
         if (self->streams[i] >= 0 && dup2(self->streams[i], i) < 0)
             fail(self);
-    close_on_exec();
+    close_range(3, ~0U, CLOSE_RANGE_CLOEXEC); /* ours have that flag already; a library's may lack it */
     reset_signals();
     execve(self->program, (char *const *)(uintptr_t)self->spawn->argv, self->environment);
     fail(self);
@@ -230,8 +213,9 @@ pid_t spawn_start(const struct spawn *self, int *error)
     char *program = find_program(self->argv[0] ? self->argv[0] : "");
     int null = above_standard(open("/dev/null", O_RDWR | O_CLOEXEC));
     pid_t pid = -1;
-    bool ready = program && null >= 0 && (child.environment = merge_environment(self->environment));
-    *error = !program ? ENOENT : null < 0 ? errno : ENOMEM;
+    bool ready = program && null >= 0;
+    *error = !program ? ENOENT : errno;
+    child.environment = merge_environment(self->environment);
     child.program = program;
     for (int i = 0; i < 3; i++) {
         child.streams[i] = copy_stream(streams[i], null);

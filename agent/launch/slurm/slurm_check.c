@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/slurm/slurm_call.h"
 #include "agent/launch/slurm/slurm_jobs.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define SHARED_NS (15 * NS_PER_S)
@@ -172,9 +172,7 @@ void slurm_check(const struct run_config *config, struct schema_report *report)
 {
     char *text = NULL;
     rp_error err = {0};
-    struct slurm_partition *partitions = calloc(SLURM_PARTITIONS, sizeof *partitions);
-    if (!partitions)
-        return;
+    struct slurm_partition *partitions = need_alloc(SLURM_PARTITIONS * sizeof *partitions);
     if (slurm_run(SLURM_WORDS("sinfo", "-a", "-h", "-o", SLURM_PARTITION_FORMAT), 0, &text, &err) == RP_OK) {
         uint32_t n = slurm_parse_partitions(text, partitions, SLURM_PARTITIONS);
         slurm_check_partitions(config, partitions, n, report);
@@ -194,9 +192,7 @@ static rp_status ask_node(const struct slurm_section *slurm, const char *path, c
     const char *const after[] = {"--", "sh", "-c", question, "sh", path, NULL};
     const size_t n_before = sizeof before / sizeof before[0], n_options = slurm->options.count;
     char partition[512];
-    const char **argv = calloc(n_before + 1 + n_options + sizeof after / sizeof after[0], sizeof *argv);
-    if (!argv)
-        return err_set(err, RP_NO_MEMORY, "no memory for a question to the cluster");
+    const char **argv = need_alloc((n_before + 1 + n_options + sizeof after / sizeof after[0]) * sizeof *argv);
     size_t n = n_before;
     memcpy(argv, before, sizeof before);
     snprintf(partition, sizeof partition, "--partition=%s", slurm->partition);

@@ -1,14 +1,96 @@
 #include "agent/launch/slurm/slurm_jobs.h"
 
 #include <inttypes.h>
+#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/process/command.h"
+#include "agent/launch/process/spawn.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json_map.h"
+#include "proto/base/need.h"
 
+#define LIMIT_NS (30 * NS_PER_S)
 #define MOST_WORDS 64u
+
+extern char **environ;
+
+/* ---- programs of Slurm ---- */
+
+/* Length of the name if the variable is one of the job that this process is in; 0: it is not. Those begin with SLURM; SLURM_CONF
+ * says where the cluster is. Outside of jobs, such variables are the user's own. */
+static size_t job_variable(const char *entry)
+{
+    size_t length = strcspn(entry, "=");
+    bool names_cluster = length == 10 && strncmp(entry, "SLURM_CONF", 10) == 0;
+    return getenv("SLURM_JOB_ID") && strncmp(entry, "SLURM", 5) == 0 && !names_cluster ? length : 0;
+}
+
+char **slurm_without_job(const char *const *argv)
+{
+    size_t most = 2, n = 0;
+    for (char **entry = environ; entry && *entry; entry++)
+        most += 2;
+    for (const char *const *word = argv; *word; word++)
+        most++;
+    char **list = need_alloc(most * sizeof *list);
+    list[n++] = need_text("env");
+    for (char **entry = environ; entry && *entry; entry++) {
+        size_t length = job_variable(*entry);
+        if (length == 0)
+            continue;
+        list[n++] = need_text("-u");
+        list[n++] = need_print("%.*s", (int)length, *entry);
+    }
+    for (const char *const *word = argv; *word; word++)
+        list[n++] = need_text(*word);
+    return list;
+}
+
+rp_status slurm_call_start(struct call *self, const char *const *argv, int64_t limit_ns, rp_error *err)
+{
+    if (!spawn_can_start(argv[0]))
+        return err_set(err, RP_NOT_FOUND, "there is no program '%s' here: is this a machine of a Slurm cluster?",
+                       argv[0]);
+    char **words = slurm_without_job(argv);
+    rp_status status = call_start(self, (const char *const *)words, NULL, limit_ns, err);
+    command_free(&words);
+    return status;
+}
+
+/* Gives the first line that the program printed as its problem, without "sbatch: error: ". */
+rp_status slurm_call_judge(const struct call *self, rp_error *err)
+{
+    if (self->late)
+        return err_set(err, RP_DEADLINE_EXCEEDED, "Slurm does not answer: a command was ended after %.3g s",
+                       1e-9 * (double)self->limit_ns);
+    if (call_succeeded(self))
+        return RP_OK;
+    const char *line = call_text(&self->err);
+    int length = (int)strcspn(line, "\n");
+    const char *mark = memmem(line, (size_t)length, "error: ", 7);
+    if (mark) {
+        length -= (int)(mark + 7 - line);
+        line = mark + 7;
+    }
+    return length > 0 ? err_set(err, RP_FAILED_PRECONDITION, "Slurm: %.*s", length < 500 ? length : 500, line)
+                      : err_set(err, RP_FAILED_PRECONDITION, "Slurm: a command failed without a word");
+}
+
+rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_error *err)
+{
+    struct call call = {0};
+    RP_TRY(slurm_call_start(&call, argv, limit_ns > 0 ? limit_ns : LIMIT_NS, err));
+    call_await(&call);
+    rp_status status = slurm_call_judge(&call, err);
+    if (status == RP_OK && out)
+        *out = need_text(call_text(&call.out));
+    call_fini(&call);
+    return status;
+}
 
 /* ---- parsing ---- */
 
@@ -168,4 +250,30 @@ rp_status slurm_requeue(uint64_t id, rp_error *err)
 {
     char name[24];
     return slurm_run(SLURM_WORDS("scontrol", "requeue", name_of(id, name)), 0, NULL, err);
+}
+
+/* ---- slurm.json ---- */
+
+#define ROW(member) JSON_ROW(struct slurm_record, member)
+
+static const struct json_row rows[] = {ROW(core), ROW(array), ROW(tasks), ROW(script), {0}};
+
+bool slurm_record_read(const char *folder, struct slurm_record *out)
+{
+    *out = (struct slurm_record){0};
+    char *text = run_folder_read(folder, SLURM_RECORD);
+    json_object *root = text ? json_tokener_parse(text) : NULL;
+    bool ok = json_object_is_type(root, json_type_object) && json_map_read(root, rows, out);
+    json_object_put(root);
+    free(text);
+    return ok;
+}
+
+rp_status slurm_record_write(const char *folder, const struct slurm_record *self, rp_error *err)
+{
+    json_object *root = json_map_object(rows, self);
+    rp_status status =
+        run_folder_write(folder, SLURM_RECORD, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
+    json_object_put(root);
+    return status;
 }

@@ -1,6 +1,6 @@
 /* The slurm room: runs as jobs of a Slurm cluster. It owns the text of the scripts (slurm_script.h), questions and orders to the
- * cluster (slurm_call.h and this header), what a run's folder remembers of its jobs (slurm_record.h), and the array tasks as hosts
- * of the run (slurm_source.h). It may use the configuration, the process and host rooms, and the run's folder.
+ * cluster and what a run's folder remembers of its jobs (this header), what cannot work (slurm_check.h), and the array tasks as hosts of
+ * the run (slurm_source.h). It may use the configuration, the process and host rooms, and the run's folder.
  *
  * This header: jobs. The parsing functions are pure. */
 #ifndef AGENT_LAUNCH_SLURM_JOBS_H
@@ -10,7 +10,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/process/call.h"
 #include "replay/error.h"
+
+/* ---- programs of Slurm (sbatch, squeue, scancel, scontrol, sinfo, srun) ---- */
+
+/* Starts a program with a time limit: a controller that does not answer must not hold up a run. The variables of the job in which the
+ * launcher itself runs are kept from it, because these programs would take them for options. */
+rp_status slurm_call_start(struct call *self, const char *const *argv, int64_t limit_ns, rp_error *err);
+/* After the call's end: RP_OK if the program succeeded, else err has what it said. */
+rp_status slurm_call_judge(const struct call *self, rp_error *err);
+/* Starts the program, waits for it, and gives what it printed: free(). out may be NULL. limit_ns: 0 is half a minute. */
+rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_error *err);
+/* The words of a command as a list that ends with NULL. */
+#define SLURM_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+/* Gives the command with "env -u NAME ..." before it, for all variables of the surrounding job; a list of its own, command_free. */
+char **slurm_without_job(const char *const *argv);
+
+/* ---- jobs ---- */
 
 enum slurm_state {
     SLURM_GONE, /* has ended, or is not known */
@@ -50,5 +68,24 @@ rp_status slurm_ask(uint64_t id, rp_error *err);
 rp_status slurm_cancel(uint64_t id, rp_error *err);
 /* Ends a job and queues it again. */
 rp_status slurm_requeue(uint64_t id, rp_error *err);
+
+/* ---- slurm.json: what a run's folder remembers of its jobs ---- */
+
+/* The login node writes it when it submits the core job; the launcher in the core job adds the array. */
+#define SLURM_RECORD "slurm.json"
+#define SLURM_CORE_SCRIPT "core.sbatch"
+#define SLURM_ACTORS_SCRIPT "actors.sbatch"
+#define SLURM_CORE_LOG "logs/slurm-core.log"
+
+struct slurm_record {
+    uint64_t core;            /* number of the core job; 0: none */
+    uint64_t array;           /* number of the array; 0: none yet */
+    uint32_t tasks;           /* of the array */
+    char script[FOLDER_SIZE]; /* of the array; "": actors.sbatch in the folder */
+};
+
+/* False: the folder has none, so the run is not one of Slurm. */
+bool slurm_record_read(const char *folder, struct slurm_record *out);
+rp_status slurm_record_write(const char *folder, const struct slurm_record *self, rp_error *err);
 
 #endif

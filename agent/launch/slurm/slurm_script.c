@@ -2,11 +2,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 
 #define MINUTE_NS (60 * NS_PER_S)
 
@@ -21,34 +21,35 @@ rp_status slurm_check_path(const char *path, rp_error *err)
 }
 
 /* A job name without spaces and the like, which a list of squeue could not show. */
-static void write_name(const struct run_config *config, const char *suffix, FILE *out)
+static void write_name(const struct run_config *config, const char *suffix, struct text *out)
 {
-    fputs("#SBATCH --job-name=", out);
+    text_add(out, "#SBATCH --job-name=");
     for (const char *at = config->name; *at; at++)
-        fputc(strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) ? *at : '-', out);
-    fprintf(out, "%s\n", suffix);
+        text_add(out, "%c",
+                 strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) ? *at : '-');
+    text_add(out, "%s\n", suffix);
 }
 
-static void write_options(const struct schema_list *options, FILE *out)
+static void write_options(const struct schema_list *options, struct text *out)
 {
     char *const *words = options->data;
     for (uint32_t i = 0; i < options->count; i++)
-        fprintf(out, "#SBATCH %s\n", words[i]);
+        text_add(out, "#SBATCH %s\n", words[i]);
 }
 
 /* What both jobs have. The signal comes to the script alone, so that it can end its processes in order. */
-static void write_common(const struct run_config *config, const char *partition, int64_t cores, FILE *out)
+static void write_common(const struct run_config *config, const char *partition, int64_t cores, struct text *out)
 {
     const struct slurm_section *slurm = &config->launch.slurm;
     if (partition && partition[0])
-        fprintf(out, "#SBATCH --partition=%s\n", partition);
-    fputs("#SBATCH --nodes=1\n#SBATCH --ntasks=1\n", out);
+        text_add(out, "#SBATCH --partition=%s\n", partition);
+    text_add(out, "#SBATCH --nodes=1\n#SBATCH --ntasks=1\n");
     if (cores > 0)
-        fprintf(out, "#SBATCH --cpus-per-task=%" PRId64 "\n", cores);
+        text_add(out, "#SBATCH --cpus-per-task=%" PRId64 "\n", cores);
     if (slurm->time_ns > 0)
-        fprintf(out, "#SBATCH --time=%" PRId64 "\n", (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS);
-    fprintf(out, "#SBATCH --signal=B:USR1@%" PRId64 "\n", (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
-    fputs("#SBATCH --requeue\n#SBATCH --open-mode=append\n", out);
+        text_add(out, "#SBATCH --time=%" PRId64 "\n", (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS);
+    text_add(out, "#SBATCH --signal=B:USR1@%" PRId64 "\n", (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
+    text_add(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n");
     write_options(&slurm->options, out);
 }
 
@@ -64,55 +65,43 @@ static const char *variable_at(const char *text)
 }
 
 /* In single quotes, for the shell, except for the variables. */
-static void write_word(const char *word, FILE *out)
+static void write_word(const char *word, struct text *out)
 {
-    fputs(" '", out);
+    text_add(out, " '");
     for (const char *at = word; *at; at++) {
         const char *variable = variable_at(at);
         if (variable) {
-            fprintf(out, "'\"%s\"'", variable);
+            text_add(out, "'\"%s\"'", variable);
             at += strlen(variable) - 1;
         } else if (*at == '\'') {
-            fputs("'\\''", out);
+            text_add(out, "'\\''");
         } else {
-            fputc(*at, out);
+            text_add(out, "%c", *at);
         }
     }
-    fputc('\'', out);
-}
-
-static char *close_text(FILE *out, char **text)
-{
-    if (fclose(out) == 0)
-        return *text;
-    free(*text);
-    return NULL;
+    text_add(out, "%c", '\'');
 }
 
 char *slurm_script_core(const struct slurm_script *self)
 {
     const struct slurm_section *slurm = &self->config->launch.slurm;
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
-    fputs("#!/bin/sh\n", out);
+    struct text text = {0}, *out = &text;
+    text_add(out, "#!/bin/sh\n");
     write_name(self->config, "", out);
-    fprintf(out, "#SBATCH --output=\"%s\"\n", self->output);
+    text_add(out, "#SBATCH --output=\"%s\"\n", self->output);
     write_common(self->config, slurm->partition, slurm->cores, out);
     if (slurm->memory > 0)
-        fprintf(out, "#SBATCH --mem=%" PRId64 "K\n", (slurm->memory + 1023) / 1024);
-    fputs(
+        text_add(out, "#SBATCH --mem=%" PRId64 "K\n", (slurm->memory + 1023) / 1024);
+    text_add(
+        out,
         "\n# Broker, learners, evaluator and the launcher. The launcher submits the array of actors. Before the time\n"
-        "# limit it saves the run and queues this job again, which then goes on with the run.\nexec",
-        out);
+        "# limit it saves the run and queues this job again, which then goes on with the run.\nexec");
     write_word(self->program, out);
-    fputs(" core", out);
+    text_add(out, " core");
     for (const char *const *word = self->core; *word; word++)
         write_word(*word, out);
-    fputc('\n', out);
-    return close_text(out, &text);
+    text_add(out, "%c", '\n');
+    return text.data; /* the caller's now */
 }
 
 /* The launcher starts the actors by srun; the script itself only stays. It looks at the run's status first, because a question
@@ -155,18 +144,14 @@ char *slurm_script_actors(const struct slurm_script *self)
 {
     const struct slurm_section *slurm = &self->config->launch.slurm;
     uint32_t least = 1, most = 1;
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
+    struct text text = {0}, *out = &text;
     run_config_slurm_actors(self->config, &least, &most);
-    fputs("#!/bin/sh\n", out);
+    text_add(out, "#!/bin/sh\n");
     write_name(self->config, "-actors", out);
-    fprintf(out, "#SBATCH --array=0-%u\n", run_config_slurm_tasks(self->config, most) - 1);
+    text_add(out, "#SBATCH --array=0-%u\n", run_config_slurm_tasks(self->config, most) - 1);
     write_common(self->config, slurm->actors_partition[0] ? slurm->actors_partition : slurm->partition,
                  slurm->actors_per_task, out);
     write_options(&slurm->actors_options, out);
-    fputs(hold, out);
-    return close_text(out, &text);
+    text_add(out, "%s", hold);
+    return text.data; /* the caller's now */
 }

@@ -13,10 +13,10 @@ struct slurm_script {
     const char *const *core;
 };
 
-/* The core job: broker, learners, evaluator and the launcher. Given to the caller; NULL: no memory. */
+/* The core job: broker, learners, evaluator and the launcher. Given to the caller. */
 char *slurm_script_core(const struct slurm_script *self);
 /* The array of actor tasks: each holds its nodes until the core job is gone for good. Its arguments are the run's folder and the
- * number of the core job. Given to the caller; NULL: no memory. */
+ * number of the core job. Given to the caller. */
 char *slurm_script_actors(const struct slurm_script *self);
 
 /* Refuses a path that sbatch would change: it fills in "%", and takes line breaks and quotes apart. */

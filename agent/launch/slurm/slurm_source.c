@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/slurm/slurm_call.h"
+#include "agent/launch/process/command.h"
 #include "agent/launch/slurm/slurm_jobs.h"
-#include "agent/launch/slurm/slurm_record.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 #define LOOK_NS (2 * NS_PER_S)
 #define LOOK_LIMIT_NS (30 * NS_PER_S)
@@ -35,7 +35,7 @@ struct slurm_source {
     struct slurm_job *jobs; /* tasks at the last look, by index */
     uint32_t n_jobs;
     bool *there; /* by index: the pool knows this task as a host */
-    struct slurm_call look, order;
+    struct call look, order;
     enum order order_kind;
     uint32_t order_value;      /* throttle that the order sets */
     int64_t look_ns, order_ns; /* earliest time of the next one */
@@ -79,8 +79,8 @@ static void submission_fill(struct submission *out, const struct slurm_source *s
 static rp_status take_array(struct slurm_source *self, const char *text, rp_error *err)
 {
     uint64_t id = 0;
-    if (!slurm_parse_id(text ? text : "", &id))
-        return err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text ? text : "");
+    if (!slurm_parse_id(text, &id))
+        return err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text);
     self->record.array = id;
     self->throttle = self->wanted;
     self->empty_looks = self->short_looks = 0;
@@ -155,21 +155,17 @@ static rp_status appear(struct slurm_source *self, struct host_pool *pool, const
                                 "--mem=0",     "--mpi=none", "--unbuffered", "sh",        "-c",         become_node,
                                 self->program, NULL};
     char **carrier = slurm_without_job(argv);
-    if (!carrier)
-        return err_set(err, RP_NO_MEMORY, "no memory for a task of the array");
     rp_status status =
         host_pool_appear(pool, task_name(job->index, name), (const char *const *)carrier, (double)each, now_ns, err);
-    slurm_free(&carrier);
+    command_free(&carrier);
     return status;
 }
 
 /* Tells the pool what has changed since the last look. */
 static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t now_ns)
 {
-    bool *runs = calloc(self->record.tasks, sizeof *runs);
+    bool *runs = need_alloc(self->record.tasks * sizeof *runs);
     char name[HOST_NAME];
-    if (!runs)
-        return;
     for (uint32_t i = 0; i < self->n_jobs; i++) {
         const struct slurm_job *job = &self->jobs[i];
         rp_error err = {0};
@@ -226,7 +222,7 @@ static void take_look(struct slurm_source *self, struct host_pool *pool, rp_stat
         return;
     }
     self->look_failed = false;
-    self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.text, self->jobs, self->record.tasks);
+    self->n_jobs = unknown ? 0 : slurm_parse_jobs(call_text(&self->look.out), self->jobs, self->record.tasks);
     /* The lowest indices become the first hosts: those that take actors first, and that are given back last. */
     qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
     count_tasks(self);
@@ -239,13 +235,14 @@ static void keep_looking(struct slurm_source *self, struct host_pool *pool, int6
     rp_error err = {0};
     rp_status status = RP_OK;
     if (self->look.pid > 0) {
-        if (slurm_call_ended(&self->look, &status, &err))
-            take_look(self, pool, status, &err, now_ns);
+        if (!call_ended(&self->look))
+            return;
+        status = slurm_call_judge(&self->look, &err);
+        take_look(self, pool, status, &err, now_ns);
         return;
     }
     if (now_ns < self->look_ns || self->record.array == 0)
         return;
-    slurm_call_fini(&self->look);
     snprintf(name, sizeof name, "%" PRIu64, self->record.array);
     const char *const argv[] = {"squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT, NULL};
     status = slurm_call_start(&self->look, argv, LOOK_LIMIT_NS, &err);
@@ -258,7 +255,6 @@ static void keep_looking(struct slurm_source *self, struct host_pool *pool, int6
 static void begin(struct slurm_source *self, enum order kind, const char *const *argv, int64_t now_ns)
 {
     rp_error err = {0};
-    slurm_call_fini(&self->order);
     self->order_kind = kind;
     if (slurm_call_start(&self->order, argv, LOOK_LIMIT_NS, &err) == RP_OK)
         return;
@@ -314,7 +310,7 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
     if (status == RP_OK && kind == ORDER_THROTTLE)
         self->throttle = self->order_value;
     if (status == RP_OK && kind == ORDER_SUBMIT)
-        status = take_array(self, self->order.text, err);
+        status = take_array(self, call_text(&self->order.out), err);
     if (status == RP_OK)
         return;
     say(self, true, "the actor array cannot be changed: %s", err->text);
@@ -335,8 +331,10 @@ static void keep_size(struct slurm_source *self, int64_t now_ns)
     rp_status status = RP_OK;
     uint32_t running = 0;
     if (self->order.pid > 0) {
-        if (slurm_call_ended(&self->order, &status, &err))
-            take_order(self, status, &err, now_ns);
+        if (!call_ended(&self->order))
+            return;
+        status = slurm_call_judge(&self->order, &err);
+        take_order(self, status, &err, now_ns);
         return;
     }
     if (now_ns < self->order_ns)
@@ -376,23 +374,13 @@ static void want(struct host_source *hosts, uint32_t actors)
 struct slurm_source *slurm_source_new(const struct slurm_source_options *options, rp_error *err)
 {
     uint32_t least = 1, most = 1;
-    struct slurm_source *self = calloc(1, sizeof *self);
-    if (self)
-        *self = (struct slurm_source){.hosts = {.look = look, .want = want},
-                                      .options = *options,
-                                      .look = {.out = -1, .err = -1},
-                                      .order = {.out = -1, .err = -1}};
     run_config_slurm_actors(options->config, &least, &most);
     uint32_t tasks = run_config_slurm_tasks(options->config, most);
-    if (self) {
-        self->jobs = calloc(tasks, sizeof *self->jobs);
-        self->there = calloc(tasks, sizeof *self->there);
-    }
-    if (!self || !self->jobs || !self->there) {
-        err_set(err, RP_NO_MEMORY, "no memory for %u tasks", tasks);
-        slurm_source_destroy(&self);
-        return NULL;
-    }
+    struct slurm_source *self = need_alloc(sizeof *self);
+    *self = (struct slurm_source){.hosts = {.look = look, .want = want},
+                                  .options = *options,
+                                  .jobs = need_alloc(tasks * sizeof *self->jobs),
+                                  .there = need_alloc(tasks * sizeof *self->there)};
     /* With auto, all tasks are asked for, because the plan counts the hosts that there are. */
     uint32_t fixed = (uint32_t)options->config->actors.count;
     self->wanted = fixed > 0 ? run_config_slurm_tasks(options->config, fixed) : tasks;
@@ -413,8 +401,8 @@ void slurm_source_destroy(struct slurm_source **pointer)
     rp_error err = {0};
     if (!self)
         return;
-    slurm_call_fini(&self->look);
-    slurm_call_fini(&self->order);
+    call_fini(&self->look);
+    call_fini(&self->order);
     if (slurm_cancel(self->record.array, &err) != RP_OK)
         say(self, true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
     free(self->jobs);

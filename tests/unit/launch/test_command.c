@@ -295,7 +295,7 @@ TEST(measure)
         "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
     struct fixture f;
     begin(&f, own);
-    char **list = command_measure(&f.context, "w");
+    char **list = command_evaluate(&f.context, &(struct command_evaluation){.weights = "w"});
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
         assert_string_equal(list[i], expected[i]);
     assert_null(list[sizeof expected / sizeof expected[0]]);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/host/host_impl.h"
+#include "agent/launch/host/host.h"
 #include "agent/launch/host/host_measure.h"
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"
@@ -41,7 +41,6 @@ HOSTBED_TEST(facts)
 /* The address that a host saw, and the one under which it reaches the broker here. */
 TEST(home_address)
 {
-    static const char *const carrier[] = {"true", NULL};
     static const struct {
         const char *seen, *service, *advertise, *address;
     } rows[] = {{"10.1.2.3", "tcp://*:0", "", "10.1.2.3"},
@@ -55,18 +54,15 @@ TEST(home_address)
                 {"10.0.0.1 x", "tcp://*:0", "", NULL},
                 {"", "tcp://*:0", "", NULL}};
     char name[HOST_NAME] = "", out[HOST_NAME + 3];
-    rp_error err = {0};
     gethostname(name, sizeof name - 1);
-    struct host *host = host_new(&(struct host_options){.name = "a", .carrier = carrier, .folder = "/tmp"}, &err);
-    assert_non_null(host);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct broker_config broker = {.service = (char *)(uintptr_t)rows[i].service,
                                        .advertise = (char *)(uintptr_t)rows[i].advertise};
-        snprintf(host->facts.address, sizeof host->facts.address, "%s", rows[i].seen);
-        assert_string_equal(host_home_address(host, &broker, out, sizeof out),
+        struct host_facts facts = {0};
+        snprintf(facts.address, sizeof facts.address, "%s", rows[i].seen);
+        assert_string_equal(host_home_address(&facts, &broker, out, sizeof out),
                             rows[i].address ? rows[i].address : name);
     }
-    host_destroy(&host);
 }
 
 HOSTBED_TEST(ends)
@@ -413,36 +409,38 @@ HOSTBED_TEST(other_version)
 
 /* ---- network ---- */
 
+/* Asks the host to connect, and perhaps to send for ns; gives the answer. */
+static const struct host_probe *probe(struct hostbed *f, const char *scheme, uint16_t port, int64_t ns)
+{
+    char endpoint[64];
+    rp_error err = {0};
+    snprintf(endpoint, sizeof endpoint, "%s127.0.0.1:%u", scheme, port);
+    assert_int_equal(host_probe_begin(f->host, endpoint, ns, &err), RP_OK);
+    assert_false(host_probe(f->host)->done);
+    hostbed_await(f, host_probe(f->host)->done);
+    return host_probe(f->host);
+}
+
 HOSTBED_TEST(measure)
 {
     struct hostbed *f = *state;
     rp_error err = {0};
     uint16_t port = 0;
-    const char *why = "";
-    bool done = false;
-    char address[64];
     hostbed_connect(f, 0);
     struct host_measure_sink *sink = host_measure_sink_open("127.0.0.1", &port, &err);
     assert_non_null(sink);
-    snprintf(address, sizeof address, "127.0.0.1:%u", port);
-    assert_int_equal(host_measure_begin(f->host, address, 300 * NS_PER_MS, &err), RP_OK);
-    hostbed_await(f, host_measure_result(f->host, &why) != 0);
-    double rate = host_measure_result(f->host, &why), bytes = (double)host_measure_sink_bytes(sink);
-    assert_true(rate > 1e6);
+    const struct host_probe *answer = probe(f, "", port, 300 * NS_PER_MS);
+    double rate = answer->rate, bytes = (double)host_measure_sink_bytes(sink);
+    assert_true(answer->ok && rate > 1e6);
     assert_true(bytes / 0.3 > 0.3 * rate && bytes / 0.3 < 3 * rate);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", port);
-    assert_int_equal(host_reach_begin(f->host, address, &err), RP_OK);
-    hostbed_await(f, (host_reach_result(f->host, &done, &why), done));
-    assert_true(host_reach_result(f->host, &done, &why));
-    assert_true(host_load(f->host).round_trip_ns > 0);
+    answer = probe(f, "tcp://", port, 0);
+    assert_true(answer->ok && answer->ns > 0 && answer->rate == 0);
+    assert_int_equal(host_load(f->host).round_trip_ns, answer->ns);
     host_measure_sink_close(&sink);
-    assert_int_equal(host_reach_begin(f->host, address, &err), RP_OK);
-    hostbed_await(f, (host_reach_result(f->host, &done, &why), done));
-    assert_false(host_reach_result(f->host, &done, &why));
-    assert_true(why[0]);
-    assert_int_equal(host_measure_begin(f->host, "127.0.0.1:1", NS_PER_MS, &err), RP_OK);
-    hostbed_await(f, host_measure_result(f->host, &why) != 0);
-    assert_true(host_measure_result(f->host, &why) < 0 && why[0]);
+    answer = probe(f, "tcp://", port, 0);
+    assert_true(!answer->ok && answer->text[0]);
+    answer = probe(f, "", 1, NS_PER_MS);
+    assert_true(!answer->ok && answer->rate == 0 && answer->text[0]);
 }
 
 int main(void)

@@ -209,24 +209,24 @@ HOSTBED_TEST(hostile)
         for (int way = 0; way < 4; way++)
             fprintf(lines,
                     "@rp "
-                    "{\"type\":\"file\",\"name\":\"%s\",\"data\":\"aGFybQ==\",\"offset\":%d,\"replace\":%s,\"last\":"
-                    "true}\n",
+                    "{\"type\":\"file\",\"name\":\"%s\",\"bytes\":4,\"offset\":%d,\"replace\":%s,\"last\":"
+                    "true}\nharm",
                     names[i], way & 1 ? 4 : 0, way & 2 ? "true" : "false");
     static const char *const others[] = {
-        "{\"type\":\"output\",\"id\":99,\"data\":\"aGFybQ==\"}",
-        "{\"type\":\"output\",\"id\":1,\"data\":\"%%%%\"}",
-        "{\"type\":\"output\",\"id\":-1,\"data\":7}",
+        "{\"type\":\"output\",\"id\":99,\"bytes\":4}\nharm",
+        "{\"type\":\"output\",\"id\":1,\"bytes\":99999999}",
+        "{\"type\":\"output\",\"id\":-1,\"bytes\":\"7\"}",
         "{\"type\":\"ended\",\"id\":77,\"status\":1}",
         "{\"type\":\"started\",\"id\":1e99,\"pid\":-5}",
         "{\"type\":\"usage\",\"list\":[[1],[1,2,3,4],7,[[],{},[],{}]],\"cpu\":NaN,\"memory\":-1}",
         "{\"type\":\"ready\"}",
         "{\"type\":7}",
         "{}",
-        "{\"type\":\"measured\",\"rate\":Infinity,\"ok\":true}",
-        "{\"type\":\"file\",\"name\":\"a.sparse\",\"data\":\"\",\"offset\":9223372036854775807,\"replace\":false,"
+        "{\"type\":\"probed\",\"rate\":Infinity,\"ok\":true}",
+        "{\"type\":\"file\",\"name\":\"a.sparse\",\"bytes\":0,\"offset\":9223372036854775807,\"replace\":false,"
         "\"last\":true}",
-        "{\"type\":\"file\",\"name\":\"a.middle\",\"data\":\"aGFybQ==\",\"offset\":5,\"replace\":true,\"last\":true}",
-        "{\"type\":\"file\",\"name\":\"a.good\",\"data\":\"bmV3\",\"offset\":0,\"replace\":true,\"last\":true}"};
+        "{\"type\":\"file\",\"name\":\"a.middle\",\"bytes\":4,\"offset\":5,\"replace\":true,\"last\":true}\nharm",
+        "{\"type\":\"file\",\"name\":\"a.good\",\"bytes\":3,\"offset\":0,\"replace\":true,\"last\":true}\nnew"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         fprintf(lines, "@rp %s\n", others[i]);
     fclose(lines);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "agent/launch/process/machine_load.h"
+#include "agent/launch/process/machine.h"
 #include "tests/support/test.h"
 
 #define SECOND INT64_C(1000000000)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/run/resize.h"
+#include "agent/launch/resize.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/test.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/launch/run/supervisor.h"
+#include "agent/launch/supervisor.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"

@@ -1,4 +1,4 @@
-#include "agent/launch/run/supervisor.h"
+#include "agent/launch/supervisor.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,24 +1,13 @@
-/* A run under Slurm as the login node sees it: submitted, watched, stopped. */
-#ifndef AGENT_LAUNCH_SUBMIT_H
-#define AGENT_LAUNCH_SUBMIT_H
+/* A run under Slurm as another terminal sees it: watched while its job waits, runs and ends, or stopped. */
+#ifndef AGENT_LAUNCH_WATCH_H
+#define AGENT_LAUNCH_WATCH_H
 
-#include "agent/launch/prepare.h"
+#include "agent/launch/launch.h"
+#include "agent/launch/observe/status.h"
+#include "agent/launch/process/interrupts.h"
 #include "agent/launch/slurm/slurm_jobs.h"
-#include "agent/launch/slurm/slurm_record.h"
 #include "agent/launch/view/screen.h"
 
-/* submit.c */
-/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
- * exit status. */
-int submit_check_folder(const struct prepared *self);
-/* Refuses to go on with a run whose job has not ended; other runs are free. given: what the user wrote. */
-rp_status submit_is_free(const char *given, rp_error *err);
-/* Makes the paths of the run's folder absolute, as jobs on other machines need them. */
-rp_status submit_settle(struct prepared *self, rp_error *err);
-/* Writes both scripts into the folder, gives up the lock, and submits the core job. */
-rp_status submit_core(struct prepared *self, struct slurm_record *record, rp_error *err);
-
-/* watch.c */
 struct watch_options {
     const char *folder;
     enum screen_mode mode;
@@ -28,6 +17,9 @@ struct watch_options {
  * elsewhere it stops the run. Returns the exit status. */
 int watch_run(const struct watch_options *options);
 
+/* Reads status.json; status_copy_fini. False: there is none. */
+bool watch_status(const char *folder, struct status_copy *out);
+
 /* Whether somebody works on a run, here or in a job: asked of Slurm every other second only. Zero-initialised. */
 struct watch_alive {
     int64_t asked_ns;
@@ -35,6 +27,8 @@ struct watch_alive {
     struct slurm_job job; /* the core job at the last question; its id is 0 if the run has none */
 };
 bool watch_alive(struct watch_alive *self, const char *folder);
+/* Refuses to go on with a run whose job has not ended; other runs are free. given: what the user wrote. */
+rp_status watch_is_free(const char *given, rp_error *err);
 /* Ends the run in order, or with `force` at once, and waits for it. True if the run is one of Slurm; then *status is the exit
  * status. */
 bool watch_stop(const char *folder, bool force, int *status);

@@ -1,4 +1,5 @@
-/* The state of a run, and what each file of this room offers to the others. Not for other rooms. */
+/* The state of a run, and what each file of this room offers to those below it in this list: run_base.c, run_hosts.c, run_status.c,
+ * run_members.c, run.c. Not for other rooms. */
 #ifndef AGENT_LAUNCH_RUN_IMPL_H
 #define AGENT_LAUNCH_RUN_IMPL_H
 
@@ -7,11 +8,11 @@
 #include "agent/launch/observe/observe.h"
 #include "agent/launch/observe/stop_note.h"
 #include "agent/launch/process/command.h"
-#include "agent/launch/process/machine_load.h"
+#include "agent/launch/process/machine.h"
+#include "agent/launch/resize.h"
+#include "agent/launch/run.h"
+#include "agent/launch/supervisor.h"
 #include "agent/launch/view/report.h"
-#include "agent/launch/run/resize.h"
-#include "agent/launch/run/run.h"
-#include "agent/launch/run/supervisor.h"
 #include "agent/run/best.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -95,6 +96,12 @@ struct stretch {
     struct stretch_sums whole, settled; /* all time in which something moved; the same without the beginning */
 };
 
+/* A message, as the status shows it. */
+struct run_event {
+    char text[512];
+    double unix_s;
+};
+
 struct run {
     const struct run_options *options;
     const struct run_config *config;
@@ -115,7 +122,7 @@ struct run {
     uint64_t policy_before;                      /* version of the parameters that another run left */
     /* ---- processes */
     struct member **members; /* the first is the broker */
-    uint32_t n_members, capacity;
+    uint32_t n_members;
     uint32_t actors_wanted;
     struct run_hosts hosts;
     struct run_shard *shards; /* processes of the broker's shards; NULL: it is alone */
@@ -140,9 +147,9 @@ struct run {
     int64_t moved_ns;         /* when something was last inserted, sampled or learned */
     bool stall_said;
     struct status_process *shown;
-    char event[512];
-    double event_unix_s;
-    bool event_unsaved;     /* no line of metrics.jsonl has it yet */
+    struct run_event
+        *events; /* the newest that was saved, if there is one, and those that no line of metrics.jsonl has yet */
+    uint32_t n_events, saved_events;
     struct history history; /* metrics.jsonl */
     /* ---- stopping */
     bool patient; /* processes end by themselves: all steps are taken */
@@ -160,20 +167,18 @@ struct run {
     bool unsaved;          /* a message said that the folder cannot be written */
 };
 
-/* run_end.c */
-void run_finish(struct run *self, rp_error *err);
+/* ---- run_base.c ---- */
 
-/* run_start.c */
-/* Starts the processes that may start now. */
-void run_start_more(struct run *self, int64_t now_ns);
-/* Restores the counters of a restarted broker, unless a learner of ours does. */
-void run_put_back_later(struct run *self, int64_t now_ns);
-
-/* While the run stops because all steps were claimed: takes steps that an actor has given back, or no process would
- * see the end. */
-void run_fill_steps(struct run *self);
-
-/* run_time.c */
+/* Prints and logs a message; warnings also with --quiet. */
+void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
+/* Begins to stop, unless the run is stopping already: the first reason counts. The very last lines of a run say why it has failed, so that
+ * is not printed here. */
+void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
+/* True if a program of the user plays the role. */
+bool run_is_custom(const struct run *self, enum role role);
+uint32_t run_running(const struct run *self, enum role role);
+/* Number of processes of a role that should run. */
+uint32_t run_wanted(const struct run *self, enum role role);
 /* Seconds of all legs. */
 double run_elapsed(const struct run *self);
 /* Seconds until stop.time, negative if it has passed; infinite without one. */
@@ -182,42 +187,14 @@ double run_time_left(const struct run *self);
 bool run_time_to_end(const struct run *self);
 /* True if this leg began before that: a run may be resumed with hardly any time left. */
 bool run_had_time(const struct run *self);
-/* Kills the remaining processes when stop.time has passed. */
-void run_keep_time(struct run *self);
-/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. */
-void run_heed_limit(struct run *self, int64_t now_ns);
 
-/* run_members.c */
-/* True if a program of the user plays the role. */
-bool run_is_custom(const struct run *self, enum role role);
-/* How long the broker may take to end: with files, until its last checkpoint is written. */
-int64_t run_broker_grace(const struct run *self);
-/* Adds a process and starts it, or takes back a retired one. */
-void run_add(struct run *self, enum role role, uint32_t index);
-/* Looks for processes that have ended, are due for a restart, or hang. */
-void run_tend(struct run *self, int64_t now_ns);
-void run_measure_usage(struct run *self, int64_t now_ns);
-uint32_t run_running(const struct run *self, enum role role);
-/* Number of processes of a role that should run. */
-uint32_t run_wanted(const struct run *self, enum role role);
-/* Sends SIGTERM to all processes of a role from this index on. */
-void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
-void run_kill_all(struct run *self);
-/* Changes the number of actors. */
-void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+/* ---- run_hosts.c ---- */
 
-/* run_shards.c */
-/* Kills a shard that hangs: a SIGSTOP, a lost disk. */
-void run_tend_shards(struct run *self, const struct member *broker);
-
-/* run_place.c */
 /* Gives a process a host if it has none. */
 void run_place(struct run *self, struct member *member);
 /* Hosts have come or gone: distributes processes again. Those that move are asked to end. */
 void run_place_again(struct run *self, int64_t now_ns);
-
-/* run_hosts.c */
-bool run_hosts_open(struct run *self);
+void run_hosts_open(struct run *self);
 void run_hosts_fini(struct run *self);
 /* Looks at the hosts: those that are lost, come, or come back. */
 void run_hosts_tend(struct run *self, int64_t now_ns);
@@ -227,8 +204,6 @@ int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns)
 bool run_host_ready(const struct run *self, const struct member *member);
 /* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
-
-/* run_hosts_status.c */
 /* Adds up what processes use on each host. */
 void run_hosts_measure(struct run *self, int64_t now_ns);
 void run_fill_hosts(struct run *self, struct status *out);
@@ -238,29 +213,43 @@ void run_actor_machines(const struct run *self, double *cpu, double *cores);
 /* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
 void run_stranded(const struct run *self, struct why_run *out, char *lost, size_t size);
 
-/* run_stretch.c */
+/* ---- run_status.c ---- */
+
 /* Begins a stretch with this many actors. */
 void run_stretch_begin(struct run *self, uint32_t actors);
 /* Adds the latest look to the present stretch. */
 void run_stretch_add(struct run *self, const struct observation *before);
 /* Copies the stretches in which something happened; returns how many. */
 uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES]);
-
-/* run_status.c */
 /* Updates rates, sums and evaluations after a look. */
 void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
-/* Writes status.json, launch.json, and a line of metrics.jsonl. */
+/* Writes status.json, launch.json, and lines of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
-/* Writes launch.json and a line of metrics.jsonl from the present status. */
-void run_save_line(struct run *self);
 
-/* run.c */
+/* ---- run_members.c ---- */
+
+/* How long the broker may take to end: with files, until its last checkpoint is written. */
+int64_t run_broker_grace(const struct run *self);
+/* Adds a process and starts it, or takes back a retired one. */
+void run_add(struct run *self, enum role role, uint32_t index);
+/* Looks for processes that have ended, are due for a restart, or hang. */
+void run_tend(struct run *self, int64_t now_ns);
+/* Ends the run when the last process of a user's role has ended as it should. */
+void run_check_done(struct run *self);
+void run_measure_usage(struct run *self, int64_t now_ns);
+/* Sends SIGTERM to all processes of a role from this index on. */
+void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
+void run_kill_all(struct run *self);
+/* Changes the number of actors. */
+void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
+
+/* ---- run.c, for tests ---- */
+
 /* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */
 void run_look(struct run *self, int64_t now_ns);
-/* Begins to stop, unless the run is stopping already: the first reason counts. */
-void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
-/* Prints and logs a message. loud: also with --quiet. */
-void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
+/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. A scheduler announces
+ * that limit by a signal, and it ends the run whether it has saved or not. */
+void run_heed_limit(struct run *self, int64_t now_ns);
 
 #endif

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "agent/launch/run/run_impl.h"
-#include "proto/base/error.h"
+#include "agent/launch/process/machine.h"
+#include "agent/launch/run_impl.h"
+#include "proto/base/need.h"
 
 #define TAIL_LINES 8
 /* Grace for the broker after all other processes have ended. A broker without files has little left to do; a broker
@@ -19,6 +20,8 @@
 /* Time between two looks at the load of the machine. */
 #define LOAD_NS (2 * NS_PER_S)
 
+/* ---- starting ---- */
+
 static struct supervisor_limits limits_of(const struct run *self)
 {
     const struct launch_section *launch = &self->config->launch;
@@ -27,8 +30,6 @@ static struct supervisor_limits limits_of(const struct run *self)
                                       .failures = (uint32_t)launch->failures,
                                       .healthy_ns = launch->healthy_ns};
 }
-
-/* ---- starting ---- */
 
 static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)
 {
@@ -39,8 +40,6 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
     char **argv = command_build(&context, member->role, member->index, err);
     char **environment = argv ? command_environment(&context, member->role, member->index) : NULL;
     rp_status status = argv ? RP_OK : (rp_status)err->status;
-    if (argv && !environment)
-        status = err_set(err, RP_NO_MEMORY, "no memory for a command line");
     snprintf(log, sizeof log, "%s/logs/%s.log", self->options->folder, member->name);
     const struct process_options options = {.name = member->name,
                                             .argv = (const char *const *)argv,
@@ -98,21 +97,9 @@ static struct member *find(const struct run *self, enum role role, uint32_t inde
 
 static struct member *add(struct run *self, enum role role, uint32_t index)
 {
-    if (self->n_members == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
-        struct member **members = realloc(self->members, capacity * sizeof *members);
-        struct status_process *shown = realloc(self->shown, capacity * sizeof *shown);
-        if (members)
-            self->members = members;
-        if (shown)
-            self->shown = shown;
-        if (!members || !shown)
-            return NULL;
-        self->capacity = capacity;
-    }
-    struct member *member = calloc(1, sizeof *member);
-    if (!member)
-        return NULL;
+    struct member *member = need_alloc(sizeof *member);
+    self->members = need_resize(self->members, self->n_members + 1, sizeof *self->members);
+    self->shown = need_resize(self->shown, self->n_members + 1, sizeof *self->shown);
     member->role = role;
     member->index = index;
     member->host = member->at = member->state_at = RUN_NO_HOST;
@@ -129,10 +116,6 @@ void run_add(struct run *self, enum role role, uint32_t index)
     struct member *member = find(self, role, index);
     if (!member)
         member = add(self, role, index);
-    if (!member) {
-        run_stop(self, RUN_FAILED, false, "no memory for one more process");
-        return;
-    }
     member->wanted = true;
     member->unjudged = false;
     member->supervised = (struct supervised){.restarts = member->supervised.restarts};
@@ -141,13 +124,6 @@ void run_add(struct run *self, enum role role, uint32_t index)
 }
 
 /* ---- ends ---- */
-
-bool run_is_custom(const struct run *self, enum role role)
-{
-    const struct run_config *config = self->config;
-    return (role == ROLE_ACTOR && config->actors.on && config->actors.command.count > 0) ||
-           (role == ROLE_LEARNER && config->learners.on && config->learners.command.count > 0);
-}
 
 int64_t run_broker_grace(const struct run *self)
 {
@@ -214,7 +190,7 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
 {
     char how[96];
     if (status == 0 && self->phase < PHASE_STOPPING)
-        run_look(self, now_ns); /* a stop condition that the process noticed before the launcher is a good reason */
+        self->look_ns = 0; /* a stop condition that the process noticed before the launcher is a good reason */
     bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
     bool custom = run_is_custom(self, member->role);
     member->ended_ns = now_ns;
@@ -246,8 +222,7 @@ static void tend_unjudged(struct run *self, struct member *member, int64_t now_n
     judge(self, member, 0, stops, now_ns);
 }
 
-/* When the last process of a role has ended as it should, the run ends. */
-static void check_done(struct run *self)
+void run_check_done(struct run *self)
 {
     for (enum role role = 0; role < ROLES && self->actors_started; role++) {
         if (!run_is_custom(self, role) || run_wanted(self, role) > 0 || run_running(self, role) > 0)
@@ -257,6 +232,73 @@ static void check_done(struct run *self)
         run_stop(self, RUN_DONE, false, "the %ss have ended", role_names[role]);
     }
 }
+
+/* ---- shards of the broker ---- */
+
+/* Their parent starts a shard again that has died; a shard that hangs is the launcher's to see. */
+struct run_shard {
+    pid_t pid; /* 0: none */
+    struct hang hang;
+};
+
+/* What is known about a process; a new one begins anew. */
+static struct hang known(const struct run *self, pid_t pid)
+{
+    for (uint32_t i = 0; i < config_shards(&self->config->broker); i++)
+        if (self->shards[i].pid == pid)
+            return self->shards[i].hang;
+    return (struct hang){0};
+}
+
+static void tend_shard(struct run *self, const struct process_child *child, struct run_shard *out)
+{
+    int64_t hang_ns = self->config->launch.hang_ns;
+    *out = (struct run_shard){child->pid, known(self, child->pid)};
+    if (!hang_seen(&out->hang, hang_ns, child->cpu_ns, clock_now(&self->clock)))
+        return;
+    run_say(self, LEVEL_WARN, "A0406",
+            "a shard of the broker (process %d) hangs: it used no processor time for %.0f s%s; it is killed "
+            "(launch.hang), and the broker starts it again",
+            (int)child->pid, (double)hang_ns * 1e-9, child->stopped ? " and is stopped" : "");
+    kill(child->pid, SIGKILL);
+}
+
+/* Tells of shards that have died since the last look. Those of a parent that has died itself are gone with it. */
+static void tell_ends(struct run *self, const struct run_shard *now, uint32_t shards)
+{
+    for (uint32_t i = 0; i < shards; i++) {
+        pid_t pid = self->shards[i].pid;
+        bool lives = pid == 0;
+        for (uint32_t k = 0; k < shards && !lives; k++)
+            lives = now[k].pid == pid;
+        if (!lives)
+            run_say(self, LEVEL_WARN, "A0442",
+                    "a shard of the broker (process %d) has ended, and the broker starts it again: see logs/broker.log",
+                    (int)pid);
+    }
+}
+
+/* Kills a shard that hangs: a SIGSTOP, a lost disk. */
+static void tend_shards(struct run *self, const struct member *broker)
+{
+    uint32_t shards = config_shards(&self->config->broker);
+    struct process_child children[CONFIG_MAX_SHARDS];
+    if (shards == 1 || !broker->process.running || broker->process.asked_ns > 0)
+        return;
+    struct run_shard *now = need_alloc(shards * sizeof *now);
+    if (!self->shards)
+        self->shards = need_alloc(shards * sizeof *self->shards);
+    uint32_t n = process_children(&broker->process, children, shards);
+    for (uint32_t i = 0; i < n; i++)
+        tend_shard(self, &children[i], &now[i]);
+    if (self->shards_of == broker->process.pid)
+        tell_ends(self, now, shards);
+    free(self->shards);
+    self->shards = now;
+    self->shards_of = broker->process.pid;
+}
+
+/* ---- what they use ---- */
 
 static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
 {
@@ -320,11 +362,13 @@ void run_measure_usage(struct run *self, int64_t now_ns)
         tend_hang(self, self->members[i], now_ns);
         tend_log(self, self->members[i]);
         if (self->members[i]->role == ROLE_BROKER)
-            run_tend_shards(self, self->members[i]);
+            tend_shards(self, self->members[i]);
     }
     measure_others(self);
     run_hosts_measure(self, now_ns);
 }
+
+/* ---- all of them ---- */
 
 static void tend_guard(struct run *self)
 {
@@ -366,25 +410,6 @@ void run_tend(struct run *self, int64_t now_ns)
             ((member->waits && run_host_ready(self, member)) || supervisor_due(&member->supervised, now_ns)))
             start(self, member);
     }
-    check_done(self);
-}
-
-/* ---- counts ---- */
-
-uint32_t run_running(const struct run *self, enum role role)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->role == role && self->members[i]->process.running;
-    return n;
-}
-
-uint32_t run_wanted(const struct run *self, enum role role)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->role == role && self->members[i]->wanted;
-    return n;
 }
 
 void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns)

@@ -1,4 +1,4 @@
-/* Computes the status of a run from observations: rates and progress. */
+/* Computes the status of a run from observations: rates, progress, and what the report says of each stretch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,18 +6,112 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/process/machine.h"
 #include "agent/launch/plan/profile.h"
-#include "agent/launch/run/run_impl.h"
+#include "agent/launch/process/machine.h"
+#include "agent/launch/run_impl.h"
 
 /* Rates cover this many of the last seconds. */
 #define WINDOW_NS (5 * NS_PER_S)
+/* The first reports still cover the start. */
+#define SETTLE_MOST_NS (5 * NS_PER_S)
+#define SETTLE_MORE_NS (NS_PER_S / 2)
 
-static double unix_now(void)
+/* ---- stretches: from one change of the number of actors to the next, with the rates achieved in each ---- */
+
+void run_stretch_begin(struct run *self, uint32_t actors)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (self->n_stretches > 0 && self->stretches[self->n_stretches - 1].actors == actors)
+        return;
+    if (self->n_stretches == REPORT_STRETCHES) /* the newest are kept */
+        memmove(self->stretches, self->stretches + 1, --self->n_stretches * sizeof *self->stretches);
+    self->stretches[self->n_stretches++] =
+        (struct stretch){.actors = actors, .from_s = run_elapsed(self), .from_ns = clock_now(&self->clock)};
+}
+
+static void add_sums(struct stretch_sums *sums, const struct observation *before, const struct observation *seen)
+{
+    double seconds = (double)(seen->at_ns - before->at_ns) * 1e-9;
+    sums->seconds += seconds;
+    sums->inserts += (double)(seen->inserts - before->inserts);
+    sums->samples += (double)(seen->samples - before->samples);
+    idle_shares_add(&sums->idle_by, &seen->idle_by, seconds);
+    if (isfinite(seen->actor_idle)) {
+        sums->actor_idle += seconds * seen->actor_idle;
+        sums->actor_s += seconds;
+    }
+    if (isfinite(seen->learner_idle)) {
+        sums->learner_idle += seconds * seen->learner_idle;
+        sums->learner_s += seconds;
+    }
+}
+
+/* Adds what happened between two looks at the same broker, unless the table was reset meanwhile and its counts began
+ * again. Time in which nothing moves counts only within the settled part: starting and ending may take long. */
+void run_stretch_add(struct run *self, const struct observation *before)
+{
+    const struct observation *seen = &self->seen;
+    if (self->n_stretches == 0 || before->at_ns == 0 || seen->broker_instance != before->broker_instance ||
+        seen->inserts < before->inserts || seen->samples < before->samples)
+        return;
+    struct stretch *stretch = &self->stretches[self->n_stretches - 1];
+    if (seen->inserts != before->inserts || seen->samples != before->samples)
+        add_sums(&stretch->whole, before, seen);
+    int64_t every = self->config->report.every_ns, from = stretch->from_ns;
+    from = from > self->running_ns ? from : self->running_ns;
+    if (self->phase == PHASE_RUNNING &&
+        before->at_ns >= from + (every < SETTLE_MOST_NS ? every : SETTLE_MOST_NS) + SETTLE_MORE_NS)
+        add_sums(&stretch->settled, before, seen);
+}
+
+static struct report_steady rates_of(const struct stretch_sums *sums)
+{
+    struct report_steady out = {.seconds = sums->seconds, .spi = NAN, .actor_idle = NAN, .learner_idle = NAN};
+    idle_shares_none(&out.idle_by);
+    if (sums->seconds <= 0.0)
+        return out;
+    out.inserts = sums->inserts / sums->seconds;
+    out.samples = sums->samples / sums->seconds;
+    out.spi = sums->inserts > 0.0 ? sums->samples / sums->inserts : NAN;
+    out.actor_idle = sums->actor_s > 0.0 ? sums->actor_idle / sums->actor_s : NAN;
+    out.learner_idle = sums->learner_s > 0.0 ? sums->learner_idle / sums->learner_s : NAN;
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        out.idle_by.actor[i] = sums->actor_s > 0.0 ? sums->idle_by.actor[i] / sums->actor_s : NAN;
+        out.idle_by.learner[i] = sums->learner_s > 0.0 ? sums->idle_by.learner[i] / sums->learner_s : NAN;
+    }
+    return out;
+}
+
+/* A run that ends before the first reports is described by the last ones: each process reports when it ends. */
+static void fill_idle(struct report_steady *rates, const struct observation *seen)
+{
+    if (isnan(rates->actor_idle)) {
+        rates->actor_idle = seen->actor_idle;
+        memcpy(rates->idle_by.actor, seen->idle_by.actor, sizeof rates->idle_by.actor);
+    }
+    if (isnan(rates->learner_idle)) {
+        rates->learner_idle = seen->learner_idle;
+        memcpy(rates->idle_by.learner, seen->idle_by.learner, sizeof rates->idle_by.learner);
+    }
+}
+
+uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_stretches; i++) {
+        const struct stretch *stretch = &self->stretches[i];
+        bool settled = stretch->settled.seconds > 0.0;
+        struct report_steady rates = rates_of(settled ? &stretch->settled : &stretch->whole);
+        if (rates.seconds <= 0.0)
+            continue;
+        if (i + 1 == self->n_stretches)
+            fill_idle(&rates, &self->seen);
+        out[n++] = (struct report_stretch){.actors = stretch->actors,
+                                           .learners = run_config_learners(self->config),
+                                           .from_s = stretch->from_s,
+                                           .settled = settled,
+                                           .rates = rates};
+    }
+    return n;
 }
 
 /* ---- taking in ---- */
@@ -82,6 +176,13 @@ void run_take_in(struct run *self, const struct observation *before)
 }
 
 /* ---- the status ---- */
+
+static double unix_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 static double rate(const struct run *self, size_t member)
 {
@@ -215,6 +316,12 @@ static void fill_plan(const struct run *self, struct status *out)
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }
 
+static void show_event(const struct run_event *event, struct status *out)
+{
+    snprintf(out->event, sizeof out->event, "%s", event ? event->text : "");
+    out->event_unix_s = event ? event->unix_s : 0.0;
+}
+
 void run_status(struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
@@ -256,9 +363,10 @@ void run_status(struct run *self, struct status *out)
     fill_plan(self, out);
     run_fill_hosts(self, out);
     fill_waits(self, out);
-    snprintf(out->event, sizeof out->event, "%s", self->event);
-    out->event_unix_s = self->event_unix_s;
+    show_event(self->n_events > 0 ? &self->events[self->n_events - 1] : NULL, out);
 }
+
+/* ---- saving ---- */
 
 /* Writes launch.json, for a launcher that resumes the run. */
 static void save_state(struct run *self, const struct status *status)
@@ -292,19 +400,10 @@ static void write_line(struct run *self, const struct status *status)
     if (text)
         history_add(&self->history, text);
     free(text);
-    if (status->event_unix_s == self->event_unix_s)
-        self->event_unsaved = false;
 }
 
-/* The state is written first, so that a launcher that resumes the run knows everything that status.json shows. */
-void run_save_line(struct run *self)
-{
-    struct status now;
-    run_status(self, &now);
-    save_state(self, &now);
-    write_line(self, &now);
-}
-
+/* The state is written first, so that a launcher that resumes the run knows everything that status.json shows. A status has room for one
+ * event, the newest; metrics.jsonl has them all. */
 void run_save(struct run *self, const struct status *status)
 {
     save_state(self, status);
@@ -312,5 +411,14 @@ void run_save(struct run *self, const struct status *status)
     if (whole)
         run_folder_write(self->options->folder, FOLDER_STATUS, whole, NULL);
     free(whole);
+    for (uint32_t i = self->saved_events; i + 1 < self->n_events; i++) {
+        struct status earlier = *status;
+        show_event(&self->events[i], &earlier);
+        write_line(self, &earlier);
+    }
     write_line(self, status);
+    if (self->n_events > 0) { /* the newest stays, for the next status */
+        self->events[0] = self->events[self->n_events - 1];
+        self->n_events = self->saved_events = 1;
+    }
 }

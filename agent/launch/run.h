@@ -1,6 +1,5 @@
-/* The run room: a run from its first process to its report. It starts the broker, then learners, then actors and
- * evaluator; watches, restarts, resizes and stops them. One thread, one loop; all state in one struct (run_impl.h).
- * It may use every other room below agent/launch. */
+/* A run from its first process to its report. It starts the broker, then learners, then actors and evaluator; watches, restarts, resizes
+ * and stops them. One thread, one loop; all state in one struct (run_impl.h). */
 #ifndef AGENT_LAUNCH_RUN_H
 #define AGENT_LAUNCH_RUN_H
 

@@ -2,7 +2,7 @@
  * rate of items grows by k as long as learners wait. One such step is enough where the shares are steady. It is
  * rounded up, so a step down never starves the learners and is not undone by a step up. A window begins where one
  * side is idle beyond the margin and goes on while it is beyond half of it. */
-#include "agent/launch/run/resize.h"
+#include "agent/launch/resize.h"
 
 #include <math.h>
 #include <stdio.h>
