@@ -14,7 +14,7 @@
 #include "broker/checkpoint/checkpoint_keep.h"
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/log.h"
 
 /* Returns how many bytes a checkpoint may be ahead of the disk writer: well below what makes the stream full. */

@@ -7,7 +7,7 @@
 #include "broker/disk/image.h"
 #include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/log.h"
 
 /* A sort key and its value. */

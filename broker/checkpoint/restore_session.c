@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "broker/checkpoint/restore_parts.h"
-#include "broker/params/params.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
-#include "broker/session/intake.h"
+#include "broker/session/ingest.h"
+#include "broker/store/params.h"
 #include "proto/base/error.h"
 
 static void restore_flow(struct restoring *self, struct session *session, const struct entry_flow *from)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "broker/extension/extension.h"
+#include "broker/select/extension.h"
 #include "broker/select/selector.h"
 #include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"

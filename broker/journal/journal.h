@@ -9,10 +9,10 @@
 #define BROKER_JOURNAL_H
 
 #include "broker/journal/stream.h"
-#include "broker/params/params.h"
 #include "broker/sample/samples.h"
 #include "broker/session/session.h"
-#include "broker/table/tables.h"
+#include "broker/store/params.h"
+#include "broker/table/table.h"
 
 /* Where entries go: a stream, or the record of a checkpoint. room: like stream_entry. */
 struct entry_sink {

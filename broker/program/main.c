@@ -12,7 +12,7 @@
 #include "broker/broker.h"
 #include "broker/program/face.h"
 #include "broker/program/reading.h"
-#include "broker/shards/shards.h"
+#include "broker/shards.h"
 #include "proto/config/cli.h"
 #include "proto/keys/keys.h"
 

@@ -8,7 +8,7 @@
 #include "broker/sample/kept_samples.h"
 #include "broker/sample/reply.h"
 #include "broker/sample/samples.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 
 static void unpark(struct waiter *self)

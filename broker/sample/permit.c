@@ -6,7 +6,7 @@
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 
 /* How a table is sampled over shards. */

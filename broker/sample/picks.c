@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "broker/sample/samples.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 
 #define WIDE_FIELDS 6u
 #define NARROW_FIELDS 6u

@@ -6,10 +6,10 @@
 
 #include "broker/loop/loop.h"
 #include "broker/metrics/histogram.h"
-#include "broker/params/params.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/reply_build.h"
 #include "broker/sample/samples.h"
+#include "broker/store/params.h"
 #include "proto/wire/wire.h"
 
 /* How many chunks ahead of the copy data is prefetched, and headers, which say how much data there is. */

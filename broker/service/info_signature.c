@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/dtype.h"
 
 static void *arena_alloc(void *arena, size_t size)

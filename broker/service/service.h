@@ -8,15 +8,15 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
-#include "broker/params/params.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/service/dispatch.h"
 #include "broker/service/req_params.h"
 #include "broker/service/req_reduce.h"
 #include "broker/session/session.h"
+#include "broker/store/params.h"
 #include "broker/store/store.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 
 struct checkpoint_wait;
 struct checkpoints;

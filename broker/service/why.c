@@ -7,7 +7,7 @@
 #include "broker/session/flow.h"
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
-#include "broker/table/room.h"
+#include "broker/table/table.h"
 #include "proto/base/format.h"
 
 struct why {

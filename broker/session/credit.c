@@ -12,7 +12,7 @@
 #include "broker/session/flow.h"
 #include "broker/session/pump.h"
 #include "broker/session/session.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/utf8.h"
 
 #define REJECTIONS_PER_MESSAGE 32u

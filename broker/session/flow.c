@@ -5,7 +5,7 @@
 #include "broker/loop/loop.h"
 #include "broker/session/credit.h"
 #include "broker/session/session.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 
 #define DROPS_PER_STEP 256u

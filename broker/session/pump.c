@@ -5,8 +5,7 @@
 #include "broker/loop/loop.h"
 #include "broker/sample/waiter.h"
 #include "broker/session/flow.h"
-#include "broker/table/room.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 
 /* Time that one table may take before the sockets are looked at again. */
 #define PUMP_BUDGET_NS (300 * NS_PER_US)

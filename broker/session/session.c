@@ -11,7 +11,7 @@
 #include "broker/session/credit.h"
 #include "broker/session/flow.h"
 #include "broker/session/session_chunks.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"

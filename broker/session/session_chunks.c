@@ -4,7 +4,7 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 
 /* Most numbers that a ring spans. */

@@ -17,7 +17,7 @@
 #include "broker/loop/loop.h"
 #include "broker/sample/samples.h"
 #include "broker/spill/fetcher.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/log.h"
 
 struct hand;

@@ -1,6 +1,6 @@
 #include "broker/table/contents.h"
 
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
 
 static size_t items_bytes(const struct table *table)

@@ -1,16 +1,12 @@
 #include "broker/table/plugin.h"
 
 #include <dlfcn.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/extension/extension.h"
+#include "broker/select/extension.h"
 #include "broker/select/selector.h"
 #include "proto/base/error.h"
-
-/* The interface before rp_selector_ops had a mass. */
-#define ABI_WITHOUT_MASS 2u
 
 static rp_status load(struct plugins *self, const char *path, rp_error *err)
 {
@@ -24,29 +20,9 @@ static rp_status load(struct plugins *self, const char *path, rp_error *err)
     self->list[self->count++] = plugin;
     if (!plugin)
         return err_set(err, RP_INVALID_ARGUMENT, "plug-in %s: it does not export rp_plugin_entry", path);
-    if (plugin->abi != RP_PLUGIN_ABI && plugin->abi != ABI_WITHOUT_MASS)
+    if (plugin->abi != RP_PLUGIN_ABI)
         return err_set(err, RP_UNSUPPORTED, "plug-in %s: built for interface %u, this broker has %u: compile it again",
                        path, plugin->abi, RP_PLUGIN_ABI);
-    return RP_OK;
-}
-
-/* Copies the selectors of older plug-ins: their structs end before the newer members. */
-static rp_status copy_older(struct plugins *self, rp_error *err)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->count; i++)
-        for (const rp_selector_ops *const *at = self->list[i]->selectors;
-             self->list[i]->abi == ABI_WITHOUT_MASS && at && *at; at++)
-            n++;
-    if (n == 0)
-        return RP_OK;
-    self->older = calloc(n, sizeof *self->older);
-    if (!self->older)
-        return err_set(err, RP_NO_MEMORY, "no memory for plug-ins");
-    for (uint32_t i = 0; i < self->count; i++)
-        for (const rp_selector_ops *const *at = self->list[i]->selectors;
-             self->list[i]->abi == ABI_WITHOUT_MASS && at && *at; at++)
-            memcpy(&self->older[self->n_older++], *at, offsetof(rp_selector_ops, mass));
     return RP_OK;
 }
 
@@ -62,7 +38,7 @@ rp_status plugins_load(struct plugins *self, const struct schema_list *paths, rp
     char *const *names = paths->data;
     for (uint32_t i = 0; i < paths->count; i++)
         RP_TRY(load(self, names[i], err));
-    return copy_older(self, err);
+    return RP_OK;
 }
 
 void plugins_fini(struct plugins *self)
@@ -71,16 +47,12 @@ void plugins_fini(struct plugins *self)
         dlclose(self->handles[i]);
     free(self->handles);
     free(self->list);
-    free(self->older);
     *self = (struct plugins){0};
 }
 
 const rp_selector_ops *plugins_selector(const struct plugins *self, const char *name)
 {
     const rp_selector_ops *builtin = selector_builtin(name);
-    for (uint32_t i = 0; !builtin && i < self->n_older; i++)
-        if (strcmp(self->older[i].name, name) == 0)
-            return &self->older[i];
     for (uint32_t i = 0; !builtin && i < self->count; i++)
         for (const rp_selector_ops *const *at = self->list[i]->selectors; at && *at; at++)
             if (strcmp((*at)->name, name) == 0)

@@ -9,8 +9,6 @@ struct plugins {
     void **handles;
     const rp_plugin **list;
     uint32_t count;
-    rp_selector_ops *older; /* copies of the selectors of older plug-ins, without what these lack */
-    uint32_t n_older;
 };
 
 /* Loads all plug-ins. An error names the file and the reason. */

@@ -1,12 +1,15 @@
 #include "broker/table/table.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "broker/loop/loop.h"
-#include "broker/table/room.h"
-#include "broker/table/tables.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/base/rng.h"
 
 void table_release_item(struct table *self, const struct contents *in, struct item *item)
 {
@@ -357,4 +360,504 @@ void table_remove_too_much(struct table *self)
 {
     while ((self->in.size > (uint64_t)self->config->max_size || too_much(self)) && table_evict(self)) {
     }
+}
+
+/* ---- room for one more item */
+
+#define MIB (1024.0 * 1024.0)
+
+bool room_is_kept(const struct table *self)
+{
+    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_sampleable(self, 1) > 0;
+}
+
+/* Returns what is left for chunks: a sixteenth at least, so that a table that once had very many small items goes on with large
+ * ones. */
+static uint64_t left_for_chunks(const struct store *store, uint64_t limit)
+{
+    uint64_t least = limit / 16;
+    return store->overhead + least < limit ? limit - store->overhead : least;
+}
+
+/* True if one more item would exceed this much memory.
+ *
+ * Slots and keys stay with their table when items go: only chunks are freed. So a table that needs a further slot evicts while all
+ * memory exceeds the limit, and gets the slot of another item. It stops growing a little earlier, in proportion to what cannot be
+ * given back: or every change of what others hold would cost a great many small items. */
+static bool exceeds(const struct table *self, uint64_t limit)
+{
+    const struct store *store = self->store;
+    if (store_chunk_memory(store) > left_for_chunks(store, limit))
+        return true;
+    uint64_t margin = limit == self->tables->storage_budget ? store->overhead / 16 : 0;
+    return self->in.free == NO_SLOT && store_memory(store) + margin > limit;
+}
+
+/* True if something should be evicted. Chunks that are about to go to disk make room without that: inserts wait for them
+ * before they come here. */
+static bool wants_room(const struct table *self)
+{
+    const struct tables *tables = self->tables;
+    const struct disk_tier *disk = &tables->disk;
+    return (exceeds(self, tables->storage_budget) && !tables_disk_is_full(tables)) ||
+           (disk->ctx && disk->wants_room(disk->ctx));
+}
+
+/* Bytes that the item adds to the table. */
+static uint64_t added_bytes(const struct table *self, const struct span *span)
+{
+    struct chunk *const *chunks = span_chunks(span);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < span->n; i++)
+        bytes += chunk_is_in(chunks[i], self->in.account) ? 0 : chunks[i]->bytes;
+    return bytes;
+}
+
+static bool exceeds_max_bytes(const struct table *self, const struct span *span)
+{
+    uint64_t most = (uint64_t)self->config->max_bytes;
+    return most && self->bytes + added_bytes(self, span) > most;
+}
+
+static bool exceeds_memory(const struct table *self)
+{
+    return self->waiters ? exceeds(self, (uint64_t)self->tables->config->memory_limit) : wants_room(self);
+}
+
+static bool has_to_wait(const struct table *self, const struct span *span)
+{
+    if (!limiter_counts(&self->limiter))
+        return false;
+    if (self->in.size == 0) /* only a sampler that holds picked items can make room */
+        return self->waiters && exceeds_memory(self);
+    return (exceeds_memory(self) || exceeds_max_bytes(self, span)) && room_is_kept(self);
+}
+
+bool room_waits_(struct table *self, const struct span *span)
+{
+    if (!has_to_wait(self, span))
+        return false;
+    self->waits_for_room = self->tables->waits_for_room = true;
+    return true;
+}
+
+/* The first time is logged: the table will not get as large as its configuration says. */
+static void note_evicted(struct table *self, uint32_t n)
+{
+    struct table_stats *stats = &self->stats;
+    if (stats->evicted_for_memory == 0) {
+        stats->evicted_for_memory_ns = self->loop->now_ns;
+        log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
+                 "table=%s items=%u max_size=%lld memory_bytes=%llu memory_limit=%lld", self->name, self->in.size,
+                 (long long)self->config->max_size, (unsigned long long)store_memory(self->store),
+                 (long long)self->tables->config->memory_limit);
+    }
+    stats->evicted_for_memory += n;
+}
+
+uint64_t room_held(const struct table *self)
+{
+    return self->bytes + contents_memory(&self->in);
+}
+
+const struct table *room_holder(const struct tables *tables)
+{
+    const struct table *largest = &tables->list[0];
+    for (uint32_t i = 1; i < tables->n; i++)
+        if (room_held(&tables->list[i]) > room_held(largest))
+            largest = &tables->list[i];
+    return largest;
+}
+
+/* True if memory is lost in places that nobody fits into, because keys are far apart or the sizes of chunks have changed. Then the
+ * table shrinks slowly, by one more item for each that comes, until these places come free. */
+static bool loses_memory(const struct table *self)
+{
+    const struct store *store = self->store;
+    uint64_t budget = self->tables->storage_budget, waste = store_waste(store);
+    return (waste > 0 && store_chunk_memory(store) + waste > left_for_chunks(store, budget)) ||
+           (store_memory(store) > budget && contents_are_full(&self->in));
+}
+
+/* At the memory limit a table evicts its own items first; only when it has none left is the item refused. */
+rp_status room_make(struct table *self, rp_error *err)
+{
+    const struct tables *tables = self->tables;
+    uint32_t evicted = 0;
+    if (!room_is_kept(self)) {
+        /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */
+        bool (*evict_one)(struct table *) = store_waste(self->store) > 0 ? table_evict_sparse : table_evict;
+        while (evicted < EVICTIONS_PER_INSERT && wants_room(self) && evict_one(self))
+            evicted++;
+        if (loses_memory(self) && !tables_disk_is_full(tables) && evict_one(self))
+            evicted++;
+        if (evicted)
+            note_evicted(self, evicted);
+    }
+    if (self->in.size > 0 || !exceeds(self, (uint64_t)tables->config->memory_limit))
+        return RP_OK;
+    uint64_t used = store_memory(self->store);
+    const struct table *holder = room_holder(tables);
+    return err_set(
+        err, RP_RESOURCE_EXHAUSTED,
+        "memory is full: %llu of %lld bytes are in use and this table has nothing left to remove; table '%s' "
+        "holds most, %llu bytes. Lower its max_size or max_bytes, or raise memory_limit",
+        (unsigned long long)used, (long long)tables->config->memory_limit, holder->name,
+        (unsigned long long)room_held(holder));
+}
+
+void room_explain(const struct table *self, const struct span *span, char *text, size_t size)
+{
+    if (!self->config->max_times_sampled || !has_to_wait(self, span))
+        return;
+    double used = (double)store_memory(self->store) / MIB;
+    double limit = (double)self->tables->config->memory_limit / MIB;
+    const struct table *holder = room_holder(self->tables);
+    if (self->waiters && exceeds_memory(self))
+        snprintf(
+            text, size,
+            "needs memory: %.1f MiB of %.1f MiB are in use (memory_limit), and a sampler waits for more items: ask "
+            "for smaller batches, or raise memory_limit",
+            used, limit);
+    else if (exceeds_memory(self))
+        snprintf(
+            text, size,
+            "needs memory: %.1f MiB are in use, of which table '%s' holds %.1f MiB, and tables may have %.1f MiB "
+            "(memory_limit less ingest_budget); the %u items of this table are not evicted, since they still have to "
+            "be sampled: inserts continue when they are",
+            used, holder->name, (double)room_held(holder) / MIB, (double)self->tables->storage_budget / MIB,
+            self->in.size);
+    else
+        snprintf(text, size,
+                 "needs room: the table has %.1f MiB of at most %.1f MiB (max_bytes); its %u items are not evicted, "
+                 "since they still have to be sampled: inserts continue when they are",
+                 (double)self->bytes / MIB, (double)self->config->max_bytes / MIB, self->in.size);
+}
+
+/* ---- the calls that an extension may make to its table */
+
+static bool in_use(const struct table *table, uint32_t slot)
+{
+    return slot < table->in.high && table->in.items[slot].span.n > 0;
+}
+
+static bool host_view(void *ctx, uint32_t slot, rp_item_view *out)
+{
+    const struct table *table = ctx;
+    if (!in_use(table, slot))
+        return false;
+    table_view(table, slot, out);
+    return true;
+}
+
+static bool host_set_priority(void *ctx, uint32_t slot, double priority)
+{
+    struct table *table = ctx;
+    if (!in_use(table, slot) || table_check_priority(table, priority, NULL) != RP_OK)
+        return false;
+    table_set_priority(table, slot, priority);
+    return true;
+}
+
+static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, double priority)
+{
+    struct table *table = ctx, *other = tables_find(table->tables, other_table, strlen(other_table));
+    if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
+        return false;
+    const struct item *item = &table->in.items[slot];
+    struct arrival arrival = {.key = item->key, .priority = priority, .policy = item->policy};
+    if (!span_copy(&item->span, &arrival.span, table->store, table->layouts))
+        return false;
+    if (room_waits(other, &arrival.span) || table_insert(other, &arrival, NULL) != RP_OK) {
+        span_release(&arrival.span, table->store, table->layouts);
+        return false;
+    }
+    table_mark(other);
+    return true;
+}
+
+static rp_extension_host extension_host(struct table *table)
+{
+    return (rp_extension_host){table, host_view, host_set_priority, host_copy_to};
+}
+
+/* ---- life */
+
+static rp_status signature_init(struct table *self, rp_error *err)
+{
+    const struct field_config *fields = self->config->signature.data;
+    struct signature *signature = &self->signature;
+    signature->n = self->config->signature.count;
+    signature->fields = calloc(signature->n ? signature->n : 1, sizeof *signature->fields);
+    if (!signature->fields)
+        return err_set(err, RP_NO_MEMORY, "no memory for the signature");
+    for (uint32_t i = 0; i < signature->n; i++) {
+        struct signature_field *field = &signature->fields[i];
+        const int64_t *shape = fields[i].shape.data;
+        field->name = fields[i].name;
+        field->dtype = dtype_by_name(fields[i].dtype);
+        field->rank = fields[i].shape.count;
+        for (uint32_t d = 0; d < field->rank; d++)
+            field->shape[d] = (uint32_t)shape[d];
+    }
+    return RP_OK;
+}
+
+static rp_status extensions_init(struct table *self, rp_error *err)
+{
+    const struct extension_config *list = self->config->extensions.data;
+    uint32_t n = self->config->extensions.count;
+    self->extensions = calloc(n ? n : 1, sizeof *self->extensions);
+    if (!self->extensions)
+        return err_set(err, RP_NO_MEMORY, "no memory for extensions");
+    for (uint32_t i = 0; i < n; i++) {
+        struct extension *extension = &self->extensions[i];
+        extension->ops = plugins_extension(&self->tables->plugins, list[i].kind);
+        if (!extension->ops)
+            return err_set(err, RP_NOT_FOUND,
+                           "no extension '%s': built in are statistics, priority_diffusion and "
+                           "insert_on_sample; others come from plugins",
+                           list[i].kind);
+        extension->host = extension_host(self);
+        extension->self =
+            extension->ops->create(list[i].options.data, list[i].options.count, self->capacity, &extension->host, err);
+        if (!extension->self)
+            return err && err->status ? (rp_status)err->status : RP_INVALID_ARGUMENT;
+        self->n_extensions = i + 1;
+        self->hook_insert |= extension->ops->on_insert != NULL;
+        self->hook_sample |= extension->ops->on_sample != NULL;
+        self->hook_update |= extension->ops->on_update != NULL;
+        self->hook_delete |= extension->ops->on_delete != NULL;
+    }
+    return RP_OK;
+}
+
+static rp_status selector_find(const struct table *self, const char *kind, const rp_selector_ops **ops, rp_error *err)
+{
+    *ops = plugins_selector(&self->tables->plugins, kind);
+    return *ops ? RP_OK
+                : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a loaded plug-in", kind);
+}
+
+rp_status table_set_metadata(struct table *self, const char *text, rp_error *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return err_set(err, RP_NO_MEMORY, "no memory for the metadata of table '%s'", self->name);
+    free(self->metadata);
+    self->metadata = copy;
+    return RP_OK;
+}
+
+static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
+{
+    const struct table_config *config = self->config;
+    self->name = config->name;
+    self->waiters_end = &self->waiters;
+    self->newest_layout = NO_LAYOUT;
+    self->capacity = capacity;
+    self->loop = self->tables->loop;
+    self->store = self->tables->store;
+    self->layouts = self->tables->layouts;
+    struct limiter_config limiter = config_limiter(&config->limiter);
+    limiter.part = config_shards(self->tables->config) > 1;
+    if (limiter.size == 0)
+        limiter.size = (double)config->max_size;
+    RP_TRY(limiter_init(&self->limiter, &limiter, err));
+    RP_TRY(selector_find(self, config->sampler.kind, &self->sampler_ops, err));
+    if (config_shards(self->tables->config) > 1 && !config_sampler_divides(config, self->sampler_ops))
+        return err_set(err, RP_UNSUPPORTED, CONFIG_NO_MASS, config->sampler.kind);
+    RP_TRY(selector_find(self, config->remover.kind, &self->remover_ops, err));
+    RP_TRY(signature_init(self, err));
+    RP_TRY(table_set_metadata(self, config->metadata ? config->metadata : "", err));
+    RP_TRY(contents_init(&self->in, self, (struct contents_seeds){self->seed, self->seed ^ 1}, err));
+    reserve_group_begin(&self->in.arrays);
+    rp_status status = extensions_init(self, err);
+    reserve_group_end(capacity);
+    RP_TRY(status);
+    self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
+    return RP_OK;
+}
+
+rp_status table_init(struct table *self, struct tables *tables, uint32_t id, uint64_t seed, rp_error *err)
+{
+    const struct table_config *config = (const struct table_config *)tables->config->tables.data + id;
+    *self = (struct table){.tables = tables, .config = config, .id = id, .seed = seed};
+    return init_with(self, table_slots(config), err);
+}
+
+rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
+{
+    struct table old = *self;
+    table_fini(self);
+    *self = (struct table){.tables = old.tables, .config = old.config, .id = old.id, .seed = old.seed};
+    return init_with(self, capacity, err);
+}
+
+void table_fini(struct table *self)
+{
+    for (uint32_t i = 0; i < self->n_extensions; i++)
+        self->extensions[i].ops->destroy(self->extensions[i].self);
+    free(self->extensions);
+    for (uint32_t i = 0; self->in.items && i < self->in.high; i++)
+        if (self->in.items[i].span.n)
+            table_release_item(self, &self->in, &self->in.items[i]);
+    contents_fini(&self->in, self);
+    table_newest_layout(self, NO_LAYOUT);
+    free(self->signature.fields);
+    free(self->metadata);
+}
+
+/* ---- a reset: a table gets empty contents at once, and a chore frees the old contents in slices */
+
+/* Items that are freed in one slice. */
+#define SLICE_ITEMS 256u
+
+/* A new selector continues the random numbers of the old one from its state; if the old one has no state to show, it starts
+ * from `otherwise`. */
+static uint64_t seed_after(const rp_selector_ops *ops, void *selector, uint64_t otherwise)
+{
+    uint8_t state[4096];
+    uint32_t n = ops->save ? ops->save(selector, state, sizeof state) : 0;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint32_t i = 0; i < n; i++)
+        hash = (hash ^ state[i]) * UINT64_C(0x100000001b3);
+    return n ? hash : otherwise;
+}
+
+static struct contents_seeds seeds_after(const struct table *self)
+{
+    uint64_t other = self->seed + (self->resets + 1) * UINT64_C(0xd1342543de82ef95);
+    return (struct contents_seeds){seed_after(self->sampler_ops, self->in.sampler, other),
+                                   seed_after(self->remover_ops, self->in.remover, other ^ 1)};
+}
+
+/* The chore that frees the old contents of a table. */
+struct old_contents {
+    struct chore chore;
+    struct table *table;
+    struct contents in;
+    uint32_t at; /* slots before this one are free */
+};
+
+static bool old_contents_step(struct chore *chore)
+{
+    struct old_contents *self = (struct old_contents *)chore;
+    uint32_t end = self->in.high - self->at > SLICE_ITEMS ? self->at + SLICE_ITEMS : self->in.high;
+    for (; self->at < end; self->at++)
+        if (self->in.items[self->at].span.n)
+            table_release_item(self->table, &self->in, &self->in.items[self->at]);
+    if (self->at < self->in.high || contents_fini_step(&self->in, self->table))
+        return true;
+    free(self);
+    return false;
+}
+
+rp_status table_reset(struct table *self, rp_error *err)
+{
+    struct contents fresh;
+    struct old_contents *old = calloc(1, sizeof *old);
+    if (!old)
+        return err_set(err, RP_NO_MEMORY, "no memory to reset table '%s'", self->name);
+    rp_status status = contents_init(&fresh, self, seeds_after(self), err);
+    if (status != RP_OK) {
+        free(old);
+        return status;
+    }
+    *old = (struct old_contents){.chore = {.step = old_contents_step}, .table = self, .in = self->in};
+    contents_uncount_slots(&old->in, self->store);
+    self->in = fresh;
+    self->bytes = 0;
+    self->resets++;
+    table_newest_layout(self, NO_LAYOUT);
+    self->stats.episodes = self->stats.unique_samples = 0;
+    EFFECT(self->loop, reset, self);
+    const struct marks *marks = old->in.marks;
+    bool kept = marks && marks->copying && marks->copier->keep(marks->copying, &old->in, &old->chore);
+    if (!kept)
+        chores_add(&self->loop->chores, &old->chore);
+    limiter_reset(&self->limiter);
+    for (uint32_t i = 0; i < self->n_extensions; i++)
+        if (self->extensions[i].ops->on_reset)
+            self->extensions[i].ops->on_reset(self->extensions[i].self);
+    return RP_OK;
+}
+
+/* ---- all tables */
+
+rp_status tables_init(struct tables *self, rp_error *err)
+{
+    self->storage_budget = (uint64_t)self->config->memory_limit - (uint64_t)config_ingest_budget(self->config);
+    if (!ordinals_init(&self->ordinals, config_shards(self->config) > 1 ? (uint32_t)self->config->shard : 0))
+        return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
+    return plugins_load(&self->plugins, &self->config->plugins, err);
+}
+
+rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
+{
+    uint32_t n = self->config->tables.count;
+    self->list = calloc(n, sizeof *self->list);
+    if (!self->list)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u tables", n);
+    for (uint32_t i = 0; i < n; i++) {
+        rp_status status = table_init(&self->list[i], self, i, rng_next(seeds), err);
+        self->n = i + 1;
+        if (status != RP_OK) {
+            err_prefix(err, "table '%s'", self->list[i].config->name);
+            return status;
+        }
+    }
+    return RP_OK;
+}
+
+static void soft_timer(struct timer *timer, void *ctx)
+{
+    struct tables *self = ctx;
+    int64_t now_ns = self->loop->now_ns, next_ns = INT64_MAX;
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct table *table = &self->list[i];
+        if (!table->config->soft_capacity)
+            continue;
+        if (now_ns >= table->next_removal_ns) {
+            table->next_removal_ns = now_ns + table->config->remove_every_ns;
+            table_remove_surplus(table);
+        }
+        if (table->next_removal_ns < next_ns)
+            next_ns = table->next_removal_ns;
+    }
+    if (next_ns != INT64_MAX)
+        timer_set(&self->loop->timers, timer, next_ns);
+}
+
+void tables_start(struct tables *self)
+{
+    self->soft = (struct timer){.fire = soft_timer, .ctx = self};
+    soft_timer(&self->soft, self);
+}
+
+void tables_tick(struct tables *self)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        table_tick(&self->list[i], self->loop->now_ns);
+        table_mark(&self->list[i]);
+    }
+}
+
+void tables_fini(struct tables *self)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        table_fini(&self->list[i]);
+    free(self->list);
+    self->list = NULL;
+    self->n = 0;
+    ordinals_fini(&self->ordinals);
+    plugins_fini(&self->plugins);
+}
+
+struct table *tables_find(const struct tables *self, const char *name, size_t size)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (strlen(self->list[i].name) == size && memcmp(self->list[i].name, name, size) == 0)
+            return &self->list[i];
+    return NULL;
 }

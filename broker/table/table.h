@@ -1,4 +1,11 @@
-/* A replay table: items over shared chunks, picked by a sampler and a remover, held back by a limiter.
+/* Replay tables.
+ *
+ * This room owns the tables with their items, limiters, key maps, extensions and plug-ins, the ordinals of keys, and the
+ * decision what to evict when memory is full. It offers insert, sample, update and removal on a table (table.h). It may use
+ * the loop, the store, the selectors, the extensions and the configuration. What waits at a table, what is copied to a checkpoint and what
+ * lies on disk is known to rooms above, through opaque pointers and the hooks in struct disk_tier and struct marks.
+ *
+ * A table: items over shared chunks, picked by a sampler and a remover, held back by a limiter.
  *
  * The table owns its items, its selectors, its limiter and its extensions. Flows that wait to insert and waiters that wait to
  * sample are linked to their table, but belong to rooms above: the table only tests whether there are any.
@@ -11,13 +18,17 @@
 #include <stdint.h>
 
 #include "broker/config/config.h"
+#include "broker/loop/timer.h"
 #include "broker/metrics/histogram.h"
 #include "broker/select/limiter.h"
 #include "broker/table/contents.h"
+#include "broker/table/ordinals.h"
+#include "broker/table/plugin.h"
 #include "replay/plugin.h"
 
 struct flow;
 struct loop;
+struct rng;
 struct tables;
 struct waiter;
 
@@ -83,7 +94,7 @@ struct table {
     uint32_t stamp;          /* of the newest distinct batch */
     int64_t next_removal_ns; /* of the surplus of a soft capacity */
     bool removing;           /* the chore that evicts the surplus is in progress */
-    bool waits_for_room;     /* inserts do: room.h */
+    bool waits_for_room;     /* inserts do */
     struct table_stats stats;
     struct table_stats restored;  /* stats as files had them when this process started: metrics count from there */
     struct histogram sampled_age; /* of items when they were sampled, in nanoseconds */
@@ -149,5 +160,100 @@ double table_rate(const struct table *self, uint32_t kind);
 void table_remove_surplus(struct table *self);
 /* Evicts the surplus at once: at the start. */
 void table_remove_too_much(struct table *self);
+
+/* ---- all tables of a broker, and what they share ---- */
+
+/* The disk as a second tier for chunks that are not used. ctx NULL: all chunks are in memory. */
+struct disk_tier {
+    void *ctx;
+    /* True if inserts have to wait until chunks have gone to disk. */
+    bool (*is_full)(void *ctx);
+    /* True if the disk is used up, so that tables have to evict. */
+    bool (*wants_room)(void *ctx);
+    /* Writes what inserts wait for; nothing if they do not wait. */
+    void (*explain_insert)(void *ctx, char *text, size_t size);
+};
+
+struct tables {
+    struct loop *loop;
+    struct store *store;
+    struct layouts *layouts;
+    const struct broker_config *config;
+    struct table *list;
+    uint32_t n;
+    uint32_t next_account;   /* see struct contents */
+    struct table *dirty;     /* tables that the pump has to look at, by next_dirty */
+    bool waits_for_room;     /* inserts of some table do */
+    uint64_t storage_budget; /* bytes of chunks that tables may have: memory_limit less the ingest budget */
+    struct disk_tier disk;
+    struct ordinals ordinals;
+    struct plugins plugins;
+    struct timer soft; /* removal from tables with a soft capacity, at the shortest of their intervals */
+};
+
+/* Loads the plug-ins. The caller has set loop, store, layouts and config, which are borrowed. */
+rp_status tables_init(struct tables *self, rp_error *err);
+/* Creates the configured tables, empty. */
+rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err);
+/* Starts to remove the surplus of soft capacities. A timer has been reserved. */
+void tables_start(struct tables *self);
+/* Once a second: rates; and inserts that found no memory are tried again. */
+void tables_tick(struct tables *self);
+/* Destroys the tables and what they share. Items that hold chunks release them: the store and the layouts are still there. */
+void tables_fini(struct tables *self);
+
+/* NULL: no table has this name. */
+struct table *tables_find(const struct tables *self, const char *name, size_t size);
+
+/* True if inserts have to wait until chunks have gone to disk. */
+static inline bool tables_disk_is_full(const struct tables *self)
+{
+    return self->disk.ctx && self->disk.is_full(self->disk.ctx);
+}
+
+/* Something has changed that may unblock inserts or samples of the table: the pump looks at it. */
+static inline void table_mark(struct table *table)
+{
+    if (table->dirty)
+        return;
+    table->dirty = true;
+    table->next_dirty = table->tables->dirty;
+    table->tables->dirty = table;
+}
+
+/* ---- room for one more item ----
+ *
+ * Room for one more item at the limits of memory: memory_limit, storage.disk, and the table's own max_bytes.
+ *
+ * A table whose items still owe samples (max_times_sampled is not reached, and the limiter counts samples against inserts)
+ * keeps them: inserts wait until samples have made room. Any other table evicts. Samples never wait for memory, so
+ * waiting inserts continue as soon as somebody samples the table. */
+
+/* True if the table's items owe samples that the limiter would allow now: then no item is evicted for memory. */
+bool room_is_kept(const struct table *self);
+
+/* True if an item over these chunks has to wait for room. An empty table takes an item in any case; a table whose sampler
+ * waits for more items takes items up to memory_limit, since nothing else could ever make room. */
+bool room_waits_(struct table *self, const struct span *span);
+static inline bool room_waits(struct table *self, const struct span *span)
+{
+    return self->config->max_times_sampled && room_waits_(self, span);
+}
+
+/* True if memory may be nearly full: then room_make looks closer. */
+static inline bool room_is_short(const struct tables *tables)
+{
+    const struct store *store = tables->store;
+    return slab_bytes(store->slabs)->reserved + store->outside + store->overhead + store->overhead / 16 >
+           tables->storage_budget;
+}
+/* Evicts for memory, if the table may. An error if memory is full and the table has nothing to remove. */
+rp_status room_make(struct table *self, rp_error *err);
+/* Returns the memory of the table: its slots and keys, and the data of its items. */
+uint64_t room_held(const struct table *self);
+/* Returns the table that holds most, for messages. */
+const struct table *room_holder(const struct tables *tables);
+/* Writes a clause that says why an item over these chunks waits for room. Empty: it does not wait. */
+void room_explain(const struct table *self, const struct span *span, char *text, size_t size);
 
 #endif

@@ -117,13 +117,13 @@ TEST(what_can_not_be_loaded_is_named)
     refused("  - {name: t, extensions: [{kind: sample_decay, options: {factor: 2}}]}\n", plugins(), "'factor'");
 }
 
-/* A plug-in that was built before selectors had a mass works as it did, but not over shards. */
-TEST(an_older_plugin_works_without_a_mass)
+/* A selector without a mass works at one broker, but not over shards. */
+TEST(a_selector_works_without_a_mass)
 {
     static const char table[] = "  - {name: t, max_size: 100, sampler: {kind: last}, limiter: {kind: none}}\n";
     char more[1400];
     struct embed embed;
-    snprintf(more, sizeof more, "plugins: [%s/selector_older.so, %s/selector_example.so]\n",
+    snprintf(more, sizeof more, "plugins: [%s/selector_massless.so, %s/selector_example.so]\n",
              process_env("RP_PLUGIN_DIR"), process_env("RP_PLUGIN_DIR"));
     embed_start(&embed, table, more);
     struct testpeer *peer = testpeer_opened(&embed, false);

@@ -1,22 +1,247 @@
-/* rp_client: the public face of a connection. */
 #include "agent/client/conn/client.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/client/conn/conn_set.h"
 #include "proto/base/clock.h"
-#include "proto/base/error.h"
+#include "proto/base/rng.h"
+#include "proto/base/trace.h"
+#include "replay/trace.h"
 
 struct rp_client {
-    struct conn_set set;
+    struct conn *
+        *conns; /* by the number of the shard; until the first answer: those to the endpoints that were named */
+    uint32_t n;
+    void *zmq;   /* context of the connections that do not have their own; NULL: none */
+    uint64_t id; /* that all connections state */
+    struct conn_shards shards;
     char name[RP_MAX_NAME + 1];
     struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
     uint32_t nearest;         /* atomic: number of the shard to read from */
 };
+
+/* How to connect. */
+struct client_plan {
+    const char *endpoints; /* one, or several separated by commas */
+    rp_client_options options;
+    const struct conn_host *host; /* NULL: every connection has a thread */
+    bool any;                     /* any shard is enough, even without shard 0 */
+    int64_t timeout_ms;
+};
+
+/* ---- connecting to all shards */
+
+/* Shards that have not answered this long after the first are left to themselves; so are, earlier, endpoints that were named:
+ * the answer says where all shards are. */
+#define GRACE_NS NS_PER_S
+#define NAMED_GRACE_NS (250 * NS_PER_MS)
+#define ZMQ_THREADS_MOST 8
+#define SOCKETS_MOST 65535u /* of a context */
+
+/* True if the broker runs on the caller's thread. */
+static bool is_hosted(const struct client_plan *plan)
+{
+    return plan->host && plan->host->ducts;
+}
+
+/* A context for connections that share one: with a thread for each shard, as far as there are processors, and as many sockets for each
+ * as a broker that is alone has. */
+static void *shared_context(rp_client *self, const struct client_plan *plan, uint32_t shards)
+{
+    if (self->zmq || plan->options.zmq_context || is_hosted(plan))
+        return self->zmq ? self->zmq : plan->options.zmq_context;
+    long threads = sysconf(_SC_NPROCESSORS_ONLN);
+    threads = threads < (long)shards ? threads : (long)shards;
+    threads = threads < ZMQ_THREADS_MOST ? threads : ZMQ_THREADS_MOST;
+    self->zmq = zmq_ctx_new();
+    if (self->zmq) {
+        zmq_ctx_set(self->zmq, ZMQ_IO_THREADS, threads > 0 ? (int)threads : 1);
+        uint32_t sockets = shards * ZMQ_MAX_SOCKETS_DFLT;
+        zmq_ctx_set(self->zmq, ZMQ_MAX_SOCKETS, (int)(sockets < SOCKETS_MOST ? sockets : SOCKETS_MOST));
+    }
+    return self->zmq;
+}
+
+static uint32_t count_names(const char *endpoints)
+{
+    uint32_t n = 1;
+    for (const char *at = endpoints; *at; at++)
+        n += *at == ',';
+    return n;
+}
+
+/* Opens a connection to one shard, without waiting. context NULL: it has its own. */
+static rp_status open_one(rp_client *self, const struct client_plan *plan, struct conn_plan one, void *context,
+                          struct conn **out, rp_error *err)
+{
+    rp_client_options options = plan->options;
+    if (context)
+        options.zmq_context = context;
+    one.options = &options;
+    one.host = plan->host;
+    one.shards = &self->shards;
+    one.client_id = self->id;
+    return conn_open(&one, out, err);
+}
+
+/* Opens a connection to every endpoint that was named. */
+static rp_status open_named(rp_client *self, const struct client_plan *plan, rp_error *err)
+{
+    uint32_t n = is_hosted(plan) ? 1 : count_names(plan->endpoints);
+    if (n > WIRE_MAX_SHARDS)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u endpoints: there are at most %u shards", n, WIRE_MAX_SHARDS);
+    char *names = strdup(plan->endpoints), *rest = names;
+    self->conns = calloc(n, sizeof(struct conn *));
+    void *context = n > 1 ? shared_context(self, plan, n) : NULL;
+    rp_status status = RP_OK;
+    if (!names || !self->conns || (n > 1 && !context))
+        status = err_set(err, RP_NO_MEMORY, "no memory for a client");
+    while (status == RP_OK && self->n < n) {
+        const char *name = n > 1 ? strsep(&rest, ",") : names;
+        struct conn_plan one = {.endpoint = name + strspn(name, " "), .shard = CONN_SHARD_UNKNOWN};
+        status = open_one(self, plan, one, context, &self->conns[self->n], err);
+        self->n += status == RP_OK;
+    }
+    free(names);
+    return status;
+}
+
+/* Waits until all connections are up, or one is refused. When enough of them are up it waits for a while only. Of the endpoints
+ * that were named (`named`) any is enough, of all shards the first must be up. */
+static rp_status await(rp_client *self, const struct client_plan *plan, bool named, int64_t deadline, rp_error *err)
+{
+    uint32_t up;
+    bool enough, in_time = true;
+    rp_error refusal = {0};
+    pthread_mutex_lock(&self->shards.mutex);
+    for (;;) {
+        bool first_is_up = conn_outcome(self->conns[0], &refusal);
+        up = first_is_up;
+        for (uint32_t i = 1; i < self->n; i++)
+            up += conn_outcome(self->conns[i], &refusal);
+        enough = named || plan->any ? up > 0 : first_is_up;
+        if (refusal.status != RP_OK || up == self->n || !in_time)
+            break;
+        int64_t grace = self->shards.first_ns + (named ? NAMED_GRACE_NS : GRACE_NS);
+        int64_t until = enough && grace < deadline ? grace : deadline;
+        in_time = conn_wait(self->conns[0], &self->shards.changed, &self->shards.mutex, until);
+    }
+    pthread_mutex_unlock(&self->shards.mutex);
+    if (refusal.status != RP_OK)
+        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    if (enough)
+        return RP_OK;
+    double seconds = (double)plan->timeout_ms / 1e3;
+    if (named)
+        return err_set(
+            err, RP_UNAVAILABLE,
+            "no broker answers at %.300s within %g s: is replay-broker running, and is this its service endpoint?",
+            plan->endpoints, seconds);
+    return err_set(err, RP_UNAVAILABLE,
+                   "shard 0 at %s does not answer within %g s (%u of %u shards do): it has the counters, so no client "
+                   "starts without it",
+                   conn_endpoint(self->conns[0]), seconds, up, self->n);
+}
+
+/* Returns the number of the shard that a connection is for; CONN_SHARD_UNKNOWN: of none. */
+static uint32_t number_of(const struct conn *conn, const struct conn_hello *hello)
+{
+    uint32_t shard = conn_shard(conn);
+    for (uint32_t i = 0; shard == CONN_SHARD_UNKNOWN && i < hello->n_shards; i++)
+        if (strcmp(hello->shards[i], conn_endpoint(conn)) == 0)
+            shard = i;
+    return shard;
+}
+
+/* Returns RP_OK if two connections lead to one broker, as far as they have heard. */
+static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
+{
+    struct conn_hello *one = conn_hello_ref(a), *other = conn_hello_ref(b);
+    rp_status status = RP_OK;
+    if (one && other && one->instance != other->instance)
+        status = err_set(err, RP_FAILED_PRECONDITION,
+                         "%.200s and %.200s are different brokers, and both answer as shard %u: name the shards of one "
+                         "broker",
+                         conn_endpoint(a), conn_endpoint(b), one->shard);
+    conn_hello_unref(&one);
+    conn_hello_unref(&other);
+    return status;
+}
+
+/* Makes self->conns an array over all shards, with the named connections in their places. A connection that leads nowhere, or
+ * where another one leads, is closed. */
+static rp_status sort_named(rp_client *self, const struct conn_hello *hello, rp_error *err)
+{
+    uint32_t n = conn_hello_count(hello), n_named = self->n;
+    struct conn **sorted = calloc(n, sizeof(struct conn *)), **named = self->conns;
+    if (!sorted)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u shards", n);
+    rp_status status = RP_OK;
+    pthread_mutex_lock(&self->shards.mutex);
+    for (uint32_t i = 0; i < n_named; i++) {
+        uint32_t shard = number_of(named[i], hello);
+        if (shard != CONN_SHARD_UNKNOWN && sorted[shard] && status == RP_OK)
+            status = check_same(sorted[shard], named[i], err);
+        if (shard == CONN_SHARD_UNKNOWN || sorted[shard])
+            continue;
+        conn_number(named[i], shard);
+        sorted[shard] = named[i];
+        named[i] = NULL;
+    }
+    self->conns = sorted;
+    self->n = n;
+    pthread_mutex_unlock(&self->shards.mutex);
+    for (uint32_t i = 0; i < n_named; i++)
+        conn_destroy(&named[i]);
+    free(named);
+    return status;
+}
+
+/* Opens connections to the shards that were not named. */
+static rp_status open_rest(rp_client *self, const struct client_plan *plan, const struct conn_hello *hello,
+                           rp_error *err)
+{
+    RP_TRY(sort_named(self, hello, err));
+    if (self->n == 1)
+        return RP_OK;
+    if (is_hosted(plan))
+        return err_set(err, RP_UNSUPPORTED, "a broker on this thread cannot be one of %u shards", self->n);
+    void *context = shared_context(self, plan, self->n);
+    if (!context)
+        return err_set(err, RP_NO_MEMORY, "no memory for %u shards", self->n);
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct conn_plan one = {.endpoint = hello->shards[i], .shard = i};
+        if (!self->conns[i])
+            RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
+    }
+    return RP_OK;
+}
+
+static rp_status open_all(rp_client *self, const struct client_plan *plan, rp_error *err)
+{
+    int64_t deadline = conn_deadline(plan->timeout_ms);
+    RP_TRY(open_named(self, plan, err));
+    RP_TRY(await(self, plan, true, deadline, err));
+    struct conn_hello *hello = NULL;
+    for (uint32_t i = 0; i < self->n && !hello; i++)
+        hello = conn_hello_ref(self->conns[i]);
+    assert(hello); /* one of them has answered */
+    rp_status status = open_rest(self, plan, hello, err);
+    if (status == RP_OK)
+        status = await(self, plan, false, deadline, err);
+    for (uint32_t i = 0; status == RP_OK && i < self->n; i++)
+        status = conn_stand_in(self->conns[i], hello, err);
+    conn_hello_unref(&hello);
+    return status;
+}
+
+/* ---- life */
 
 /* An older caller has a smaller struct: members that it does not know stay 0. */
 static bool read_options(const rp_client_options *in, rp_client_options *out, rp_error *err)
@@ -36,11 +261,10 @@ static bool read_options(const rp_client_options *in, rp_client_options *out, rp
     return true;
 }
 
-/* The plan's options are those of the caller, and may be NULL. */
-static rp_client *connect_by(struct conn_set_plan plan, int64_t timeout_ms, rp_error *err)
+/* options: of the caller; NULL: none. */
+static rp_client *connect_by(struct client_plan plan, const rp_client_options *options, rp_error *err)
 {
-    rp_client_options own;
-    if (!read_options(plan.options, &own, err))
+    if (!read_options(options, &plan.options, err))
         return NULL;
     if (!plan.endpoints || !*plan.endpoints) {
         err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
@@ -51,88 +275,105 @@ static rp_client *connect_by(struct conn_set_plan plan, int64_t timeout_ms, rp_e
         err_set(err, RP_NO_MEMORY, "no memory for a client");
         return NULL;
     }
-    if (own.name)
-        snprintf(self->name, sizeof self->name, "%s", own.name);
+    if (plan.options.name)
+        snprintf(self->name, sizeof self->name, "%s", plan.options.name);
     else
         snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
-    own.name = self->name;
-    plan.options = &own;
-    if (conn_set_open(&self->set, &plan, timeout_ms, err) != RP_OK) {
+    plan.options.name = self->name;
+    conn_shards_init(&self->shards);
+    rng_system(&self->id, sizeof self->id);
+    self->id |= 1; /* 0 stands for no client */
+    if (open_all(self, &plan, err) != RP_OK) {
         rp_client_destroy(&self);
         return NULL;
     }
     self->hello = conn_hello_ref(client_conn(self));
-    self->nearest = (uint32_t)(conn_client_id(client_conn(self)) / 2 % self->set.n); /* ids are odd */
+    self->nearest = (uint32_t)(self->id / 2 % self->n); /* ids are odd */
     return self;
 }
 
 rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
 {
-    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options}, timeout_ms, err);
+    return connect_by((struct client_plan){.endpoints = endpoints, .timeout_ms = timeout_ms}, options, err);
 }
 
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err)
 {
-    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options, .host = host}, timeout_ms,
+    return connect_by((struct client_plan){.endpoints = endpoints, .host = host, .timeout_ms = timeout_ms}, options,
                       err);
 }
 
 rp_client *client_connect_any(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                               rp_error *err)
 {
-    return connect_by((struct conn_set_plan){.endpoints = endpoints, .options = options, .any = true}, timeout_ms, err);
+    return connect_by((struct client_plan){.endpoints = endpoints, .any = true, .timeout_ms = timeout_ms}, options,
+                      err);
 }
 
 void rp_client_destroy(rp_client **client)
 {
-    if (!client || !*client)
+    rp_client *self = client ? *client : NULL;
+    if (!self)
         return;
-    conn_hello_unref(&(*client)->hello);
-    conn_set_close(&(*client)->set);
-    free(*client);
     *client = NULL;
+    bool foreign = self->n && self->conns[0] && conn_is_foreign(self->conns[0]);
+    conn_hello_unref(&self->hello);
+    for (uint32_t i = 0; i < self->n && !foreign; i++)
+        if (self->conns[i])
+            conn_stop(self->conns[i]);
+    for (uint32_t i = 0; i < self->n; i++)
+        conn_destroy(&self->conns[i]);
+    free(self->conns);
+    if (!foreign) { /* the parent's threads may hold the mutex, and libzmq would wait for its own */
+        if (self->zmq)
+            zmq_ctx_term(self->zmq);
+        conn_shards_fini(&self->shards);
+    }
+    free(self);
 }
+
+/* ---- the connections */
 
 struct conn *client_conn(rp_client *self)
 {
-    return self->set.conns[0];
+    return self->conns[0];
 }
 
 uint32_t client_shards(const rp_client *self)
 {
-    return self->set.n;
+    return self->n;
 }
 
 struct conn *client_shard(rp_client *self, uint32_t shard)
 {
-    return self->set.conns[shard];
+    return self->conns[shard];
 }
 
 uint32_t client_shard_of(const rp_client *self, uint64_t key)
 {
     uint32_t shard = wire_key_shard(key);
-    return shard < self->set.n ? shard : 0;
+    return shard < self->n ? shard : 0;
 }
 
 struct conn *client_owner(rp_client *self, uint64_t key)
 {
-    return self->set.conns[client_shard_of(self, key)];
+    return self->conns[client_shard_of(self, key)];
 }
 
 uint32_t client_nearest(rp_client *self)
 {
     uint32_t at = __atomic_load_n(&self->nearest, __ATOMIC_RELAXED);
-    if (self->set.n == 1 || conn_away_ns(self->set.conns[at]) < NS_PER_S)
+    if (self->n == 1 || conn_away_ns(self->conns[at]) < NS_PER_S)
         return at;
     return client_move_nearest(self, at);
 }
 
 uint32_t client_move_nearest(rp_client *self, uint32_t from)
 {
-    for (uint32_t i = 1; i < self->set.n; i++) {
-        uint32_t next = (from + i) % self->set.n;
-        if (conn_away_ns(self->set.conns[next]) != 0)
+    for (uint32_t i = 1; i < self->n; i++) {
+        uint32_t next = (from + i) % self->n;
+        if (conn_away_ns(self->conns[next]) != 0)
             continue;
         __atomic_compare_exchange_n(&self->nearest, &from, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
         break;
@@ -142,7 +383,14 @@ uint32_t client_move_nearest(rp_client *self, uint32_t from)
 
 void client_describe(rp_client *self, char *out, size_t size)
 {
-    conn_set_describe(&self->set, out, size);
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < self->n && at + 1 < size; i++) {
+        char one[400];
+        conn_describe(self->conns[i], one, sizeof one);
+        if (one[0])
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? "; " : "", one);
+    }
 }
 
 const char *client_name(const rp_client *self)
@@ -170,11 +418,11 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
         .broker = hello->instance,
         .tables = hello->n_tables,
         .max_batch = hello->max_batch,
-        .shards = client->set.n,
+        .shards = client->n,
     };
-    for (uint32_t i = 0; i < client->set.n; i++) {
-        info.reconnects += conn_reconnects(client->set.conns[i]);
-        info.connected_shards += conn_state(client->set.conns[i]) == RP_CLIENT_CONNECTED;
+    for (uint32_t i = 0; i < client->n; i++) {
+        info.reconnects += conn_reconnects(client->conns[i]);
+        info.connected_shards += conn_state(client->conns[i]) == RP_CLIENT_CONNECTED;
     }
     snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(conn));
     snprintf(info.release, sizeof info.release, "%s", hello->release);
@@ -186,4 +434,17 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
 const char *rp_client_table(rp_client *client, uint32_t i)
 {
     return i < client->hello->n_tables ? client->hello->tables[i].name : NULL;
+}
+
+/* ---- spans of programs */
+
+int64_t rp_trace_begin(rp_client *client)
+{
+    return client ? trace_now(conn_trace(client_conn(client))) : 0;
+}
+
+void rp_trace_end(rp_client *client, const char *name, int64_t start_ns)
+{
+    if (client && name && start_ns > 0 && !conn_is_foreign(client_conn(client)))
+        trace_add_since(conn_trace(client_conn(client)), name, NULL, start_ns, 0);
 }

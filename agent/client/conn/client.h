@@ -1,4 +1,5 @@
-/* What the other rooms of the library may ask of an rp_client. */
+/* rp_client: the connections of one client to all shards of a broker; to one broker, if it is alone. This header: what the other
+ * rooms of the library may ask of it. */
 #ifndef AGENT_CLIENT_CLIENT_H
 #define AGENT_CLIENT_CLIENT_H
 

@@ -2,9 +2,9 @@
  *
  * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
- * thread (struct conn_part). It uses proto/base and proto/wire. Files: conn.c (the thread), conn_wait.c (callers that wait),
- * conn_life.c (open, close, state), conn_link.c (the sockets), conn_request.c (requests and replies), conn_hello.c, conn_set.c
- * and conn_join.c (the connections to all shards), and client.c (rp_client).
+ * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), request.c (requests and replies), hello.c (what brokers
+ * say of themselves), handshake.c (keys), conn.c (one connection), client.c (rp_client: the connections to all shards), params.c
+ * and its files (parameters, counters, sums).
  *
  * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
  * I/O thread" is then the caller's thread, and all calls come from one thread.
@@ -16,62 +16,20 @@
 #ifndef AGENT_CLIENT_CONN_H
 #define AGENT_CLIENT_CONN_H
 
-#include <protobuf-c/protobuf-c.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <zmq.h>
 
-#include "proto/wire/duct.h"
-#include "proto/wire/wire.h"
-#include "replay.pb-c.h"
+#include "agent/client/conn/hello.h"
+#include "agent/client/conn/request.h"
+#include "agent/client/conn/wait.h"
 #include "replay/client.h"
-#include "replay/error.h"
-#include "replay/types.h"
 
 struct conn;
 struct trace;
 
-/* ---- replies ---- */
-
-/* A reply belongs to the reply function that gets it: conn_reply_destroy. It may take payload frames with zmq_msg_move. */
-struct conn_reply {
-    rp_status status;       /* of the broker's reply, or the library's if no reply came */
-    bool answered;          /* the broker has replied: header and view are valid */
-    struct wire_reply view; /* borrows header */
-    zmq_msg_t header;
-    zmq_msg_t *payload;
-    uint32_t n_payload, capacity;
-    char text[256]; /* the reason, if the broker has not replied */
-};
-
-typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
-
-void conn_reply_destroy(struct conn_reply **self);
-/* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
-rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free. NULL with err set: no reply, a damaged
- * header, or no memory. */
-Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
-/* The same with a status: RP_BAD_MESSAGE, RP_NO_MEMORY, or the library's own if no reply came. */
-rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
-void conn_reply_unpacked_free(Replay__Reply *wire);
-
 /* ---- requests ---- */
-
-/* What a request says. The body is a protobuf message, or, if body is NULL, `size` encoded bytes. */
-struct conn_message {
-    uint32_t field; /* of the body, in Request */
-    const ProtobufCMessage *body;
-    const void *bytes;
-    size_t size;
-    zmq_msg_t *payload; /* frames: sending takes them and leaves them empty */
-    uint32_t n_payload;
-    int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
-                         * its own time-out. */
-    uint64_t again; /* conn_send_once: id of an earlier send of the same request, which the broker does once; 0: none */
-};
 
 /* Sends a request and returns its id, never 0. Out of memory: calls fn with RP_NO_MEMORY on the caller's thread before it
  * returns. */
@@ -84,59 +42,30 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
  * already in flight, else with RP_CANCELLED. Ignores unknown ids. */
 void conn_cancel(struct conn *self, uint64_t id);
 
+/* A request whose reply the caller collects. */
+struct conn_ticket {
+    struct conn *conn;
+    uint64_t id;   /* of the request */
+    uint32_t refs; /* the caller, and the request */
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    struct conn_reply *reply; /* NULL: no reply yet */
+};
+
+/* Sends a request. NULL: no memory. */
+struct conn_ticket *conn_ticket_new(struct conn *conn, const struct conn_message *message, rp_error *err);
+/* Waits for the reply and gives it to the caller, once; a deadline of 0 does not wait. NULL: the deadline has passed, or the function
+ * of rp_wait_set has ended the wait; the request goes on. */
+struct conn_reply *conn_ticket_await(struct conn_ticket *self, int64_t deadline_ns);
+/* The reply is not wanted any more; the request is not cancelled. */
+void conn_ticket_destroy(struct conn_ticket **self);
+
 /* Sends a request and waits. Returns the broker's status, with its text in err. Gives the reply to the caller in *out if the
  * status is RP_OK; otherwise *out is NULL. out may be NULL. */
 rp_status conn_call(struct conn *self, const struct conn_message *message, struct conn_reply **out, rp_error *err);
 
-/* ---- what HELLO said ---- */
-
-/* A field that a table's signature prescribes. The shape includes the step dimension (shape[0] == 0: any number of
- * steps) unless the field is squeezed. */
-struct conn_field {
-    char *name;
-    int32_t dtype;
-    uint32_t rank;
-    uint32_t shape[RP_MAX_RANK + 1];
-};
-
-struct conn_table {
-    char *name;
-    uint32_t id;
-    uint32_t n_fields; /* 0: the table prescribes no signature */
-    struct conn_field *fields;
-    uint64_t max_size, max_bytes;
-};
-
-/* The newest answer to a HELLO: immutable and reference-counted. A shard that has not answered yet has a stand-in: what another
- * shard said, with instance 0. */
-struct conn_hello {
-    uint32_t refs;
-    uint64_t instance;
-    uint32_t heartbeat_ms, expiry_ms;
-    uint32_t max_batch; /* items of a sample */
-    uint32_t max_keys;  /* of an update, delete or fetch */
-    uint64_t max_message_bytes;
-    char *ingest, *events; /* complete endpoints, '*' replaced */
-    char *release;
-    struct conn_table *tables;
-    uint32_t n_tables;
-    bool has_next_key;
-    uint8_t next_key[32]; /* public key that the broker will have next */
-    uint32_t shard;       /* number of the broker among its shards */
-    uint32_t n_shards;    /* 0: it is alone */
-    char **shards;        /* their service endpoints, in order, '*' replaced */
-    uint64_t settings;    /* hash of the settings that all shards have in common */
-    struct conn_hello
-        *basis; /* of a stand-in: what another shard said; its strings and tables are borrowed. NULL: none */
-};
-
-/* Adds a reference; never NULL once rp_client_connect has returned. */
+/* Returns the newest answer to HELLO with a reference; never NULL once rp_client_connect has returned. */
 struct conn_hello *conn_hello_ref(struct conn *self);
-void conn_hello_unref(struct conn_hello **self);
-/* Returns the table of that name, borrowed from hello; NULL if there is none. */
-const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name);
-/* Sets err to "no table 'x'" with the tables that there are and a "did you mean"; returns RP_NOT_FOUND. */
-rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err);
 
 /* ---- life ---- */
 
@@ -152,22 +81,24 @@ struct conn_host {
     const struct key *key; /* copied; NULL: none, or that of a key file */
 };
 
-struct conn_set;
-
 /* Where a connection leads. conn_open copies what it needs. */
 struct conn_plan {
     const char *endpoint;
     const rp_client_options *options;
     const struct conn_host *host; /* NULL, or without ducts: the connection has a thread */
-    struct conn_set *set;         /* of the client; outlives the connection */
+    struct conn_shards *shards;   /* of the client; outlives the connection */
     uint32_t shard;               /* that is expected there; CONN_SHARD_UNKNOWN: any */
     uint64_t client_id;
 };
 
-/* Starts to connect and does not wait: conn_set_open does. */
+/* Starts to connect and does not wait. */
 rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *err);
 /* Gives a connection that has not heard from its broker yet a stand-in for the answer to HELLO. */
 rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err);
+/* Says, with the mutex of the shards held, for which shard this connection is. */
+void conn_number(struct conn *self, uint32_t shard);
+/* Tells the thread to stop, and does not wait for it. */
+void conn_stop(struct conn *self);
 /* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */
 void conn_destroy(struct conn **self);
 
@@ -183,8 +114,6 @@ uint64_t conn_waited(const struct conn *self);
 struct trace *conn_trace(struct conn *self);
 const char *conn_endpoint(const struct conn *self);
 void *conn_zmq_context(struct conn *self);
-/* Gives a socket that is not connected yet the keys of this client and of the broker, if it uses keys. */
-bool conn_secure(const struct conn *self, void *socket);
 /* Secures the socket and connects it to an endpoint of the broker. False: zmq_errno() says why. */
 bool conn_connect(const struct conn *self, void *socket, const char *endpoint);
 /* True if the connection has a host instead of a thread. */
@@ -196,6 +125,8 @@ struct duct *conn_data_duct(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
 /* True if the connection is made with a key. */
 bool conn_has_key(const struct conn *self);
+/* True while the connection is up. If it was refused, err gets the reason, which names the endpoint. */
+bool conn_outcome(struct conn *self, rp_error *err);
 /* Returns an rp_client_state. */
 int32_t conn_state(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
@@ -249,25 +180,10 @@ void conn_reset(struct conn *self, const char *why);
 
 /* ---- waiting ---- */
 
-/* Returns the monotonic time of a deadline: INT64_MAX for a negative time-out and for a time that the clock does not reach, now
- * for 0. Any number is allowed. */
-int64_t conn_deadline(int64_t timeout_ms);
-/* Returns the milliseconds until a deadline, for a part of a call: 0 when it has passed, -1 if there is none. */
-int64_t conn_left_ms(int64_t deadline_ns);
-/* Returns the sum of a time-out and a grace period; -1 if the time-out is negative or the sum too large. */
-int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms);
-int64_t conn_now(void);
-void conn_cond_init(pthread_cond_t *cond);
 /* Waits for a condition that the I/O thread signals, and lets the function of rp_wait_set look meanwhile. False: the deadline has
  * passed, or that function has ended the wait. Call it with the mutex held, in a loop that tests the condition: it may return
  * early. */
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
-/* True if the function of rp_wait_set has ended a wait of this thread since it last called conn_deadline or conn_wait. */
-bool conn_is_stopped(void);
-/* Sets err for a wait that was ended so: RP_CANCELLED. */
-rp_status conn_stopped(rp_error *err);
-/* The same for a condition that another thread signals. */
-bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* For calls that do not wait: a connection without a thread does its work here. */
 void conn_look(struct conn *self);
 

@@ -1,17 +1,590 @@
-/* Steps from the application's thread, and the life of a lane. */
 #include "agent/client/writer/lane.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "agent/client/writer/lane_wait.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
+#define MESSAGE_SLACK 4096u
+
+/* ---- handing chunks and items to the I/O thread */
+
+/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
+static void push(struct lane *self, const struct queued_item *item, struct step_chunk *evicted)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
+        conn_wake(self->conn);
+        conn_look(self->conn);
+        if (tries < 100)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    if (handoff_should_wake(&self->handoff))
+        conn_wake(self->conn);
+}
+
+static struct step_chunk *take_evicted(struct lane *self)
+{
+    struct step_chunk *evicted = self->stream.evicted;
+    self->stream.evicted = NULL;
+    return evicted;
+}
+
+static void lane_hand_evicted(struct lane *self)
+{
+    if (self->stream.evicted)
+        push(self, &(struct queued_item){.chunk = NULL}, take_evicted(self));
+}
+
+static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_error *err)
+{
+    if (chunk != self->stream.open && !chunk->encoded) {
+        RP_TRY(step_stream_encode(&self->stream, chunk, err));
+        self->handed_bytes += chunk->size;
+    }
+    if (!chunk->needed)
+        chunk->needed = true;
+    return RP_OK;
+}
+
+static rp_status lane_release(struct lane *self, rp_error *err)
+{
+    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
+        return RP_OK;
+    RP_TRY(need_chunk(self, self->waiting_chunk, err));
+    for (uint32_t i = 0; i < self->n_waiting; i++)
+        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
+    self->n_waiting = 0;
+    return RP_OK;
+}
+
+static rp_status await_chunk(struct lane *self, const struct queued_item *item, rp_error *err)
+{
+    if (self->n_waiting == self->waiting_capacity) {
+        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
+        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        if (!grown)
+            return err_set(err, RP_NO_MEMORY, "no memory for an item");
+        self->waiting = grown;
+        self->waiting_capacity = capacity;
+    }
+    if (self->n_waiting == 0)
+        self->waiting_chunk = self->stream.open;
+    self->waiting[self->n_waiting++] = *item;
+    return RP_OK;
+}
+
+/* ---- what a lane waits for */
+
+/* Time between two looks at the other lanes. */
+#define OTHERS_NS (5 * NS_PER_MS)
+
+uint64_t lane_unconfirmed(struct lane *self)
+{
+    return self->created - atomic_load(&self->handoff.resolved);
+}
+
+/* Returns the unconfirmed items of the other lanes. What waits for a broker that is away holds nobody up. */
+static uint64_t held_by_others(const struct lane *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        struct lane *lane = self->lanes[i];
+        if (lane && lane != self && conn_state(lane->conn) == RP_CLIENT_CONNECTED)
+            sum += lane_unconfirmed(lane);
+    }
+    return sum;
+}
+
+void lane_set_window(struct lane *self)
+{
+    if (self->n_lanes <= 1)
+        return;
+    uint64_t others = held_by_others(self), least = self->max_items / self->n_lanes;
+    self->window = self->max_items > others + least ? self->max_items - others : least;
+}
+
+/* Writes why the items wait, as far as it is known. */
+static void explain(struct lane *self, char *out, size_t size)
+{
+    conn_describe(self->conn, out, size);
+    if (out[0])
+        return;
+    uint32_t slowest = 0;
+    uint64_t most = 0;
+    pthread_mutex_lock(&self->handoff.mutex);
+    snprintf(out, size, "%s", self->handoff.why);
+    for (uint32_t i = 0; i < self->handoff.n_tables; i++) {
+        uint64_t open = self->table_created[i] - self->handoff.tables[i].resolved;
+        slowest = open > most ? i : slowest;
+        most = open > most ? open : most;
+    }
+    struct handoff_table table = self->handoff.tables[slowest];
+    pthread_mutex_unlock(&self->handoff.mutex);
+    if (!out[0])
+        snprintf(out, size,
+                 "table '%.200s' has confirmed %" PRIu64 " of %" PRIu64 " items; %" PRIu64
+                 " are sent, and the broker allows %" PRIu64,
+                 self->hello->tables[slowest].name, table.resolved, self->table_created[slowest], table.sent,
+                 table.allowed);
+}
+
+typedef bool done_fn(struct lane *self, uint64_t arg);
+
+/* Waits for news of this lane; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
+ * the caller has ended the wait. */
+static bool wait_once(struct lane *self, int64_t deadline_ns)
+{
+    struct handoff *handoff = &self->handoff;
+    int64_t now = conn_now(), until = deadline_ns;
+    if (self->window < self->max_items && deadline_ns - now > OTHERS_NS)
+        until = now + OTHERS_NS;
+    return conn_wait(self->conn, &handoff->moved, &handoff->mutex, until) ||
+           (until != deadline_ns && !conn_is_stopped());
+}
+
+/* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
+static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
+{
+    struct handoff *handoff = &self->handoff;
+    if (done(self, arg))
+        return true;
+    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
+        conn_look(self->conn);
+        return done(self, arg);
+    }
+    int64_t start = trace_now(conn_trace(self->conn));
+    atomic_fetch_add(&handoff->waiters, 1);
+    conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
+    pthread_mutex_lock(&handoff->mutex);
+    handoff->why[0] = '\0';
+    handoff->wait_ns = conn_now();
+    bool ok;
+    while (!(ok = done(self, arg)) && wait_once(self, deadline_ns))
+        ;
+    handoff->waited_ns += (uint64_t)(conn_now() - handoff->wait_ns);
+    handoff->wait_ns = 0;
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
+    trace_add_since(conn_trace(self->conn), what, NULL, start, 0);
+    return !conn_is_stopped() && (ok || done(self, arg));
+}
+
+/* ---- the session */
+
+static bool is_open(struct lane *self, uint64_t unused)
+{
+    (void)unused;
+    return self->handoff.open || self->handoff.refusal.status != RP_OK;
+}
+
+rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err)
+{
+    struct handoff *handoff = &self->handoff;
+    int64_t deadline = conn_deadline(timeout_ms);
+    atomic_fetch_add(&handoff->waiters, 1);
+    conn_wake(self->conn);
+    pthread_mutex_lock(&handoff->mutex);
+    while (!is_open(self, 0) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
+        ;
+    bool open = handoff->open, stopped = !open && conn_is_stopped();
+    rp_error refusal = handoff->refusal;
+    self->max_message_bytes = handoff->max_message_bytes;
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
+    if (open)
+        return RP_OK;
+    if (stopped)
+        return conn_stopped(err);
+    if (refusal.status != RP_OK)
+        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
+    return err_set(err, RP_UNAVAILABLE, "the broker at %s has not opened a session within %g s",
+                   conn_endpoint(self->conn), (double)timeout_ms / 1e3);
+}
+
+bool lane_is_open(struct lane *self)
+{
+    pthread_mutex_lock(&self->handoff.mutex);
+    bool open = self->handoff.open;
+    self->max_message_bytes = self->handoff.max_message_bytes;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    return open && conn_state(self->conn) == RP_CLIENT_CONNECTED;
+}
+
+/* ---- room */
+
+/* Returns the number of unused keys of the current session. A new session has new keys. */
+static inline uint64_t lane_keys_left(struct lane *self)
+{
+    uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
+    if (base != self->key_base) {
+        self->key_base = base;
+        self->key_count = atomic_load_explicit(&self->handoff.key_count, memory_order_relaxed);
+        self->keys_used = 0;
+    }
+    return self->key_count - self->keys_used;
+}
+
+static inline bool lane_has_room(struct lane *self, uint64_t n)
+{
+    if (lane_keys_left(self) < n)
+        return false;
+    if (self->created + n - self->seen_resolved > self->window) {
+        self->seen_resolved = atomic_load(&self->handoff.resolved);
+        lane_set_window(self);
+    }
+    if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
+        self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
+    uint64_t open = self->created - self->seen_resolved;
+    return (open + n <= self->window || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
+}
+
+static bool has_room(struct lane *self, uint64_t n)
+{
+    return lane_has_room(self, n);
+}
+
+/* Completes the open chunk if the writer would otherwise wait for items that wait for this chunk. */
+static rp_status let_go(struct lane *self, rp_error *err)
+{
+    if (self->n_waiting == 0)
+        return RP_OK;
+    RP_TRY(step_stream_cut(&self->stream, err));
+    return lane_release(self, err);
+}
+
+static void lane_hurry(struct lane *self)
+{
+    atomic_store(&self->handoff.urgent, true);
+    conn_wake(self->conn);
+}
+
+/* Waits until n more items may be created. */
+static rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(let_go(self, err));
+    if (lane_keys_left(self) < n) {
+        atomic_store(&self->handoff.renew, true);
+        lane_hurry(self);
+    }
+    if (wait_for(self, "wait for credit", has_room, n, conn_deadline(timeout_ms)))
+        return RP_OK;
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[400];
+    explain(self, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED,
+                   "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
+                   (double)timeout_ms / 1e3, lane_unconfirmed(self) + held_by_others(self), self->max_items, why);
+}
+
+/* ---- flush */
+
+/* How long a flush that leaves some items unconfirmed looks at one lane before it looks at the next. */
+#define TURN_NS (100 * NS_PER_MS)
+
+static bool is_flushed(struct lane *self, uint64_t max_unconfirmed)
+{
+    return lane_unconfirmed(self) <= max_unconfirmed;
+}
+
+static uint64_t unconfirmed(struct lane *const *lanes, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += lane_unconfirmed(lanes[i]);
+    return sum;
+}
+
+/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait; *at is
+ * the lane that it waited for. */
+static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
+                          struct lane **at)
+{
+    bool in_turn = n > 1 && max_unconfirmed > 0; /* any lane may be the one that makes the rest small enough */
+    for (uint32_t i = 0;; i = (i + 1) % n) {
+        uint64_t all = unconfirmed(lanes, n), own = lane_unconfirmed(lanes[i]), others = all - own;
+        if (all <= max_unconfirmed)
+            return true;
+        if (own == 0)
+            continue;
+        *at = lanes[i];
+        uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
+        int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
+        if (!wait_for(lanes[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
+            return !conn_is_stopped() && unconfirmed(lanes, n) <= max_unconfirmed;
+    }
+}
+
+/* Returns the status of the first rejection since the last call, once. */
+static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, rp_error *err)
+{
+    rp_error first = {0};
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        struct handoff *handoff = &lanes[i]->handoff;
+        pthread_mutex_lock(&handoff->mutex);
+        if (n == 0)
+            first = handoff->unreported;
+        n += handoff->n_unreported;
+        handoff->n_unreported = 0;
+        handoff->unreported = (rp_error){0};
+        pthread_mutex_unlock(&handoff->mutex);
+    }
+    if (n == 0)
+        return RP_OK;
+    if (n == 1)
+        return err_set(err, (rp_status)first.status, "%s", first.text);
+    return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
+}
+
+/* Writes what holds a flush up: a broker that is away, or what the lane that it waited for says. */
+static void explain_flush(struct lane *const *lanes, uint32_t n, struct lane *at, char *out, size_t size)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (lane_unconfirmed(lanes[i]) > 0 && conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED) {
+            explain(lanes[i], out, size);
+            return;
+        }
+    int used = n > 1 ? snprintf(out, size, "shard %u: ", conn_shard(at->conn)) : 0;
+    explain(at, out + used, size - (size_t)used);
+}
+
+rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        RP_TRY(let_go(lanes[i], err));
+        if (flush->max_unconfirmed != UINT64_MAX && lane_unconfirmed(lanes[i]) > 0)
+            lane_hurry(lanes[i]);
+    }
+    struct lane *at = lanes[0];
+    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns, &at))
+        return report_rejections(lanes, n, err);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[450];
+    explain_flush(lanes, n, at, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(lanes, n),
+                   (double)flush->timeout_ms / 1e3, why);
+}
+
+/* ---- making items */
+
+/* Gives the index of the table; RP_NOT_FOUND: there is none. */
+static rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err)
+{
+    const struct conn_hello *hello = self->hello;
+    if (!name)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item needs a table");
+    *out = self->last_table;
+    if (*out < hello->n_tables && strcmp(hello->tables[*out].name, name) == 0)
+        return RP_OK;
+    for (*out = 0; *out < hello->n_tables; ++*out)
+        if (strcmp(hello->tables[*out].name, name) == 0) {
+            self->last_table = *out;
+            return RP_OK;
+        }
+    return conn_hello_no_table(hello, name, err);
+}
+
+static rp_status lane_check_priority(double priority, rp_error *err)
+{
+    if (isfinite(priority) && priority >= 0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
+}
+
+/* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
+static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
+{
+    uint64_t bytes = MESSAGE_SLACK;
+    for (struct step_chunk *chunk = first;; chunk = step_stream_next(&self->stream, chunk)) {
+        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
+        if (steps <= chunk->length)
+            break;
+        steps -= chunk->length;
+    }
+    if (bytes > self->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
+                       " in one message: shorten the item, or raise max_message_bytes there",
+                       bytes, self->max_message_bytes);
+    return RP_OK;
+}
+
+/* Encodes those of the chunks that are complete. */
+static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
+                               rp_error *err)
+{
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+        RP_TRY(need_chunk(self, chunk, err));
+        *complete = chunk != self->stream.open;
+        if (steps <= chunk->length)
+            return RP_OK;
+        steps -= chunk->length;
+    }
+}
+
+/* Returns the slices as an item of this lane; table is an index. */
+static struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n)
+{
+    return (struct item_slices){&self->stream, &self->hello->tables[table], slices, n};
+}
+
+/* Makes an item of this layout that covers these steps. */
+static rp_status make_item(struct lane *self, struct item_layout *layout, const struct item_steps *span,
+                           double priority, uint64_t *key, rp_error *err)
+{
+    struct step_chunk *chunk = step_stream_find(&self->stream, span->first);
+    struct queued_item item = {.chunk = chunk,
+                               .layout = layout,
+                               .priority = priority,
+                               .policy = self->policy,
+                               .mark = step_stream_mark(&self->stream),
+                               .offset = (uint32_t)(span->first - chunk->step),
+                               .length = span->length};
+    bool complete = true;
+    RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
+    RP_TRY(encode_chunks(self, chunk, (uint64_t)item.offset + item.length, &complete, err));
+    if (lane_keys_left(self) == 0)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
+                       self->key_count);
+    item.key = self->key_base + self->keys_used;
+    if (!complete || self->n_waiting > 0)
+        RP_TRY(await_chunk(self, &item, err));
+    else
+        push(self, &item, take_evicted(self));
+    self->created++;
+    self->keys_used++;
+    self->table_created[layout->table]++;
+    if (key)
+        *key = item.key;
+    return RP_OK;
+}
+
+/* Makes an item without waiting for room. key may be NULL. */
+static rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
+                                rp_error *err)
+{
+    uint32_t table = (uint32_t)(slices->table - self->hello->tables);
+    struct item_layout *layout;
+    struct item_steps span;
+    RP_TRY(item_layouts_get(&self->layouts, slices, table, &layout, &span, err));
+    return make_item(self, layout, &span, priority, key, err);
+}
+
+/* Checks what an item is made with, and waits for room. Gives the index of the table. */
+static rp_status begin_item(struct lane *self, const char *table, double priority, int64_t timeout_ms, uint32_t *index,
+                            rp_error *err)
+{
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, table, index, err));
+    RP_TRY(lane_check_priority(priority, err));
+    return lane_has_room(self, 1) ? RP_OK : lane_await_room(self, 1, timeout_ms, err);
+}
+
+rp_status lane_item(struct lane *writer, const char *table, double priority, const rp_slice *slices, uint32_t n_slices,
+                    int64_t timeout_ms, uint64_t *key, rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(begin_item(writer, table, priority, timeout_ms, &index, err));
+    struct item_slices item = lane_slices(writer, index, slices, n_slices);
+    return lane_make_item(writer, &item, priority, key, err);
+}
+
+rp_status lane_check_item(struct lane *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                          rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(lane_table(writer, table, &index, err));
+    struct item_slices item = lane_slices(writer, index, slices, n_slices);
+    return item_layouts_check(&writer->layouts, &item, err);
+}
+
+/* Gives the layout of the newest steps of all columns, and remembers it for the next item. */
+static rp_status find_newest(struct lane *self, uint32_t table, uint32_t steps, struct item_layout **layout,
+                             struct item_steps *span, rp_error *err)
+{
+    for (uint32_t i = 0; i < self->stream.n_columns; i++)
+        self->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+    struct item_slices item = lane_slices(self, table, self->all, self->stream.n_columns);
+    RP_TRY(item_layouts_get(&self->layouts, &item, table, layout, span, err));
+    self->layouts.newest[table] = (struct item_newest){*layout, steps};
+    return RP_OK;
+}
+
+rp_status lane_item_last(struct lane *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
+                         uint64_t *key, rp_error *err)
+{
+    uint32_t index;
+    struct item_steps span;
+    if (steps == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
+    RP_TRY(begin_item(writer, table, priority, timeout_ms, &index, err));
+    struct item_layout *layout = item_layouts_newest(&writer->layouts, &writer->stream, index, steps, &span);
+    if (!layout)
+        RP_TRY(find_newest(writer, index, steps, &layout, &span, err));
+    return make_item(writer, layout, &span, priority, key, err);
+}
+
+void lane_set_policy(struct lane *writer, uint64_t version)
+{
+    writer->policy = version;
+}
+
 #define BYE_FIELD 18
 #define BYE_MS 2000
+
+/* ---- patterns */
+
+/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
+static rp_status check_pattern(struct lane *self, uint32_t table, const rp_pattern *in, rp_error *err)
+{
+    struct step_stream full = self->stream;
+    struct item_layout *layout;
+    struct item_steps span;
+    full.episode_start = 0;
+    full.steps = full.keep_alive;
+    full.absent_step = 0;
+    RP_TRY(structured_check(in, &full, err));
+    struct item_slices item = {&full, &self->hello->tables[table], in->slices, in->n_slices};
+    return item_layouts_get(&self->layouts, &item, table, &layout, &span, err);
+}
+
+rp_status lane_add_pattern(struct lane *self, const rp_pattern *in, rp_error *err)
+{
+    uint32_t table;
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, in->table, &table, err));
+    RP_TRY(lane_check_priority(in->priority, err));
+    RP_TRY(check_pattern(self, table, in, err));
+    return structured_add(&self->structured, in, table, err);
+}
+
+/* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode. */
+static rp_status apply_patterns(struct lane *self, bool end, rp_error *err)
+{
+    uint32_t at = 0;
+    for (struct pattern *pattern; (pattern = structured_next(&self->structured, &self->stream, end, &at));) {
+        struct item_slices item = lane_slices(self, pattern->table, pattern->slices, pattern->n_slices);
+        RP_TRY(lane_make_item(self, &item, pattern->priority, NULL, err));
+        pattern->made = true;
+        pattern->last_step = step_stream_length(&self->stream);
+    }
+    return RP_OK;
+}
 
 /* ---- steps */
 
@@ -30,7 +603,7 @@ static rp_status finish_step(struct lane *self, rp_error *err)
     RP_TRY(step_stream_end_step(&self->stream, err));
     rp_status status = RP_OK;
     if (self->structured.count > 0)
-        status = structured_apply(self, false, err);
+        status = apply_patterns(self, false, err);
     if (self->n_waiting > 0) {
         rp_status released = lane_release(self, err);
         status = status == RP_OK ? released : status;
@@ -116,7 +689,7 @@ rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
     if (step_stream_length(stream) > 0) {
         RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
-        RP_TRY(structured_apply(writer, true, err));
+        RP_TRY(apply_patterns(writer, true, err));
         RP_TRY(step_stream_cut(stream, err));
         RP_TRY(lane_release(writer, err));
         RP_TRY(step_stream_end_episode(stream, err));
@@ -124,6 +697,67 @@ rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms
     }
     lane_hand_evicted(writer);
     return lanes_flush(&writer, 1, &(struct lane_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline}, err);
+}
+
+/* ---- rejections and counts */
+
+rp_status lane_next_rejection(struct lane *self, rp_rejection *out)
+{
+    struct handoff *handoff = &self->handoff;
+    RP_TRY(lane_check_process(self, NULL));
+    pthread_mutex_lock(&handoff->mutex);
+    bool any = handoff->n_rejections > 0;
+    if (any) {
+        *out = handoff->rejections[handoff->first_rejection];
+        handoff->first_rejection = (handoff->first_rejection + 1) % HANDOFF_REJECTIONS;
+        handoff->n_rejections--;
+    }
+    if (handoff->n_rejections == 0) {
+        handoff->n_unreported = 0;
+        handoff->unreported = (rp_error){0};
+    }
+    pthread_mutex_unlock(&handoff->mutex);
+    return any ? RP_OK : RP_NOT_FOUND;
+}
+
+void lane_add_info(struct lane *self, rp_writer_info *out)
+{
+    pthread_mutex_lock(&self->handoff.mutex);
+    struct handoff_counts counts = self->handoff.counts;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    uint64_t resolved = atomic_load(&self->handoff.resolved);
+    uint64_t refused = counts.rejected + counts.in_doubt;
+    out->episode += self->stream.episode;
+    out->steps += self->stream.steps;
+    out->created += self->created;
+    out->sent += counts.sent;
+    out->accepted += resolved > refused ? resolved - refused : 0;
+    out->rejected += counts.rejected;
+    out->in_doubt += counts.in_doubt;
+    out->unconfirmed += self->created - resolved;
+    out->lost_messages += counts.lost_messages;
+    out->messages += counts.messages;
+    out->bytes += counts.bytes;
+    out->resent_messages += counts.resent;
+    out->sessions += counts.sessions;
+    out->stored_messages += counts.stored;
+    out->rejections_dropped += counts.rejections_dropped;
+}
+
+rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, table, &index, err));
+    pthread_mutex_lock(&self->handoff.mutex);
+    struct handoff_table counts = self->handoff.tables[index];
+    pthread_mutex_unlock(&self->handoff.mutex);
+    out->created += self->table_created[index];
+    out->sent += counts.sent;
+    out->resolved += counts.resolved;
+    out->rejected += counts.rejected;
+    out->allowed += counts.allowed;
+    return RP_OK;
 }
 
 /* ---- life */

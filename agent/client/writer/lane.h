@@ -1,15 +1,15 @@
 /* A lane: a stream of steps and items to one broker, the writing thread's half.
  *
- * The room agent/client/writer puts the pieces of outbox together: lane.c (steps), lane_item.c, lane_wait.c (what a lane waits for),
- * structured.c and condition.c (patterns) on the writing thread, and writer_session.c (HELLO, heartbeats, credit) on the I/O
- * thread. writer.c is the public face: a writer has one lane to each shard, and an episode goes into one of them. The room uses conn
- * and outbox. */
+ * The room agent/client/writer, from the ground up: pool.c (memory of chunks and messages), step_stream.c (steps as chunks),
+ * item_layout.c (items as slices of chunks), handoff.c (from the writing thread to the I/O thread); on the I/O thread outbox.c
+ * (messages, credit, resending) and writer_session.c (HELLO, heartbeats); on the writing thread structured.c (patterns) and lane.c.
+ * writer.c is the public face: a writer has one lane to each shard, and an episode goes into one of them. */
 #ifndef AGENT_CLIENT_LANE_H
 #define AGENT_CLIENT_LANE_H
 
 #include "agent/client/conn/client.h"
-#include "agent/client/outbox/handoff.h"
-#include "agent/client/outbox/item_layout.h"
+#include "agent/client/writer/handoff.h"
+#include "agent/client/writer/item_layout.h"
 #include "agent/client/writer/structured.h"
 #include "agent/client/writer/writer_session.h"
 #include "proto/base/forks.h"
@@ -80,13 +80,28 @@ static inline rp_status lane_check_process(const struct lane *self, rp_error *er
     return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
 }
 
-/* Gives the index of the table; RP_NOT_FOUND: there is none. */
-rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err);
-rp_status lane_check_priority(double priority, rp_error *err);
-/* Returns the slices as an item of this lane; table is an index. */
-struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n);
-/* Makes an item without waiting for room. key may be NULL. */
-rp_status lane_make_item(struct lane *self, const struct item_slices *slices, double priority, uint64_t *key,
-                         rp_error *err);
+/* ---- what a lane waits for, rejections and counts ---- */
+
+/* Sets how many items of this lane may be unconfirmed: the other lanes hold the rest. While a lane is written to, the others only get
+ * emptier, so an old window is not too large, unless a lane comes back that was away, which did not count. */
+void lane_set_window(struct lane *self);
+
+rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err);
+/* True if it has a session at a broker that is connected: an episode can begin there. */
+bool lane_is_open(struct lane *self);
+/* Returns the items that are created and not confirmed. */
+uint64_t lane_unconfirmed(struct lane *self);
+/* RP_OK: *out is the oldest rejection that was not given yet. RP_NOT_FOUND: there is none. */
+rp_status lane_next_rejection(struct lane *self, rp_rejection *out);
+/* Adds this lane's numbers. */
+void lane_add_info(struct lane *self, rp_writer_info *out);
+rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err);
+struct lane_flush {
+    uint64_t max_unconfirmed;
+    int64_t timeout_ms; /* that the caller has given, for the error */
+    int64_t deadline_ns;
+};
+/* Sends all items of the lanes and waits until at most max_unconfirmed of all are unconfirmed; then returns the first rejection. */
+rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err);
 
 #endif

@@ -1,13 +1,160 @@
-/* See structured.h. */
 #include "agent/client/writer/structured.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/writer/condition.h"
-#include "agent/client/writer/lane.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
+
+#define TWO_63 9223372036854775808.0
+
+/* ---- comparing */
+
+/* Returns -1, 0 or 1: how a whole number with its sign apart stands to a number, without rounding either. */
+static int order_whole(bool negative, uint64_t size, double number)
+{
+    if ((number < 0) != negative)
+        return negative ? -1 : 1;
+    double other = negative ? -number : number; /* both have this sign: compare the sizes */
+    int order = -1;
+    if (other < 2 * TWO_63) {
+        uint64_t whole = (uint64_t)other;
+        order = size < whole ? -1 : size > whole;
+        if (order == 0 && other > (double)whole)
+            order = -1;
+    }
+    return negative ? -order : order;
+}
+
+static int order_signed(int64_t value, double number)
+{
+    return order_whole(value < 0, value < 0 ? 0 - (uint64_t)value : (uint64_t)value, number);
+}
+
+static bool order_is(int order, uint64_t compare)
+{
+    switch (compare) {
+    case RP_COMPARE_EQ:
+        return order == 0;
+    case RP_COMPARE_NE:
+        return order != 0;
+    case RP_COMPARE_LT:
+        return order < 0;
+    case RP_COMPARE_LE:
+        return order <= 0;
+    case RP_COMPARE_GT:
+        return order > 0;
+    default:
+        return order >= 0;
+    }
+}
+
+static bool float_holds(double value, const rp_condition *condition)
+{
+    if (isnan(value))
+        return condition->a == RP_COMPARE_NE;
+    return order_is((value > condition->number) - (value < condition->number), condition->a);
+}
+
+#define READ(type)                                                                                                     \
+    type value;                                                                                                        \
+    memcpy(&value, data, sizeof value)
+
+static int order_of(int32_t dtype, const void *data, double number)
+{
+    switch (dtype) {
+    case RP_DTYPE_INT8: {
+        READ(int8_t);
+        return order_signed(value, number);
+    }
+    case RP_DTYPE_INT16: {
+        READ(int16_t);
+        return order_signed(value, number);
+    }
+    case RP_DTYPE_INT32: {
+        READ(int32_t);
+        return order_signed(value, number);
+    }
+    case RP_DTYPE_INT64: {
+        READ(int64_t);
+        return order_signed(value, number);
+    }
+    case RP_DTYPE_UINT16: {
+        READ(uint16_t);
+        return order_whole(false, value, number);
+    }
+    case RP_DTYPE_UINT32: {
+        READ(uint32_t);
+        return order_whole(false, value, number);
+    }
+    case RP_DTYPE_UINT64: {
+        READ(uint64_t);
+        return order_whole(false, value, number);
+    }
+    default: { /* BOOL, UINT8 */
+        READ(uint8_t);
+        return order_whole(false, value, number);
+    }
+    }
+}
+
+static bool condition_value_holds(const rp_condition *condition, const struct step_stream *stream)
+{
+    const void *data = step_stream_current(stream, condition->column);
+    if (!data)
+        return false;
+    int32_t dtype = stream->columns[condition->column].dtype;
+    if (dtype == RP_DTYPE_FLOAT32) {
+        READ(float);
+        return float_holds((double)value, condition);
+    }
+    if (dtype == RP_DTYPE_FLOAT64) {
+        READ(double);
+        return float_holds(value, condition);
+    }
+    return order_is(order_of(dtype, data, condition->number), condition->a);
+}
+
+static bool condition_steps_hold(const rp_condition *condition, uint64_t steps)
+{
+    return order_is(order_whole(false, steps, condition->number), condition->a);
+}
+
+/* ---- checking */
+
+static rp_status check_column(const rp_condition *condition, const struct step_stream *stream, rp_error *err)
+{
+    if (condition->column >= stream->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "a condition names column %u, the stream has %u", condition->column,
+                       stream->n_columns);
+    const struct step_column *column = &stream->columns[condition->column];
+    bool is_number = column->is_integer || column->dtype == RP_DTYPE_BOOL || column->dtype == RP_DTYPE_FLOAT32 ||
+                     column->dtype == RP_DTYPE_FLOAT64;
+    if (!is_number || column->row_bytes != column->elem_bytes)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a condition compares one number: column '%s' has %" PRIu64 " values of type %s per step",
+                       column->name, column->row_bytes / column->elem_bytes, dtype_name(column->dtype));
+    return RP_OK;
+}
+
+static rp_status condition_check(const rp_condition *condition, const struct step_stream *stream, rp_error *err)
+{
+    if (condition->kind < RP_WHEN_STEP_MODULO || condition->kind > RP_WHEN_STEPS)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no condition of kind %" PRId32, condition->kind);
+    if (condition->kind == RP_WHEN_STEP_MODULO && condition->b >= condition->a)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "steps modulo %" PRIu64 " are never %" PRIu64 ": the pattern would make no item", condition->a,
+                       condition->b);
+    if (condition->kind != RP_WHEN_VALUE && condition->kind != RP_WHEN_STEPS)
+        return RP_OK;
+    if (condition->a < RP_COMPARE_EQ || condition->a > RP_COMPARE_GE)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no comparison of kind %" PRIu64, condition->a);
+    if (isnan(condition->number))
+        return err_set(err, RP_INVALID_ARGUMENT, "a condition compares with a number, not with NaN");
+    return condition->kind == RP_WHEN_VALUE ? check_column(condition, stream, err) : RP_OK;
+}
 
 static void pattern_fini(struct pattern *self)
 {
@@ -85,24 +232,20 @@ static bool fits(const struct pattern *pattern, const struct step_stream *stream
     return true;
 }
 
-rp_status structured_apply(struct lane *writer, bool end, rp_error *err)
+struct pattern *structured_next(struct structured *self, const struct step_stream *stream, bool end, uint32_t *at)
 {
-    uint64_t steps = step_stream_length(&writer->stream);
-    for (uint32_t i = 0; i < writer->structured.count; i++) {
-        struct pattern *pattern = &writer->structured.patterns[i];
-        if (pattern->at_end != end || !fits(pattern, &writer->stream))
+    uint64_t steps = step_stream_length(stream);
+    while (*at < self->count) {
+        struct pattern *pattern = &self->patterns[(*at)++];
+        if (pattern->at_end != end || !fits(pattern, stream))
             continue;
         bool all = !pattern->has_values || pattern->values_hold;
         for (uint32_t c = 0; all && c < pattern->n_conditions; c++)
             all = holds(pattern, &pattern->conditions[c], steps);
-        if (!all)
-            continue;
-        struct item_slices item = lane_slices(writer, pattern->table, pattern->slices, pattern->n_slices);
-        RP_TRY(lane_make_item(writer, &item, pattern->priority, NULL, err));
-        pattern->made = true;
-        pattern->last_step = steps;
+        if (all)
+            return pattern;
     }
-    return RP_OK;
+    return NULL;
 }
 
 /* ---- adding */
@@ -120,21 +263,13 @@ static rp_status check_slice(const rp_slice *slice, const struct step_stream *st
     return RP_OK;
 }
 
-/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
-static rp_status check_pattern(struct lane *writer, uint32_t table, const rp_pattern *in, rp_error *err)
+rp_status structured_check(const rp_pattern *in, const struct step_stream *stream, rp_error *err)
 {
-    struct step_stream full = writer->stream;
-    struct item_layout *layout;
-    struct item_steps span;
-    full.episode_start = 0;
-    full.steps = full.keep_alive;
-    full.absent_step = 0;
     for (uint32_t i = 0; i < in->n_slices; i++)
-        RP_TRY(check_slice(&in->slices[i], &full, err));
+        RP_TRY(check_slice(&in->slices[i], stream, err));
     for (uint32_t i = 0; i < in->n_conditions; i++)
-        RP_TRY(condition_check(&in->conditions[i], &full, err));
-    struct item_slices item = {&full, &writer->hello->tables[table], in->slices, in->n_slices};
-    return item_layouts_get(&writer->layouts, &item, table, &layout, &span, err);
+        RP_TRY(condition_check(&in->conditions[i], stream, err));
+    return RP_OK;
 }
 
 static bool pattern_copy(struct pattern *self, const rp_pattern *in)
@@ -158,14 +293,9 @@ static bool pattern_copy(struct pattern *self, const rp_pattern *in)
     return true;
 }
 
-rp_status lane_add_pattern(struct lane *writer, const rp_pattern *in, rp_error *err)
+rp_status structured_add(struct structured *self, const rp_pattern *in, uint32_t table, rp_error *err)
 {
-    struct structured *self = &writer->structured;
-    struct pattern pattern = {.priority = in->priority};
-    RP_TRY(lane_check_process(writer, err));
-    RP_TRY(lane_table(writer, in->table, &pattern.table, err));
-    RP_TRY(lane_check_priority(in->priority, err));
-    RP_TRY(check_pattern(writer, pattern.table, in, err));
+    struct pattern pattern = {.table = table, .priority = in->priority};
     struct pattern *grown = realloc(self->patterns, (self->count + 1) * sizeof *grown);
     if (grown)
         self->patterns = grown;

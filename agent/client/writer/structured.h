@@ -5,10 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/client/outbox/step_stream.h"
+#include "agent/client/writer/step_stream.h"
 #include "replay/writer.h"
-
-struct lane;
 
 struct pattern {
     uint32_t table;
@@ -31,13 +29,17 @@ struct structured {
 };
 
 void structured_fini(struct structured *self);
+/* Checks the slices and conditions of a pattern against a stream. */
+rp_status structured_check(const rp_pattern *in, const struct step_stream *stream, rp_error *err);
+/* Adds a pattern that was checked. */
+rp_status structured_add(struct structured *self, const rp_pattern *in, uint32_t table, rp_error *err);
 /* Takes the pattern back that was added last. */
 void structured_drop_newest(struct structured *self);
 /* Tests the conditions on values, before the current step is completed: afterwards its values may be compressed. */
 void structured_look(struct structured *self, const struct step_stream *stream);
-/* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode, before its steps are
- * dropped. */
-rp_status structured_apply(struct lane *writer, bool end, rp_error *err);
+/* Returns the next pattern that applies after a step or, with `end`, at the end of an episode, before its steps are dropped.
+ * NULL: there are no more. *at starts at 0. The caller notes in the pattern that it has made the item. */
+struct pattern *structured_next(struct structured *self, const struct step_stream *stream, bool end, uint32_t *at);
 /* Starts a new episode. */
 void structured_reset(struct structured *self);
 

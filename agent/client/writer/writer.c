@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/writer/lane_wait.h"
+#include "agent/client/writer/lane.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"

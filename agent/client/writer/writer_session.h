@@ -4,7 +4,7 @@
 #define AGENT_CLIENT_WRITER_SESSION_H
 
 #include "agent/client/conn/conn.h"
-#include "agent/client/outbox/outbox.h"
+#include "agent/client/writer/outbox.h"
 
 enum writer_session_state {
     SESSION_CLOSED, /* no connection */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "agent/client/conn/client.h"
-#include "agent/client/conn/conn_set.h"
 #include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/test.h"
@@ -184,28 +183,28 @@ TEST(silent_shard_0, set_up, tear_down)
     assert_string_equal(rp_client_table(f->client, 1), "b");
 }
 
-static rp_status join(struct conn_set *set, uint32_t shard, uint64_t settings)
+static rp_status join(struct conn_shards *set, uint32_t shard, uint64_t settings)
 {
     struct conn_hello hello = {.shard = shard, .n_shards = 2, .settings = settings};
-    return conn_set_join(set, "tcp://somewhere", &hello, &shard, NULL);
+    return conn_shards_join(set, "tcp://somewhere", &hello, &shard, NULL);
 }
 
 /* Settings can be changed by a restart of all shards, and not while one of them goes on with the old. */
 TEST(new_settings)
 {
-    struct conn_set set = {.n = 0};
+    struct conn_shards set = {.n = 0};
     pthread_mutex_init(&set.mutex, NULL);
     assert_int_equal(join(&set, 0, 1), RP_OK);
     assert_int_equal(join(&set, 1, 1), RP_OK);
-    conn_set_leave(&set);
+    conn_shards_leave(&set);
     assert_int_equal(join(&set, 1, 2), RP_FAILED_PRECONDITION);
-    conn_set_leave(&set);
+    conn_shards_leave(&set);
     assert_int_equal(join(&set, 1, 2), RP_OK);
     assert_int_equal(join(&set, 0, 1), RP_FAILED_PRECONDITION);
     assert_int_equal(join(&set, 0, 2), RP_OK);
     struct conn_hello alone = {.instance = 1};
     uint32_t shard = 0;
-    assert_int_equal(conn_set_join(&set, "tcp://somewhere", &alone, &shard, NULL), RP_FAILED_PRECONDITION);
+    assert_int_equal(conn_shards_join(&set, "tcp://somewhere", &alone, &shard, NULL), RP_FAILED_PRECONDITION);
     pthread_mutex_destroy(&set.mutex);
 }
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "agent/client/conn/client.h"
-#include "agent/client/conn/conn_impl.h"
+#include "agent/client/conn/conn.c"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "replay/log.h"

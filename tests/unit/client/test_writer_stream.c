@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/outbox/item_layout.h"
-#include "agent/client/outbox/step_stream.h"
+#include "agent/client/writer/item_layout.h"
+#include "agent/client/writer/step_stream.h"
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "tests/support/facts.h"

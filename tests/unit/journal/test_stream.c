@@ -15,7 +15,7 @@
 #include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
-#include "broker/table/tables.h"
+#include "broker/table/table.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
 #include "proto/base/rng.h"

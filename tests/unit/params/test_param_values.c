@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/params/params.h"
+#include "broker/store/params.h"
 #include "tests/support/test.h"
 
 static void put(struct params *params, const char *name, const char *value, int64_t now_ns)

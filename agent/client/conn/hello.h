@@ -1,0 +1,108 @@
+/* What a broker said in its answer to HELLO, and whether all shards say the same. */
+#ifndef AGENT_CLIENT_HELLO_H
+#define AGENT_CLIENT_HELLO_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/client/conn/request.h"
+#include "replay/error.h"
+#include "replay/types.h"
+
+/* ---- one broker's answer ---- */
+
+/* A field that a table's signature prescribes. The shape includes the step dimension (shape[0] == 0: any number of
+ * steps) unless the field is squeezed. */
+struct conn_field {
+    char *name;
+    int32_t dtype;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK + 1];
+};
+
+struct conn_table {
+    char *name;
+    uint32_t id;
+    uint32_t n_fields; /* 0: the table prescribes no signature */
+    struct conn_field *fields;
+    uint64_t max_size, max_bytes;
+};
+
+/* The newest answer to a HELLO: immutable and reference-counted. A shard that has not answered yet has a stand-in: what another
+ * shard said, with instance 0. */
+struct conn_hello {
+    uint32_t refs;
+    uint64_t instance;
+    uint32_t heartbeat_ms, expiry_ms;
+    uint32_t max_batch; /* items of a sample */
+    uint32_t max_keys;  /* of an update, delete or fetch */
+    uint64_t max_message_bytes;
+    char *ingest, *events; /* complete endpoints, '*' replaced */
+    char *release;
+    struct conn_table *tables;
+    uint32_t n_tables;
+    bool has_next_key;
+    uint8_t next_key[32]; /* public key that the broker will have next */
+    uint32_t shard;       /* number of the broker among its shards */
+    uint32_t n_shards;    /* 0: it is alone */
+    char **shards;        /* their service endpoints, in order, '*' replaced */
+    uint64_t settings;    /* hash of the settings that all shards have in common */
+    struct conn_hello
+        *basis; /* of a stand-in: what another shard said; its strings and tables are borrowed. NULL: none */
+};
+
+/* Reads an answer that came from `host` (NULL: the transport has none). NULL: err says why. */
+struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);
+/* Makes a stand-in, which keeps a reference to from. NULL: out of memory. */
+struct conn_hello *hello_stand_in(const struct conn_hello *from);
+void conn_hello_unref(struct conn_hello **self);
+/* Returns the number of shards that the broker is one of; 1: it is alone. */
+uint32_t conn_hello_count(const struct conn_hello *self);
+/* Returns the table of that name, borrowed from hello; NULL if there is none. */
+const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name);
+/* Sets err to "no table 'x'" with the tables that there are and a "did you mean"; returns RP_NOT_FOUND. */
+rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err);
+
+/* ---- the shards of one broker ---- */
+
+/* The number of a shard that has not said its number yet. */
+#define CONN_SHARD_UNKNOWN UINT32_MAX
+
+/* What the connections of one client have heard.
+ *
+ * The first shard that answers says how many there are, and where. All of them must have the same settings: a shard that says
+ * something else is refused, as if its HELLO had failed, until it agrees. When no connection is up, the first that comes back
+ * decides the settings again, because then all shards may have been started anew. A shard that is started again with another list
+ * of shards moves those that are elsewhere now.
+ *
+ * Lock order: this mutex, then a connection's. */
+struct conn_shards {
+    pthread_mutex_t mutex;  /* guards what follows */
+    pthread_cond_t changed; /* a connection came up, was lost, or was refused */
+    uint32_t n;             /* number of shards; 0: none has answered yet. Atomic: read without the mutex, too */
+    uint64_t settings;      /* hash of the settings that all have */
+    uint32_t up;            /* connections that are up */
+    int64_t first_ns;       /* time of the first answer */
+    uint32_t witness;       /* the shard that has agreed last, for messages */
+    char where[256];        /* its endpoint */
+    struct shard_move *moves;
+};
+
+void conn_shards_init(struct conn_shards *self);
+void conn_shards_fini(struct conn_shards *self);
+/* True if the broker is known to have several shards. */
+bool conn_shards_several(const struct conn_shards *self);
+/* Asks whether a broker that has answered belongs here. shard: the number that is expected, or CONN_SHARD_UNKNOWN: then it gets
+ * the broker's. RP_OK counts the connection as up. */
+rp_status conn_shards_join(struct conn_shards *self, const char *endpoint, const struct conn_hello *hello,
+                           uint32_t *shard, rp_error *err);
+void conn_shards_leave(struct conn_shards *self);
+/* A shard has answered again: where its list of shards differs from the one before, a shard has moved. */
+void conn_shards_compare(struct conn_shards *self, const struct conn_hello *before, const struct conn_hello *now);
+/* Returns the endpoint that a shard has moved to last, which lives as long as self; NULL: it has not moved. */
+const char *conn_shards_moved(struct conn_shards *self, uint32_t shard);
+/* The state of a connection has changed. */
+void conn_shards_signal(struct conn_shards *self);
+
+#endif

@@ -1,0 +1,211 @@
+/* One member of a reduce group. A vector that was sent stays in its round even if the call that sent it times out, so the
+ * request outlives the call, and the next call goes on waiting. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/client/conn/client.h"
+#include "proto/base/error.h"
+#include "proto/base/rng.h"
+#include "proto/base/trace.h"
+#include "replay/params.h"
+#include "replay/types.h"
+
+struct rp_reduce {
+    struct conn *conn;
+    char *group;
+    uint64_t member;
+    uint64_t round;              /* the round to add to next */
+    bool joined;                 /* false: the broker may not know this member, and round may be another broker's */
+    struct conn_ticket *pending; /* the vector that is in its round; NULL: none */
+};
+
+static void body_init(const rp_reduce *self, Replay__Reduce *body, Replay__Reduce__Op op)
+{
+    replay__reduce__init(body);
+    body->group = self->group;
+    body->member = self->member;
+    body->op = op;
+    body->round = self->round;
+}
+
+/* The numbers of a ReduceReply, by field. Read without memory: an addition that was carried out must not look failed. */
+enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_FIELDS };
+
+static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
+{
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    int more;
+    memset(numbers, 0, REPLY_FIELDS * sizeof *numbers);
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number < REPLY_FIELDS)
+            numbers[field.number] = field.value;
+    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_REDUCE)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
+    return RP_OK;
+}
+
+/* Sends JOIN or LEAVE. */
+static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t timeout_ms, rp_error *err)
+{
+    Replay__Reduce body;
+    body_init(self, &body, op);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_REDUCE, .body = &body.base, .timeout_ms = timeout_ms};
+    struct conn_reply *reply = NULL;
+    RP_TRY(conn_call(self->conn, &message, &reply, err));
+    uint64_t numbers[REPLY_FIELDS];
+    rp_status status = read_reply(reply, numbers, err);
+    if (status == RP_OK)
+        self->round = numbers[REPLY_ROUND];
+    self->joined = status == RP_OK && op == REPLAY__REDUCE__OP__JOIN;
+    conn_reply_destroy(&reply);
+    return status;
+}
+
+static void reduce_free(rp_reduce *self)
+{
+    conn_ticket_destroy(&self->pending);
+    free(self->group);
+    free(self);
+}
+
+rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_ms, rp_error *err)
+{
+    size_t size = group ? strlen(group) : 0;
+    if (size == 0 || size > RP_MAX_NAME) {
+        err_set(err, RP_INVALID_ARGUMENT, "a group's name has 1 to %u bytes", RP_MAX_NAME);
+        return NULL;
+    }
+    rp_reduce *self = calloc(1, sizeof *self);
+    char *name = strdup(group);
+    if (!self || !name) {
+        free(self);
+        free(name);
+        err_set(err, RP_NO_MEMORY, "no memory to join group '%s'", group);
+        return NULL;
+    }
+    self->conn = client_conn(client);
+    self->group = name;
+    rng_system(&self->member, sizeof self->member);
+    if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) != RP_OK) {
+        reduce_free(self);
+        return NULL;
+    }
+    return self;
+}
+
+static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, int64_t round_ms, rp_error *err)
+{
+    zmq_msg_t payload;
+    if (n > SIZE_MAX / sizeof *values || zmq_msg_init_size(&payload, (size_t)n * sizeof *values) != 0)
+        return err_set(err, RP_NO_MEMORY, "no memory for a vector of %llu floats", (unsigned long long)n);
+    memcpy(zmq_msg_data(&payload), values, (size_t)n * sizeof *values);
+    Replay__Reduce body;
+    body_init(self, &body, REPLAY__REDUCE__OP__ADD);
+    if (round_ms >= 0) {
+        body.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = (uint64_t)round_ms;
+    }
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_REDUCE,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = -1};
+    self->pending = conn_ticket_new(self->conn, &message, err);
+    zmq_msg_close(&payload);
+    return self->pending ? RP_OK : RP_NO_MEMORY;
+}
+
+static rp_status read_sum(rp_reduce *self, struct conn_reply *reply, float *values, uint64_t n, rp_reduced *out,
+                          rp_error *err)
+{
+    uint64_t numbers[REPLY_FIELDS];
+    RP_TRY(read_reply(reply, numbers, err));
+    if (reply->n_payload != 1 || zmq_msg_size(&reply->payload[0]) != n * sizeof *values)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply holds no sum of %llu floats", (unsigned long long)n);
+    memcpy(values, zmq_msg_data(&reply->payload[0]), (size_t)n * sizeof *values);
+    *out = (rp_reduced){.round = numbers[REPLY_ROUND],
+                        .contributors = (uint32_t)numbers[REPLY_CONTRIBUTORS],
+                        .members = (uint32_t)numbers[REPLY_MEMBERS],
+                        .counted = numbers[REPLY_COUNTED] != 0};
+    self->round = numbers[REPLY_ROUND] + 1;
+    return RP_OK;
+}
+
+/* Joins again after an answer that says that this client is no longer a member. */
+static rp_status rejoin(rp_reduce *self, int64_t timeout_ms, rp_error *err)
+{
+    rp_error why = {0};
+    uint64_t missed = self->round;
+    self->joined = false;
+    rp_status status = membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, &why);
+    if (status == RP_OK)
+        err_prefix(err, "joined again at round %llu, round %llu was missed", (unsigned long long)self->round,
+                   (unsigned long long)missed);
+    else
+        err_prefix(err, "could not join again (%.120s)", why.text);
+    return RP_FAILED_PRECONDITION;
+}
+
+rp_status rp_reduce_add(rp_reduce *reduce, float *values, uint64_t n, int64_t round_ms, int64_t timeout_ms,
+                        rp_reduced *out, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    rp_error own = {0};
+    rp_reduced ignored;
+    if (!values || n == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "a vector needs at least one value");
+    RP_TRY(conn_check_process(reduce->conn, err));
+    if (!err)
+        err = &own;
+    if (!reduce->pending && !reduce->joined)
+        RP_TRY(membership(reduce, REPLAY__REDUCE__OP__JOIN, conn_left_ms(deadline), err));
+    if (!reduce->pending)
+        RP_TRY(send_vector(reduce, values, n, round_ms, err));
+    int64_t start = trace_now(conn_trace(reduce->conn));
+    struct conn_reply *reply = conn_ticket_await(reduce->pending, deadline);
+    if (reply)
+        conn_ticket_destroy(&reduce->pending);
+    trace_add_since(conn_trace(reduce->conn), "wait for a sum", NULL, start, 0);
+    if (!reply && conn_is_stopped())
+        return conn_stopped(err);
+    if (!reply) {
+        char link[256];
+        conn_describe(reduce->conn, link, sizeof link);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "round %llu of group '%s' is not complete after %lld ms%s%s",
+                       (unsigned long long)reduce->round, reduce->group, (long long)timeout_ms, link[0] ? ": " : "",
+                       link);
+    }
+    rp_reduced *result = out ? out : &ignored;
+    rp_status status = conn_reply_status(reply, err);
+    if (status == RP_OK)
+        status = read_sum(reduce, reply, values, n, result, err);
+    else if (reply->answered && (status == RP_NOT_FOUND || status == RP_FAILED_PRECONDITION))
+        status = rejoin(reduce, conn_left_ms(deadline), err);
+    conn_reply_destroy(&reply);
+    /* The round had closed before this vector arrived, so this client has left the group. It has the sum all the same; if it
+     * cannot join at once, the next add does. */
+    if (status == RP_OK && !result->counted) {
+        reduce->joined = false;
+        (void)membership(reduce, REPLAY__REDUCE__OP__JOIN, conn_left_ms(deadline), NULL);
+    }
+    return status;
+}
+
+rp_status rp_reduce_leave(rp_reduce **reduce, int64_t timeout_ms, rp_error *err)
+{
+    if (!reduce || !*reduce)
+        return RP_OK;
+    rp_reduce *self = *reduce;
+    *reduce = NULL;
+    if (conn_is_foreign(self->conn)) {
+        free(self);
+        return RP_OK;
+    }
+    if (self->pending)
+        conn_cancel(self->conn, self->pending->id);
+    rp_status status = membership(self, REPLAY__REDUCE__OP__LEAVE, timeout_ms, err);
+    reduce_free(self);
+    return status == RP_NOT_FOUND ? RP_OK : status;
+}

@@ -1,0 +1,319 @@
+#include "agent/client/conn/request.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/wire/unpack.h"
+
+/* ---- replies */
+
+/* Ends requests if there is no memory for a reply of their own. Never written, never freed. */
+static const struct conn_reply no_memory = {.status = RP_NO_MEMORY, .text = "no memory for the reply to a request"};
+
+struct conn_reply *reply_no_memory(void)
+{
+    return (struct conn_reply *)(uintptr_t)&no_memory;
+}
+
+static struct conn_reply *reply_new(void)
+{
+    struct conn_reply *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    zmq_msg_init(&self->header);
+    self->payload = self->few;
+    self->capacity = REPLY_FRAMES;
+    return self;
+}
+
+static void reply_close_frames(struct conn_reply *self)
+{
+    zmq_msg_close(&self->header);
+    for (uint32_t i = 0; i < self->n_payload; i++)
+        zmq_msg_close(&self->payload[i]);
+    self->n_payload = 0;
+}
+
+void conn_reply_destroy(struct conn_reply **self)
+{
+    struct conn_reply *reply = *self;
+    *self = NULL;
+    if (!reply || reply == &no_memory)
+        return;
+    reply_close_frames(reply);
+    if (reply->payload != reply->few)
+        free(reply->payload);
+    free(reply);
+}
+
+rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
+{
+    if (self->status == RP_OK)
+        return RP_OK;
+    if (!self->answered)
+        return err_set(err, self->status, "%s", self->text);
+    if (self->view.text.size == 0)
+        return err_set(err, self->status, "%s", rp_status_text(self->status));
+    return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
+}
+
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err)
+{
+    *out = NULL;
+    if (!self->answered)
+        return conn_reply_status(self, err);
+    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
+    ProtobufCMessage *wire;
+    rp_status status = unpack(&replay__reply__descriptor, zmq_msg_data(header), zmq_msg_size(header), &wire);
+    if (status == RP_NO_MEMORY)
+        return err_set(err, RP_NO_MEMORY, "no memory for the broker's reply");
+    if (status != RP_OK)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply cannot be decoded");
+    *out = (Replay__Reply *)wire;
+    return RP_OK;
+}
+
+Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err)
+{
+    Replay__Reply *wire;
+    conn_reply_read(self, &wire, err);
+    return wire;
+}
+
+void conn_reply_unpacked_free(Replay__Reply *wire)
+{
+    unpack_free((ProtobufCMessage *)wire);
+}
+
+static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
+{
+    if (self->n_payload == self->capacity) {
+        zmq_msg_t *payload = malloc(2 * self->capacity * sizeof *payload);
+        if (!payload)
+            return false;
+        for (uint32_t i = 0; i < self->n_payload; i++) {
+            zmq_msg_init(&payload[i]);
+            zmq_msg_move(&payload[i], &self->payload[i]);
+            zmq_msg_close(&self->payload[i]);
+        }
+        if (self->payload != self->few)
+            free(self->payload);
+        self->payload = payload;
+        self->capacity *= 2;
+    }
+    zmq_msg_init(&self->payload[self->n_payload]);
+    zmq_msg_move(&self->payload[self->n_payload++], frame);
+    return true;
+}
+
+/* ---- one request */
+
+/* Offsets in the header of the numbers that are filled in later. The version takes two bytes with its tag; each number takes
+ * 8 bytes after a tag of one byte. */
+enum { ID_AT = 3, SETTLED_AT = 21 };
+
+static bool write_header(zmq_msg_t *header, uint64_t client, const struct conn_message *message)
+{
+    struct pb_writer out = {0};
+    size_t size = message->body ? protobuf_c_message_get_packed_size(message->body) : message->size;
+    pb_put_varint(&out, 1, WIRE_VERSION);
+    pb_put_fixed64(&out, 2, UINT64_MAX); /* a placeholder: 0 would be left out */
+    pb_put_fixed64(&out, 3, client);
+    pb_put_fixed64(&out, 4, UINT64_MAX);
+    pb_tag(&out, message->field, PB_BYTES);
+    pb_varint(&out, size);
+    void *place = pb_reserve(&out, size);
+    if (place && message->body)
+        protobuf_c_message_pack(message->body, place);
+    else if (place && size)
+        memcpy(place, message->bytes, size);
+    bool ok = !out.failed && zmq_msg_init_size(header, out.size) == 0;
+    if (ok)
+        memcpy(zmq_msg_data(header), out.data, out.size);
+    pb_writer_fini(&out);
+    return ok;
+}
+
+static void header_put(struct conn_request *self, size_t at, uint64_t value)
+{
+    uint8_t *place = (uint8_t *)zmq_msg_data(&self->header) + at;
+    for (uint32_t i = 0; i < 8; i++)
+        place[i] = (uint8_t)(value >> (8 * i));
+}
+
+struct conn_request *request_new(uint64_t client, const struct conn_message *message)
+{
+    uint32_t n_payload = message->n_payload;
+    struct conn_request *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->field = message->field;
+    self->timeout_ms = message->timeout_ms;
+    if (n_payload)
+        self->payload = malloc(n_payload * sizeof *self->payload);
+    self->reply = reply_new();
+    if ((n_payload && !self->payload) || !self->reply || !write_header(&self->header, client, message)) {
+        conn_reply_destroy(&self->reply);
+        free(self->payload);
+        free(self);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n_payload; i++) {
+        zmq_msg_init(&self->payload[i]);
+        zmq_msg_move(&self->payload[i], &message->payload[i]);
+    }
+    self->n_payload = n_payload;
+    return self;
+}
+
+void request_free(struct conn_request *self)
+{
+    zmq_msg_close(&self->header);
+    for (uint32_t i = 0; i < self->n_payload; i++)
+        zmq_msg_close(&self->payload[i]);
+    free(self->payload);
+    conn_reply_destroy(&self->reply);
+    free(self);
+}
+
+void request_name(struct conn_request *self, uint64_t id)
+{
+    self->id = id;
+    header_put(self, ID_AT, id);
+}
+
+bool request_transmit(struct conn_request *self, struct way to, uint64_t settled)
+{
+    zmq_msg_t copy;
+    if (!self->sent) /* later the header is shared with copies in flight */
+        header_put(self, SETTLED_AT, settled);
+    self->sent = true;
+    if (to.duct && !way_send_bytes(to, "c", 1, true)) /* the envelope that a socket would make */
+        return false;
+    for (uint32_t i = 0; i <= self->n_payload; i++) {
+        zmq_msg_init(&copy);
+        zmq_msg_copy(&copy, i == 0 ? &self->header : &self->payload[i - 1]);
+        if (!way_send(to, &copy, i < self->n_payload)) {
+            zmq_msg_close(&copy);
+            return false;
+        }
+    }
+    return true;
+}
+
+void request_answer(struct conn_request *self, struct conn_reply *reply)
+{
+    self->fn(self->ctx, reply);
+    request_free(self);
+}
+
+void request_end(struct conn_request *self, rp_status status, const char *format, ...)
+{
+    struct conn_reply *reply = self->reply;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reply->text, sizeof reply->text, format, args);
+    va_end(args);
+    reply->status = status;
+    self->reply = NULL;
+    request_answer(self, reply);
+}
+
+/* ---- requests that wait */
+
+void request_list_add(struct request_list *self, struct conn_request *request)
+{
+    request->next = NULL;
+    request->prev = self->last;
+    *(self->last ? &self->last->next : &self->first) = request;
+    self->last = request;
+}
+
+void requests_add(struct requests *self, struct conn_request *request)
+{
+    request_list_add(&self->list, request);
+    struct conn_request **bucket = &self->buckets[request->id % REQUEST_BUCKETS];
+    request->chain = *bucket;
+    *bucket = request;
+}
+
+struct conn_request *requests_find(const struct requests *self, uint64_t id)
+{
+    struct conn_request *request = self->buckets[id % REQUEST_BUCKETS];
+    while (request && request->id != id)
+        request = request->chain;
+    return request;
+}
+
+struct conn_request *requests_take(struct requests *self, uint64_t id)
+{
+    struct conn_request **at = &self->buckets[id % REQUEST_BUCKETS];
+    while (*at && (*at)->id != id)
+        at = &(*at)->chain;
+    struct conn_request *request = *at;
+    if (!request)
+        return NULL;
+    *at = request->chain;
+    *(request->prev ? &request->prev->next : &self->list.first) = request->next;
+    *(request->next ? &request->next->prev : &self->list.last) = request->prev;
+    return request;
+}
+
+void requests_drop_reply(struct requests *self, struct conn_reply *reply)
+{
+    struct conn_request *request = requests_find(self, reply->view.id);
+    if (!request || request->reply) {
+        conn_reply_destroy(&reply);
+        return;
+    }
+    reply_close_frames(reply);
+    zmq_msg_init(&reply->header);
+    reply->answered = false;
+    request->reply = reply;
+}
+
+/* Receives the header. A socket removes the envelope itself; for a duct it is skipped here. */
+static bool receive_header(struct way from, zmq_msg_t *frame, bool *more)
+{
+    return way_receive(from, frame, more) && (!from.duct || (*more && way_receive(from, frame, more)));
+}
+
+bool requests_receive(struct requests *self, struct way from, struct conn_reply **out, uint64_t *lost)
+{
+    zmq_msg_t frame;
+    struct wire_reply view;
+    bool more = false;
+    *out = NULL;
+    *lost = 0;
+    zmq_msg_init(&frame);
+    if (!receive_header(from, &frame, &more)) {
+        zmq_msg_close(&frame);
+        return false;
+    }
+    bool sound = wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK;
+    struct conn_request *request = sound ? requests_find(self, view.id) : NULL;
+    struct conn_reply *reply = request ? request->reply : sound ? reply_new() : NULL;
+    if (request)
+        request->reply = NULL;
+    bool ok = reply != NULL;
+    if (ok)
+        zmq_msg_move(&reply->header, &frame);
+    while (more && way_receive(from, &frame, &more))
+        ok = ok && reply_add_frame(reply, &frame);
+    zmq_msg_close(&frame);
+    if (ok) {
+        wire_read_reply(zmq_msg_data(&reply->header), zmq_msg_size(&reply->header), &reply->view, NULL);
+        reply->answered = true;
+        reply->status = (rp_status)reply->view.status;
+        *out = reply;
+        return true;
+    }
+    *lost = sound ? view.id : 0;
+    if (reply) {
+        reply->view.id = view.id;
+        requests_drop_reply(self, reply);
+    }
+    return true;
+}

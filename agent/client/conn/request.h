@@ -1,0 +1,115 @@
+/* Requests in flight, and the replies to them.
+ *
+ * A request owns its frames, so that it can be sent again, and the memory for its reply, so that it can always be answered. */
+#ifndef AGENT_CLIENT_REQUEST_H
+#define AGENT_CLIENT_REQUEST_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "proto/base/error.h"
+#include "proto/wire/duct.h"
+#include "proto/wire/wire.h"
+#include "replay.pb-c.h"
+#include "replay/error.h"
+
+#define REPLY_FRAMES 4u
+
+/* A reply belongs to the reply function that gets it: conn_reply_destroy. It may take payload frames with zmq_msg_move. */
+struct conn_reply {
+    rp_status status;       /* of the broker's reply, or the library's if no reply came */
+    bool answered;          /* the broker has replied: header and view are valid */
+    struct wire_reply view; /* borrows header */
+    zmq_msg_t header;
+    zmq_msg_t *payload; /* `few`, or memory of its own */
+    uint32_t n_payload, capacity;
+    zmq_msg_t few[REPLY_FRAMES];
+    char text[256]; /* the reason, if the broker has not replied */
+};
+
+typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
+
+void conn_reply_destroy(struct conn_reply **self);
+/* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
+rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
+/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free. NULL with err set: no reply, a damaged
+ * header, or no memory. */
+Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
+/* The same with a status: RP_BAD_MESSAGE, RP_NO_MEMORY, or the library's own if no reply came. */
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
+void conn_reply_unpacked_free(Replay__Reply *wire);
+/* Returns a constant reply with RP_NO_MEMORY. */
+struct conn_reply *reply_no_memory(void);
+
+/* What a request says. The body is a protobuf message, or, if body is NULL, `size` encoded bytes. */
+struct conn_message {
+    uint32_t field; /* of the body, in Request */
+    const ProtobufCMessage *body;
+    const void *bytes;
+    size_t size;
+    zmq_msg_t *payload; /* frames: sending takes them and leaves them empty */
+    uint32_t n_payload;
+    int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
+                         * its own time-out. */
+    uint64_t again; /* conn_send_once: id of an earlier send of the same request, which the broker does once; 0: none */
+};
+
+struct conn_request {
+    uint64_t id;
+    uint32_t field;                   /* of the body */
+    struct conn_request *next, *prev; /* in the order of sending; for samples that is the order of their ids */
+    struct conn_request *chain;       /* next in its bucket */
+    zmq_msg_t header;
+    zmq_msg_t *payload;
+    uint32_t n_payload;
+    int64_t deadline_ns;
+    int64_t timeout_ms;
+    int64_t traced_ns; /* when it was sent; 0: no trace was on */
+    conn_reply_fn *fn;
+    void *ctx;
+    struct conn_part *part;   /* not NULL: sent once, for this part */
+    struct conn_reply *reply; /* for the answer */
+    bool cancelled;
+    bool sent;  /* at least once */
+    bool again; /* was retried because there was no memory, here or at the broker; it is not retried again */
+};
+
+/* Makes a request without an id and a deadline, and takes the message's payload. NULL: no memory, and the payload stays. */
+struct conn_request *request_new(uint64_t client, const struct conn_message *message);
+void request_free(struct conn_request *self);
+void request_name(struct conn_request *self, uint64_t id);
+/* Sends the request. settled: the id up to which all samples are answered or cancelled. False: the way does not take it. */
+bool request_transmit(struct conn_request *self, struct way to, uint64_t settled);
+/* End a request that was taken out: with this reply, which is taken, or with a status of the library. */
+void request_answer(struct conn_request *self, struct conn_reply *reply);
+void request_end(struct conn_request *self, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
+
+struct request_list {
+    struct conn_request *first, *last;
+};
+
+void request_list_add(struct request_list *self, struct conn_request *request);
+
+#define REQUEST_BUCKETS 64u
+
+/* The requests that wait for a reply. All zeros: none. */
+struct requests {
+    struct request_list list;
+    struct conn_request *buckets[REQUEST_BUCKETS]; /* by id */
+};
+
+void requests_add(struct requests *self, struct conn_request *request);
+/* NULL: there is none of this id. */
+struct conn_request *requests_find(const struct requests *self, uint64_t id);
+struct conn_request *requests_take(struct requests *self, uint64_t id);
+
+/* Receives one message; false: there is none. Gives *reply to the caller. *reply NULL: the message is damaged, or there is no
+ * memory for it, and *lost is the id of the request that it answers. */
+bool requests_receive(struct requests *self, struct way from, struct conn_reply **reply, uint64_t *lost);
+/* Drops a reply. A request that still waits gets the memory back for its next one. */
+void requests_drop_reply(struct requests *self, struct conn_reply *reply);
+
+#endif

@@ -1,0 +1,395 @@
+/* See item_layout.h. */
+#include "agent/client/writer/item_layout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/wire/pb.h"
+
+#define LAYOUTS_FIELD 7u
+#define ID_BYTES 5u
+
+bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
+{
+    *self = (struct item_layouts){.n_buckets = 64, .n_tables = n_tables};
+    self->buckets = calloc(self->n_buckets, sizeof(*self->buckets));
+    self->last = calloc(n_tables ? n_tables : 1, sizeof(*self->last));
+    self->newest = calloc(n_tables ? n_tables : 1, sizeof *self->newest);
+    return self->buckets && self->last && self->newest;
+}
+
+static void item_layout_free(struct item_layout *self)
+{
+    for (uint32_t i = 0; i < self->n_fields; i++)
+        free((char *)(uintptr_t)self->fields[i].name);
+    free(self->wire);
+    free(self);
+}
+
+void item_layouts_fini(struct item_layouts *self)
+{
+    for (uint32_t i = 0; self->buckets && i < self->n_buckets; i++)
+        for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
+            next = layout->chain;
+            item_layout_free(layout);
+        }
+    free(self->buckets);
+    free(self->last);
+    free(self->newest);
+    free(self->scratch);
+    free(self->ranges);
+    *self = (struct item_layouts){0};
+}
+
+/* ---- which steps */
+
+/* A slice in steps of the stream: rows first, first + stride ... last. */
+struct slice_range {
+    uint64_t first, last, count, stride;
+};
+
+static rp_status slice_range(const struct step_stream *stream, const rp_slice *slice, struct slice_range *out,
+                             rp_error *err)
+{
+    if (slice->column >= stream->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
+                       stream->n_columns);
+    const char *name = stream->columns[slice->column].name;
+    int64_t length = (int64_t)step_stream_length(stream);
+    int64_t start = slice->start < 0 ? length + slice->start : slice->start;
+    if (start < 0 || start >= length)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the slice of column '%s' starts at step %" PRId64 ", but the episode has %" PRId64 " steps",
+                       name, slice->start, length);
+    uint64_t left = (uint64_t)(length - start);
+    out->stride = slice->stride ? slice->stride : 1;
+    out->count = slice->count ? slice->count : slice->squeeze ? 1 : (left + out->stride - 1) / out->stride;
+    if (slice->squeeze && out->count != 1)
+        return err_set(err, RP_INVALID_ARGUMENT, "the slice of column '%s' is squeezed: its count must be 1, not %u",
+                       name, slice->count);
+    if ((out->count - 1) * out->stride >= left)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the slice of column '%s' ends at step %" PRIu64 ", but the episode has %" PRId64 " steps", name,
+                       (uint64_t)start + (out->count - 1) * out->stride, length);
+    out->first = stream->episode_start + (uint64_t)start;
+    out->last = out->first + (out->count - 1) * out->stride;
+    if (out->first < step_stream_reach(stream))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the slice of column '%s' starts at step %" PRId64 " of the episode, which is out of reach: the "
+                       "newest is %" PRId64 " and keep_alive is %" PRIu64,
+                       name, start, length - 1, stream->keep_alive);
+    return RP_OK;
+}
+
+static rp_status check_present(const struct step_stream *stream, uint32_t column, const struct slice_range *range,
+                               rp_error *err)
+{
+    if (range->first >= stream->absent_step)
+        return RP_OK;
+    for (uint64_t i = 0, step = range->first; i < range->count; i++, step += range->stride)
+        if (step_stream_is_absent(stream, column, step))
+            return err_set(err, RP_INVALID_ARGUMENT, "column '%s' has no value in step %" PRIu64 " of the episode",
+                           stream->columns[column].name, step - stream->episode_start);
+    return RP_OK;
+}
+
+/* Returns true if the table's signature fixes the number of steps, so that a slice "to the end" needs a count. */
+static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
+{
+    return field < spec->n_fields && spec->fields[field].rank > 0 && spec->fields[field].shape[0] != 0;
+}
+
+/* Makes slice i relative to the item's first step, or to its end. */
+static rp_status normalise(struct item_layout_field *out, const struct item_slices *item, uint32_t i,
+                           const struct slice_range *range, const struct item_steps *span, rp_error *err)
+{
+    const rp_slice *slice = &item->slices[i];
+    const char *column = item->stream->columns[slice->column].name;
+    uint64_t start = range->first - span->first, end = span->first + span->length;
+    bool to_end = slice->count == 0 && !slice->squeeze && !has_fixed_steps(item->table, i);
+    bool from_end = !to_end && start > 0 && range->last + 1 == end;
+    if (range->count > UINT32_MAX || start > INT32_MAX || (from_end && end - range->first > INT32_MAX))
+        return err_set(err, RP_INVALID_ARGUMENT, "an item of %u steps is too long for the slice of column '%s'",
+                       span->length, column);
+    out->name = slice->field ? slice->field : column;
+    out->column = slice->column;
+    out->start = from_end ? -(int32_t)(end - range->first) : (int32_t)start;
+    out->count = to_end ? 0 : (uint32_t)range->count;
+    out->stride = (uint32_t)range->stride;
+    out->squeeze = slice->squeeze != 0;
+    return RP_OK;
+}
+
+static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error *err)
+{
+    if (n == 0 || n > ITEM_LAYOUT_MAX_FIELDS)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u slices, not %u", ITEM_LAYOUT_MAX_FIELDS, n);
+    if (n <= self->scratch_size)
+        return RP_OK;
+    struct item_layout_field *grown = realloc(self->scratch, n * sizeof *grown);
+    if (grown)
+        self->scratch = grown;
+    struct slice_range *ranges = realloc(self->ranges, n * sizeof *ranges);
+    if (ranges)
+        self->ranges = ranges;
+    if (!grown || !ranges)
+        return err_set(err, RP_NO_MEMORY, "no memory for an item");
+    self->scratch_size = n;
+    return RP_OK;
+}
+
+static rp_status scratch_fill(struct item_layouts *self, const struct item_slices *item, struct item_steps *span,
+                              rp_error *err)
+{
+    const struct step_stream *stream = item->stream;
+    const rp_slice *slices = item->slices;
+    RP_TRY(scratch_reserve(self, item->n, err));
+    uint64_t first = UINT64_MAX, end = 0;
+    for (uint32_t i = 0; i < item->n; i++) {
+        struct slice_range *range = &self->ranges[i];
+        RP_TRY(slice_range(stream, &slices[i], range, err));
+        RP_TRY(check_present(stream, slices[i].column, range, err));
+        uint64_t last = slices[i].count == 0 && !slices[i].squeeze ? stream->steps : range->last + 1;
+        first = range->first < first ? range->first : first;
+        end = last > end ? last : end;
+    }
+    if (end - first > UINT32_MAX)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item of %" PRIu64 " steps is too long", end - first);
+    span->first = first;
+    span->length = (uint32_t)(end - first);
+    for (uint32_t i = 0; i < item->n; i++)
+        RP_TRY(normalise(&self->scratch[i], item, i, &self->ranges[i], span, err));
+    return RP_OK;
+}
+
+/* ---- new layouts */
+
+static void describe_shape(char *out, size_t size, bool steps, uint32_t count, uint32_t rank, const uint32_t *shape)
+{
+    size_t at = (size_t)snprintf(out, size, "[");
+    if (steps && at < size)
+        at += count ? (size_t)snprintf(out + at, size - at, "%u%s", count, rank ? "," : "")
+                    : (size_t)snprintf(out + at, size - at, "any%s", rank ? "," : "");
+    for (uint32_t i = 0; i < rank && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%u%s", shape[i], i + 1 < rank ? "," : "");
+    if (at < size)
+        snprintf(out + at, size - at, "]");
+}
+
+static rp_status check_field(const struct item_layout_field *field, const struct step_column *column,
+                             const struct conn_field *want, const char *table, rp_error *err)
+{
+    if (strcmp(field->name, want->name) != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "table '%s' wants the field '%s' where '%s' stands", table, want->name,
+                       field->name);
+    if (column->dtype != want->dtype)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%s' is %s, table '%s' wants %s", field->name,
+                       dtype_name(column->dtype), table, dtype_name(want->dtype));
+    uint32_t steps = field->squeeze ? 0 : 1;
+    bool same = want->rank == column->rank + steps;
+    if (same && steps && want->shape[0] != 0)
+        same = field->count == want->shape[0];
+    for (uint32_t i = 0; same && i < column->rank; i++)
+        same = want->shape[i + steps] == column->shape[i];
+    if (same)
+        return RP_OK;
+    char got[128], wanted[128];
+    describe_shape(got, sizeof got, steps, field->count, column->rank, column->shape);
+    bool any = want->rank > 0 && want->shape[0] == 0;
+    describe_shape(wanted, sizeof wanted, any, 0, want->rank - any, want->shape + any);
+    return err_set(err, RP_INVALID_ARGUMENT, "field '%s' has shape %s, table '%s' wants %s", field->name, got, table,
+                   wanted);
+}
+
+static rp_status check_fields(const struct item_layout_field *fields, const struct item_slices *item, rp_error *err)
+{
+    const struct conn_table *spec = item->table;
+    uint32_t n = item->n;
+    if (spec->n_fields && spec->n_fields != n)
+        return err_set(err, RP_INVALID_ARGUMENT, "the item has %u fields, table '%s' wants %u", n, spec->name,
+                       spec->n_fields);
+    for (uint32_t i = 0; i < n; i++) {
+        size_t length = strlen(fields[i].name);
+        if (length == 0 || length > RP_MAX_NAME)
+            return err_set(err, RP_INVALID_ARGUMENT, "a field's name must have 1 to %u bytes", RP_MAX_NAME);
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(fields[i].name, fields[j].name) == 0)
+                return err_set(err, RP_INVALID_ARGUMENT, "field '%s' stands twice in the item", fields[i].name);
+        if (spec->n_fields)
+            RP_TRY(
+                check_field(&fields[i], &item->stream->columns[fields[i].column], &spec->fields[i], spec->name, err));
+    }
+    return RP_OK;
+}
+
+rp_status item_layouts_check(struct item_layouts *self, const struct item_slices *item, rp_error *err)
+{
+    const struct step_stream *stream = item->stream;
+    RP_TRY(scratch_reserve(self, item->n, err));
+    for (uint32_t i = 0; i < item->n; i++) {
+        const rp_slice *slice = &item->slices[i];
+        if (slice->column >= stream->n_columns)
+            return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
+                           stream->n_columns);
+        self->scratch[i] = (struct item_layout_field){
+            .name = slice->field ? slice->field : stream->columns[slice->column].name,
+            .column = slice->column,
+            .count = slice->count,
+            .squeeze = slice->squeeze != 0,
+        };
+    }
+    return check_fields(self->scratch, item, err);
+}
+
+static bool item_layout_encode(struct item_layout *self, const char *table)
+{
+    Replay__Field *list = calloc(self->n_fields, sizeof *list);
+    Replay__Field **at = calloc(self->n_fields, sizeof(*at));
+    struct pb_writer out = {0};
+    if (list && at) {
+        Replay__Layout layout = REPLAY__LAYOUT__INIT;
+        layout.table = (char *)(uintptr_t)table;
+        layout.n_fields = self->n_fields;
+        layout.fields = at;
+        for (uint32_t i = 0; i < self->n_fields; i++) {
+            const struct item_layout_field *field = &self->fields[i];
+            replay__field__init(&list[i]);
+            list[i].name = (char *)(uintptr_t)field->name;
+            list[i].column = field->column;
+            list[i].start = field->start;
+            list[i].count = field->count;
+            list[i].stride = field->stride == 1 ? 0 : field->stride;
+            list[i].squeeze = field->squeeze;
+            at[i] = &list[i];
+        }
+        size_t size = replay__layout__get_packed_size(&layout);
+        pb_tag(&out, LAYOUTS_FIELD, PB_BYTES);
+        pb_varint(&out, size + ID_BYTES);
+        pb_tag(&out, 1, PB_FIXED32);
+        self->wire_id = out.size;
+        (void)pb_reserve(&out, 4);
+        uint8_t *place = pb_reserve(&out, size);
+        if (place)
+            replay__layout__pack(&layout, place);
+    }
+    free(list);
+    free(at);
+    self->wire = out.data;
+    self->wire_size = out.size;
+    return out.data != NULL && !out.failed;
+}
+
+void item_layout_number(struct item_layout *self, uint32_t id)
+{
+    self->id = id;
+    memcpy(self->wire + self->wire_id, &id, sizeof id);
+}
+
+static struct item_layout *item_layout_new(const struct item_layout_field *fields, uint32_t n,
+                                           const struct conn_table *spec)
+{
+    struct item_layout *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
+    if (!self)
+        return NULL;
+    bool ok = true;
+    for (uint32_t i = 0; i < n; i++) {
+        self->fields[i] = fields[i];
+        self->fields[i].name = strdup(fields[i].name);
+        self->n_fields = i + 1;
+        ok = ok && self->fields[i].name;
+    }
+    if (ok && item_layout_encode(self, spec->name))
+        return self;
+    item_layout_free(self);
+    return NULL;
+}
+
+/* ---- look-up */
+
+static bool same_fields(const struct item_layout *layout, const struct item_layout_field *fields, uint32_t n)
+{
+    if (layout->n_fields != n)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct item_layout_field *a = &layout->fields[i], *b = &fields[i];
+        if (a->column != b->column || a->start != b->start || a->count != b->count || a->stride != b->stride ||
+            a->squeeze != b->squeeze || strcmp(a->name, b->name) != 0)
+            return false;
+    }
+    return true;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+static uint64_t hash_fields(uint32_t table, const struct item_layout_field *fields, uint32_t n)
+{
+    uint64_t hash = mix(n, table);
+    for (uint32_t i = 0; i < n; i++) {
+        hash = mix(hash, (uint64_t)fields[i].column << 32 | (uint32_t)fields[i].start);
+        hash = mix(hash, (uint64_t)fields[i].count << 32 | fields[i].stride << 1 | fields[i].squeeze);
+        for (const char *at = fields[i].name; *at; at++)
+            hash = mix(hash, (uint8_t)*at);
+    }
+    return hash;
+}
+
+static void item_layouts_grow(struct item_layouts *self)
+{
+    uint32_t n = self->n_buckets * 4;
+    struct item_layout **buckets = calloc(n, sizeof(*buckets));
+    if (!buckets)
+        return; /* without memory the chains get longer */
+    for (uint32_t i = 0; i < self->n_buckets; i++)
+        for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
+            next = layout->chain;
+            layout->chain = buckets[layout->hash % n];
+            buckets[layout->hash % n] = layout;
+        }
+    free(self->buckets);
+    self->buckets = buckets;
+    self->n_buckets = n;
+}
+
+rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *item, uint32_t table,
+                           struct item_layout **out, struct item_steps *span, rp_error *err)
+{
+    uint32_t n = item->n;
+    RP_TRY(scratch_fill(self, item, span, err));
+    struct item_layout *layout = self->last[table];
+    if (layout && same_fields(layout, self->scratch, n)) {
+        *out = layout;
+        return RP_OK;
+    }
+    uint64_t hash = hash_fields(table, self->scratch, n);
+    layout = self->buckets[hash % self->n_buckets];
+    while (layout && (layout->hash != hash || layout->table != table || !same_fields(layout, self->scratch, n)))
+        layout = layout->chain;
+    if (!layout) {
+        RP_TRY(check_fields(self->scratch, item, err));
+        if (self->count == ITEM_LAYOUTS_MAX)
+            return err_set(err, RP_RESOURCE_EXHAUSTED,
+                           "items of this writer have %u different layouts already: use slices with count 0 for items "
+                           "of varying length",
+                           ITEM_LAYOUTS_MAX);
+        layout = item_layout_new(self->scratch, n, item->table);
+        if (!layout)
+            return err_set(err, RP_NO_MEMORY, "no memory for a layout");
+        layout->table = table;
+        layout->hash = hash;
+        if (++self->count > 2 * self->n_buckets)
+            item_layouts_grow(self);
+        layout->chain = self->buckets[hash % self->n_buckets];
+        self->buckets[hash % self->n_buckets] = layout;
+    }
+    self->last[table] = layout;
+    *out = layout;
+    return RP_OK;
+}

@@ -1,0 +1,1164 @@
+#include "agent/client/writer/outbox.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/base/trace.h"
+
+/* Number of keys of a session if the broker does not say it. */
+#define OLD_KEY_COUNT (UINT64_C(1) << 40)
+
+/* Messages that are sent in one wake-up before replies are read again. */
+#define MESSAGES_PER_TURN 64u
+
+static struct queued_item *outbox_item(const struct outbox_table *table, uint64_t index)
+{
+    return &table->ring[index & (table->capacity - 1)];
+}
+
+/* ---- chunks and messages */
+
+static void list_add(struct message_list *list, struct message *message)
+{
+    message->next = NULL;
+    message->prev = list->last;
+    *(list->last ? &list->last->next : &list->first) = message;
+    list->last = message;
+    list->count++;
+}
+
+static void list_remove(struct message_list *list, struct message *message)
+{
+    *(message->prev ? &message->prev->next : &list->first) = message->next;
+    *(message->next ? &message->next->prev : &list->last) = message->prev;
+    list->count--;
+}
+
+static void message_free(struct message *self)
+{
+    for (uint32_t i = 0; i < self->n_frames; i++)
+        zmq_msg_close(&self->frames[i]);
+    free(self);
+}
+
+static void outbox_keep(struct outbox *self, struct message *message)
+{
+    list_add(&self->kept, message);
+    if (!self->cursor)
+        self->cursor = message;
+}
+
+static void outbox_unlive(struct outbox *self, struct message *message)
+{
+    if (--message->live > 0)
+        return;
+    if (self->cursor == message)
+        self->cursor = message->next;
+    list_remove(message->session == self->serial ? &self->kept : &self->stored, message);
+    message_free(message);
+}
+
+static void chunk_check(struct outbox *self, struct step_chunk *chunk)
+{
+    if (chunk->refs > 0 || chunk->in_window)
+        return;
+    if (chunk->message)
+        outbox_unlive(self, chunk->message);
+    step_chunk_chain_add(&self->done, chunk);
+}
+
+void outbox_evict(struct outbox *self, struct step_chunk *chunk)
+{
+    for (struct step_chunk *next; chunk; chunk = next) {
+        next = chunk->evicted;
+        chunk->in_window = false;
+        chunk_check(self, chunk);
+    }
+}
+
+static void item_ref(const struct queued_item *item)
+{
+    uint64_t left = (uint64_t)item->offset + item->length;
+    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
+        chunk->refs++;
+        if (left <= chunk->length)
+            return;
+        left -= chunk->length;
+    }
+}
+
+static void item_unref(struct outbox *self, const struct queued_item *item)
+{
+    uint64_t left = (uint64_t)item->offset + item->length;
+    for (struct step_chunk *chunk = item->chunk, *next; chunk; chunk = next) {
+        next = left > chunk->length ? chunk->next : NULL; /* next of the last chunk belongs to the writer */
+        left -= chunk->length;
+        chunk->refs--;
+        chunk_check(self, chunk);
+    }
+}
+
+/* ---- building messages */
+
+static uint64_t outbox_free_bytes(const struct outbox *self)
+{
+    uint64_t used = self->sent_bytes + self->released_bytes;
+    return self->allowed_bytes > used ? self->allowed_bytes - used : 0;
+}
+
+/* Upper bounds on bytes in a header. */
+#define HEADER_BASE 256u
+#define HEADER_ITEM 36u
+#define HEADER_RUN 24u
+#define HEADER_CHUNK 24u
+#define HEADER_BLOCK 5u
+/* Largest block for the headers of full messages, and how much of unused blocks is kept; other headers are allocated one by one. */
+#define HEADER_MOST ((size_t)64 << 10)
+#define HEADER_KEEP_BYTES ((size_t)1 << 20)
+
+/* Half of the span of chunk numbers that the broker keeps; a larger jump is announced. */
+#define CHUNK_SPAN (UINT64_C(1) << 20)
+#define CHUNK_JUMP (UINT64_C(1) << 19)
+
+struct outbox_scratch {
+    uint32_t batch_items;
+    uint32_t n_items, n_runs, n_chunks;
+    uint64_t lowest; /* number of the oldest chunk that an item refers to */
+    struct pool *headers;
+    size_t header_bytes;                                 /* of a block of that pool */
+    uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
+    double *priority;
+    uint32_t *offset, *length, *run_layout, *run_items;
+    struct item_layout **new_layouts; /* to be registered */
+    uint32_t n_new_layouts;
+    uint32_t chunk_capacity;
+    struct step_chunk **chunks; /* [chunk_capacity] */
+    uint64_t *chunk_number, *chunk_step;
+    uint32_t *chunk_length, *chunk_episode;
+    uint32_t block_capacity;
+    uint32_t *block_size; /* [block_capacity] */
+    uint8_t *block_codec;
+    struct pb_writer layouts; /* the same, encoded */
+};
+
+/* Returns the most bytes that a header takes. */
+static size_t header_bound(uint64_t items, uint64_t runs, uint64_t chunks, uint32_t n_columns)
+{
+    return HEADER_BASE + items * HEADER_ITEM + runs * HEADER_RUN +
+           chunks * (HEADER_CHUNK + (size_t)HEADER_BLOCK * n_columns);
+}
+
+static void outbox_scratch_destroy(struct outbox_scratch **self_p)
+{
+    struct outbox_scratch *self = *self_p;
+    if (!self)
+        return;
+    pool_destroy(&self->headers);
+    free(self->key);
+    free(self->item_chunk);
+    free(self->run_first);
+    free(self->run_policy);
+    free(self->priority);
+    free(self->offset);
+    free(self->length);
+    free(self->run_layout);
+    free(self->run_items);
+    free(self->new_layouts);
+    free(self->chunks);
+    free(self->chunk_number);
+    free(self->chunk_step);
+    free(self->chunk_length);
+    free(self->chunk_episode);
+    free(self->block_size);
+    free(self->block_codec);
+    pb_writer_fini(&self->layouts);
+    free(self);
+    *self_p = NULL;
+}
+
+static struct outbox_scratch *outbox_scratch_new(uint32_t n, uint32_t n_columns)
+{
+    struct outbox_scratch *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    self->batch_items = n;
+    self->header_bytes = header_bound(n, 1, n, n_columns);
+    if (self->header_bytes > HEADER_MOST)
+        self->header_bytes = HEADER_MOST;
+    self->headers = pool_new(self->header_bytes, HEADER_KEEP_BYTES);
+    self->key = malloc(n * sizeof *self->key);
+    self->item_chunk = malloc(n * sizeof *self->item_chunk);
+    self->run_first = malloc(n * sizeof *self->run_first);
+    self->run_policy = malloc(n * sizeof *self->run_policy);
+    self->priority = malloc(n * sizeof *self->priority);
+    self->offset = malloc(n * sizeof *self->offset);
+    self->length = malloc(n * sizeof *self->length);
+    self->run_layout = malloc(n * sizeof *self->run_layout);
+    self->run_items = malloc(n * sizeof *self->run_items);
+    self->new_layouts = malloc(n * sizeof(*self->new_layouts));
+    if (!self->headers || !self->key || !self->item_chunk || !self->run_first || !self->run_policy || !self->priority ||
+        !self->offset || !self->length || !self->run_layout || !self->run_items || !self->new_layouts)
+        outbox_scratch_destroy(&self);
+    return self;
+}
+
+static bool grow(void **array, size_t bytes)
+{
+    void *grown = realloc(*array, bytes);
+    if (grown)
+        *array = grown;
+    return grown != NULL;
+}
+
+static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_t n_columns)
+{
+    if (n_chunks > self->chunk_capacity) {
+        uint32_t n = n_chunks < 64 ? 64 : n_chunks * 2;
+        if (!grow((void **)&self->chunks, n * sizeof(*self->chunks)) ||
+            !grow((void **)&self->chunk_number, n * sizeof(uint64_t)) ||
+            !grow((void **)&self->chunk_step, n * sizeof(uint64_t)) ||
+            !grow((void **)&self->chunk_length, n * sizeof(uint32_t)) ||
+            !grow((void **)&self->chunk_episode, n * sizeof(uint32_t)))
+            return false;
+        self->chunk_capacity = n;
+    }
+    uint64_t blocks = (uint64_t)n_chunks * n_columns;
+    if (blocks > UINT32_MAX / 2)
+        return false;
+    if (blocks > self->block_capacity) {
+        uint32_t n = blocks < 64 ? 64 : (uint32_t)blocks * 2;
+        if (!grow((void **)&self->block_size, n * sizeof(uint32_t)) || !grow((void **)&self->block_codec, n))
+            return false;
+        self->block_capacity = n;
+    }
+    return true;
+}
+
+/* ---- which items and chunks */
+
+static bool is_sent(const struct outbox *self, const struct step_chunk *chunk)
+{
+    return chunk->message && chunk->message->session == self->serial;
+}
+
+/* Computes the bytes and chunks that an item adds to the message. */
+static size_t item_cost(const struct outbox *self, const struct queued_item *item, uint32_t *n_chunks)
+{
+    size_t bytes = HEADER_ITEM + HEADER_RUN;
+    uint64_t left = (uint64_t)item->offset + item->length;
+    for (const struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
+        if (!is_sent(self, chunk) && chunk->picked != self->builds) {
+            bytes += chunk->size + HEADER_CHUNK + (size_t)HEADER_BLOCK * self->n_columns;
+            (*n_chunks)++;
+        }
+        if (left <= chunk->length)
+            break;
+        left -= chunk->length;
+    }
+    if (item->layout->session != self->serial)
+        bytes += item->layout->wire_size;
+    return bytes;
+}
+
+static void pick_chunks(struct outbox *self, const struct queued_item *item)
+{
+    struct outbox_scratch *s = self->scratch;
+    uint64_t left = (uint64_t)item->offset + item->length;
+    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
+        if (!is_sent(self, chunk) && chunk->picked != self->builds) {
+            chunk->picked = self->builds;
+            uint32_t at = s->n_chunks++;
+            for (; at > 0 && s->chunks[at - 1]->number > chunk->number; at--)
+                s->chunks[at] = s->chunks[at - 1];
+            s->chunks[at] = chunk;
+        }
+        if (left <= chunk->length)
+            return;
+        left -= chunk->length;
+    }
+}
+
+static void pick_item(struct outbox *self, const struct queued_item *item, uint64_t number)
+{
+    struct outbox_scratch *s = self->scratch;
+    uint32_t i = s->n_items++, run = s->n_runs;
+    if (item->layout->session != self->serial) {
+        item->layout->session = self->serial;
+        item_layout_number(item->layout, self->n_layouts++);
+        s->new_layouts[s->n_new_layouts++] = item->layout;
+    }
+    s->key[i] = item->key;
+    s->priority[i] = item->priority;
+    s->item_chunk[i] = item->chunk->number;
+    s->lowest = s->item_chunk[i] < s->lowest ? s->item_chunk[i] : s->lowest;
+    s->offset[i] = item->offset;
+    s->length[i] = item->length;
+    if (run > 0 && s->run_layout[run - 1] == item->layout->id && s->run_policy[run - 1] == item->policy) {
+        s->run_items[run - 1]++;
+        return;
+    }
+    s->run_layout[run] = item->layout->id;
+    s->run_policy[run] = item->policy;
+    s->run_first[run] = number;
+    s->run_items[run] = 1;
+    s->n_runs++;
+}
+
+/* Picks items as far as credit and size allow. */
+static void pick(struct outbox *self, struct outbox_table *table)
+{
+    struct outbox_scratch *s = self->scratch;
+    uint64_t credit = table->allowed > table->sent ? table->allowed - table->sent : 0;
+    uint64_t most = table->tail - table->sent;
+    bool alone = table->sent == table->resolved; /* then one item may be sent whatever the credit is */
+    most = most < self->batch_items ? most : self->batch_items;
+    if (most > credit)
+        most = credit > 0 ? credit : alone ? 1 : 0;
+    uint64_t free_bytes = outbox_free_bytes(self);
+    size_t bytes = HEADER_BASE;
+    for (uint32_t i = 0; i < most; i++) {
+        const struct queued_item *item = outbox_item(table, table->sent + i);
+        uint32_t n_chunks = s->n_chunks;
+        size_t cost = item_cost(self, item, &n_chunks);
+        bool fits = bytes + cost <= free_bytes && bytes + cost <= self->max_message_bytes;
+        if (i > 0 && (!fits || bytes + cost > OUTBOX_MESSAGE_BYTES))
+            return;
+        if (!fits && !alone)
+            return;
+        if (!scratch_room(s, n_chunks, self->n_columns)) {
+            self->short_of_memory = true;
+            return;
+        }
+        /* An item that is too large to be sent goes without its chunks, so that the broker's rejection reports it. */
+        if (bytes + cost <= self->max_message_bytes)
+            pick_chunks(self, item);
+        pick_item(self, item, table->sent + i - table->base + 1);
+        bytes += cost;
+        if (!fits)
+            return;
+    }
+}
+
+/* ---- frames */
+
+static void free_header(void *data, void *hint)
+{
+    (void)hint;
+    free(data);
+}
+
+static void return_header(void *data, void *hint)
+{
+    (void)hint;
+    pool_put(data);
+}
+
+/* Set while frames that were never sent are freed: their blocks stay with their chunks. */
+static _Thread_local bool undoing;
+
+static void give_back(void *block, void *hint)
+{
+    (void)hint;
+    if (!undoing)
+        pool_put(block);
+}
+
+static bool gives_block(const struct step_chunk *chunk)
+{
+    return chunk->owns && !chunk->arena;
+}
+
+static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
+{
+    if (gives_block(chunk))
+        return zmq_msg_init_data(frame, chunk->data, chunk->size, give_back, NULL) == 0;
+    if (chunk->frame > 0) {
+        zmq_msg_init(frame);
+        return zmq_msg_copy(frame, &chunk->message->frames[chunk->frame]) == 0;
+    }
+    if (zmq_msg_init_size(frame, chunk->size) != 0)
+        return false;
+    memcpy(zmq_msg_data(frame), chunk->data, chunk->size);
+    return true;
+}
+
+/* Records that the message holds the chunk's bytes from now on. */
+static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct message *message, uint32_t frame,
+                       uint8_t *data)
+{
+    struct message *before = chunk->message;
+    message->live++;
+    if (!before)
+        message->chunk_bytes += chunk->size; /* each chunk counts once as in flight */
+    if (chunk->owns && chunk->arena)
+        chunk_arena_put(chunk->arena, 1);
+    else if (chunk->owns)
+        pool_chain_add(&self->done.raws, chunk->data);
+    chunk->message = message;
+    chunk->frame = frame;
+    chunk->data = data;
+    chunk->owns = false;
+    if (before)
+        outbox_unlive(self, before);
+}
+
+static uint32_t count_packed(const struct outbox_scratch *s, size_t *bytes)
+{
+    uint32_t packed = 0;
+    *bytes = 0;
+    while (packed < s->n_chunks &&
+           (s->chunks[packed]->size < OUTBOX_OWN_FRAME || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
+        *bytes += s->chunks[packed++]->size;
+    return packed;
+}
+
+static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
+{
+    for (uint32_t i = 0; i < s->n_chunks; i++) {
+        struct step_chunk *chunk = s->chunks[i];
+        s->chunk_number[i] = chunk->number;
+        s->chunk_step[i] = chunk->step;
+        s->chunk_length[i] = chunk->length;
+        s->chunk_episode[i] = chunk->episode;
+        const uint8_t *codecs = step_chunk_codecs(chunk, n_columns);
+        for (uint32_t c = 0; c < n_columns; c++) { /* most often one or a few: no calls for those */
+            s->block_size[(size_t)i * n_columns + c] = chunk->block_size[c];
+            s->block_codec[(size_t)i * n_columns + c] = codecs[c];
+        }
+    }
+}
+
+static bool encode_header(struct outbox_scratch *s, zmq_msg_t *frame, const struct wire_ingest_out *in)
+{
+    size_t bound = header_bound(s->n_items, s->n_runs, s->n_chunks, in->n_columns) + s->layouts.size;
+    bool pooled = bound <= s->header_bytes && bound > s->header_bytes / 2; /* a small one would waste a block */
+    struct pb_writer out = {0};
+    if (pooled) {
+        out.data = pool_get(s->headers);
+        out.capacity = s->header_bytes;
+        if (!out.data)
+            return false;
+    }
+    wire_write_ingest(&out, in);
+    if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, pooled ? return_header : free_header, NULL) == 0)
+        return true;
+    if (pooled)
+        pool_reuse(s->headers, out.data);
+    else
+        pb_writer_fini(&out);
+    return false;
+}
+
+static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
+{
+    struct outbox_scratch *s = self->scratch;
+    s->layouts.size = 0;
+    s->layouts.failed = false; /* a lack of memory may have failed the message before */
+    for (uint32_t i = 0; i < s->n_new_layouts; i++) {
+        void *place = pb_reserve(&s->layouts, s->new_layouts[i]->wire_size);
+        if (!place)
+            return false;
+        memcpy(place, s->new_layouts[i]->wire, s->new_layouts[i]->wire_size);
+    }
+    struct wire_ingest_out in = {
+        .session = self->session,
+        .epoch = self->epoch,
+        .number = self->last_number + 1,
+        .oldest_chunk = self->announced,
+        .layouts = s->layouts.data,
+        .layouts_size = s->layouts.size,
+        .n_chunks = s->n_chunks,
+        .n_columns = self->n_columns,
+        .packed = packed,
+        .chunk_number = s->chunk_number,
+        .chunk_step = s->chunk_step,
+        .chunk_length = s->chunk_length,
+        .chunk_episode = s->chunk_episode,
+        .block_size = s->block_size,
+        .block_codec = s->block_codec,
+        .n_runs = s->n_runs,
+        .run_layout = s->run_layout,
+        .run_items = s->run_items,
+        .run_first = s->run_first,
+        .run_policy = s->run_policy,
+        .n_items = s->n_items,
+        .item_key = s->key,
+        .item_chunk = s->item_chunk,
+        .item_priority = s->priority,
+        .item_offset = s->offset,
+        .item_length = s->length,
+    };
+    return encode_header(s, frame, &in);
+}
+
+/* Returns the arena in which the packed chunks are adjacent; NULL: they are not. */
+static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t packed)
+{
+    struct chunk_arena *arena = s->chunks[0]->owns ? s->chunks[0]->arena : NULL;
+    for (uint32_t i = 1; arena && i < packed; i++) {
+        const struct step_chunk *before = s->chunks[i - 1], *chunk = s->chunks[i];
+        if (!chunk->owns || chunk->data != before->data + before->size || chunk->arena != arena)
+            return NULL;
+    }
+    return arena;
+}
+
+static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint32_t packed, size_t bytes)
+{
+    struct chunk_arena *arena = find_run(s, packed);
+    if (!arena)
+        return zmq_msg_init_size(frame, bytes) == 0;
+    return zmq_msg_init_data(frame, s->chunks[0]->data, bytes, chunk_arena_put_hint, arena) == 0;
+}
+
+static void undo_frames(zmq_msg_t *frames, uint32_t n)
+{
+    undoing = true;
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&frames[i]);
+    undoing = false;
+}
+
+/* Makes the header, the frames of chunks that have their own, and last the packed frame. False: no memory, and no frames. */
+static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes)
+{
+    struct outbox_scratch *s = self->scratch;
+    zmq_msg_t *own = frames + 1 + (packed > 0);
+    uint32_t n = 0, n_own = s->n_chunks - packed;
+    if (!header_frame(self, &frames[0], packed))
+        return false;
+    while (n < n_own && own_frame(&own[n], s->chunks[packed + n]))
+        n++;
+    if (n == n_own && (packed == 0 || packed_frame(s, &frames[1], packed, packed_bytes)))
+        return true;
+    undo_frames(own, n);
+    zmq_msg_close(&frames[0]);
+    return false;
+}
+
+static struct message *message_new(struct outbox *self, uint32_t packed, size_t packed_bytes)
+{
+    struct outbox_scratch *s = self->scratch;
+    uint32_t n_frames = 1 + (packed > 0) + s->n_chunks - packed;
+    struct message *message = calloc(1, sizeof *message + n_frames * sizeof(zmq_msg_t));
+    if (!message)
+        return NULL;
+    describe_chunks(s, self->n_columns);
+    if (!make_frames(self, message->frames, packed, packed_bytes)) {
+        free(message);
+        return NULL;
+    }
+    message->number = self->last_number + 1;
+    message->session = self->serial;
+    message->epoch = self->epoch;
+    message->n_frames = 1 + (packed > 0);
+    message->live = 1; /* until the message is complete */
+    return message;
+}
+
+static void fill(struct outbox *self, struct message *message, uint32_t packed)
+{
+    struct outbox_scratch *s = self->scratch;
+    uint8_t *at = packed > 0 ? zmq_msg_data(&message->frames[1]) : NULL;
+    /* In place: the frame takes over the reference of one chunk, and those of the others are returned. */
+    struct chunk_arena *arena =
+        packed > 0 && s->chunks[0]->owns && at == s->chunks[0]->data ? s->chunks[0]->arena : NULL;
+    if (arena && packed > 1)
+        chunk_arena_put(arena, packed - 1);
+    for (uint32_t i = 0; i < packed; i++) {
+        struct step_chunk *chunk = s->chunks[i];
+        if (arena)
+            chunk->owns = false;
+        else
+            memcpy(at, chunk->data, chunk->size);
+        move_chunk(self, chunk, message, 0, at);
+        at += chunk->size;
+    }
+    for (uint32_t i = packed; i < s->n_chunks; i++) {
+        struct step_chunk *chunk = s->chunks[i];
+        zmq_msg_t *frame = &message->frames[message->n_frames];
+        if (gives_block(chunk))
+            chunk->owns = false; /* the frame returns it */
+        move_chunk(self, chunk, message, message->n_frames++, zmq_msg_data(frame));
+    }
+}
+
+/* Returns the chunk before which no later item refers to any chunk. */
+static uint64_t oldest_chunk(const struct outbox *self, const struct outbox_table *sending, uint32_t n)
+{
+    uint64_t oldest = self->mark;
+    for (uint32_t t = 0; t < self->n_tables; t++) {
+        const struct outbox_table *table = &self->tables[t];
+        uint64_t first = table->sent + (table == sending ? n : 0);
+        if (first < table->tail && outbox_item(table, first)->mark < oldest)
+            oldest = outbox_item(table, first)->mark;
+    }
+    return oldest > self->announced ? oldest : self->announced;
+}
+
+/* Returns true if the chunks are within the span that the broker keeps. A larger jump is announced by a message of its own,
+ * which is not kept: a resend sends an empty message with its number. */
+static bool in_range(struct outbox *self, struct outbox_table *table)
+{
+    const struct outbox_scratch *s = self->scratch;
+    if (s->n_chunks == 0)
+        return true;
+    uint64_t newest = s->chunks[s->n_chunks - 1]->number;
+    if (newest - self->announced < CHUNK_JUMP)
+        return true;
+    uint64_t before = self->announced;
+    self->announced = oldest_chunk(self, table, 0);
+    if (newest - self->announced >= CHUNK_SPAN)
+        return false;
+    if (self->announced > before)
+        self->last_number++;
+    return true;
+}
+
+static void unpick(struct outbox *self)
+{
+    for (uint32_t i = 0; i < self->scratch->n_new_layouts; i++)
+        self->scratch->new_layouts[i]->session = 0;
+    self->n_layouts -= self->scratch->n_new_layouts;
+}
+
+static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
+{
+    struct outbox_scratch *s = self->scratch;
+    s->n_items = s->n_runs = s->n_chunks = s->n_new_layouts = 0;
+    s->lowest = UINT64_MAX;
+    self->builds++;
+    pick(self, table);
+    if (s->n_items == 0)
+        return 0;
+    size_t packed_bytes;
+    uint32_t packed = count_packed(s, &packed_bytes);
+    if (!in_range(self, table)) {
+        unpick(self);
+        return 0;
+    }
+    self->announced = oldest_chunk(self, table, s->n_items);
+    struct message *message = message_new(self, packed, packed_bytes);
+    if (!message) {
+        unpick(self);
+        self->short_of_memory = true;
+        return 0;
+    }
+    fill(self, message, packed);
+    message->items = s->n_items;
+    message->live += s->n_items;
+    message->lowest = s->lowest;
+    for (uint32_t i = 0; i < s->n_items; i++)
+        outbox_item(table, table->sent + i)->message = message;
+    table->sent += s->n_items;
+    for (uint32_t i = 0; i < message->n_frames; i++) {
+        self->sent_bytes += zmq_msg_size(&message->frames[i]);
+        self->counts.bytes += zmq_msg_size(&message->frames[i]);
+    }
+    self->counts.messages++;
+    self->counts.sent += s->n_items;
+    self->last_number++;
+    outbox_keep(self, message);
+    outbox_unlive(self, message);
+    step_chunk_chain_put(&self->done);
+    return s->n_items;
+}
+
+/* ---- life */
+
+bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn_hello *hello, uint32_t n_columns,
+                 int32_t doubt)
+{
+    *self = (struct outbox){.handoff = handoff,
+                            .hello = hello,
+                            .n_columns = n_columns,
+                            .batch_items = handoff->batch_items,
+                            .doubt = doubt,
+                            .n_tables = hello->n_tables,
+                            .wire_next = 1,
+                            .mark = 1,
+                            .max_message_bytes = hello->max_message_bytes};
+    self->tables = calloc(self->n_tables ? self->n_tables : 1, sizeof *self->tables);
+    self->scratch = outbox_scratch_new(self->batch_items, n_columns);
+    for (uint32_t i = 0; self->tables && i < self->n_tables; i++)
+        self->tables[i] = (struct outbox_table){.id = hello->tables[i].id, .known = true};
+    return self->tables && self->scratch;
+}
+
+/* ---- items */
+
+static bool table_grow(struct outbox_table *self)
+{
+    uint64_t capacity = self->capacity ? self->capacity * 2 : 256;
+    struct queued_item *ring = malloc(capacity * sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint64_t i = self->resolved; i < self->tail; i++)
+        ring[i & (capacity - 1)] = self->ring[i & (self->capacity - 1)];
+    free(self->ring);
+    self->ring = ring;
+    self->capacity = capacity;
+    return true;
+}
+
+bool outbox_take(struct outbox *self)
+{
+    struct handoff_slot *slot;
+    while ((slot = handoff_peek(self->handoff)) != NULL) {
+        if (slot->item.chunk) {
+            struct outbox_table *table = &self->tables[slot->item.layout->table];
+            if (table->tail - table->resolved == table->capacity && !table_grow(table))
+                return false;
+            *outbox_item(table, table->tail++) = slot->item;
+            item_ref(&slot->item);
+            self->mark = slot->item.mark;
+        }
+        if (slot->evicted)
+            outbox_evict(self, slot->evicted);
+        handoff_popped(self->handoff);
+    }
+    step_chunk_chain_put(&self->done);
+    return true;
+}
+
+/* How far ahead the chunks of items that are resolved are fetched. */
+#define PREFETCH_ITEMS 8u
+
+/* Resolves the oldest unresolved item. */
+static void resolve_one(struct outbox *self, struct outbox_table *table)
+{
+    step_chunk_prefetch(outbox_item(table, table->resolved + PREFETCH_ITEMS)->chunk);
+    struct queued_item *item = outbox_item(table, table->resolved++);
+    struct message *message = item->message;
+    if (--message->items == 0)
+        atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
+    outbox_unlive(self, message);
+    item_unref(self, item);
+}
+
+static void resolve_to(struct outbox *self, struct outbox_table *table, uint64_t index)
+{
+    uint64_t n = 0;
+    for (; table->resolved < index && table->resolved < table->sent; n++)
+        resolve_one(self, table);
+    if (n > 0)
+        atomic_fetch_add(&self->handoff->resolved, n);
+}
+
+void outbox_fini(struct outbox *self)
+{
+    if (self->handoff)
+        outbox_take(self);
+    for (uint32_t t = 0; self->tables && t < self->n_tables; t++) {
+        struct outbox_table *table = &self->tables[t];
+        resolve_to(self, table, table->sent);
+        for (; table->resolved < table->tail; table->resolved++)
+            item_unref(self, outbox_item(table, table->resolved));
+        free(table->ring);
+    }
+    step_chunk_chain_put(&self->done);
+    free(self->tables);
+    outbox_scratch_destroy(&self->scratch);
+    *self = (struct outbox){0};
+}
+
+/* ---- sending */
+
+/* Rejects the unsent items of a table that the broker no longer has. */
+static void reject_unknown(struct outbox *self, uint32_t t)
+{
+    struct outbox_table *table = &self->tables[t];
+    uint64_t n = 0;
+    for (; table->sent < table->tail; table->sent++, n++) {
+        struct queued_item *item = outbox_item(table, table->sent);
+        rp_rejection rejection = {.status = RP_NOT_FOUND, .key = item->key};
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+        snprintf(rejection.text, sizeof rejection.text, "the broker was restarted without this table");
+        handoff_reject(self->handoff, &rejection);
+        item_unref(self, item);
+    }
+    table->base = table->resolved = table->sent;
+    table->rejected += n;
+    self->counts.rejected += n;
+    atomic_fetch_add(&self->handoff->resolved, n);
+}
+
+/* Sends one message; false: the socket is full. */
+static inline __attribute__((always_inline)) bool transmit(struct outbox *self, struct message *message,
+                                                           struct way push)
+{
+    zmq_msg_t copy;
+    for (uint32_t i = 0; i < message->n_frames; i++) {
+        if (i == 0 && message->epoch != self->epoch) {
+            /* libzmq may still read the frame that was sent first: change the epoch in a copy. */
+            if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0) {
+                self->short_of_memory = true;
+                return false;
+            }
+            memcpy(zmq_msg_data(&copy), zmq_msg_data(&message->frames[0]), zmq_msg_size(&copy));
+            wire_patch_ingest(zmq_msg_data(&copy), self->session, self->epoch);
+        } else {
+            zmq_msg_init(&copy);
+            zmq_msg_copy(&copy, &message->frames[i]);
+        }
+        if (!way_send(push, &copy, i + 1 < message->n_frames)) {
+            zmq_msg_close(&copy);
+            return false; /* the socket takes a whole message or nothing */
+        }
+    }
+    return true;
+}
+
+static inline bool is_traced(const struct outbox *self)
+{
+    return self->trace && trace_on(self->trace);
+}
+
+/* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
+static bool transmit_blank(struct outbox *self, struct way push)
+{
+    struct pb_writer out = {0};
+    uint64_t oldest = self->announced;
+    for (const struct message *message = self->cursor; message; message = message->next)
+        oldest = message->lowest < oldest ? message->lowest : oldest;
+    struct wire_ingest_out blank = {.session = self->session,
+                                    .epoch = self->epoch,
+                                    .number = self->wire_next,
+                                    .oldest_chunk = oldest,
+                                    .n_columns = self->n_columns};
+    wire_write_ingest(&out, &blank);
+    self->short_of_memory |= out.failed;
+    bool ok = !out.failed && way_send_bytes(push, out.data, out.size, false);
+    pb_writer_fini(&out);
+    return ok;
+}
+
+/* Sends the message with the number wire_next. */
+static inline bool transmit_next(struct outbox *self, struct way push, bool blank)
+{
+    return blank ? transmit_blank(self, push) : transmit(self, self->cursor, push);
+}
+
+/* The same, as a span. */
+static __attribute__((noinline)) bool transmit_traced(struct outbox *self, struct way push, bool blank)
+{
+    int64_t start = trace_clock();
+    if (!transmit_next(self, push, blank))
+        return false;
+    trace_add(self->trace, "send", NULL,
+              &(struct trace_span){.start_ns = start,
+                                   .duration_ns = trace_clock() - start,
+                                   .who = self->ordinal,
+                                   .id = self->wire_next,
+                                   .link = TRACE_INGEST});
+    return true;
+}
+
+/* Sends messages that have a number and were not sent in this epoch. */
+static bool catch_up(struct outbox *self, struct way push)
+{
+    while (self->wire_next <= self->last_number) {
+        bool blank = !self->cursor || self->cursor->number > self->wire_next;
+        if (!(is_traced(self) ? transmit_traced(self, push, blank) : transmit_next(self, push, blank)))
+            return false;
+        if (self->wire_next <= self->highest_sent)
+            self->counts.resent++;
+        else
+            self->highest_sent = self->wire_next;
+        self->wire_next++;
+        if (!blank)
+            self->cursor = self->cursor->next;
+    }
+    return true;
+}
+
+/* outbox_build, as a span. */
+static __attribute__((noinline)) uint32_t build_traced(struct outbox *self, struct outbox_table *table)
+{
+    int64_t start = trace_clock();
+    uint32_t n = outbox_build(self, table);
+    if (n)
+        trace_add_until_now(self->trace, "pack items", NULL, start, n);
+    return n;
+}
+
+/* A full socket signals when it has room; after a lack of memory, retry soon. */
+static enum outbox_more full_or_short(struct outbox *self, int64_t now_ns)
+{
+    if (!self->short_of_memory)
+        return OUTBOX_FULL;
+    self->last_partial_ns = now_ns;
+    return OUTBOX_LINGER;
+}
+
+enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent)
+{
+    self->short_of_memory = false;
+    if (!catch_up(self, push))
+        return full_or_short(self, now_ns);
+    bool linger = !urgent && now_ns - self->last_partial_ns < OUTBOX_LINGER_NS;
+    enum outbox_more more = OUTBOX_EMPTY;
+    uint32_t idle = 0;
+    for (uint32_t built = 0; built < MESSAGES_PER_TURN && idle < self->n_tables;) {
+        struct outbox_table *table = &self->tables[self->turn];
+        self->turn = (self->turn + 1) % self->n_tables;
+        uint64_t waiting = table->tail - table->sent;
+        if (waiting > 0 && !table->known && table->sent == table->resolved) {
+            reject_unknown(self, (uint32_t)(table - self->tables));
+            handoff_signal(self->handoff);
+        }
+        if (waiting == 0 || !table->known) {
+            idle++;
+            continue;
+        }
+        if (waiting < self->batch_items && linger) {
+            more = OUTBOX_LINGER;
+            idle++;
+            continue;
+        }
+        self->short_of_memory = false;
+        uint32_t n = is_traced(self) ? build_traced(self, table) : outbox_build(self, table);
+        if (n == 0) {
+            if (self->short_of_memory)
+                self->last_partial_ns = now_ns;
+            more = more == OUTBOX_LINGER || self->short_of_memory ? OUTBOX_LINGER : OUTBOX_BLOCKED;
+            idle++;
+            continue;
+        }
+        idle = 0;
+        built++;
+        if (waiting < self->batch_items)
+            self->last_partial_ns = now_ns;
+        if (!catch_up(self, push))
+            return full_or_short(self, now_ns);
+    }
+    return idle < self->n_tables ? OUTBOX_MORE : more;
+}
+
+/* ---- sessions */
+
+uint64_t outbox_oldest(const struct outbox *self)
+{
+    uint64_t oldest = self->kept.first ? self->kept.first->number : self->last_number + 1;
+    return oldest <= self->received ? oldest : self->received + 1; /* empty messages can always be sent again */
+}
+
+/* Updates the ids of tables: they can change when the broker restarts with another configuration. */
+static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
+{
+    for (uint32_t t = 0; t < self->n_tables; t++) {
+        self->tables[t].known = false;
+        for (size_t i = 0; i < hello->n_tables; i++)
+            if (strcmp(hello->tables[i]->name, self->hello->tables[t].name) == 0) {
+                self->tables[t].known = true;
+                self->tables[t].id = hello->tables[i]->id;
+            }
+    }
+}
+
+/* A broker that restarted from an older state has counted fewer bytes than were sent, and would never allow enough. Counts the
+ * bytes that it has counted, and those of the messages that are sent again. */
+static void count_again(struct outbox *self, uint64_t returned_bytes)
+{
+    self->sent_bytes = returned_bytes;
+    for (const struct message *message = self->cursor; message; message = message->next)
+        for (uint32_t i = 0; i < message->n_frames; i++)
+            self->sent_bytes += zmq_msg_size(&message->frames[i]);
+}
+
+void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello)
+{
+    bool fresh = self->serial == 0 || memcmp(session, self->session, WIRE_SESSION_BYTES) != 0;
+    map_tables(self, hello);
+    if (hello->max_message_bytes)
+        self->max_message_bytes = hello->max_message_bytes;
+    memcpy(self->session, session, WIRE_SESSION_BYTES);
+    self->epoch = epoch;
+    self->allowed_bytes = self->released_bytes = 0; /* both start at 0 in each epoch */
+    if (fresh) {
+        self->serial++;
+        self->counts.sessions++;
+        self->rejections_seen = 0;
+        self->announced = 1;
+        self->n_layouts = 0;
+        for (uint32_t t = 0; t < self->n_tables; t++)
+            self->tables[t].session_rejected = 0;
+    }
+    for (uint32_t t = 0; t < self->n_tables; t++)
+        if (!self->tables[t].known && self->tables[t].resolved == self->tables[t].sent)
+            reject_unknown(self, t);
+    self->counts.lost_messages += hello->lost_messages;
+    uint64_t received = hello->credit ? hello->credit->received : 0;
+    self->received = received;
+    self->wire_next = received < self->last_number ? received + 1 : self->last_number + 1;
+    self->cursor = self->kept.first;
+    while (self->cursor && self->cursor->number < self->wire_next)
+        self->cursor = self->cursor->next;
+    atomic_store(&self->handoff->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
+    if (hello->lost_messages && hello->credit)
+        count_again(self, hello->credit->returned_bytes);
+    atomic_store(&self->handoff->key_base, hello->key_base);
+    if (fresh)
+        atomic_store(&self->handoff->renew, false);
+}
+
+bool outbox_is_settled(const struct outbox *self)
+{
+    for (uint32_t t = 0; t < self->n_tables; t++)
+        if (self->tables[t].resolved != self->tables[t].tail)
+            return false;
+    return !handoff_peek(self->handoff);
+}
+
+static void report_doubt(struct outbox *self, uint32_t t)
+{
+    struct outbox_table *table = &self->tables[t];
+    for (uint64_t i = table->resolved; i < table->sent; i++) {
+        rp_rejection rejection = {.status = RP_IN_DOUBT, .key = outbox_item(table, i)->key};
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+        snprintf(rejection.text, sizeof rejection.text,
+                 "sent in a session that the broker no longer knows: it may or may not be in the table");
+        handoff_reject(self->handoff, &rejection);
+    }
+    self->counts.in_doubt += table->sent - table->resolved;
+    resolve_to(self, table, table->sent);
+}
+
+/* Makes sent items unsent again. Their messages stay as long as their chunks may be needed. */
+static void take_back(struct outbox *self, struct outbox_table *table)
+{
+    uint64_t mark = table->sent < table->tail ? outbox_item(table, table->sent)->mark : self->mark;
+    for (uint64_t i = table->sent; i-- > table->resolved;) {
+        struct queued_item *item = outbox_item(table, i);
+        struct message *message = item->message;
+        item->mark = mark = item->chunk->number < mark ? item->chunk->number : mark;
+        if (--message->items == 0)
+            atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
+        outbox_unlive(self, message);
+    }
+    table->again = table->sent;
+    self->counts.sent -= table->sent - table->resolved;
+    table->sent = table->resolved;
+}
+
+void outbox_forget(struct outbox *self, bool left)
+{
+    uint64_t doubt = 0;
+    for (uint32_t t = 0; t < self->n_tables; t++) {
+        doubt += self->tables[t].sent - self->tables[t].resolved;
+        if (self->doubt == RP_DOUBT_RESEND)
+            take_back(self, &self->tables[t]);
+        else
+            report_doubt(self, t);
+        self->tables[t].base = self->tables[t].sent;
+        self->tables[t].allowed = self->tables[t].sent;
+    }
+    if (!left)
+        log_line(LEVEL_ERROR, "C0201", "the broker has forgotten this writer's session",
+                 "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
+                 self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
+    /* From now on the remaining messages of this session only store chunks. */
+    for (struct message *message = self->kept.first, *next; message; message = next) {
+        next = message->next;
+        list_remove(&self->kept, message);
+        list_add(&self->stored, message);
+        message->session = 0;
+    }
+    self->cursor = NULL;
+    self->last_number = self->highest_sent = self->received = 0;
+    self->wire_next = 1;
+    self->sent_bytes = self->allowed_bytes = self->released_bytes = 0;
+    memset(self->session, 0, sizeof self->session);
+    handoff_signal(self->handoff);
+}
+
+/* ---- credit */
+
+static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
+{
+    rp_rejection rejection = {.status = (int32_t)wire->status, .key = wire->key};
+    for (uint32_t t = 0; t < self->n_tables; t++) {
+        struct outbox_table *table = &self->tables[t];
+        if (table->id != wire->table)
+            continue;
+        /* The item was in doubt, is in the table, and was sent again: not a rejection. */
+        if (wire->status == RP_ALREADY_EXISTS && table->base + wire->item <= table->again) {
+            table->rejected--;
+            self->counts.rejected--;
+            return;
+        }
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+    }
+    snprintf(rejection.text, sizeof rejection.text, "%s", wire->text);
+    handoff_reject(self->handoff, &rejection);
+}
+
+static void take_rejections(struct outbox *self, const Replay__Credit *credit)
+{
+    for (size_t i = 0; i < credit->n_rejections; i++) {
+        uint64_t number = credit->first_rejection + i + 1;
+        if (number <= self->rejections_seen)
+            continue;
+        self->rejections_seen = number;
+        take_rejection(self, credit->rejections[i]);
+    }
+}
+
+static void take_totals(struct outbox *self, struct outbox_table *table, uint64_t allowed, uint64_t rejected)
+{
+    if (table->base + allowed > table->allowed)
+        table->allowed = table->base + allowed;
+    if (rejected > table->session_rejected) {
+        table->rejected += rejected - table->session_rejected;
+        self->counts.rejected += rejected - table->session_rejected;
+        table->session_rejected = rejected;
+    }
+}
+
+void outbox_credit(struct outbox *self, const Replay__Credit *credit)
+{
+    size_t n = credit->n_table;
+    if (credit->n_resolved != n || credit->n_allowed != n || credit->n_rejected != n)
+        n = 0;
+    if (credit->allowed_bytes > self->allowed_bytes)
+        self->allowed_bytes = credit->allowed_bytes;
+    if (credit->keep_bytes && outbox_free_bytes(self) > credit->keep_bytes)
+        self->released_bytes += outbox_free_bytes(self) - credit->keep_bytes;
+    if (credit->received > self->received)
+        self->received = credit->received;
+    /* Rejections first, so that a caller that waits for the last item finds them. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < n; i++)
+            for (uint32_t t = 0; t < self->n_tables; t++) {
+                struct outbox_table *table = &self->tables[t];
+                if (table->id != credit->table[i] || !table->known)
+                    continue;
+                if (pass == 0)
+                    take_totals(self, table, credit->allowed[i], credit->rejected[i]);
+                else
+                    resolve_to(self, table, table->base + credit->resolved[i]);
+            }
+        if (pass == 0)
+            take_rejections(self, credit);
+    }
+    step_chunk_chain_put(&self->done);
+    outbox_publish(self);
+    handoff_signal(self->handoff);
+}
+
+void outbox_publish(struct outbox *self)
+{
+    pthread_mutex_lock(&self->handoff->mutex);
+    uint64_t dropped = self->handoff->counts.rejections_dropped;
+    self->counts.stored = self->kept.count + self->stored.count;
+    self->handoff->counts = self->counts;
+    self->handoff->counts.rejections_dropped = dropped;
+    self->handoff->last_number = self->last_number;
+    for (uint32_t t = 0; t < self->n_tables; t++)
+        self->handoff->tables[t] = (struct handoff_table){self->tables[t].sent, self->tables[t].resolved,
+                                                          self->tables[t].rejected, self->tables[t].allowed};
+    pthread_mutex_unlock(&self->handoff->mutex);
+}

@@ -1,0 +1,118 @@
+/* The sending half of a writer's session, on the I/O thread: items by table, numbered messages, the messages that are kept for
+ * a resend, and credit. The only socket that it knows is the PUSH that it is given.
+ *
+ * Each table has one ring of items with three cursors, resolved <= sent <= tail. A message holds items of one table, and those
+ * of their chunks that no earlier message of the session has carried. It is kept while it has an unresolved item, or a chunk
+ * that is in the writer's window or that an unresolved item refers to. */
+#ifndef AGENT_CLIENT_OUTBOX_H
+#define AGENT_CLIENT_OUTBOX_H
+
+#include "agent/client/writer/handoff.h"
+#include "replay.pb-c.h"
+
+/* Least size of a chunk that is a frame of its own. */
+#define OUTBOX_OWN_FRAME ((size_t)32 << 10)
+/* Most such frames in one message. */
+#define OUTBOX_MAX_FRAMES 512u
+/* Largest message with more than one item. */
+#define OUTBOX_MESSAGE_BYTES ((size_t)1 << 20)
+#define OUTBOX_LINGER_NS 1000000
+
+struct message {
+    struct message *next, *prev;
+    uint64_t number;
+    uint64_t session; /* serial of the session that numbered it; 0: an earlier session */
+    uint32_t epoch;   /* in its header */
+    uint32_t items;   /* unresolved items */
+    uint32_t live;    /* unresolved items plus chunks that may be needed */
+    uint64_t lowest;  /* number of the oldest chunk that its items refer to */
+    size_t chunk_bytes;
+    uint32_t n_frames;
+    zmq_msg_t frames[];
+};
+
+struct message_list {
+    struct message *first, *last;
+    uint64_t count;
+};
+
+struct outbox_table {
+    uint32_t id; /* in Credit */
+    bool known;  /* the broker has this table */
+    struct queued_item *ring;
+    uint64_t capacity; /* a power of two, or 0 */
+    uint64_t resolved, sent, tail;
+    uint64_t base;    /* number of items before this session; an item's number is index - base + 1 */
+    uint64_t allowed; /* index up to which items may be sent */
+    uint64_t again;   /* items before this index were also sent in an earlier session */
+    uint64_t rejected;
+    uint64_t session_rejected; /* of them: in this session, as the broker counts */
+};
+
+struct outbox {
+    struct handoff *handoff;
+    struct trace *trace;            /* borrowed; NULL: nobody asks for spans */
+    uint32_t ordinal;               /* of the session, at the broker */
+    const struct conn_hello *hello; /* from the start of the writer: names of its tables */
+    uint32_t n_columns, batch_items;
+    bool short_of_memory; /* there was no memory for the last message: retry soon */
+    int32_t doubt;
+    struct outbox_table *tables;
+    uint32_t n_tables, turn;
+    uint64_t mark;              /* of the item taken last */
+    uint64_t announced;         /* oldest_chunk of the last message built: never decreases in a session */
+    struct message_list kept;   /* of this session */
+    struct message_list stored; /* of earlier sessions: only their chunks are needed */
+    struct message *cursor;     /* first kept message with number >= wire_next */
+    uint64_t last_number, wire_next, highest_sent;
+    uint64_t received;  /* number of the last message that the broker is known to have received */
+    uint32_t n_layouts; /* registered in this session */
+    uint64_t sent_bytes, allowed_bytes, max_message_bytes;
+    uint64_t released_bytes;  /* credit released since the newest HELLO: counts as sent */
+    uint64_t rejections_seen; /* running count in this session */
+    uint64_t serial;          /* of the session, from 1 */
+    uint8_t session[WIRE_SESSION_BYTES];
+    uint32_t epoch;
+    int64_t last_partial_ns;
+    struct handoff_counts counts;
+    struct step_chunk_chain done; /* chunks and blocks to be returned at the end of the loop iteration */
+    uint64_t builds;
+    struct outbox_scratch *scratch; /* working arrays of the message being built */
+};
+
+bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn_hello *hello, uint32_t n_columns,
+                 int32_t doubt);
+/* Frees all items, messages and handed-over chunks; takes the remaining items out of the handoff first. */
+void outbox_fini(struct outbox *self);
+
+/* Takes chunks that have left the window; only while the writing thread does not use the stream. */
+void outbox_evict(struct outbox *self, struct step_chunk *list);
+/* Moves items from the handoff into the rings. False: out of memory, and some items stay in the handoff. */
+bool outbox_take(struct outbox *self);
+
+enum outbox_more {
+    OUTBOX_EMPTY,   /* nothing to send */
+    OUTBOX_LINGER,  /* a small batch waits for its timer */
+    OUTBOX_BLOCKED, /* credit is used up */
+    OUTBOX_FULL,    /* the socket is full */
+    OUTBOX_MORE,    /* the limit of messages per wake-up is reached */
+};
+/* Sends what credit and socket allow. */
+enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent);
+
+/* Starts or resumes a session: continues with the first message that the broker has not received. */
+void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello);
+/* Ends the session. left: the writer has ended it, and nothing is unresolved. Otherwise the broker no longer knows it, and its
+ * unresolved items are in doubt or are sent again. */
+void outbox_forget(struct outbox *self, bool left);
+/* Returns true if every item that was handed over is resolved. */
+bool outbox_is_settled(const struct outbox *self);
+/* Takes a Credit of this session and epoch. If the broker asks for unused credit, the outbox releases it: released_bytes
+ * grows, and the next heartbeat should be sent soon. */
+void outbox_credit(struct outbox *self, const Replay__Credit *credit);
+/* Returns the number of the oldest message that can be sent again. */
+uint64_t outbox_oldest(const struct outbox *self);
+/* Publishes the counts to the writing thread. */
+void outbox_publish(struct outbox *self);
+
+#endif
