@@ -1,19 +1,658 @@
-/* Which path is answered by whom, and the way to the broker. */
+/* The page: a thread that asks the broker and makes one state for all who look; questions about writers and items; changes. */
 #include "agent/page/page.h"
 
+#include <json-c/json.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
+#include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
-#include "agent/page/page_impl.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
+
+#define PAGE_ASK_MS 1500
+
+/* The newest answer to "what is going on", made by a thread of its own while somebody looks. */
+struct page_watch {
+    pthread_t thread;
+    bool started;
+    rp_client *client;     /* of the thread alone; NULL: no broker is known */
+    struct page_door door; /* that the client came through */
+    pthread_mutex_t lock;  /* of everything below */
+    pthread_cond_t asked, made;
+    bool stop;
+    int64_t asked_ns, made_ns; /* monotonic; 0: never */
+    char *state;               /* JSON without its last "}"; NULL: none yet */
+};
+
+struct page {
+    struct page_host host;
+    atomic_bool leaving;  /* no call waits for the broker any more */
+    atomic_flag stopping; /* whatever the host can end was asked to end */
+    struct page_watch watch;
+};
+
+/* ---- the broker ---- */
+
+/* Returns a client of the broker that the host names now; NULL: nobody answers, or no broker is known. */
+static rp_client *connect_to(const struct page_door *door)
+{
+    const rp_client_options options = {
+        .struct_size = sizeof options, .name = "page", .backoff_max_ms = 500, .key_file = ""};
+    const struct conn_host host = {.key = door->has_key ? &door->key : NULL};
+    return door->service[0] ? client_connect(door->service, &options, &host, PAGE_ASK_MS, NULL) : NULL;
+}
+
+/* For rp_wait_set: 1 if calls that wait for the broker are to end. */
+static int is_leaving(void *ctx)
+{
+    const struct page *self = ctx;
+    return atomic_load(&self->leaving);
+}
+
+/* Calls with the client of the broker, or NULL; the client lives until the call returns. */
+static void with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx)
+{
+    struct page_door door = {0};
+    rp_wait_set(is_leaving, self);
+    self->host.find(self->host.ctx, &door);
+    rp_client *client = connect_to(&door);
+    key_wipe(&door.key);
+    call(client, ctx);
+    if (client)
+        rp_client_destroy(&client);
+    rp_wait_set(NULL, NULL);
+}
+
+/* ---- the state: what limits now, the broker's answers, and the run, as one JSON object ---- */
+
+struct look {
+    struct page_run run;
+    Replay__Reply *info_reply, *why_reply; /* owned by the next two */
+    rp_info *info;
+    rp_waits *waits;
+    char silence[300]; /* why the broker does not answer */
+};
+
+static void look_at_broker(rp_client *client, struct look *look)
+{
+    rp_error err = {0};
+    if (!client) {
+        snprintf(look->silence, sizeof look->silence, "nobody answers at its endpoint");
+        return;
+    }
+    if (admin_info(client, NULL, false, PAGE_ASK_MS, &look->info_reply, &err) != RP_OK) {
+        snprintf(look->silence, sizeof look->silence, "%s", err.text);
+        return;
+    }
+    look->info = admin_take_info(look->info_reply);
+    if (admin_why(client, PAGE_ASK_MS, &look->why_reply, NULL) == RP_OK)
+        look->waits = admin_take_waits(look->why_reply);
+}
+
+static void look_fini(struct look *look)
+{
+    rp_info_free(&look->info);
+    rp_waits_free(&look->waits);
+    free(look->run.status);
+}
+
+/* A run has one verdict: its launcher's, which sees more than the broker says. Without one, or if the broker does not answer this page,
+ * the page judges by itself. */
+static void explain(const struct look *look, struct why *out)
+{
+    const struct why_run *run = look->run.has_facts ? &look->run.facts : NULL;
+    if (look->info && why_read_status(look->run.status, out))
+        return;
+    why_explain(&(struct why_facts){look->info, look->waits, run, look->silence}, out);
+}
+
+static void put_verdict(struct json *out, const struct look *look)
+{
+    struct why why = look->run.why;
+    const char *level = look->run.level;
+    if (!level || (look->run.if_silent && look->info)) {
+        explain(look, &why);
+        level = why.bad ? "bad" : why.blocked != WHY_NOBODY ? "warn" : "good";
+    }
+    json_key(out, "verdict");
+    json_open(out, '{');
+    json_text(out, "text", why.text);
+    json_text(out, "advice", why.advice);
+    json_text(out, "level", level);
+    json_text(out, "cause", why_cause_names[why.cause]);
+    json_text(out, "blocked", why_side_names[why.blocked]);
+    json_text(out, "table", why.table);
+    json_close(out, '}');
+}
+
+static void put_waits(struct json *out, const struct look *look)
+{
+    json_key(out, "waits");
+    json_open(out, '[');
+    for (size_t i = 0; look->waits && i < look->why_reply->why->n_waits; i++)
+        json_message(out, &look->why_reply->why->waits[i]->base);
+    json_close(out, ']');
+}
+
+static char *put_together(const struct look *look)
+{
+    struct json out = {0};
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    json_open(&out, '{');
+    json_real(&out, "unix_s", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    json_key(&out, "run_alive");
+    json_boolean(&out, look->run.alive);
+    json_text(&out, "elsewhere", look->run.node);
+    put_verdict(&out, look);
+    json_key(&out, "broker");
+    json_message(&out, look->info ? &look->info_reply->info->base : NULL);
+    put_waits(&out, look);
+    json_key(&out, "run");
+    json_raw(&out, look->run.status ? look->run.status : "null");
+    return json_take(&out);
+}
+
+/* Makes a state with the answers of a client's broker; NULL: no broker answers. */
+static char *state_new(const struct page_host *host, rp_client *(*connect)(void *ctx), void *ctx)
+{
+    struct look look = {0};
+    if (host->look)
+        host->look(host->ctx, &look.run);
+    if (!look.run.folder_only)
+        look_at_broker(connect(ctx), &look);
+    char *state = put_together(&look);
+    look_fini(&look);
+    return state;
+}
+
+static rp_client *nobody(void *ctx)
+{
+    (void)ctx;
+    return NULL;
+}
+
+char *page_make_state(const struct page_host *host)
+{
+    return state_new(host, nobody, NULL);
+}
+
+/* ---- the thread that asks: nobody looks, nothing is asked ---- */
+
+/* Somebody looks: a browser in front asks every second, one in the background every four. */
+#define LOOKING_NS (8 * NS_PER_S)
+#define EVERY_NS (NS_PER_S * 9 / 10)
+#define FRESH_NS (2 * NS_PER_S)
+
+static int64_t now_ns(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+static bool is_same(const struct page_door *a, const struct page_door *b)
+{
+    return strcmp(a->service, b->service) == 0 && a->has_key == b->has_key && a->key.n_brokers == b->key.n_brokers &&
+           memcmp(a->key.brokers, b->key.brokers, sizeof a->key.brokers) == 0;
+}
+
+/* Connects to the broker of now, unless the client is for it already: it may listen elsewhere, or have another key. The client belongs
+ * to the watch's thread. */
+static rp_client *connect_now(void *ctx)
+{
+    struct page *self = ctx;
+    struct page_watch *watch = &self->watch;
+    struct page_door door = {0};
+    self->host.find(self->host.ctx, &door);
+    if (!watch->client || !is_same(&door, &watch->door)) {
+        if (watch->client)
+            rp_client_destroy(&watch->client);
+        watch->client = connect_to(&door);
+        watch->door = door;
+    }
+    key_wipe(&door.key);
+    return watch->client;
+}
+
+static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t at = until.tv_sec * NS_PER_S + until.tv_nsec + ns;
+    until = (struct timespec){.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S};
+    pthread_cond_timedwait(cond, lock, &until);
+}
+
+static void *watch_main(void *ctx)
+{
+    struct page *self = ctx;
+    struct page_watch *watch = &self->watch;
+    pthread_setname_np(pthread_self(), "page");
+    rp_wait_set(is_leaving, self);
+    pthread_mutex_lock(&watch->lock);
+    while (!watch->stop) {
+        int64_t now = now_ns();
+        bool wanted = watch->asked_ns && now - watch->asked_ns < LOOKING_NS;
+        if (!wanted || now - watch->made_ns < EVERY_NS) {
+            wait_until(&watch->asked, &watch->lock, wanted ? EVERY_NS - (now - watch->made_ns) : LOOKING_NS);
+            continue;
+        }
+        pthread_mutex_unlock(&watch->lock);
+        char *state = state_new(&self->host, connect_now, self);
+        pthread_mutex_lock(&watch->lock);
+        free(watch->state);
+        watch->state = state;
+        watch->made_ns = now_ns();
+        pthread_cond_broadcast(&watch->made);
+    }
+    pthread_mutex_unlock(&watch->lock);
+    return NULL;
+}
+
+static rp_status watch_start(struct page *self, rp_error *err)
+{
+    struct page_watch *watch = &self->watch;
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&watch->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch->asked, &monotonic);
+    pthread_cond_init(&watch->made, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    watch->started = pthread_create(&watch->thread, NULL, watch_main, self) == 0;
+    return watch->started ? RP_OK : err_set(err, RP_RESOURCE_EXHAUSTED, "no thread for the page");
+}
+
+static void watch_stop(struct page *self)
+{
+    struct page_watch *watch = &self->watch;
+    if (watch->started) {
+        pthread_mutex_lock(&watch->lock);
+        watch->stop = true;
+        pthread_cond_signal(&watch->asked);
+        pthread_mutex_unlock(&watch->lock);
+        pthread_join(watch->thread, NULL);
+    }
+    if (watch->client)
+        rp_client_destroy(&watch->client);
+    key_wipe(&watch->door.key);
+    free(watch->state);
+    pthread_cond_destroy(&watch->asked);
+    pthread_cond_destroy(&watch->made);
+    pthread_mutex_destroy(&watch->lock);
+}
+
+char *page_watch_state(struct page *self)
+{
+    struct page_watch *watch = &self->watch;
+    pthread_mutex_lock(&watch->lock);
+    int64_t now = now_ns(), end = now + 3 * PAGE_ASK_MS * NS_PER_MS;
+    watch->asked_ns = now;
+    pthread_cond_signal(&watch->asked);
+    while ((!watch->state || now - watch->made_ns > FRESH_NS) && now < end) {
+        wait_until(&watch->made, &watch->lock, end - now);
+        now = now_ns();
+    }
+    char *state = watch->state ? strdup(watch->state) : NULL;
+    pthread_mutex_unlock(&watch->lock);
+    return state;
+}
+
+void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct page *self = ctx;
+    char *state = page_watch_state(self);
+    if (!state) {
+        http_fail(reply, 503, "there is no answer yet");
+        return;
+    }
+    text_add(&reply->text, "%s, \"can\": {\"change\": %s, \"stop\": \"%s\", \"runs\": %s}}\n", state,
+             request->trusted ? "true" : "false", request->trusted && self->host.stop ? self->host.what : "",
+             self->host.look ? "true" : "false");
+    free(state);
+}
+
+/* ---- what the broker says: writers with their sessions, items ---- */
+
+#define ITEMS_MOST 200u
+#define VALUES_MOST 262144u /* of each field of an item: an image of 512 x 512 */
+
+/* A question to the broker whose answer is JSON. */
+struct question {
+    const struct http_request *request;
+    struct http_reply *reply;
+    rp_status (*ask)(rp_client *client, const struct http_request *request, char **json, rp_error *err);
+};
+
+static uint32_t http_status(rp_status status)
+{
+    switch (status) {
+    case RP_NOT_FOUND:
+        return 404;
+    case RP_INVALID_ARGUMENT:
+    case RP_FAILED_PRECONDITION:
+        return 400;
+    case RP_PERMISSION_DENIED:
+        return 403;
+    default:
+        return 503;
+    }
+}
+
+static void put_question(rp_client *client, void *ctx)
+{
+    const struct question *self = ctx;
+    char *json = NULL;
+    rp_error err = {0};
+    rp_status status = client ? self->ask(client, self->request, &json, &err) : RP_UNAVAILABLE;
+    if (status == RP_OK)
+        text_add(&self->reply->text, "%s\n", json);
+    else
+        http_fail(self->reply, http_status(status), "%s", client ? err.text : "the broker does not answer");
+    rp_string_free(&json);
+}
+
+static void question(void *ctx, const struct http_request *request, struct http_reply *reply,
+                     rp_status (*ask)(rp_client *, const struct http_request *, char **, rp_error *))
+{
+    struct question self = {request, reply, ask};
+    with_client(ctx, put_question, &self);
+}
+
+static rp_status ask_sessions(rp_client *client, const struct http_request *request, char **json, rp_error *err)
+{
+    (void)request;
+    return rp_admin_info_json(client, NULL, 1, PAGE_ASK_MS, json, err);
+}
+
+/* A number of the query; 0: there is none. */
+static uint64_t query_number(const struct http_request *request, const char *name)
+{
+    const char *text = http_query(request, name);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+static const char *query_text(const struct http_request *request, const char *name)
+{
+    const char *text = http_query(request, name);
+    return text ? text : "";
+}
+
+static rp_status ask_items(rp_client *client, const struct http_request *request, char **json, rp_error *err)
+{
+    uint64_t count = query_number(request, "count");
+    return rp_admin_list_json(client, query_text(request, "table"), query_number(request, "cursor"),
+                              (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, json, err);
+}
+
+static rp_status ask_item(rp_client *client, const struct http_request *request, char **json, rp_error *err)
+{
+    uint64_t key = query_number(request, "key");
+    return rp_admin_fetch_json(client, query_text(request, "table"), &key, 1, VALUES_MOST, PAGE_ASK_MS, json, err);
+}
+
+static void get_writers(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    question(ctx, request, reply, ask_sessions);
+}
+
+static void get_items(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    question(ctx, request, reply, ask_items);
+}
+
+static void get_item(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    question(ctx, request, reply, ask_item);
+}
+
+/* ---- a histogram of priorities and ages ---- */
+
+#define PARTS 64u /* of the table, from each of which a few items are taken: neighbours are of one age */
+#define PART_ITEMS 16u
+#define SAMPLE_MOST (PARTS * PART_ITEMS)
+#define BINS 20u
+
+struct sample {
+    const char *table;
+    uint64_t size; /* of the table, about */
+    double priorities[SAMPLE_MOST], ages[SAMPLE_MOST];
+    uint32_t n;
+    rp_status status;
+    rp_error err;
+};
+
+static void take_part(rp_client *client, struct sample *self, uint64_t cursor)
+{
+    rp_item_info items[PART_ITEMS];
+    uint32_t n = PART_ITEMS;
+    self->status = rp_admin_list(client, self->table, &cursor, items, &n, PAGE_ASK_MS, &self->err);
+    if (self->status == RP_UNAVAILABLE && client_shards(client) > 1)
+        self->status = RP_OK; /* the items of the others are a sample, too */
+    for (uint32_t i = 0; self->status == RP_OK && i < n && self->n < SAMPLE_MOST; i++) {
+        self->priorities[self->n] = items[i].priority;
+        self->ages[self->n++] = (double)items[i].age_ns * 1e-9;
+    }
+}
+
+static void take_sample(rp_client *client, void *ctx)
+{
+    struct sample *self = ctx;
+    self->status = client ? RP_OK : RP_UNAVAILABLE;
+    uint64_t shards = client ? client_shards(client) : 1, size = self->size / shards; /* about the same at all shards */
+    uint64_t parts = self->size > SAMPLE_MOST ? PARTS / shards : (size + PART_ITEMS - 1) / PART_ITEMS;
+    parts = parts || shards == 1 ? parts : 1;
+    for (uint64_t i = 0; self->status == RP_OK && i < parts * shards; i++)
+        take_part(client, self, (i % shards) << RP_CURSOR_BITS | i / shards * size / parts);
+}
+
+/* Bins of equal width; of equal ratio where values differ by more than a factor of 1000. */
+static void put_bins(struct json *out, const char *name, const double *values, uint32_t n)
+{
+    double low = INFINITY, high = -INFINITY;
+    uint64_t counts[BINS] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        low = fmin(low, values[i]);
+        high = fmax(high, values[i]);
+    }
+    bool logs = low > 0 && high > 1000 * low;
+    double from = logs ? log(low) : low, width = ((logs ? log(high) : high) - from) / BINS;
+    for (uint32_t i = 0; i < n; i++) {
+        double at = width > 0 ? ((logs ? log(values[i]) : values[i]) - from) / width : 0;
+        counts[at < 0 ? 0 : at >= BINS ? BINS - 1 : (uint32_t)at]++;
+    }
+    json_key(out, name);
+    json_open(out, '[');
+    for (uint32_t i = 0; n > 0 && i < (width > 0 ? BINS : 1); i++) {
+        double start = from + width * i;
+        json_open(out, '{');
+        json_real(out, "from", logs ? exp(start) : start);
+        json_count(out, "count", counts[i]);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
+static void get_histogram(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const char *table = http_query(request, "table"), *size = http_query(request, "size");
+    struct sample *sample = calloc(1, sizeof *sample);
+    if (!sample || !table) {
+        http_fail(reply, sample ? 400 : 503, sample ? "which table?" : "no memory");
+        free(sample);
+        return;
+    }
+    sample->table = table;
+    sample->size = size ? strtoull(size, NULL, 10) : SAMPLE_MOST;
+    with_client(ctx, take_sample, sample);
+    if (sample->status == RP_OK) {
+        struct json out = {0};
+        json_open(&out, '{');
+        json_count(&out, "items", sample->n);
+        put_bins(&out, "priorities", sample->priorities, sample->n);
+        put_bins(&out, "ages", sample->ages, sample->n);
+        json_close(&out, '}');
+        char *text = json_take(&out);
+        text_add(&reply->text, "%s\n", text ? text : "{}");
+        free(text);
+    } else {
+        http_fail(reply, sample->status == RP_NOT_FOUND ? 404 : 503, "%s",
+                  sample->status == RP_UNAVAILABLE ? "the broker does not answer" : sample->err.text);
+    }
+    free(sample);
+}
+
+/* ---- changes: a checkpoint, a reset, another limiter, the end of the run or of the broker. The server lets in only requests with the
+ * token. ---- */
+
+#define CHANGE_MS 5000
+
+struct change {
+    struct json_object *wish;
+    const char *table;
+    char done[200];
+    rp_status status;
+    rp_error err;
+};
+
+static double number_of(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    bool is = json_object_object_get_ex(object, name, &value) &&
+              (json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int));
+    return is ? json_object_get_double(value) : NAN;
+}
+
+static const char *text_of(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    bool is = json_object_object_get_ex(object, name, &value) && json_object_is_type(value, json_type_string);
+    return is ? json_object_get_string(value) : "";
+}
+
+static void make_checkpoint(rp_client *client, struct change *self)
+{
+    rp_checkpoint_info info = {.struct_size = sizeof info};
+    self->status = rp_admin_checkpoint(client, CHANGE_MS, &info, &self->err);
+    if (self->status == RP_DEADLINE_EXCEEDED) { /* the broker goes on with it, and a browser does not wait for ever */
+        self->status = RP_OK;
+        snprintf(self->done, sizeof self->done, "The checkpoint takes longer than %d s: the broker goes on with it.",
+                 CHANGE_MS / 1000);
+        return;
+    }
+    snprintf(self->done, sizeof self->done, "Checkpoint %llu is on disk: %llu items.", (unsigned long long)info.number,
+             (unsigned long long)info.items);
+}
+
+static void reset(rp_client *client, struct change *self)
+{
+    uint64_t removed = 0;
+    self->status = rp_admin_reset(client, self->table, CHANGE_MS, &removed, &self->err);
+    snprintf(self->done, sizeof self->done, "%llu items of '%.100s' are gone.", (unsigned long long)removed,
+             self->table);
+}
+
+static void set_limiter(rp_client *client, struct change *self)
+{
+    static const struct {
+        const char *name;
+        uint32_t field;
+        size_t offset;
+    } rows[] = {{"samples_per_insert", RP_LIMITER_SAMPLES_PER_INSERT, offsetof(rp_limiter_change, samples_per_insert)},
+                {"min_size", RP_LIMITER_MIN_SIZE, offsetof(rp_limiter_change, min_size)},
+                {"error_buffer", RP_LIMITER_ERROR_BUFFER, offsetof(rp_limiter_change, error_buffer)}};
+    rp_limiter_change change = {.struct_size = sizeof change};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double value = number_of(self->wish, rows[i].name);
+        if (!isfinite(value))
+            continue;
+        change.set |= rows[i].field;
+        memcpy((char *)&change + rows[i].offset, &value, sizeof value);
+    }
+    self->status = rp_admin_set_limiter(client, self->table, &change, CHANGE_MS, &self->err);
+    snprintf(self->done, sizeof self->done, "The limiter of '%.100s' is changed.", self->table);
+}
+
+static const struct {
+    const char *name;
+    void (*act)(rp_client *client, struct change *self);
+} actions[] = {{"checkpoint", make_checkpoint}, {"reset", reset}, {"limiter", set_limiter}};
+
+static void act(rp_client *client, void *ctx)
+{
+    struct change *self = ctx;
+    const char *wanted = text_of(self->wish, "action");
+    self->status = RP_INVALID_ARGUMENT;
+    snprintf(self->err.text, sizeof self->err.text, "there is no action '%.40s'", wanted);
+    for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
+        if (strcmp(actions[i].name, wanted) != 0)
+            continue;
+        self->err = (rp_error){0};
+        if (client)
+            actions[i].act(client, self);
+        else
+            snprintf(self->err.text, sizeof self->err.text, "the broker does not answer");
+        self->status = client ? self->status : RP_UNAVAILABLE;
+    }
+}
+
+static void answer(struct http_reply *reply, const char *text)
+{
+    struct json out = {0};
+    json_open(&out, '{');
+    json_text(&out, "text", text);
+    json_close(&out, '}');
+    char *whole = json_take(&out);
+    text_add(&reply->text, "%s\n", whole ? whole : "{}");
+    free(whole);
+}
+
+static void end(struct page *page, struct http_reply *reply)
+{
+    const struct page_host *host = &page->host;
+    char text[64];
+    if (!host->stop) {
+        http_fail(reply, 400, "this page cannot end anything: use replay-launch stop, or a signal to the broker");
+        return;
+    }
+    bool already = atomic_flag_test_and_set(&page->stopping); /* a second signal would kill it */
+    snprintf(text, sizeof text, "The %s ends%s.", host->what, already ? " already" : "");
+    if (!already)
+        host->stop(host->stop_ctx);
+    answer(reply, text);
+}
+
+static void do_change(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    struct change change = {.wish = json_tokener_parse(request->body)};
+    if (!json_object_is_type(change.wish, json_type_object)) {
+        http_fail(reply, 400, "the request is no JSON object");
+    } else if (strcmp(text_of(change.wish, "action"), "stop") == 0) {
+        end(ctx, reply);
+    } else {
+        change.table = text_of(change.wish, "table");
+        with_client(ctx, act, &change);
+        if (change.status == RP_OK)
+            answer(reply, change.done);
+        else
+            http_fail(reply, change.status == RP_UNAVAILABLE ? 503 : 400, "%s", change.err.text);
+    }
+    json_object_put(change.wish);
+}
+
+/* ---- routes ---- */
 
 static const struct http_route routes[] = {
-    {"GET", "/api/state", page_get_state, false},
-    {"GET", "/api/histogram", page_get_histogram, false},
-    {"GET", "/api/writers", page_get_writers, false},
-    {"GET", "/api/items", page_get_items, false},
-    {"GET", "/api/item", page_get_item, false},
-    {"POST", "/api/do", page_do, false},
+    {"GET", "/api/state", page_get_state, false}, {"GET", "/api/histogram", get_histogram, false},
+    {"GET", "/api/writers", get_writers, false},  {"GET", "/api/items", get_items, false},
+    {"GET", "/api/item", get_item, false},        {"POST", "/api/do", do_change, false},
     {"GET", "/...", page_get_file, true}, /* the files of the page are no secret */
 };
 
@@ -22,48 +661,15 @@ struct http_part page_part(struct page *self)
     return (struct http_part){routes, sizeof routes / sizeof routes[0], self};
 }
 
-/* ---- the broker ---- */
-
-rp_client *page_connect(const struct page_door *door)
-{
-    const rp_client_options options = {
-        .struct_size = sizeof options, .name = "page", .backoff_max_ms = 500, .key_file = ""};
-    const struct conn_host host = {.key = door->has_key ? &door->key : NULL};
-    return door->service[0] ? client_connect(door->service, &options, &host, PAGE_ASK_MS, NULL) : NULL;
-}
-
-int page_is_leaving(void *ctx)
-{
-    const struct page *self = ctx;
-    return atomic_load(&self->leaving);
-}
-
-void page_with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx)
-{
-    struct page_door door = {0};
-    rp_wait_set(page_is_leaving, self);
-    self->host.find(self->host.ctx, &door);
-    rp_client *client = page_connect(&door);
-    key_wipe(&door.key);
-    call(client, ctx);
-    if (client)
-        rp_client_destroy(&client);
-    rp_wait_set(NULL, NULL);
-}
-
 /* ---- life ---- */
 
 struct page *page_new(const struct page_host *host, rp_error *err)
 {
-    struct page *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the page");
-        return NULL;
-    }
+    struct page *self = need_alloc(sizeof *self);
     self->host = *host;
     atomic_init(&self->leaving, false);
     atomic_flag_clear(&self->stopping);
-    if (page_watch_start(self, err) != RP_OK)
+    if (watch_start(self, err) != RP_OK)
         page_destroy(&self);
     return self;
 }
@@ -78,7 +684,7 @@ void page_destroy(struct page **self)
     if (!*self)
         return;
     page_leave(*self);
-    page_watch_stop(*self);
+    watch_stop(*self);
     free(*self);
     *self = NULL;
 }

@@ -54,6 +54,10 @@ struct http_part page_part(struct page *self);
 
 /* Answers /api/state. */
 void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
+/* Answers with a file of the page (page_files.c). */
+void page_get_file(void *ctx, const struct http_request *request, struct http_reply *reply);
+/* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */
+char *page_watch_state(struct page *self);
 /* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */
 char *page_make_state(const struct page_host *host);
 

@@ -1,7 +1,7 @@
 /* The files of the page, as they lie in files/. The assembler puts them into the program. */
 #include <string.h>
 
-#include "agent/page/page_impl.h"
+#include "agent/page/page.h"
 
 #define EMBED(name, file)                                                                                              \
     __asm__(".pushsection .rodata\n"                                                                                   \

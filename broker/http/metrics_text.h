@@ -1,10 +1,11 @@
-/* A snapshot as text for Prometheus: its text format 0.0.4, or OpenMetrics 1.0. */
+/* What a broker says of itself as text for Prometheus: its text format 0.0.4, or OpenMetrics 1.0. The rows of proto/wire/figures.c
+ * say which metrics there are. */
 #ifndef BROKER_HTTP_METRICS_TEXT_H
 #define BROKER_HTTP_METRICS_TEXT_H
 
 #include "broker/http/out.h"
-#include "broker/http/threads.h"
-#include "broker/metrics/snapshot.h"
+#include "broker/metrics/histogram.h"
+#include "proto/wire/figures.h"
 
 /* Sessions that have metrics of their own: those that sent most bytes. */
 #define METRICS_SESSIONS 100u
@@ -12,18 +13,12 @@
 struct metrics_style {
     bool openmetrics;
     int64_t
-        shard; /* number of this broker among its shards: a label of all metrics; negative: it is alone, without that label */
+        shard; /* number of this broker among its shards, a label of all metrics; negative: it is alone, without that label */
 };
 
-void metrics_text(struct out *out, const struct snapshot *snapshot, const struct threads *threads,
-                  const struct metrics_style *style);
-
-/* How a histogram is shown: buckets from `first` to `last`, every `step`-th, and how many make a unit. */
-struct histogram_scale {
-    uint32_t first, last, step;
-    double per_unit; /* a value of 1e9 nanoseconds is 1 second */
-};
-/* 1 microsecond to 137 seconds; 1 millisecond to 52 days; 0 to a million versions. */
-extern const struct histogram_scale latency_scale, age_scale, versions_scale;
+/* info has a server and a process. */
+void metrics_text(struct out *out, const Replay__InfoReply *info, const struct metrics_style *style);
+/* Gives the histogram that a message has under a figure's name. */
+void metrics_histogram(const struct figure *figure, const ProtobufCMessage *message, struct histogram *out);
 
 #endif

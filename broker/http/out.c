@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
 void out_fini(struct out *self)
@@ -13,27 +14,12 @@ void out_fini(struct out *self)
     *self = (struct out){0};
 }
 
-static bool reserve(struct out *self, size_t size)
-{
-    if (self->failed)
-        return false;
-    if (self->capacity - self->size >= size)
-        return true;
-    size_t capacity = (self->capacity + size + 4096) * 2;
-    char *data = realloc(self->data, capacity);
-    if (!data) {
-        self->failed = true;
-        return false;
-    }
-    self->data = data;
-    self->capacity = capacity;
-    return true;
-}
-
 void out_bytes(struct out *self, const char *data, size_t size)
 {
-    if (!reserve(self, size))
-        return;
+    if (self->capacity - self->size < size) {
+        self->capacity = (self->capacity + size + 4096) * 2;
+        self->data = need_resize(self->data, self->capacity, 1);
+    }
     memcpy(self->data + self->size, data, size);
     self->size += size;
 }
@@ -74,8 +60,7 @@ void out_escaped(struct out *self, const char *text, bool quoted)
         size_t plain = strcspn(s, quoted ? "\\\n\"" : "\\\n");
         size_t at = self->size;
         out_bytes(self, s, plain);
-        if (!self->failed)
-            utf8_clean(self->data + at, plain);
+        utf8_clean(self->data + at, plain);
         s += plain;
         if (*s) {
             out_text(self, *s == '\n' ? "\\n" : *s == '"' ? "\\\"" : "\\\\");

@@ -10,7 +10,6 @@
 struct out {
     char *data;
     size_t size, capacity;
-    bool failed; /* there was no memory: nothing more is written */
 };
 
 void out_fini(struct out *self);

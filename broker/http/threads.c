@@ -75,14 +75,14 @@ static void look_at_threads(struct threads *self)
         before[i] = self->list[i].now_s;
         self->list[i].now_s = 0;
     }
-    self->process.threads = 0;
+    self->process.thread_count = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
         char name[32];
         long id = strtol(entry->d_name, NULL, 10);
         if (id <= 0)
             continue;
-        self->process.threads++;
+        self->process.thread_count++;
         thread_name(id, name, sizeof name);
         struct thread_use *use = find(self->list, self->n, name);
         if (!use && self->n < THREADS_MOST) {
@@ -125,7 +125,7 @@ static double start_time(void)
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void look_at_process(struct process_use *self)
+static void look_at_process(Replay__ProcessInfo *self)
 {
     char text[256];
     unsigned long long size = 0, resident = 0;
@@ -152,6 +152,8 @@ void threads_look(struct threads *self, int64_t now_ns)
         self->n_before = self->n;
         self->before_ns = self->looked_ns;
     }
+    if (!self->looked_ns)
+        replay__process_info__init(&self->process);
     self->looked_ns = now_ns;
     look_at_threads(self);
     look_at_process(&self->process);
@@ -161,4 +163,13 @@ void threads_look(struct threads *self, int64_t now_ns)
         double share = before ? (self->list[i].cpu_s - before->cpu_s) / seconds : 0;
         self->list[i].busy = share > 0 ? share : 0;
     }
+    for (uint32_t i = 0; i < self->n; i++) {
+        replay__thread_info__init(&self->rows[i]);
+        self->rows[i].name = self->list[i].name;
+        self->rows[i].cpu_s = self->list[i].cpu_s;
+        self->rows[i].busy = self->list[i].busy;
+        self->row_list[i] = &self->rows[i];
+    }
+    self->process.threads = self->row_list;
+    self->process.n_threads = self->n;
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "replay.pb-c.h"
+
 #define THREADS_MOST 64u
 
 struct thread_use {
@@ -13,15 +15,10 @@ struct thread_use {
     double now_s;  /* processor time of the threads that ran at the last look */
 };
 
-struct process_use {
-    uint64_t pid, threads, open_files;
-    uint64_t resident_bytes, virtual_bytes;
-    double cpu_s, start_s; /* start: seconds since 1970 */
-};
-
 /* Starts zero-initialised. */
 struct threads {
-    struct process_use process;
+    Replay__ProcessInfo process; /* of all below, as messages */
+    Replay__ThreadInfo rows[THREADS_MOST], *row_list[THREADS_MOST];
     struct thread_use list[THREADS_MOST];
     uint32_t n;
     int64_t looked_ns; /* when all of the above was read */

@@ -8,11 +8,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/http/api.h"
 #include "broker/http/metrics_text.h"
+#include "broker/http/threads.h"
 #include "broker/http/token.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json.h"
+#include "proto/base/need.h"
 #include "proto/http/http.h"
 
 /* A snapshot that is not older serves all requests. */
@@ -47,10 +49,10 @@ static int64_t now(void)
 static bool is_fresh(const struct web *self, unsigned parts, int64_t since_ns)
 {
     const struct snapshot *snapshot = self->snapshot;
-    return snapshot && !snapshot->failed && (snapshot->parts & parts) == parts && snapshot->made_ns >= since_ns;
+    return snapshot && (snapshot->parts & parts) == parts && snapshot->made_ns >= since_ns;
 }
 
-/* Waits for the core thread. False: the server stops, the core thread has no memory for a snapshot, or the time is over. */
+/* Waits for the core thread. False: the server stops, or the time is over. */
 static bool take_next(struct web *self, int64_t end_ns)
 {
     struct pollfd fds[] = {{self->exchange->made_fd, POLLIN, 0}, {self->stop_fd, POLLIN, 0}};
@@ -62,7 +64,7 @@ static bool take_next(struct web *self, int64_t end_ns)
         snapshot_destroy(&self->snapshot);
         self->snapshot = taken;
     }
-    return !taken || !taken->failed;
+    return true;
 }
 
 /* Sees to it that self->snapshot has these parts. False: there is none in time, and the reply says so. */
@@ -77,9 +79,10 @@ static bool look(struct web *self, unsigned parts, struct http_reply *reply)
     self->now_ns = now();
     if (is_fresh(self, parts, since_ns)) {
         threads_look(&self->threads, self->now_ns);
+        self->snapshot->info.process = &self->threads.process;
         return true;
     }
-    http_fail(reply, 503, "the broker has made no snapshot in time: it is stopping, out of memory, or very busy");
+    http_fail(reply, 503, "the broker has made no snapshot in time: it is stopping, or very busy");
     return false;
 }
 
@@ -114,50 +117,157 @@ static void serve(struct web *self, const struct http_request *request, struct h
         serve(ctx, request, reply, wanted, show_##what);                                                               \
     }
 
-/* The same for what api_WHAT writes. */
-#define API(what, wanted)                                                                                              \
-    static void show_##what(struct web *self, const struct http_request *request, struct http_reply *reply)            \
-    {                                                                                                                  \
-        struct json json = {0};                                                                                        \
-        (void)request;                                                                                                 \
-        api_##what(&json, self->snapshot);                                                                             \
-        take_json(reply, &json);                                                                                       \
-    }                                                                                                                  \
-    HANDLER(what, wanted)
-
 static void show_metrics(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
     const char *accept = http_header(request, "Accept");
     bool openmetrics = accept && strstr(accept, "application/openmetrics-text");
     struct out out = {0};
-    metrics_text(&out, self->snapshot, &self->threads,
+    metrics_text(&out, &self->snapshot->info,
                  &(struct metrics_style){.openmetrics = openmetrics, .shard = self->shard});
     out_bytes(&out, "", 1);
-    if (out.failed) {
-        out_fini(&out);
-        http_fail(reply, 503, "no memory for the answer");
-        return;
-    }
     reply->type = openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                               : "text/plain; version=0.0.4; charset=utf-8";
     reply->text = (struct text){out.data, out.size - 1, out.capacity};
 }
 
-static void show_info(struct web *self, const struct http_request *request, struct http_reply *reply)
+static void show_message(struct http_reply *reply, const ProtobufCMessage *message)
 {
     struct json json = {0};
+    json_message(&json, message);
+    take_json(reply, &json);
+}
+
+/* Everything but sessions, which may be many. */
+static void show_info(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    Replay__InfoReply info = self->snapshot->info;
     (void)request;
-    api_info(&json, self->snapshot, &self->threads, self->now_ns);
+    info.n_sessions = 0;
+    show_message(reply, &info.base);
+}
+
+static void show_why(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    (void)request;
+    show_message(reply, &self->snapshot->why.base);
+}
+
+/* Writes a list as a member. */
+static void put_list(struct json *out, const char *name, void *list, size_t n)
+{
+    const ProtobufCMessage *const *messages = list;
+    json_key(out, name);
+    json_open(out, '[');
+    for (size_t i = 0; i < n; i++)
+        json_message(out, messages[i]);
+    json_close(out, ']');
+}
+
+static void show_tables(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    const Replay__InfoReply *info = &self->snapshot->info;
+    struct json json = {0};
+    (void)request;
+    json_open(&json, '{');
+    put_list(&json, "tables", info->tables, info->n_tables);
+    json_close(&json, '}');
     take_json(reply, &json);
 }
 
 static void show_table(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
-    struct json json = {0};
-    if (api_table(&json, self->snapshot, request->path))
-        take_json(reply, &json);
+    const Replay__InfoReply *info = &self->snapshot->info;
+    size_t i = 0;
+    while (i < info->n_tables && strcmp(info->tables[i]->name, request->path) != 0)
+        i++;
+    if (i < info->n_tables)
+        show_message(reply, &info->tables[i]->base);
     else
         http_fail(reply, 404, "there is no table '%.256s'; /api/tables lists them", request->path);
+}
+
+static void show_sessions(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    const Replay__InfoReply *info = &self->snapshot->info;
+    struct json json = {0};
+    (void)request;
+    json_open(&json, '{');
+    put_list(&json, "sessions", info->sessions, info->n_sessions);
+    json_close(&json, '}');
+    take_json(reply, &json);
+}
+
+static void show_params(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    const Replay__InfoReply *info = &self->snapshot->info;
+    struct json json = {0};
+    (void)request;
+    json_open(&json, '{');
+    put_list(&json, "slots", info->slots, info->n_slots);
+    put_list(&json, "counters", info->counters, info->n_counters);
+    json_close(&json, '}');
+    take_json(reply, &json);
+}
+
+/* Writes all histograms of a message as members. Counts in buckets that are not empty are pairs of an upper bound and a count; a
+ * quantile is the bound of its bucket. */
+static void put_histograms(struct json *out, const struct figures *figures, const ProtobufCMessage *message)
+{
+    struct histogram histogram;
+    for (const struct figure *row = figures->rows; row->name; row++) {
+        if (row->type != FIGURE_HISTOGRAM)
+            continue;
+        double unit = row->scale->per_unit;
+        metrics_histogram(row, message, &histogram);
+        json_key(out, row->name);
+        json_open(out, '{');
+        json_count(out, "count", histogram_count(&histogram));
+        json_real(out, "sum", histogram.sum / unit);
+        json_real(out, "p50", (double)histogram_quantile(&histogram, 0.5) / unit);
+        json_real(out, "p90", (double)histogram_quantile(&histogram, 0.9) / unit);
+        json_real(out, "p99", (double)histogram_quantile(&histogram, 0.99) / unit);
+        json_key(out, "buckets");
+        json_open(out, '[');
+        for (uint32_t b = 0; b < HISTOGRAM_BUCKETS; b++) {
+            if (!histogram.counts[b])
+                continue;
+            json_open(out, '[');
+            json_number(out, (double)histogram_bound(b) / unit);
+            json_unsigned(out, histogram.counts[b]);
+            json_close(out, ']');
+        }
+        json_close(out, ']');
+        json_close(out, '}');
+    }
+}
+
+/* Writes an object with the histograms of each message of a list, by the name of the message. */
+static void put_histogram_list(struct json *out, const char *name, const struct figures *figures, void *list, size_t n)
+{
+    const ProtobufCMessage *const *messages = list;
+    json_key(out, name);
+    json_open(out, '{');
+    for (size_t i = 0; i < n; i++) {
+        const ProtobufCMessage *message = messages[i];
+        json_key(out, *(char *const *)(const void *)((const char *)message + message->descriptor->fields[0].offset));
+        json_open(out, '{');
+        put_histograms(out, figures, message);
+        json_close(out, '}');
+    }
+    json_close(out, '}');
+}
+
+static void show_latency(struct web *self, const struct http_request *request, struct http_reply *reply)
+{
+    const Replay__InfoReply *info = &self->snapshot->info;
+    struct json json = {0};
+    (void)request;
+    json_open(&json, '{');
+    put_histograms(&json, &server_figures, &info->server->base);
+    put_histogram_list(&json, "requests", &command_figures, info->server->commands, info->server->n_commands);
+    put_histogram_list(&json, "tables", &table_figures, info->tables, info->n_tables);
+    json_close(&json, '}');
+    take_json(reply, &json);
 }
 
 /* The broker is in good health if its core thread makes snapshots. */
@@ -169,13 +279,13 @@ static void show_health(struct web *self, const struct http_request *request, st
 
 HANDLER(metrics, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
 HANDLER(info, SNAPSHOT_STATE)
-HANDLER(table, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+HANDLER(tables, SNAPSHOT_STATE)
+HANDLER(table, SNAPSHOT_STATE)
 HANDLER(health, SNAPSHOT_STATE)
-API(tables, SNAPSHOT_STATE | SNAPSHOT_WAITS)
-API(sessions, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
-API(why, SNAPSHOT_STATE | SNAPSHOT_WAITS)
-API(params, SNAPSHOT_STATE)
-API(latency, SNAPSHOT_STATE)
+HANDLER(sessions, SNAPSHOT_STATE | SNAPSHOT_SESSIONS)
+HANDLER(why, SNAPSHOT_STATE | SNAPSHOT_WAITS)
+HANDLER(params, SNAPSHOT_STATE)
+HANDLER(latency, SNAPSHOT_STATE)
 
 static void get_list(void *ctx, const struct http_request *request, struct http_reply *reply);
 
@@ -231,11 +341,7 @@ static rp_status start(struct web *self, const struct web_options *options, rp_e
 
 struct web *web_start(const struct web_options *options, rp_error *err)
 {
-    struct web *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for http");
-        return NULL;
-    }
+    struct web *self = need_alloc(sizeof *self);
     self->exchange = options->exchange;
     self->shard = options->shard;
     self->stop_fd = -1;

@@ -5,6 +5,7 @@
 #define BROKER_EXCHANGE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "broker/metrics/snapshot.h"
 

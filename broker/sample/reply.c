@@ -129,15 +129,15 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
     if (reply->waited_ns < 0 || !picks->n)
         return;
     count_ages(self, table, picks, newest);
-    struct table_stats *stats = &table->stats;
+    Replay__TableInfo *stats = &table->stats;
     table->sampled_age.sum += age;
     table->sampled_staleness.sum += stale;
-    double n = (double)picks->n, part = n / (n + (stats->mean_weight < 1000 ? stats->mean_weight : 1000));
+    double n = (double)picks->n, part = n / (n + (table->mean_weight < 1000 ? table->mean_weight : 1000));
     stats->mean_age_s += part * (age / n / (double)NS_PER_S - stats->mean_age_s);
     stats->mean_staleness += part * (stale / n - stats->mean_staleness);
-    stats->mean_weight += n;
-    if (stats->mean_weight > 1000)
-        stats->mean_weight = 1000;
+    table->mean_weight += n;
+    if (table->mean_weight > 1000)
+        table->mean_weight = 1000;
 }
 
 /* What a sampler over shards has to know of the table for its next draw. */

@@ -15,22 +15,22 @@ struct snapshot_maker {
     bool running;              /* the chore is in the loop's list */
     struct snapshot *snapshot; /* being made; NULL: none */
     uint32_t stage;            /* of the work, see snapshot_maker.c */
-    uint32_t table;            /* next one to be copied */
-    uint32_t sessions_most;    /* rows of snapshot->sessions */
-    uint64_t *seen;            /* per table: serial number of the last session whose flow was copied */
+    uint32_t sessions_most;    /* room in the list of sessions */
     uint64_t made, cpu_ns, longest_ns;
 };
 
 /* wake_fd (an eventfd that wakes the loop) and service are borrowed. */
 void snapshot_maker_init(struct snapshot_maker *self, struct service *service, int wake_fd);
 void snapshot_maker_fini(struct snapshot_maker *self);
-/* Begins a snapshot with these parts. True: there is something to do. */
-bool snapshot_maker_begin(struct snapshot_maker *self, unsigned parts);
+/* Begins a snapshot with these parts. */
+void snapshot_maker_begin(struct snapshot_maker *self, unsigned parts);
 /* Begins a snapshot if one is wanted. In every turn, before the chores. True: there is something to do. */
 static inline bool snapshot_maker_run(struct snapshot_maker *self)
 {
     unsigned parts = self->running ? 0 : exchange_wanted(&self->exchange);
-    return __builtin_expect(parts != 0, 0) && snapshot_maker_begin(self, parts);
+    if (__builtin_expect(parts != 0, 0))
+        snapshot_maker_begin(self, parts);
+    return parts != 0;
 }
 
 #endif

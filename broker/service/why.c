@@ -105,21 +105,20 @@ static bool add_evicted(const struct why *self, const struct table *table)
 {
     char text[400];
     format_buffer held;
-    const struct table_stats *stats = &table->stats;
-    if (!stats->evicted_for_memory)
+    if (!table->stats.evicted_for_memory)
         return true;
     const struct table *holder = room_holder(table->tables);
     snprintf(text, sizeof text,
              "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and table "
              "'%s' holds most, %s: raise memory_limit, or lower max_size",
-             table->name, (unsigned long long)stats->evicted_for_memory, table->in.size,
+             table->name, (unsigned long long)table->stats.evicted_for_memory, table->in.size,
              (long long)table->config->max_size, holder->name, format_bytes(held, room_held(holder)));
     return self->fn(self->ctx, &(struct why_line){.who = "broker",
                                                   .kind = "memory",
                                                   .table = table->name,
                                                   .text = text,
-                                                  .count = stats->evicted_for_memory,
-                                                  .since_ns = stats->evicted_for_memory_ns});
+                                                  .count = table->stats.evicted_for_memory,
+                                                  .since_ns = table->evicted_for_memory_ns});
 }
 
 static bool add_journal(const struct why *self)

@@ -299,27 +299,27 @@ void table_sampled(struct table *self, uint32_t slot)
 
 void table_tick(struct table *self, int64_t now_ns)
 {
-    struct table_stats *stats = &self->stats;
-    self->sampled_lately = stats->history_n && stats->total_samples != stats->history[stats->history_at][1];
-    stats->history_at = (stats->history_at + 1) % (TABLE_RATE_SECONDS + 1);
-    uint64_t *now = stats->history[stats->history_at];
-    now[0] = stats->total_inserts;
-    now[1] = stats->total_samples;
-    now[2] = stats->updates;
-    stats->history_ns[stats->history_at] = now_ns;
-    if (stats->history_n < TABLE_RATE_SECONDS + 1)
-        stats->history_n++;
+    struct table_history *history = &self->history;
+    self->sampled_lately = history->n && self->stats.total_samples != history->counts[history->at][1];
+    history->at = (history->at + 1) % (TABLE_RATE_SECONDS + 1);
+    uint64_t *now = history->counts[history->at];
+    now[0] = self->stats.total_inserts;
+    now[1] = self->stats.total_samples;
+    now[2] = self->stats.updates;
+    history->at_ns[history->at] = now_ns;
+    if (history->n < TABLE_RATE_SECONDS + 1)
+        history->n++;
 }
 
 double table_rate(const struct table *self, uint32_t kind)
 {
-    const struct table_stats *stats = &self->stats;
-    if (stats->history_n < 2)
+    const struct table_history *history = &self->history;
+    if (history->n < 2)
         return 0;
-    uint32_t last = stats->history_at;
-    uint32_t first = (last + TABLE_RATE_SECONDS + 2 - stats->history_n) % (TABLE_RATE_SECONDS + 1);
-    double seconds = (double)(stats->history_ns[last] - stats->history_ns[first]) / (double)NS_PER_S;
-    return seconds > 0 ? (double)(stats->history[last][kind] - stats->history[first][kind]) / seconds : 0;
+    uint32_t last = history->at;
+    uint32_t first = (last + TABLE_RATE_SECONDS + 2 - history->n) % (TABLE_RATE_SECONDS + 1);
+    double seconds = (double)(history->at_ns[last] - history->at_ns[first]) / (double)NS_PER_S;
+    return seconds > 0 ? (double)(history->counts[last][kind] - history->counts[first][kind]) / seconds : 0;
 }
 
 /* The chore that evicts the surplus of a table. */
@@ -444,15 +444,14 @@ bool room_waits_(struct table *self, const struct span *span)
 /* The first time is logged: the table will not get as large as its configuration says. */
 static void note_evicted(struct table *self, uint32_t n)
 {
-    struct table_stats *stats = &self->stats;
-    if (stats->evicted_for_memory == 0) {
-        stats->evicted_for_memory_ns = self->loop->now_ns;
+    if (self->stats.evicted_for_memory == 0) {
+        self->evicted_for_memory_ns = self->loop->now_ns;
         log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
                  "table=%s items=%u max_size=%lld memory_bytes=%llu memory_limit=%lld", self->name, self->in.size,
                  (long long)self->config->max_size, (unsigned long long)store_memory(self->store),
                  (long long)self->tables->config->memory_limit);
     }
-    stats->evicted_for_memory += n;
+    self->stats.evicted_for_memory += n;
 }
 
 uint64_t room_held(const struct table *self)
@@ -651,6 +650,7 @@ rp_status table_set_metadata(struct table *self, const char *text, rp_error *err
 
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
 {
+    replay__table_info__init(&self->stats);
     const struct table_config *config = self->config;
     self->name = config->name;
     self->waiters_end = &self->waiters;

@@ -24,6 +24,7 @@
 #include "broker/table/contents.h"
 #include "broker/table/ordinals.h"
 #include "broker/table/plugin.h"
+#include "replay.pb-c.h"
 #include "replay/plugin.h"
 
 struct flow;
@@ -54,18 +55,11 @@ struct extension {
 /* Most evictions that one insert may cause, so that no insert stalls the loop; a chore does the rest. */
 #define EVICTIONS_PER_INSERT 256u
 
-struct table_stats {
-    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks;
-    uint64_t episodes;             /* of which items were inserted; this and the next are 0 after a reset */
-    uint64_t unique_samples;       /* items that were sampled at least once */
-    uint64_t evicted_for_memory;   /* since this process started; counted in evicted, too */
-    int64_t evicted_for_memory_ns; /* time of the first such eviction */
-    double mean_age_s, mean_staleness, mean_weight;
-    uint64_t history[TABLE_RATE_SECONDS + 1][3]; /* inserts, samples, updates at each of the last seconds */
-    int64_t history_ns[TABLE_RATE_SECONDS + 1];
-    uint32_t history_at, history_n;
-    uint64_t permits;                      /* samples charged for permits, since this process started */
-    uint64_t total_inserts, total_samples; /* not reset with the limiter */
+/* Inserts, samples and updates at each of the last seconds. */
+struct table_history {
+    uint64_t counts[TABLE_RATE_SECONDS + 1][3];
+    int64_t at_ns[TABLE_RATE_SECONDS + 1];
+    uint32_t at, n;
 };
 
 struct table {
@@ -95,9 +89,12 @@ struct table {
     int64_t next_removal_ns; /* of the surplus of a soft capacity */
     bool removing;           /* the chore that evicts the surplus is in progress */
     bool waits_for_room;     /* inserts do */
-    struct table_stats stats;
-    struct table_stats restored;  /* stats as files had them when this process started: metrics count from there */
-    struct histogram sampled_age; /* of items when they were sampled, in nanoseconds */
+    Replay__TableInfo stats; /* what the table counts by itself; all else in it is made for each answer (info_table) */
+    Replay__TableInfo restored;    /* stats as files had them when this process started */
+    double mean_weight;            /* samples that stats.mean_age_s and mean_staleness are over */
+    int64_t evicted_for_memory_ns; /* time of the first eviction in stats.evicted_for_memory */
+    struct table_history history;
+    struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
     bool sampled_lately;                /* in the last second or two */
     /* used by the rooms above */

@@ -199,6 +199,12 @@ void json_null(struct json *self)
     put(self, "null", 4);
 }
 
+void json_raw(struct json *self, const char *json)
+{
+    value_begins(self);
+    put(self, json, strlen(json));
+}
+
 /* ---- members ---- */
 
 void json_real(struct json *self, const char *name, double value)

@@ -39,6 +39,8 @@ void json_float(struct json *self, float value);
 void json_number(struct json *self, double value);
 void json_boolean(struct json *self, bool value);
 void json_null(struct json *self);
+/* Writes a value that is JSON already. */
+void json_raw(struct json *self, const char *json);
 /* Members: a name and its value. A number that is not finite is null; no text is the empty text. */
 void json_real(struct json *self, const char *name, double value);
 void json_count(struct json *self, const char *name, uint64_t value);

@@ -218,9 +218,9 @@ def json_and_openmetrics_say_the_same():
         check(promtool(site.web.ask("/metrics")[2]) in (True, None))
         equal(other.names(), metrics.names())
         equal(info["server"]["release"], os.environ.get("RP_VERSION", info["server"]["release"]))
-        equal(info["failed"]["NOT_FOUND"], 1)
-        equal(info["disk"], None)
-        threads = {thread["name"]: thread for thread in info["threads"]}
+        equal([f["count"] for f in info["server"]["failed"] if f["status"] == "NOT_FOUND"], [1])
+        check("disk" not in info)
+        threads = {thread["name"]: thread for thread in info["process"]["threads"]}
         for name in ("core", "io/0", "http"):
             check(threads[name]["cpu_s"] > 0, name)
             # The same snapshot or a later one; the text has fewer digits.
@@ -230,10 +230,9 @@ def json_and_openmetrics_say_the_same():
         tables = site.web.json("/api/tables")["tables"]
         equal([t["name"] for t in tables], ["replay", "queue", 'a "b"/c'])
         equal(site.web.json("/api/tables/a%20%22b%22%2Fc")["name"], 'a "b"/c')
-        equal(metrics.get("replay_limiter_cursor_min", table='a "b"/c'), tables[2]["min_diff"])
-        equal((tables[0]["min_diff"], tables[0]["max_diff"]), (None, None))
-        equal(tables[0]["age"]["count"], 16)
-        equal(sum(n for _, n in tables[0]["age"]["buckets"]), 16)
+        equal(metrics.get("replay_limiter_cursor_min", table='a "b"/c'), tables[2]["limiter"]["min_diff"])
+        equal(metrics.get("replay_limiter_cursor_max", table="replay"), float("inf"))
+        equal(sum(tables[0]["ages"]), 16)
         session = site.web.json("/api/sessions")["sessions"][0]
         equal((session["name"], session["items"], session["tables"][0]["table"]), ("writer", 20, "replay"))
         equal(metrics.get("replay_session_items_total", session="writer", ordinal=str(session["ordinal"])), 20)
@@ -243,13 +242,14 @@ def json_and_openmetrics_say_the_same():
         equal([(s["name"], s["version"], s["bytes"]) for s in params["slots"]], [("policy", 2, 14)])
         equal(params["counters"], [{"name": "steps", "value": 5}])
         latency = site.web.json("/api/latency")
-        equal(latency["insert"]["count"], 20)
-        equal(latency["requests"]["sample"]["duration"]["count"], 2)
-        check(latency["insert"]["p50"] <= latency["insert"]["p99"])
+        equal(latency["insert_times"]["count"], 20)
+        equal(latency["requests"]["sample"]["times"]["count"], 2)
+        check(latency["insert_times"]["p50"] <= latency["insert_times"]["p99"])
+        equal(latency["tables"]["replay"]["ages"]["count"], 16)
         server = site.ctl("info")["server"]  # clients see the same histograms
         times = next(one["times"] for one in server["commands"] if one["name"] == "sample")
         equal((sum(server["insert_times"]), sum(times)), (20, 2))
-        equal(latency["requests"]["sample"]["duration"]["buckets"],
+        equal(latency["requests"]["sample"]["times"]["buckets"],
               [[(2 ** b - 1) / 1e9, count] for b, count in enumerate(times) if count])
 
 
@@ -266,7 +266,7 @@ def the_journal_has_figures():
             check(0 < metrics.get("replay_disk_reserve_bytes") < metrics.get("replay_disk_free_bytes"), "free space")
             check(metrics.get("replay_disk_free_bytes") <= space.f_blocks * space.f_frsize, "free space")
             check(metrics.get("replay_journal_wait_seconds_count") > 0)
-            check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["threads"]})
+            check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["process"]["threads"]})
         # Counters of a table that is restored begin at 0 like all others: a counter must not go back to another number.
         with Site(more="journal: {dir: %s}\n" % folder) as site:
             metrics = site.web.metrics()
@@ -549,7 +549,8 @@ def a_thousand_sessions_and_a_hundred_tables():
             status, _, text = site.web.ask("/metrics")
             took.append(time.monotonic() - start)
             equal(status, 200)
-            cpu.append(site.web.json("/api/info")["snapshot"]["cpu_s"])
+            server = site.web.json("/api/info")["server"]  # of this snapshot or the next
+            cpu.append(server["snapshot_cpu_ns"] / server["snapshots"] / 1e9)
         metrics = Metrics(text)
         check(promtool(text) in (True, None))
         equal(metrics.get("replay_sessions"), 1000)

@@ -2,7 +2,7 @@
  *
  * The room agent/client/admin offers the calls of replay/admin.h (admin.c, admin_info.c for plain structs, admin_fetch.c for items,
  * admin_json.c for JSON text, admin_trace.c and trace_chart.c for traces) and, for replay-ctl, the same calls with the broker's
- * messages as their result. gather.c asks all shards of a broker at once, and merge*.c make one answer of theirs: no caller needs
+ * messages as their result. gather.c asks all shards of a broker at once, and merge.c makes one answer of theirs: no caller needs
  * to know how many there are. The room uses conn, batch (for fetched items) and proto/base.
  *
  * Replies are given to the caller: replay__reply__free_unpacked(reply, NULL). They have the body that was asked for. */

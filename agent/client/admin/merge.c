@@ -1,9 +1,12 @@
 #include "agent/client/admin/merge.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "proto/wire/figures.h"
 
 /* ---- helpers ---- */
 
@@ -18,7 +21,10 @@ ProtobufCMessage *merge_clone(const ProtobufCMessage *from)
     return copy;
 }
 
-bool merge_set_text(char **text, const char *format, ...)
+/* Replaces a string of a message. False: no memory. */
+static bool set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
+
+static bool set_text(char **text, const char *format, ...)
 {
     va_list args;
     char *made = NULL;
@@ -33,7 +39,8 @@ bool merge_set_text(char **text, const char *format, ...)
     return true;
 }
 
-bool merge_append(void ***array, size_t *n, void *const *more, size_t n_more)
+/* Appends n pointers to an array of a message. False: no memory. */
+static bool append(void ***array, size_t *n, void *const *more, size_t n_more)
 {
     if (n_more == 0)
         return true;
@@ -46,10 +53,11 @@ bool merge_append(void ***array, size_t *n, void *const *more, size_t n_more)
     return true;
 }
 
-bool merge_append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
+/* Appends a copy of a message. False: no memory. */
+static bool append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
 {
     void *copy = merge_clone(from);
-    bool ok = copy && merge_append(array, n, &copy, 1);
+    bool ok = copy && append(array, n, &copy, 1);
     if (!ok && copy)
         protobuf_c_message_free_unpacked(copy, NULL);
     return ok;
@@ -58,7 +66,7 @@ bool merge_append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
 /* Moves all pointers of an array to the end of another. */
 static bool move(void ***into, size_t *n, void ***from, size_t *n_from)
 {
-    if (!merge_append(into, n, *from, *n_from))
+    if (!append(into, n, *from, *n_from))
         return false;
     free(*from);
     *from = NULL;
@@ -81,9 +89,9 @@ static Replay__Shards *shards_new(const struct gather_answers *answers)
         replay__shard_info__init(row);
         row->shard = i;
         void *place = row;
-        ok = merge_set_text(&row->service, "%s", answers->of[i].service) &&
-             merge_set_text(&row->problem, "%s", answers->of[i].problem) &&
-             merge_append((void ***)&self->shard, &self->n_shard, &place, 1);
+        ok = set_text(&row->service, "%s", answers->of[i].service) &&
+             set_text(&row->problem, "%s", answers->of[i].problem) &&
+             append((void ***)&self->shard, &self->n_shard, &place, 1);
         if (!ok)
             replay__shard_info__free_unpacked(row, NULL);
     }
@@ -107,43 +115,191 @@ static Replay__Reply *end(Replay__Reply *reply, bool ok)
     return NULL;
 }
 
-/* ---- info ---- */
+/* ---- numbers ---- */
 
-static bool add_tables(Replay__InfoReply *into, const Replay__InfoReply *from)
+static const char *name_of(const ProtobufCMessage *message)
+{
+    return *(const char *const *)(const void *)((const char *)message + message->descriptor->fields[0].offset);
+}
+
+/* Adds a histogram place by place. False: no memory. */
+static bool add_counts(uint64_t **into, size_t *n, const uint64_t *from, size_t n_from)
+{
+    if (n_from > *n) {
+        uint64_t *grown = realloc(*into, n_from * sizeof *grown);
+        if (!grown)
+            return false;
+        memset(grown + *n, 0, (n_from - *n) * sizeof *grown);
+        *into = grown;
+        *n = n_from;
+    }
+    for (size_t i = 0; i < n_from; i++)
+        (*into)[i] += from[i];
+    return true;
+}
+
+/* Adds messages that have a name: those of one name become one; a name that the shards before did not have is new in the list. */
+static bool add_list(void ***into, size_t *n, ProtobufCMessage *const *from, size_t n_from)
 {
     bool ok = true;
-    for (size_t i = 0; i < into->n_tables; i++)
-        for (size_t k = 0; k < from->n_tables && ok; k++)
-            if (strcmp(into->tables[i]->name, from->tables[k]->name) == 0)
-                ok = merge_add_table(into->tables[i], from->tables[k]);
+    for (size_t k = 0; k < n_from && ok; k++) {
+        size_t i = 0;
+        while (i < *n && strcmp(name_of((*into)[i]), name_of(from[k])) != 0)
+            i++;
+        ok = i < *n ? merge_add((*into)[i], from[k]) : append_copy(into, n, from[k]);
+    }
     return ok;
 }
 
-static void add_slot(Replay__SlotInfo *into, const Replay__SlotInfo *from)
+/* Sessions and shards are no sums: merge_info has them. Items of a shard may have come before those of another: the first that knows
+ * a signature tells it. False: no memory. */
+static bool add_repeated(const ProtobufCFieldDescriptor *field, char *into, const char *from)
+{
+    size_t *n = (size_t *)(void *)(into + field->quantifier_offset);
+    size_t n_from = *(const size_t *)(const void *)(from + field->quantifier_offset);
+    void *at = into + field->offset;
+    void *const *list = *(void *const *const *)(const void *)(from + field->offset);
+    if (field->descriptor == &replay__session_info__descriptor)
+        return true;
+    if (field->descriptor == &replay__column__descriptor)
+        return *n || add_list(at, n, (ProtobufCMessage *const *)list, n_from);
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE)
+        return add_list(at, n, (ProtobufCMessage *const *)list, n_from);
+    return field->type != PROTOBUF_C_TYPE_UINT64 || add_counts(at, n, (const uint64_t *)list, n_from);
+}
+
+static double fold(enum figure_fold how, double into, double from)
+{
+    switch (how) {
+    case FOLD_SUM:
+        return into + from;
+    case FOLD_MOST:
+        return into > from ? into : from;
+    case FOLD_LEAST:
+        return into < from ? into : from;
+    case FOLD_BOUND:
+        return fabs(into) > FIGURE_NO_BOUND || fabs(from) > FIGURE_NO_BOUND ? into : into + from;
+    default:
+        return into;
+    }
+}
+
+/* Counts are whole numbers that a double may be too small for. */
+static uint64_t fold_count(enum figure_fold how, uint64_t into, uint64_t from)
+{
+    return how == FOLD_SUM                    ? into + from
+           : how == FOLD_MOST && from > into  ? from
+           : how == FOLD_LEAST && from < into ? from
+                                              : into;
+}
+
+static void add_number(const ProtobufCFieldDescriptor *field, enum figure_fold how, void *into, const void *from)
+{
+    if (field->type == PROTOBUF_C_TYPE_FIXED64)
+        *(uint64_t *)into = fold_count(how, *(uint64_t *)into, *(const uint64_t *)from);
+    else if (field->type == PROTOBUF_C_TYPE_DOUBLE)
+        *(double *)into = fold(how, *(double *)into, *(const double *)from);
+    else if (field->type == PROTOBUF_C_TYPE_BOOL && how == FOLD_MOST)
+        *(protobuf_c_boolean *)into |= *(const protobuf_c_boolean *)from;
+}
+
+/* A message that only one side has is not added: `into` stays as the first shard has it, and gets a copy of what it lacks. */
+static bool add_message(ProtobufCMessage **into, const ProtobufCMessage *from)
+{
+    if (*into && from)
+        return merge_add(*into, from);
+    return *into || !from || (*into = merge_clone(from)) != NULL;
+}
+
+static bool add_fields(ProtobufCMessage *into, const ProtobufCMessage *from)
+{
+    bool ok = true;
+    for (unsigned i = 0; i < into->descriptor->n_fields && ok; i++) {
+        const ProtobufCFieldDescriptor *field = &into->descriptor->fields[i];
+        const struct figure *row = figure_find(into->descriptor, field->name);
+        char *at = (char *)into + field->offset;
+        const char *there = (const char *)from + field->offset;
+        if (field->label == PROTOBUF_C_LABEL_REPEATED)
+            ok = add_repeated(field, (char *)into, (const char *)from);
+        else if (field->type == PROTOBUF_C_TYPE_MESSAGE)
+            ok = add_message((ProtobufCMessage **)(void *)at, *(ProtobufCMessage *const *)(const void *)there);
+        else if (row)
+            add_number(field, row->fold, at, there);
+    }
+    return ok;
+}
+
+/* ---- what is no sum of numbers ---- */
+
+/* Ages and staleness are of the samples of late. The limiter does not count them: over shards they are charged where there is
+ * room. So the rates are the weights or, when nothing is sampled any more, the samples that were. */
+static void add_means(Replay__TableInfo *into, const Replay__TableInfo *from)
+{
+    bool lately = into->sample_rate + from->sample_rate > 0;
+    double here = lately ? into->sample_rate : (double)into->total_samples;
+    double there = lately ? from->sample_rate : (double)from->total_samples;
+    double all = here + there;
+    if (all <= 0)
+        return;
+    into->mean_age_s = (into->mean_age_s * here + from->mean_age_s * there) / all;
+    into->mean_staleness = (into->mean_staleness * here + from->mean_staleness * there) / all;
+}
+
+/* Readers of the slowest shard get its version. */
+static void take_older(Replay__SlotInfo *into, const Replay__SlotInfo *from)
 {
     if (from->version >= into->version)
         return;
-    into->version = from->version;
     into->bytes = from->bytes;
     into->age_ns = from->age_ns;
 }
 
-/* A publisher puts parameters to all shards: readers of the slowest one get its version. A shard that came back empty may have no
- * slot yet. False: no memory. */
-static bool add_slots(Replay__InfoReply *into, const Replay__InfoReply *from)
+/* Of checkpoints that are being made, the slowest one counts. */
+static void add_progress(Replay__DiskInfo *into, const Replay__DiskInfo *from)
+{
+    if (from->checkpoint_running &&
+        (!into->checkpoint_running || from->checkpoint_progress < into->checkpoint_progress))
+        into->checkpoint_progress = from->checkpoint_progress;
+}
+
+/* A sum waits only if all shards do. */
+static bool clear_waits(Replay__LimiterInfo *into, const Replay__LimiterInfo *from)
+{
+    bool ok = from->inserts_wait[0] || set_text(&into->inserts_wait, "%s", "");
+    return (from->samples_wait[0] || set_text(&into->samples_wait, "%s", "")) && ok;
+}
+
+bool merge_add(ProtobufCMessage *into, const ProtobufCMessage *from)
 {
     bool ok = true;
-    for (size_t k = 0; k < from->n_slots && ok; k++) {
-        size_t i = 0;
-        while (i < into->n_slots && strcmp(into->slots[i]->name, from->slots[k]->name) != 0)
-            i++;
-        if (i < into->n_slots)
-            add_slot(into->slots[i], from->slots[k]);
-        else
-            ok = merge_append_copy((void ***)&into->slots, &into->n_slots, &from->slots[k]->base);
-    }
-    return ok;
+    const ProtobufCMessageDescriptor *of = into->descriptor;
+    if (of == &replay__table_info__descriptor)
+        add_means((Replay__TableInfo *)into, (const Replay__TableInfo *)from);
+    else if (of == &replay__slot_info__descriptor)
+        take_older((Replay__SlotInfo *)into, (const Replay__SlotInfo *)from);
+    else if (of == &replay__disk_info__descriptor)
+        add_progress((Replay__DiskInfo *)into, (const Replay__DiskInfo *)from);
+    else if (of == &replay__limiter_info__descriptor)
+        ok = clear_waits((Replay__LimiterInfo *)into, (const Replay__LimiterInfo *)from);
+    return add_fields(into, from) && ok;
 }
+
+static bool end_wait(char **text, uint32_t first, uint32_t n)
+{
+    char was[512];
+    if (!(*text)[0])
+        return true;
+    snprintf(was, sizeof was, "%s", *text);
+    return set_text(text, "shard %u: %s%s", first, was, n > 1 ? "; all other shards wait, too" : "");
+}
+
+bool merge_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n)
+{
+    into->min_size = fmax(1.0, into->min_size); /* parts of a limiter without one are 0 */
+    return end_wait(&into->inserts_wait, first, n) && end_wait(&into->samples_wait, first, n);
+}
+
+/* ---- info ---- */
 
 static void mark_sessions(const Replay__InfoReply *info, uint32_t shard)
 {
@@ -160,7 +316,7 @@ static bool copy_to_row(const Replay__InfoReply *info, Replay__ShardInfo *row)
     if (info->disk)
         ok = (row->disk = (Replay__DiskInfo *)merge_clone(&info->disk->base)) != NULL && ok;
     for (size_t i = 0; i < info->n_tables && ok; i++)
-        ok = merge_append_copy((void ***)&row->tables, &row->n_tables, &info->tables[i]->base);
+        ok = append_copy((void ***)&row->tables, &row->n_tables, &info->tables[i]->base);
     return ok;
 }
 
@@ -176,10 +332,11 @@ static bool move_to_row(Replay__InfoReply *info, Replay__ShardInfo *row)
 static bool add_info(Replay__InfoReply *into, Replay__InfoReply *from, Replay__ShardInfo *row)
 {
     mark_sessions(from, row->shard);
-    bool ok = add_slots(into, from) && merge_add_server(into->server, from->server) && add_tables(into, from);
-    if (into->disk && from->disk)
-        ok = merge_add_disk(into->disk, from->disk, row->shard) && ok;
-    return ok && move((void ***)&into->sessions, &into->n_sessions, (void ***)&from->sessions, &from->n_sessions) &&
+    bool ok = true;
+    if (into->disk && from->disk && from->disk->trouble[0] && !into->disk->trouble[0])
+        ok = set_text(&into->disk->trouble, "shard %u: %s", row->shard, from->disk->trouble);
+    return ok && add_fields(&into->base, &from->base) &&
+           move((void ***)&into->sessions, &into->n_sessions, (void ***)&from->sessions, &from->n_sessions) &&
            move_to_row(from, row);
 }
 
@@ -226,7 +383,7 @@ static bool name_shard(const Replay__WhyReply *why, uint32_t shard)
         why->waits[i]->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
         why->waits[i]->shard = shard;
         why->waits[i]->text = (char *)(uintptr_t)protobuf_c_empty_string;
-        ok = merge_set_text(&why->waits[i]->text, "shard %u: %s", shard, was);
+        ok = set_text(&why->waits[i]->text, "shard %u: %s", shard, was);
         if (was != (const char *)protobuf_c_empty_string)
             free(was);
     }
@@ -271,9 +428,8 @@ static bool add_missing(Replay__WhyReply *why, const struct gather_answer *answe
     wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
     wait->shard = shard;
     wait->waited_ns = answer->away_ns > 0 ? (uint64_t)answer->away_ns : 0;
-    if (merge_set_text(&wait->who, "shard %u", shard) && merge_set_text(&wait->kind, "shard") &&
-        merge_set_text(&wait->text, "%s", answer->problem) &&
-        merge_append((void ***)&why->waits, &why->n_waits, &place, 1))
+    if (set_text(&wait->who, "shard %u", shard) && set_text(&wait->kind, "shard") &&
+        set_text(&wait->text, "%s", answer->problem) && append((void ***)&why->waits, &why->n_waits, &place, 1))
         return true;
     replay__wait__free_unpacked(wait, NULL);
     return false;
@@ -357,6 +513,6 @@ Replay__Reply *merge_limiter(struct gather_answers *answers)
     bool ok = true;
     for (uint32_t i = 0; i < answers->n && ok; i++)
         if (answers->of[i].wire)
-            ok = merge_add_limiter(sum->limiter, answers->of[i].wire->limiter);
+            ok = merge_add(&sum->limiter->base, &answers->of[i].wire->limiter->base);
     return end(sum, ok && (answers->n == 1 || merge_end_limiter(sum->limiter, first, answers->good)));
 }

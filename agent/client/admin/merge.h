@@ -20,22 +20,11 @@ Replay__Reply *merge_checkpoint(struct gather_answers *answers);
 /* Limiters after a change. */
 Replay__Reply *merge_limiter(struct gather_answers *answers);
 
-/* Adds a limiter to the sum of those of the shards before. False: no memory. (merge_table.c) */
-bool merge_add_limiter(Replay__LimiterInfo *into, const Replay__LimiterInfo *from);
-/* After the last of n shards: a sum waits only if all of them do, with the sentence of shard `first`. False: no memory. */
+/* Adds a message of InfoReply to the sum of those of the shards before, by the rows of proto/wire/figures.h. False: no memory. */
+bool merge_add(ProtobufCMessage *into, const ProtobufCMessage *from);
+/* After the last of n shards: a sum that waits gets the sentence of shard `first`. False: no memory. */
 bool merge_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n);
-bool merge_add_table(Replay__TableInfo *into, const Replay__TableInfo *from);
-/* Adds the server's counts; uptime and names are those of the first. (merge_server.c) */
-bool merge_add_server(Replay__ServerInfo *into, const Replay__ServerInfo *from);
-bool merge_add_disk(Replay__DiskInfo *into, const Replay__DiskInfo *from, uint32_t shard);
-
-/* Helpers of this room. */
+/* Returns a copy; NULL: no memory. */
 ProtobufCMessage *merge_clone(const ProtobufCMessage *from);
-/* Replaces a string of a message. False: no memory. */
-bool merge_set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
-/* Appends n pointers to an array of a message. False: no memory. */
-bool merge_append(void ***array, size_t *n, void *const *more, size_t n_more);
-/* Appends a copy of a message. False: no memory. */
-bool merge_append_copy(void ***array, size_t *n, const ProtobufCMessage *from);
 
 #endif

@@ -10,29 +10,29 @@
 
 /* ---- tables ---- */
 
-static Replay__TableInfo table(double age_s, double rate, uint64_t unique)
+static Replay__TableInfo table(double age_s, double rate, uint64_t sampled)
 {
     Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
     info.mean_age_s = info.mean_staleness = age_s;
     info.sample_rate = rate;
-    info.unique_samples = unique;
+    info.total_samples = sampled;
     return info;
 }
 
 TEST(means_are_weighted_by_what_is_sampled)
 {
     Replay__TableInfo sum = table(1, 30, 1), more = table(5, 10, 1000);
-    assert_true(merge_add_table(&sum, &more));
+    assert_true(merge_add(&sum.base, &more.base));
     assert_true(sum.mean_age_s == 2 && sum.mean_staleness == 2 && sum.sample_rate == 40);
     more = table(8, 0, 1000); /* is sampled no more */
-    assert_true(merge_add_table(&sum, &more));
+    assert_true(merge_add(&sum.base, &more.base));
     assert_true(sum.mean_age_s == 2);
     sum = table(1, 0, 3);
     more = table(5, 0, 1);
-    assert_true(merge_add_table(&sum, &more));
+    assert_true(merge_add(&sum.base, &more.base));
     assert_true(sum.mean_age_s == 2);
     sum = more = table(0, 0, 0);
-    assert_true(merge_add_table(&sum, &more));
+    assert_true(merge_add(&sum.base, &more.base));
     assert_true(sum.mean_age_s == 0);
 }
 
@@ -43,7 +43,7 @@ TEST(bounds_are_sums_unless_there_are_none)
     sum.max_diff = more.max_diff = 1.7e308;
     sum.cursor = 3;
     more.cursor = -4;
-    assert_true(merge_add_limiter(&sum, &more));
+    assert_true(merge_add(&sum.base, &more.base));
     assert_true(sum.min_diff == -10 && sum.max_diff == 1.7e308 && sum.cursor == -1);
     assert_true(sum.min_size == 0); /* parts of a limiter without one */
     assert_true(merge_end_limiter(&sum, 0, 2) && sum.min_size == 1);

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "broker/http/metrics_text.h"
+#include "broker/http/threads.h"
+#include "proto/base/arena.h"
 #include "proto/base/rng.h"
 #include "replay/error.h"
 #include "tests/support/naive.h"
@@ -152,43 +154,83 @@ static const char *const names[TABLES] = {"replay", "with \"quotes\"", "back\\sl
 static const char *const shown[TABLES] = {"replay", "with \\\"quotes\\\"", "back\\\\slash\\nand newline", "\xc3\xa4?",
                                           "},{"};
 
-static struct snapshot *random_snapshot(struct rng *rng)
+/* The histograms of a random snapshot, beside the messages that have them. */
+struct made {
+    struct arena arena;
+    Replay__InfoReply info;
+    struct histogram insert, ages[TABLES], staleness[TABLES];
+};
+
+#define NEW(arena, type, init)                                                                                         \
+    __extension__({                                                                                                    \
+        type *new_ = arena_take(arena, 1, sizeof *new_);                                                               \
+        init(new_);                                                                                                    \
+        new_;                                                                                                          \
+    })
+
+static Replay__TableInfo *random_table(struct made *self, struct rng *rng, uint32_t i)
 {
-    struct snapshot *self = snapshot_new();
-    self->parts = SNAPSHOT_STATE | SNAPSHOT_SESSIONS;
-    self->server = (struct snapshot_server){.release = "1.2.3", .service = "", .ingest = "", .events = ""};
-    self->server.bytes_in = rng_next(rng) >> 12;
-    self->server.failed[RP_NOT_FOUND] = rng_next(rng) % 1000;
-    self->disk.on = rng_next(rng) % 2;
-    self->n_tables = TABLES;
-    self->tables = snapshot_take(self, TABLES, sizeof *self->tables);
-    for (uint32_t i = 0; i < TABLES; i++) {
-        struct snapshot_table *table = &self->tables[i];
-        table->name = names[i];
-        table->inserts = rng_next(rng) >> 12;
-        table->cursor = (double)(int64_t)rng_next(rng) / 3e15;
-        table->min_diff = i % 2 ? -INFINITY : -1.5;
-        table->max_diff = i % 2 ? INFINITY : 1e9;
-        fill_histogram(rng, &table->age);
-        fill_histogram(rng, &table->staleness);
+    Replay__TableInfo *table = NEW(&self->arena, Replay__TableInfo, replay__table_info__init);
+    table->limiter = NEW(&self->arena, Replay__LimiterInfo, replay__limiter_info__init);
+    table->name = (char *)(uintptr_t)names[i];
+    table->total_inserts = rng_next(rng) >> 12;
+    if (i == 1) {
+        table->restored = NEW(&self->arena, Replay__TableRestored, replay__table_restored__init);
+        table->restored->total_inserts = table->total_inserts / 2;
     }
-    self->n_sessions = (uint32_t)(rng_next(rng) % 300);
-    self->sessions = snapshot_take(self, self->n_sessions, sizeof *self->sessions);
-    for (uint32_t i = 0; i < self->n_sessions; i++) {
-        struct snapshot_session *session = &self->sessions[i];
-        snprintf(session->name, sizeof session->name, "actor");
+    table->limiter->cursor = (double)(int64_t)rng_next(rng) / 3e15;
+    table->limiter->min_diff = i % 2 ? -1.7e308 : -1.5;
+    table->limiter->max_diff = i % 2 ? 1.7e308 : 1e9;
+    fill_histogram(rng, &self->ages[i]);
+    fill_histogram(rng, &self->staleness[i]);
+    table->ages = self->ages[i].counts;
+    table->n_ages = histogram_used(&self->ages[i]);
+    table->ages_sum = self->ages[i].sum;
+    table->staleness = self->staleness[i].counts;
+    table->n_staleness = histogram_used(&self->staleness[i]);
+    table->staleness_sum = self->staleness[i].sum;
+    return table;
+}
+
+static void random_info(struct made *self, struct rng *rng, struct threads *threads)
+{
+    *self = (struct made){.info = REPLAY__INFO_REPLY__INIT};
+    struct arena *arena = &self->arena;
+    Replay__InfoReply *info = &self->info;
+    Replay__ServerInfo *server = info->server = NEW(arena, Replay__ServerInfo, replay__server_info__init);
+    server->memory = NEW(arena, Replay__MemoryInfo, replay__memory_info__init);
+    info->process = &threads->process;
+    server->release = (char *)(uintptr_t) "1.2.3";
+    server->bytes_in = rng_next(rng) >> 12;
+    server->failed = arena_take(arena, 1, sizeof(*server->failed));
+    server->failed[server->n_failed++] = NEW(arena, Replay__StatusInfo, replay__status_info__init);
+    server->failed[0]->status = (char *)(uintptr_t) "NOT_FOUND";
+    server->failed[0]->count = rng_next(rng) % 1000;
+    if (rng_next(rng) % 2)
+        info->disk = NEW(arena, Replay__DiskInfo, replay__disk_info__init);
+    fill_histogram(rng, &self->insert);
+    server->insert_times = self->insert.counts;
+    server->n_insert_times = histogram_used(&self->insert);
+    server->insert_times_sum = self->insert.sum;
+    info->tables = arena_take(arena, TABLES, sizeof(*info->tables));
+    for (uint32_t i = 0; i < TABLES; i++)
+        info->tables[info->n_tables++] = random_table(self, rng, i);
+    info->n_sessions = rng_next(rng) % 300;
+    info->sessions = arena_take(arena, info->n_sessions, sizeof(*info->sessions));
+    for (uint32_t i = 0; i < info->n_sessions; i++) {
+        Replay__SessionInfo *session = NEW(arena, Replay__SessionInfo, replay__session_info__init);
+        session->name = (char *)(uintptr_t) "actor";
         session->ordinal = i;
         session->received_bytes = rng_next(rng) % 100;
         session->expired = rng_next(rng) % 4 == 0;
+        info->sessions[i] = session;
     }
-    fill_histogram(rng, &self->insert);
-    return self;
 }
 
 /* ---- tests ---- */
 
 static void check_histogram(const struct text *text, const char *name, const char *labels,
-                            const struct histogram *histogram, const struct histogram_scale *scale)
+                            const struct histogram *histogram, const struct figure_scale *scale)
 {
     char bucket[96], with[800], other[96];
     const char *comma = labels[0] ? "," : "";
@@ -223,12 +265,12 @@ static void check_histogram(const struct text *text, const char *name, const cha
     assert_true(fabs(value_of(text, other, labels) - sum) <= 1e-12 * sum);
 }
 
-static void check_sessions(const struct text *text, const struct snapshot *snapshot)
+static void check_sessions(const struct text *text, const Replay__InfoReply *info)
 {
     uint32_t open = 0, shown_n = 0;
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < snapshot->n_sessions; i++) {
-        const struct snapshot_session *session = &snapshot->sessions[i];
+    for (uint32_t i = 0; i < info->n_sessions; i++) {
+        const Replay__SessionInfo *session = info->sessions[i];
         char labels[100];
         snprintf(labels, sizeof labels, "session=\"actor\",ordinal=\"%u\"", session->ordinal);
         double value = value_of(text, "replay_session_received_bytes_total", labels);
@@ -242,47 +284,63 @@ static void check_sessions(const struct text *text, const struct snapshot *snaps
     }
     assert_int_equal(shown_n, open < METRICS_SESSIONS ? open : METRICS_SESSIONS);
     uint32_t larger = 0;
-    for (uint32_t i = 0; i < snapshot->n_sessions; i++)
-        larger += !snapshot->sessions[i].expired && snapshot->sessions[i].received_bytes > least;
+    for (uint32_t i = 0; i < info->n_sessions; i++)
+        larger += !info->sessions[i]->expired && info->sessions[i]->received_bytes > least;
     assert_true(larger <= METRICS_SESSIONS);
+}
+
+static const struct figure_scale *scale_of(const struct figures *figures, const char *name)
+{
+    return figure_find(figures->of, name)->scale;
+}
+
+static void check_table(const struct text *text, const struct made *made, uint32_t i, const char *labels)
+{
+    const Replay__TableInfo *table = made->info.tables[i];
+    const Replay__LimiterInfo *limiter = table->limiter;
+    uint64_t before = table->restored ? table->restored->total_inserts : 0;
+    assert_true(value_of(text, "replay_table_inserts_total", labels) == (double)(table->total_inserts - before));
+    assert_true(fabs(value_of(text, "replay_limiter_cursor", labels) - limiter->cursor) <=
+                1e-14 * fabs(limiter->cursor));
+    assert_true(value_of(text, "replay_limiter_cursor_min", labels) == (i % 2 ? -INFINITY : limiter->min_diff));
+    assert_true(value_of(text, "replay_limiter_cursor_max", labels) == (i % 2 ? INFINITY : limiter->max_diff));
+    check_histogram(text, "replay_sampled_age_seconds", labels, &made->ages[i], scale_of(&table_figures, "ages"));
+    check_histogram(text, "replay_sampled_staleness_versions", labels, &made->staleness[i],
+                    scale_of(&table_figures, "staleness"));
 }
 
 TEST(the_text_says_what_the_snapshot_says)
 {
     static struct threads threads;
+    static struct made made;
     struct rng rng;
     rng_seed(&rng, naive_seed("metrics_text"));
     threads_look(&threads, 1);
     assert_true(threads.n >= 1 && threads.process.resident_bytes > 0 && threads.process.start_s > 1e9);
     for (uint32_t round = 0; round < 20; round++) {
         bool openmetrics = round % 2;
-        struct snapshot *snapshot = random_snapshot(&rng);
+        const Replay__ServerInfo *server;
         struct out out = {0};
-        metrics_text(&out, snapshot, &threads, &(struct metrics_style){.openmetrics = openmetrics, .shard = -1});
-        assert_false(out.failed);
+        random_info(&made, &rng, &threads);
+        server = made.info.server;
+        metrics_text(&out, &made.info, &(struct metrics_style){.openmetrics = openmetrics, .shard = -1});
         struct text *text = read_text(&out, openmetrics);
         assert_true(value_of(text, "replay_build_info", "version=\"1.2.3\"") == 1);
-        assert_true(value_of(text, "replay_received_bytes_total", "") == (double)snapshot->server.bytes_in);
+        assert_true(value_of(text, "replay_received_bytes_total", "") == (double)server->bytes_in);
         assert_true(value_of(text, "replay_replies_failed_total", "status=\"NOT_FOUND\"") ==
-                    (double)snapshot->server.failed[RP_NOT_FOUND]);
-        assert_int_equal(isnan(value_of(text, "replay_disk_bytes", "")), !snapshot->disk.on);
-        check_histogram(text, "replay_insert_duration_seconds", "", &snapshot->insert, &latency_scale);
+                    (double)server->failed[0]->count);
+        assert_int_equal(isnan(value_of(text, "replay_disk_bytes", "")), !made.info.disk);
+        check_histogram(text, "replay_insert_duration_seconds", "", &made.insert,
+                        scale_of(&server_figures, "insert_times"));
         for (uint32_t i = 0; i < TABLES; i++) {
-            const struct snapshot_table *table = &snapshot->tables[i];
             char labels[200];
             snprintf(labels, sizeof labels, "table=\"%s\"", shown[i]);
-            assert_true(value_of(text, "replay_table_inserts_total", labels) == (double)table->inserts);
-            assert_true(fabs(value_of(text, "replay_limiter_cursor", labels) - table->cursor) <=
-                        1e-14 * fabs(table->cursor));
-            assert_true(value_of(text, "replay_limiter_cursor_min", labels) == table->min_diff);
-            assert_true(value_of(text, "replay_limiter_cursor_max", labels) == table->max_diff);
-            check_histogram(text, "replay_sampled_age_seconds", labels, &table->age, &age_scale);
-            check_histogram(text, "replay_sampled_staleness_versions", labels, &table->staleness, &versions_scale);
+            check_table(text, &made, i, labels);
         }
-        check_sessions(text, snapshot);
+        check_sessions(text, &made.info);
         free(text);
         out_fini(&out);
-        snapshot_destroy(&snapshot);
+        arena_fini(&made.arena);
     }
 }
 
@@ -290,24 +348,44 @@ TEST(the_text_says_what_the_snapshot_says)
 TEST(a_shard_labels_all_its_metrics)
 {
     static struct threads threads;
+    static struct made made;
     struct rng rng;
+    struct out out = {0};
     rng_seed(&rng, naive_seed("metrics_text"));
     threads_look(&threads, 1);
-    struct snapshot *snapshot = random_snapshot(&rng);
-    struct out out = {0};
-    metrics_text(&out, snapshot, &threads, &(struct metrics_style){.shard = 3});
-    assert_false(out.failed);
+    random_info(&made, &rng, &threads);
+    metrics_text(&out, &made.info, &(struct metrics_style){.shard = 3});
     struct text *text = read_text(&out, false);
     char labels[200];
-    assert_true(value_of(text, "replay_received_bytes_total", "shard=\"3\"") == (double)snapshot->server.bytes_in);
+    assert_true(value_of(text, "replay_received_bytes_total", "shard=\"3\"") == (double)made.info.server->bytes_in);
     assert_true(value_of(text, "replay_build_info", "shard=\"3\",version=\"1.2.3\"") == 1);
     snprintf(labels, sizeof labels, "shard=\"3\",table=\"%s\"", shown[0]);
-    assert_true(value_of(text, "replay_table_inserts_total", labels) == (double)snapshot->tables[0].inserts);
-    check_histogram(text, "replay_sampled_age_seconds", labels, &snapshot->tables[0].age, &age_scale);
-    check_histogram(text, "replay_insert_duration_seconds", "shard=\"3\"", &snapshot->insert, &latency_scale);
+    check_table(text, &made, 0, labels);
+    check_histogram(text, "replay_insert_duration_seconds", "shard=\"3\"", &made.insert,
+                    scale_of(&server_figures, "insert_times"));
     free(text);
     out_fini(&out);
-    snapshot_destroy(&snapshot);
+    arena_fini(&made.arena);
+}
+
+/* Every number of these messages has a row: nothing is forgotten in the sum over shards. */
+TEST(every_number_has_a_row)
+{
+    static const struct figures *const lists[] = {&server_figures,  &memory_figures,  &disk_figures,    &status_figures,
+                                                  &command_figures, &table_figures,   &limiter_figures, &slot_figures,
+                                                  &counter_figures, &process_figures, &thread_figures};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const ProtobufCMessageDescriptor *of = lists[i]->of;
+        for (const struct figure *row = lists[i]->rows; row->name; row++)
+            if (!protobuf_c_message_descriptor_get_field_by_name(of, row->name))
+                fail_msg("%s has no field %s", of->name, row->name);
+        for (unsigned k = 0; k < of->n_fields; k++) {
+            ProtobufCType type = of->fields[k].type;
+            if (type != PROTOBUF_C_TYPE_STRING && type != PROTOBUF_C_TYPE_MESSAGE &&
+                !figure_find(of, of->fields[k].name))
+                fail_msg("figures.c has no row for %s of %s", of->fields[k].name, of->name);
+        }
+    }
 }
 
 TEST(numbers_are_written_as_they_are)

@@ -1,4 +1,4 @@
-/* The broker's HTTP room beside a core thread that works, has no memory, or does not answer. */
+/* The broker's HTTP room beside a core thread that works, or does not answer. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
 
-enum mood { WORKS, HAS_NO_MEMORY, IS_SILENT };
+enum mood { WORKS, IS_SILENT };
 
 /* Stands for the core thread. */
 struct core {
@@ -31,13 +31,17 @@ static int64_t now(void)
     return clock_now(&clock);
 }
 
-static struct snapshot *make(unsigned parts, bool failed)
+static struct snapshot *make(unsigned parts)
 {
     struct snapshot *snapshot = snapshot_new();
+    Replay__ServerInfo *server = arena_take(&snapshot->arena, 1, sizeof *server);
+    Replay__MemoryInfo *memory = arena_take(&snapshot->arena, 1, sizeof *memory);
+    replay__server_info__init(server);
+    replay__memory_info__init(memory);
+    server->memory = memory;
+    snapshot->info.server = server;
     snapshot->parts = parts;
     snapshot->made_ns = now();
-    snapshot->failed = failed;
-    snapshot->server.release = snapshot->server.service = snapshot->server.ingest = snapshot->server.events = "";
     return snapshot;
 }
 
@@ -57,7 +61,7 @@ static void *core_thread(void *arg)
         if (!parts || mood == IS_SILENT)
             continue;
         atomic_fetch_add(&self->made, 1);
-        exchange_give(&self->exchange, make(parts, mood == HAS_NO_MEMORY));
+        exchange_give(&self->exchange, make(parts));
     }
     return NULL;
 }
@@ -120,31 +124,6 @@ TEST(every_path_is_answered)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         assert_int_equal(ask(web, paths[i], out), 200);
     assert_int_equal(ask(web, "/api/tables/none", out), 404);
-    /* Of a snapshot that was made for this answer, and of one that an earlier answer has left. */
-    for (int i = 0; i < 2; i++) {
-        double age = -1;
-        assert_int_equal(ask(web, "/api/info", out), 200);
-        const char *at = strstr(out, "\"age_s\": ");
-        assert_non_null(at);
-        sscanf(at, "\"age_s\": %lf", &age);
-        assert_true(age >= 0);
-        usleep(i ? 0 : 110000);
-    }
-    end(&core, &web);
-}
-
-/* A core thread that has no memory is asked once for each request, and the answer comes at once. */
-TEST(no_memory_is_said)
-{
-    static char out[65536];
-    struct core core;
-    struct web *web = begin(&core);
-    atomic_store(&core.mood, HAS_NO_MEMORY);
-    assert_int_equal(ask(web, "/metrics", out), 503);
-    assert_int_equal(ask(web, "/healthz", out), 503);
-    assert_in_range(atomic_load(&core.made), 2, 3);
-    atomic_store(&core.mood, WORKS);
-    assert_int_equal(ask(web, "/healthz", out), 200);
     end(&core, &web);
 }
 

@@ -10,7 +10,7 @@
 
 #include "agent/launch/observe/status.h"
 #include "agent/launch/view/run_page.h"
-#include "agent/page/page_impl.h"
+#include "agent/page/page.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 

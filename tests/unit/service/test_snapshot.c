@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/wire/figures.h"
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
@@ -22,31 +23,33 @@ static struct snapshot *look(struct embed *embed, unsigned parts)
     embed_settle(embed);
     struct snapshot *snapshot = exchange_take(exchange);
     assert_non_null(snapshot);
-    assert_false(snapshot->failed);
     assert_int_equal(snapshot->parts, parts | SNAPSHOT_STATE);
     return snapshot;
 }
 
-static const struct snapshot_command *command(const struct snapshot *snapshot, const char *name)
+static const Replay__CommandInfo *command(const struct snapshot *snapshot, const char *name)
 {
-    for (uint32_t i = 0; i < snapshot->n_commands; i++)
-        if (strcmp(snapshot->commands[i].name, name) == 0)
-            return &snapshot->commands[i];
+    for (uint32_t i = 0; i < snapshot->info.server->n_commands; i++)
+        if (strcmp(snapshot->info.server->commands[i]->name, name) == 0)
+            return snapshot->info.server->commands[i];
     fail_msg("no command '%s'", name);
     return NULL;
 }
 
-/* The only bucket that has something in it. */
-static uint32_t only_bucket(const struct histogram *histogram, uint64_t count)
+static uint64_t count(const uint64_t *counts, size_t n)
 {
-    for (uint32_t b = 0; b < HISTOGRAM_BUCKETS; b++)
-        if (histogram->counts[b]) {
-            assert_int_equal(histogram->counts[b], count);
-            assert_int_equal(histogram_count(histogram), count);
-            return b;
-        }
-    assert_int_equal(count, 0);
-    return 0;
+    uint64_t all = 0;
+    for (size_t b = 0; b < n; b++)
+        all += counts[b];
+    return all;
+}
+
+/* The only bucket that has something in it: the last one. */
+static uint32_t only_bucket(const uint64_t *counts, size_t n, uint64_t expected)
+{
+    assert_int_equal(count(counts, n), expected);
+    assert_true(n == 0 || counts[n - 1] == expected);
+    return n ? (uint32_t)n - 1 : 0;
 }
 
 EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
@@ -58,8 +61,8 @@ EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
     assert_int_equal(embed->broker->snapshots.made, 0);
     assert_int_equal(embed->broker->snapshots.exchange.made_fd, -1);
     struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
-    assert_int_equal(snapshot->n_sessions, 0);
-    assert_null(snapshot->waits);
+    assert_int_equal(snapshot->info.n_sessions, 0);
+    assert_null(snapshot->why.waits);
     snapshot_destroy(&snapshot);
     embed_advance(embed, 5000);
     assert_int_equal(embed->broker->snapshots.made, 1);
@@ -79,44 +82,45 @@ EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
     testpeer_counter(peer, "steps", -7);
     assert_int_equal(testpeer_fetch(peer, "nowhere", 1, keys)->reply->status, RP_NOT_FOUND);
     struct snapshot *snapshot = look(embed, ALL);
-    assert_int_equal(snapshot->n_tables, 2);
-    const struct snapshot_table *table = &snapshot->tables[0];
+    const Replay__ServerInfo *server = snapshot->info.server;
+    assert_int_equal(snapshot->info.n_tables, 2);
+    const Replay__TableInfo *table = snapshot->info.tables[0];
     assert_string_equal(table->name, "t");
     assert_int_equal(table->size, 10);
-    assert_int_equal(table->inserts, 10);
-    assert_int_equal(table->samples, 4);
+    assert_int_equal(table->total_inserts, 10);
+    assert_int_equal(table->total_samples, 4);
     assert_int_equal(table->updates, 2);
     assert_int_equal(table->updates_missing, 1);
-    assert_true(table->cursor == limiter_cursor(&embed_table(embed, "t")->limiter));
-    assert_true(isinf(table->min_diff) && table->min_diff < 0 && isinf(table->max_diff) && table->max_diff > 0);
+    assert_true(table->limiter->cursor == limiter_cursor(&embed_table(embed, "t")->limiter));
+    assert_true(table->limiter->min_diff < -FIGURE_NO_BOUND && table->limiter->max_diff > FIGURE_NO_BOUND);
     /* All four were three seconds old, and no policy was published. */
-    assert_int_equal(only_bucket(&table->age, 4), histogram_bucket(3000000000u));
-    assert_true(fabs(table->age.sum - 4 * 3e9) < 100); /* insert times differ by a nanosecond */
-    assert_int_equal(only_bucket(&table->staleness, 4), 0);
-    assert_int_equal(only_bucket(&snapshot->insert, 10), 0);
-    assert_int_equal(only_bucket(&snapshot->insert_wait, 0), 0);
+    assert_int_equal(only_bucket(table->ages, table->n_ages, 4), histogram_bucket(3000000000u));
+    assert_true(fabs(table->ages_sum - 4 * 3e9) < 100); /* insert times differ by a nanosecond */
+    assert_int_equal(only_bucket(table->staleness, table->n_staleness, 4), 0);
+    assert_int_equal(only_bucket(server->insert_times, server->n_insert_times, 10), 0);
+    assert_int_equal(only_bucket(server->insert_wait_times, server->n_insert_wait_times, 0), 0);
     assert_int_equal(command(snapshot, "sample")->calls, 1);
-    assert_int_equal(histogram_count(&command(snapshot, "sample")->latency), 1);
-    assert_int_equal(histogram_count(&command(snapshot, "sample")->waited), 0);
-    assert_int_equal(histogram_count(&command(snapshot, "update")->latency), 1);
+    assert_int_equal(count(command(snapshot, "sample")->times, command(snapshot, "sample")->n_times), 1);
+    assert_int_equal(count(command(snapshot, "sample")->wait_times, command(snapshot, "sample")->n_wait_times), 0);
+    assert_int_equal(count(command(snapshot, "update")->times, command(snapshot, "update")->n_times), 1);
     assert_int_equal(command(snapshot, "fetch")->errors, 1);
-    assert_int_equal(snapshot->server.failed[RP_NOT_FOUND], 1);
-    assert_int_equal(snapshot->server.failed[RP_INVALID_ARGUMENT], 0);
-    assert_true(snapshot->server.uptime_s == 3);
-    assert_true(snapshot->server.bytes_in > 10 * 8 && snapshot->server.bytes_out > 4 * 8);
-    assert_int_equal(snapshot->n_counters, 1);
-    assert_string_equal(snapshot->counters[0].name, "steps");
-    assert_int_equal(snapshot->counters[0].value, -7);
-    assert_int_equal(snapshot->memory.counted, store_memory(&embed->broker->store));
-    assert_int_equal(snapshot->memory.chunks, store_chunk_memory(&embed->broker->store));
-    assert_false(snapshot->disk.on);
-    assert_int_equal(snapshot->n_sessions, 1);
-    const struct snapshot_session *session = &snapshot->sessions[0];
+    assert_int_equal(snapshot->info.server->failed[RP_NOT_FOUND - 1]->count, 1);
+    assert_int_equal(snapshot->info.server->failed[RP_INVALID_ARGUMENT - 1]->count, 0);
+    assert_int_equal(server->uptime_ns, 3000000000u);
+    assert_true(server->bytes_in > 10 * 8 && server->bytes_out > 4 * 8);
+    assert_int_equal(snapshot->info.n_counters, 1);
+    assert_string_equal(snapshot->info.counters[0]->name, "steps");
+    assert_int_equal(snapshot->info.counters[0]->value, -7);
+    assert_int_equal(server->memory_bytes, store_memory(&embed->broker->store));
+    assert_int_equal(server->memory->chunks, store_chunk_memory(&embed->broker->store));
+    assert_null(snapshot->info.disk);
+    assert_int_equal(snapshot->info.n_sessions, 1);
+    const Replay__SessionInfo *session = snapshot->info.sessions[0];
     assert_int_equal(session->ordinal, peer->ordinal);
     assert_int_equal(session->items, 10);
-    assert_int_equal(session->n_flows, 1);
-    assert_string_equal(session->flows[0].table, "t");
-    assert_int_equal(session->flows[0].resolved, 10);
+    assert_int_equal(session->n_tables, 1);
+    assert_string_equal(session->tables[0]->table, "t");
+    assert_int_equal(session->tables[0]->resolved, 10);
     assert_int_equal(session->granted_bytes, embed->broker->sessions.granted_bytes);
     snapshot_destroy(&snapshot);
 }
@@ -128,32 +132,33 @@ EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL)
     uint64_t asked = testpeer_sample(sampler, "queue", 3, -1, 0);
     embed_advance(embed, 2000);
     struct snapshot *snapshot = look(embed, SNAPSHOT_WAITS);
-    assert_int_equal(snapshot->n_waits, 1);
-    assert_string_equal(snapshot->waits[0].kind, "sample");
-    assert_string_equal(snapshot->waits[0].table, "queue");
-    assert_true(snapshot->waits[0].text[0] && snapshot->waits[0].waited_s == 2);
-    assert_int_equal(snapshot->tables[1].waiting_samplers, 1);
-    assert_true(snapshot->tables[1].samples_wait[0]);
-    assert_int_equal(histogram_count(&command(snapshot, "sample")->latency), 0);
+    assert_int_equal(snapshot->why.n_waits, 1);
+    assert_string_equal(snapshot->why.waits[0]->kind, "sample");
+    assert_string_equal(snapshot->why.waits[0]->table, "queue");
+    assert_true(snapshot->why.waits[0]->text[0] && snapshot->why.waits[0]->waited_ns == 2000000000u);
+    assert_int_equal(snapshot->info.tables[1]->waiting_samplers, 1);
+    assert_true(snapshot->info.tables[1]->limiter->samples_wait[0]);
+    assert_int_equal(count(command(snapshot, "sample")->times, command(snapshot, "sample")->n_times), 0);
     snapshot_destroy(&snapshot);
     /* Two may wait in the queue: with the three that the sampler takes, the sixth does not go in at once. */
     testpeer_insert(writer, "queue", writer->key_base, 6, 1);
     assert_int_equal(testpeer_await(sampler, asked)->reply->status, 0);
     embed_advance(embed, 500);
     snapshot = look(embed, SNAPSHOT_WAITS);
-    const struct snapshot_command *sample = command(snapshot, "sample");
-    assert_int_equal(only_bucket(&sample->waited, 1), histogram_bucket(2000000000u));
-    assert_int_equal(only_bucket(&sample->latency, 1), histogram_bucket(2000000000u));
-    assert_string_equal(snapshot->waits[0].kind, "insert");
-    assert_int_equal(snapshot->tables[1].waiting_inserts, 1);
-    uint64_t before = histogram_count(&snapshot->insert_wait);
+    const Replay__CommandInfo *sample = command(snapshot, "sample");
+    assert_int_equal(only_bucket(sample->wait_times, sample->n_wait_times, 1), histogram_bucket(2000000000u));
+    assert_int_equal(only_bucket(sample->times, sample->n_times, 1), histogram_bucket(2000000000u));
+    assert_string_equal(snapshot->why.waits[0]->kind, "insert");
+    assert_int_equal(snapshot->info.tables[1]->waiting_inserts, 1);
+    uint64_t before = count(snapshot->info.server->insert_wait_times, snapshot->info.server->n_insert_wait_times);
     snapshot_destroy(&snapshot);
     assert_int_equal(testpeer_sampled(sampler, "queue", 1)->reply->status, 0);
     snapshot = look(embed, ALL);
-    assert_int_equal(histogram_count(&snapshot->insert), 6);
-    assert_int_equal(histogram_count(&snapshot->insert_wait), before + 1);
-    assert_int_equal(snapshot->insert_wait.counts[histogram_bucket(500000000u)], 1);
-    assert_int_equal(snapshot->n_waits, 0);
+    assert_int_equal(count(snapshot->info.server->insert_times, snapshot->info.server->n_insert_times), 6);
+    assert_int_equal(count(snapshot->info.server->insert_wait_times, snapshot->info.server->n_insert_wait_times),
+                     before + 1);
+    assert_int_equal(snapshot->info.server->insert_wait_times[histogram_bucket(500000000u)], 1);
+    assert_int_equal(snapshot->why.n_waits, 0);
     snapshot_destroy(&snapshot);
 }
 
@@ -165,8 +170,9 @@ EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL)
     embed_advance(embed, 100);
     assert_int_equal(testpeer_await(peer, asked)->reply->status, RP_DEADLINE_EXCEEDED);
     struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
-    assert_int_equal(only_bucket(&command(snapshot, "sample")->waited, 1), histogram_bucket(100000000u));
-    assert_int_equal(snapshot->server.failed[RP_DEADLINE_EXCEEDED], 1);
+    assert_int_equal(only_bucket(command(snapshot, "sample")->wait_times, command(snapshot, "sample")->n_wait_times, 1),
+                     histogram_bucket(100000000u));
+    assert_int_equal(snapshot->info.server->failed[RP_DEADLINE_EXCEEDED - 1]->count, 1);
     snapshot_destroy(&snapshot);
 }
 
@@ -197,9 +203,9 @@ EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL)
     }
     struct snapshot *snapshot = exchange_take(&maker->exchange);
     assert_true(ended >= 3);
-    assert_int_equal(snapshot->n_sessions, 1000 - ended);
-    for (uint32_t i = 1; i < snapshot->n_sessions; i++)
-        assert_true(snapshot->sessions[i].ordinal < snapshot->sessions[i - 1].ordinal);
+    assert_int_equal(snapshot->info.n_sessions, 1000 - ended);
+    for (uint32_t i = 1; i < snapshot->info.n_sessions; i++)
+        assert_true(snapshot->info.sessions[i]->ordinal < snapshot->info.sessions[i - 1]->ordinal);
     snapshot_destroy(&snapshot);
 }
 
