@@ -154,7 +154,7 @@ static rp_status load(struct broker *self, rp_error *err)
         return RP_OK;
     struct checkpoint_listener listener = {request_checkpoint_ended, &self->service};
     RP_TRY(restore(&state, self->stream, err));
-    RP_TRY(stream_begin(self->stream, err));
+    stream_begin(self->stream);
     /* Notes which segments the files do without, before more is removed. */
     RP_TRY(checkpoints_init(&self->checkpoints, &state, self->stream, self->spill, listener, err));
     restore_finish(&self->tables);

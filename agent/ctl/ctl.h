@@ -126,15 +126,9 @@ int ctl_delete(struct ctl *ctl);
 int ctl_reset(struct ctl *ctl);
 int ctl_limiter(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);
-/* checkpoint.c: asks for a checkpoint, or inspects a folder */
+/* checkpoint.c: asks for a checkpoint, or inspects a folder; and writes a time, in UTC */
 int ctl_checkpoint(struct ctl *ctl);
-/* checkpoint_show.c: what a broker would start with, and a time of the files */
-struct image;
-struct folder;
-int ctl_show_image(struct ctl *ctl, const struct image *image, const struct folder *folder);
 void ctl_when(char *out, size_t size, int64_t wall_ns);
-/* export.c: the items of a table in a folder's files as lines of JSON */
-int ctl_export(struct ctl *ctl, const struct image *image, const struct folder *folder);
 /* key.c: key files and lists of keys, without a broker */
 int ctl_key(struct ctl *ctl);
 /* trace.c: a trace of the broker and its clients */

@@ -1,13 +1,592 @@
-/* When checkpoints are made, and how they end. */
+/* A checkpoint in progress goes over the words of a table's marks (table/marks.h) from front to back. An incremental one copies the
+ * slots whose bits are set in `pending`; a bit is cleared when its slot was copied ahead of its turn. A whole one copies every slot
+ * below `high`; the bits that are set are those copied ahead. So neither kind costs anything at the instant, however large the
+ * table. Words that were passed are zero again.
+ *
+ * In this file: copying in slices; the instant; when checkpoints are made, and how they end. */
 #include "broker/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/config/config.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/kept_samples.h"
 #include "broker/spill/spill.h"
+#include "broker/table/table.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/base/need.h"
+
+/* Returns how many bytes a checkpoint may be ahead of the disk writer: well below what makes the stream full. */
+static inline uint64_t checkpoint_ahead(const struct stream *stream)
+{
+    uint64_t part = stream->backlog_most / 4, most = UINT64_C(32) << 20;
+    return part < most ? part : most;
+}
+
+static void abandon(struct checkpoint *self);
+
+#define BATCH 256u
+/* Bytes of chunks after which a slice ends. */
+#define SLICE_BYTES (256u << 10)
+/* Most slots that a slice looks at: they may turn out to be free. */
+#define SLICE_LOOKS 4096u
+/* Tries to have an item's chunks read before it is written without moving them. */
+#define NEAR_TRIES 64u
+/* Values larger than this are copied by the disk writer. */
+#define LARGE_BYTES (64u << 10)
+
+/* ---- one item ---- */
+
+static void item_copy(void *ctx, const struct table *table, const struct contents *in, uint32_t slot)
+{
+    struct checkpoint *self = ctx;
+    const struct item *item = &in->items[slot];
+    uint32_t n = item->span.n;
+    if (n == 0) {
+        if (!in->marks->whole) {
+            struct entry_slot *entry = checkpoint_file_entry(&self->file, ENTRY_FREE, table->id, sizeof *entry);
+            *entry = (struct entry_slot){.slot = slot};
+        }
+        return;
+    }
+    struct entry_item *entry =
+        checkpoint_file_entry(&self->file, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
+    *entry = (struct entry_item){.insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled};
+    if (table->sampler_ops->order)
+        entry->order[0] = table->sampler_ops->order(in->sampler, slot);
+    if (table->remover_ops->order)
+        entry->order[1] = table->remover_ops->order(in->remover, slot);
+    uint64_t *places = (uint64_t *)(void *)(entry + 1);
+    struct chunk *const *chunks = span_chunks(&item->span);
+    for (uint32_t i = 0; i < n; i++)
+        places[i] = checkpoint_file_place(&self->file, chunks[i]);
+}
+
+/* ---- tables, slice by slice ---- */
+
+/* Everything about an item is cold. Always inlined, because gcc drops calls of a function that only prefetches. */
+static inline __attribute__((always_inline)) void prefetch_items(const struct contents *in, const uint32_t *slots,
+                                                                 uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(span_chunks(&in->items[slots[i]].span)[0], 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct chunk *chunk = span_chunks(&in->items[slots[i]].span)[0];
+        if (!in->items[slots[i]].span.n || chunk->at) /* the slot has become free: its chunk is gone */
+            continue;
+        const char *line = (const char *)chunk + 64, *end = line + (chunk->bytes < 1024 ? chunk->bytes : 1024);
+        for (; line < end; line += 64)
+            __builtin_prefetch(line);
+    }
+}
+
+/* Collects the slots to copy, from the word `next` on; a whole checkpoint skips free slots. *end: the word after the
+ * last one visited. Returns their number. */
+static uint32_t gather(const struct contents *in, uint32_t most, uint32_t *slots, uint32_t *end)
+{
+    const struct marks *marks = in->marks;
+    uint32_t n = 0, looks = 0, word = marks->next, words = (marks->high + 63) / 64;
+    for (; word < words && n + 64 <= most && looks < SLICE_LOOKS; word++) {
+        looks += marks->whole ? 64 : 1;
+        for (uint64_t due = marks_due(marks, word); due; due &= due - 1) {
+            slots[n] = word * 64 + (uint32_t)__builtin_ctzll(due);
+            n += !marks->whole || in->items[slots[n]].span.n;
+        }
+    }
+    *end = word;
+    return n;
+}
+
+static void table_through(struct checkpoint *self, struct copied_table *copied)
+{
+    copied->marks->copying = NULL;
+    if (copied->then)
+        chores_add(&self->state->loop->chores, copied->then);
+    copied->then = NULL;
+    self->table_at++;
+}
+
+/* Has the chunks of an item read that are to be moved and are not in memory. False: they are being read. An item that
+ * would fill too much of memory is not moved. */
+static bool item_is_near(struct checkpoint *self, const struct item *item)
+{
+    struct chunk *const *chunks = span_chunks(&item->span);
+    bool near = true;
+    if (item->span.n > 1 && span_bytes(&item->span) > spill_cap(self->checkpoints->spill) / 8)
+        return true;
+    for (uint32_t i = 0; i < item->span.n; i++) {
+        const struct named_segment *segment =
+            chunk_is_here(chunks[i]) ? NULL : checkpoint_file_segment(&self->file, disk_number(chunks[i]->at));
+        if (segment && segment->moving && spill_bring(self->checkpoints->spill, chunks[i]) == SPILL_COMING)
+            near = false;
+    }
+    return near;
+}
+
+/* True if the checkpoint should wait for an item's chunks. Chunks that were read may be freed again before the rest
+ * arrives, so it does not wait for ever. */
+static bool is_waited_for(struct checkpoint *self, uint32_t slot)
+{
+    if (self->near_table != self->table_at || self->near_slot != slot)
+        self->near_tries = 0;
+    self->near_table = self->table_at;
+    self->near_slot = slot;
+    return ++self->near_tries <= NEAR_TRIES;
+}
+
+static void table_slice(struct checkpoint *self, struct copied_table *copied)
+{
+    struct contents *in = copied->in;
+    struct marks *marks = copied->marks;
+    uint32_t slots[BATCH] = {0}, end, most = self->checkpoints->slice;
+    uint32_t n = gather(in, most < BATCH ? most : BATCH, slots, &end);
+    uint64_t before = self->file.chunk_bytes;
+    if (n > 1)
+        prefetch_items(in, slots, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (self->file.chunk_bytes - before > SLICE_BYTES)
+            return; /* the bits show which slots are done */
+        if (self->checkpoints->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
+            while (++i < n)
+                item_is_near(self, &in->items[slots[i]]);
+            self->reads = spill_reads(self->checkpoints->spill) + 1;
+            self->waits = true;
+            return;
+        }
+        marks->pending[slots[i] / 64] ^= UINT64_C(1) << (slots[i] % 64);
+        item_copy(self, copied->table, in, slots[i]);
+    }
+    uint32_t passed = end - marks->next;
+    memset(&marks->pending[marks->next], 0, passed * sizeof(uint64_t));
+    self->slots_done += marks->whole ? (uint64_t)passed * 64 : n;
+    marks->next = end;
+    if (end >= (marks->high + 63) / 64)
+        table_through(self, copied);
+}
+
+/* ---- the rest ---- */
+
+static void slot_slice(struct checkpoint *self)
+{
+    struct copied_slot *slot = &self->slots[self->slot_at++];
+    size_t name = strlen(slot->name), bytes = zmq_msg_size(&slot->value);
+    struct {
+        struct entry_value value;
+        char name[256];
+    } front = {
+        .value = {
+            .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = bytes}};
+    memcpy(front.name, slot->name, name);
+    if (bytes > LARGE_BYTES) {
+        checkpoint_file_large(&self->file, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value);
+        return;
+    }
+    uint8_t *entry = checkpoint_file_entry(&self->file, ENTRY_SLOT, 0, sizeof front.value + name + bytes);
+    memcpy(entry, &front, sizeof front.value + name);
+    memcpy(entry + sizeof front.value + name, zmq_msg_data(&slot->value), bytes);
+}
+
+static void selection_slice(struct checkpoint *self)
+{
+    struct copied_selection *from = &self->selections[self->selection_at++];
+    const struct entry_selection *head = &from->head;
+    size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
+    struct entry_selection *entry =
+        checkpoint_file_entry(&self->file, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
+    *entry = *head;
+    memcpy(entry + 1, from->items, items);
+    uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
+    uint32_t n = head->n_chunks;
+    for (uint32_t i = 0; i < n; i++) {
+        place[i] = checkpoint_file_place(&self->file, from->refs[i]);
+        store_release(self->state->store, from->refs[i]);
+    }
+    from->head.n_chunks = 0;
+}
+
+/* Ends the file after everything was copied, and has it named. */
+static void checkpoint_end(struct checkpoint *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->file.n_segments; i++)
+        n += named_is_needed(&self->file.segments[i], self->journal);
+    checkpoint_file_flush(&self->file);
+    struct entry_named *entry =
+        checkpoint_file_entry(&self->file, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
+    entry->number = self->number;
+    struct entry_part *part = (struct entry_part *)(void *)(entry + 1);
+    for (uint32_t i = 0; i < self->file.n_segments; i++)
+        if (named_is_needed(&self->file.segments[i], self->journal))
+            *part++ = (struct entry_part){
+                .segment = self->file.segments[i].number,
+                .chunks = self->file.segments[i].chunks,
+                .bytes = self->file.segments[i].bytes,
+            };
+    struct entry_end *end = checkpoint_file_entry(&self->file, ENTRY_END, 0, sizeof *end);
+    *end = (struct entry_end){
+        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.entries};
+    checkpoint_file_flush(&self->file);
+    if (!self->journal)
+        kept_checkpoints_note_dead(&self->checkpoints->kept);
+    if (self->file.failed) {
+        abandon(self);
+        return;
+    }
+    struct disk_job *job = need_alloc(sizeof *job);
+    *job = (struct disk_job){
+        .what = DISK_JOB_FINISH, .kind = DISK_CHECKPOINT, .file = self->number, .failures = self->failures};
+    self->ended = true;
+    stream_give(self->stream, job);
+}
+
+static bool step(struct chore *chore)
+{
+    struct checkpoint *self = (struct checkpoint *)chore;
+    if (self->file.failed) {
+        abandon(self);
+        return false;
+    }
+    if (self->stream->backlog > checkpoint_ahead(self->stream)) {
+        self->waits = true;
+        return false;
+    }
+    if (self->slot_at < self->n_slots)
+        slot_slice(self);
+    else if (self->selection_at < self->n_selections)
+        selection_slice(self);
+    else if (self->table_at < self->n_tables)
+        table_slice(self, &self->tables[self->table_at]);
+    else {
+        checkpoint_end(self);
+        return false;
+    }
+    return !self->waits;
+}
+
+static bool keep_contents(void *ctx, struct contents *in, struct chore *then)
+{
+    struct checkpoint *self = ctx;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        if (self->tables[i].marks == in->marks) {
+            self->tables[i].in = in;
+            self->tables[i].then = then;
+            return true;
+        }
+    return false;
+}
+
+static const struct copier copier = {item_copy, keep_contents};
+
+static void let_go(struct checkpoint *self)
+{
+    while (self->table_at < self->n_tables) {
+        struct copied_table *copied = &self->tables[self->table_at];
+        marks_abandon(copied->marks);
+        table_through(self, copied);
+    }
+}
+
+/* Most bytes of a selector's state besides its items. */
+#define SELECTOR_BYTES 4096u
+
+/* ---- whole or a change, and what is moved ---- */
+
+/* Chooses segments of which less than one `part`-th is live: a whole checkpoint, which visits all items, moves their
+ * live chunks. Returns their dead bytes, and takes the live ones from the budget. */
+static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *budget)
+{
+    const struct stream *stream = self->stream;
+    uint64_t dead = 0;
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        const struct segment_use *use = &stream->segments.list[i];
+        if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget)
+            continue;
+        struct named_segment *segment = checkpoint_file_segment(&self->file, use->number);
+        if (segment->moving)
+            continue;
+        segment->moving = true;
+        dead += use->bytes - use->live;
+        *budget -= use->live;
+    }
+    return dead;
+}
+
+/* Chooses segments that could not be synced: all their live chunks are written again. True: there are any. */
+static bool choose_bad(struct checkpoint *self)
+{
+    const struct stream *stream = self->stream;
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        uint64_t number = stream->segments.list[i].number;
+        struct named_segment *segment =
+            stream_is_bad(stream, number) ? checkpoint_file_segment(&self->file, number) : NULL;
+        if (segment)
+            segment->moving = segment->bad = true;
+    }
+    return stream->bad_last != 0;
+}
+
+/* Chooses the segments whose chunks are moved, the sparsest first, as far as the disk's reserve allows. True: they are
+ * worth a whole checkpoint. */
+static bool choose_moving(struct checkpoint *self)
+{
+    const struct stream *stream = self->stream;
+    if (choose_bad(self))
+        return true;
+    uint64_t budget = stream->journal ? space_moves(&stream->space) : UINT64_MAX;
+    uint64_t dead = choose_sparse(self, 8, &budget);
+    dead += choose_sparse(self, 2, &budget);
+    uint64_t enough = stream->segments.total_bytes / 4, half = space_limit(&stream->space) / 2;
+    return dead > (stream->journal && half < enough ? half : enough);
+}
+
+static bool may_change(const struct checkpoints *checkpoints)
+{
+    if (!checkpoints->base || checkpoints->links >= CHECKPOINT_LINKS ||
+        checkpoints->chain_bytes >= checkpoints->base_bytes / 2)
+        return false;
+    uint64_t changed = 0, all = 0;
+    for (uint32_t i = 0; i < checkpoints->state.tables->n; i++) {
+        const struct contents *in = &checkpoints->state.tables->list[i].in;
+        changed += in->marks->all_changed ? in->size : in->marks->n_changed;
+        all += in->size;
+    }
+    return changed <= all / 2 || changed < 1000;
+}
+
+static void choose_base(struct checkpoint *self)
+{
+    const struct checkpoints *checkpoints = self->checkpoints;
+    bool move = choose_moving(self);
+    /* A base keeps everything that it names, even what is dead by now: an incremental checkpoint frees no space. */
+    if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints))
+        self->base = checkpoints->base;
+    for (uint32_t i = 0; self->base && i < self->file.n_segments; i++)
+        self->file.segments[i].moving = false;
+}
+
+/* ---- tables ---- */
+
+static void put_selector(struct checkpoint *self, const struct table *table, uint32_t which)
+{
+    const rp_selector_ops *ops = which ? table->remover_ops : table->sampler_ops;
+    uint8_t state[SELECTOR_BYTES];
+    uint32_t bytes = ops->save ? ops->save(which ? table->in.remover : table->in.sampler, state, sizeof state) : 0;
+    if (bytes == 0 || bytes > sizeof state)
+        return;
+    struct entry_selector *entry = checkpoint_file_entry(&self->file, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
+    *entry = (struct entry_selector){.which = which, .bytes = bytes};
+    memcpy(entry + 1, state, bytes);
+}
+
+static void turn_marks(struct checkpoint *self, struct copied_table *copied, struct table *table)
+{
+    struct marks *marks = table->in.marks;
+    *copied = (struct copied_table){.table = table, .in = &table->in, .marks = marks};
+    marks->whole = self->base == 0 || marks->all_changed;
+    if (marks->whole) {
+        if (marks->n_changed)
+            memset(marks->changed, 0, ((size_t)table->in.high / 64 + 1) * sizeof(uint64_t));
+    } else {
+        uint64_t *changed = marks->changed;
+        marks->changed = marks->pending;
+        marks->pending = changed;
+    }
+    self->slots_all += marks->whole ? table->in.high : marks->n_changed;
+    marks->n_changed = 0;
+    marks->all_changed = false;
+    marks->copying = self;
+    marks->copier = &copier;
+    marks->next = 0;
+    marks->high = table->in.high;
+}
+
+/* Empties a table that was reset since the base, before its items follow. */
+static void put_reset(struct checkpoint *self, const struct table *table)
+{
+    checkpoint_file_entry(&self->file, ENTRY_RESET, table->id, 0);
+    journal_put_table(checkpoint_file_sink(&self->file), table);
+}
+
+static void put_tables(struct checkpoint *self)
+{
+    const struct durable_state *state = self->state;
+    for (uint32_t i = 0; i < state->tables->n; i++) {
+        struct table *table = &state->tables->list[i];
+        if (self->base && table->in.marks->all_changed)
+            put_reset(self, table);
+        put_selector(self, table, 0);
+        put_selector(self, table, 1);
+        turn_marks(self, &self->tables[i], table);
+        self->items += table->in.size;
+    }
+    self->n_tables = state->tables->n;
+    for (uint32_t i = 0; i < state->layouts->count; i++)
+        if (state->layouts->list[i])
+            journal_put_layout(checkpoint_file_sink(&self->file), state->layouts->list[i]);
+}
+
+/* ---- sessions, parameters, requests ---- */
+
+static void put_reply(void *ctx, const struct kept_reply *reply)
+{
+    journal_put_reply(checkpoint_file_sink(&((struct checkpoint *)ctx)->file), reply->client, reply->id, reply->frame,
+                      reply->size);
+}
+
+static void hold_slots(struct checkpoint *self)
+{
+    const struct params *params = self->state->params;
+    self->slots = need_alloc((params->n_slots + 1) * sizeof *self->slots);
+    for (uint32_t i = 0; i < params->n_slots; i++) {
+        struct param_slot *slot = &params->slots[i];
+        self->slots[i] = (struct copied_slot){.name = slot->name, .version = slot->version, .put_ns = slot->put_ns};
+        zmq_msg_init(&self->slots[i].value);
+        zmq_msg_copy(&self->slots[i].value, &slot->value);
+        self->n_slots++;
+    }
+}
+
+/* NULL: no memory for so many items and chunks. */
+static struct copied_selection *selection_add(struct checkpoint *self, uint32_t n, uint32_t n_refs)
+{
+    if (self->n_selections == self->selections_capacity) {
+        self->selections_capacity = self->selections_capacity ? 2 * self->selections_capacity : 64;
+        self->selections = need_resize(self->selections, self->selections_capacity, sizeof *self->selections);
+    }
+    struct copied_selection *copy = &self->selections[self->n_selections];
+    *copy = (struct copied_selection){.items = malloc((n + 1) * sizeof *copy->items),
+                                      .refs = malloc((n_refs + 1) * sizeof(*copy->refs))};
+    if (copy->items && copy->refs) {
+        self->n_selections++;
+        return copy;
+    }
+    free(copy->items);
+    free(copy->refs);
+    return NULL;
+}
+
+static void hold_selection(void *ctx, const struct kept_image *image)
+{
+    struct checkpoint *self = ctx;
+    const struct picks *picks = &image->picks;
+    uint32_t n_refs = image->info.holds ? picks->n_refs : 0;
+    struct copied_selection *copy = selection_add(self, picks->n, n_refs);
+    if (!copy) {
+        checkpoint_file_fail(&self->file, "no memory for samples that may be asked for again");
+        return;
+    }
+    copy->table = image->info.table->id;
+    copy->head = (struct entry_selection){.client = image->info.client,
+                                          .id = image->info.id,
+                                          .want = image->info.want,
+                                          .n = picks->n,
+                                          .n_chunks = n_refs,
+                                          .flags = image->info.flags,
+                                          .table_size = picks->table_size,
+                                          .answered = image->info.answered};
+    for (uint32_t i = 0; i < picks->n; i++)
+        copy->items[i] = (struct entry_selected){.key = picks->key[i],
+                                                 .age_ns = (int64_t)picks->age_ns[i] < self->state->loop->now_ns
+                                                               ? (uint64_t)self->state->loop->now_ns - picks->age_ns[i]
+                                                               : 0,
+                                                 .policy = picks->policy[i],
+                                                 .step = picks->step[i],
+                                                 .priority = picks->priority[i],
+                                                 .probability = picks->probability[i],
+                                                 .times_sampled = picks->times_sampled[i],
+                                                 .session = picks->session[i],
+                                                 .layout = picks->layout[i],
+                                                 .offset = picks->offset[i],
+                                                 .length = picks->length[i],
+                                                 .chunks = image->info.holds ? picks->chunks[i] : 0};
+    for (uint32_t i = 0; i < n_refs; i++) {
+        copy->refs[i] = picks->refs[i];
+        chunk_hold(copy->refs[i]);
+    }
+}
+
+static void put_rest(struct checkpoint *self)
+{
+    const struct durable_state *state = self->state;
+    struct entry_sink sink = checkpoint_file_sink(&self->file);
+    for (const struct session *session = state->sessions->list; session; session = session->next)
+        journal_put_session_all(sink, session);
+    for (uint32_t i = 0; i < state->params->n_counters; i++)
+        journal_put_counter(sink, &state->params->counters[i]);
+    kept_replies_each(&state->peers->kept_replies, put_reply, self);
+    journal_put_ordinal(sink, &state->tables->ordinals);
+    hold_slots(self);
+    kept_samples_each(state->samples, hold_selection, self);
+}
+
+/* ---- begin and end ---- */
+
+/* Writes START, CHECKPOINT, every TABLE. */
+static void put_head(struct checkpoint *self)
+{
+    const struct durable_state *state = self->state;
+    struct entry_sink sink = checkpoint_file_sink(&self->file);
+    journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last});
+    struct entry_checkpoint *entry = checkpoint_file_entry(&self->file, ENTRY_CHECKPOINT, 0, sizeof *entry);
+    *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
+    for (uint32_t i = 0; i < state->tables->n; i++)
+        journal_put_table(sink, &state->tables->list[i]);
+}
+
+static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum checkpoint_reason reason)
+{
+    const struct durable_state *state = &checkpoints->state;
+    struct stream *stream = checkpoints->stream;
+    struct checkpoint *self = need_alloc(sizeof *self);
+    self->tables = need_alloc(state->tables->n * sizeof *self->tables);
+    self->chore.step = step;
+    self->checkpoints = checkpoints;
+    self->state = state;
+    self->stream = stream;
+    self->number = checkpoints->next++;
+    checkpoint_file_init(&self->file, stream, self->number);
+    self->reason = reason;
+    self->failures = stream->failures;
+    self->start_ns = clock_now(&state->loop->clock);
+    self->chunks = state->store->chunks;
+    self->bytes = state->store->bytes;
+    if (stream->journal) {
+        stream_hand_over(stream); /* the instant lies between two records */
+        self->journal = disk_at(stream->segment, stream->offset);
+        /* Later entries of the journal may name chunks at their present places, even those that are moved: segments
+         * with live chunks at this instant stay until the next checkpoint. */
+        kept_checkpoints_note_dead(&checkpoints->kept);
+    }
+    choose_base(self);
+    put_head(self);
+    put_tables(self);
+    put_rest(self);
+    self->replaces = stream->journal_bytes;
+    stream->journal_bytes = 0;
+    return self;
+}
+
+static void checkpoint_free(struct checkpoint *self)
+{
+    for (uint32_t i = 0; i < self->n_slots; i++)
+        zmq_msg_close(&self->slots[i].value);
+    for (uint32_t i = 0; i < self->n_selections; i++) {
+        struct copied_selection *copy = &self->selections[i];
+        for (uint32_t c = 0; c < copy->head.n_chunks; c++)
+            store_release(self->state->store, copy->refs[c]);
+        free(copy->items);
+        free(copy->refs);
+    }
+    checkpoint_file_fini(&self->file);
+    free(self->tables);
+    free(self->slots);
+    free(self->selections);
+    free(self);
+}
 
 #define PROGRESS_NS (2 * NS_PER_S)
 /* Delay before the next checkpoint that no client asked for, after a failure. */
@@ -23,7 +602,7 @@
 /* A checkpoint to free space must free at least this much. */
 #define GAIN_LEAST (64u << 10)
 
-const char *checkpoint_reason_name(enum checkpoint_reason reason)
+static const char *reason_name(enum checkpoint_reason reason)
 {
     static const char *const names[] = {"asked", "signal", "period", "journal", "space", "sync", "exit"};
     return names[reason];
@@ -95,18 +674,10 @@ bool checkpoint_is_pending(const struct checkpoints *self)
 
 static void begin(struct checkpoints *self)
 {
-    rp_error err = {0};
     self->wanted = false;
-    struct checkpoint *run = self->running = checkpoint_begin(self, self->reason, &err);
-    if (!run) {
-        log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=\"%s\"",
-                 (unsigned long long)self->next, err.text);
-        tell_ended(self, self->next, err.text);
-        pause_after_failure(self);
-        return;
-    }
+    struct checkpoint *run = self->running = checkpoint_begin(self, self->reason);
     log_line(LEVEL_INFO, "B0520", "checkpoint begun", "checkpoint=%llu reason=%s base=%llu items=%llu took_us=%lld",
-             (unsigned long long)run->number, checkpoint_reason_name(run->reason), (unsigned long long)run->base,
+             (unsigned long long)run->number, reason_name(run->reason), (unsigned long long)run->base,
              (unsigned long long)run->items,
              (long long)((clock_now(&self->state.loop->clock) - run->start_ns) / NS_PER_US));
     timer_set(&self->state.loop->timers, &self->progress, self->state.loop->now_ns + PROGRESS_NS);
@@ -184,11 +755,11 @@ static void lose_chain(struct checkpoints *self)
         self->state.tables->list[i].in.marks->all_changed = true;
 }
 
-void checkpoint_abandon(struct checkpoint *run)
+static void abandon(struct checkpoint *run)
 {
     struct checkpoints *self = run->checkpoints;
     char quoted[320];
-    checkpoint_let_go(run);
+    let_go(run);
     lose_chain(self);
     self->stream->journal_bytes += run->replaces;
     stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
@@ -232,8 +803,8 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
              (unsigned long long)run->number, (unsigned long long)run->base, (unsigned long long)run->items,
              (unsigned long long)bytes_of(run), (unsigned long long)run->file.chunk_bytes, (double)took / 1e6,
              rate_of(bytes_of(run), took));
-    if (kept_checkpoints_add(&self->kept, &run->file, run->base, run->journal))
-        checkpoints_clean(self);
+    kept_checkpoints_add(&self->kept, &run->file, run->base, run->journal);
+    checkpoints_clean(self);
     tell_ended(self, run->number, NULL);
     checkpoint_free(run);
 }
@@ -250,7 +821,7 @@ void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
     checkpoint_file_fail(&run->file, "it could not be written: %.200s",
                          self->stream->trouble[0] ? self->stream->trouble : "the log says why");
     if (run->ended || run->waits)
-        checkpoint_abandon(run); /* otherwise its next slice abandons it */
+        abandon(run); /* otherwise its next slice abandons it */
 }
 
 void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
@@ -338,10 +909,10 @@ static int64_t wall_now(void)
 }
 
 /* Finds the checkpoints in the folder, and the newest of them. */
-static rp_status read_kept(struct checkpoints *self, rp_error *err)
+static void read_kept(struct checkpoints *self)
 {
     const char *load = self->state.config->checkpoint_load;
-    RP_TRY(kept_checkpoints_init(&self->kept, self->stream, load && strcmp(load, "none") == 0, err));
+    kept_checkpoints_init(&self->kept, self->stream, load && strcmp(load, "none") == 0);
     for (uint32_t i = 0; i < self->kept.n; i++) {
         const struct kept_checkpoint *kept = &self->kept.list[i];
         if (kept->useless)
@@ -351,7 +922,6 @@ static rp_status read_kept(struct checkpoints *self, rp_error *err)
         self->last_ns = self->state.loop->now_ns - (wall_now() - kept->changed_ns);
     }
     kept_checkpoints_note_dead(&self->kept);
-    return RP_OK;
 }
 
 rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
@@ -360,9 +930,7 @@ rp_status checkpoints_init(struct checkpoints **out, const struct durable_state 
     const struct broker_config *config = state->config;
     if (!config_makes_checkpoints(config))
         return RP_OK;
-    struct checkpoints *self = *out = calloc(1, sizeof *self);
-    if (!self)
-        return err_set(err, RP_NO_MEMORY, "no memory for checkpoints");
+    struct checkpoints *self = *out = need_alloc(sizeof *self);
     self->state = *state;
     self->stream = stream;
     self->spill = spill;
@@ -373,7 +941,7 @@ rp_status checkpoints_init(struct checkpoints **out, const struct durable_state 
     self->next = folder_next(&stream->folder, DISK_CHECKPOINT);
     stream->ops = &ops;
     stream->ops_ctx = self;
-    RP_TRY(read_kept(self, err));
+    read_kept(self);
     if (config->checkpoint_every_ns &&
         !timer_set(&state->loop->timers, &self->period, state->loop->now_ns + config->checkpoint_every_ns))
         return err_set(err, RP_NO_MEMORY, "no memory for a timer");
@@ -389,7 +957,7 @@ void checkpoints_fini(struct checkpoints **at)
     struct checkpoint *run = self->running;
     self->running = NULL;
     if (run) {
-        checkpoint_let_go(run);
+        let_go(run);
         stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
         chores_remove(&loop->chores, &run->chore);
         checkpoint_free(run);

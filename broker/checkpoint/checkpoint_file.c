@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/base/need.h"
+
 /* Pause before the next try when there is no memory for an entry of more than RECORD_BYTES. */
 #define LARGE_WAIT_US 1000u
 
@@ -133,14 +135,8 @@ struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint
     }
     if (from == self->n_segments || self->segments[from].number != number) {
         if (self->n_segments == self->segments_capacity) {
-            uint32_t capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
-            struct named_segment *larger = realloc(self->segments, capacity * sizeof *larger);
-            if (!larger) {
-                checkpoint_file_fail(self, "no memory to count segments");
-                return NULL;
-            }
-            self->segments = larger;
-            self->segments_capacity = capacity;
+            self->segments_capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
+            self->segments = need_resize(self->segments, self->segments_capacity, sizeof *self->segments);
         }
         memmove(&self->segments[from + 1], &self->segments[from], (self->n_segments - from) * sizeof *self->segments);
         self->segments[from] = (struct named_segment){.number = number};
@@ -160,9 +156,7 @@ uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk
         self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
     }
     segment = checkpoint_file_segment(self, disk_number(chunk->at));
-    if (segment) {
-        segment->chunks++;
-        segment->bytes += chunk->bytes;
-    }
+    segment->chunks++;
+    segment->bytes += chunk->bytes;
     return chunk->at;
 }

@@ -46,7 +46,7 @@ struct entry_sink checkpoint_file_sink(struct checkpoint_file *self);
 void checkpoint_file_flush(struct checkpoint_file *self);
 /* Returns the place of a chunk for an entry, and counts it. Writes or moves the chunk first if necessary. */
 uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk);
-/* Returns the segment's row, which is added if it is new. NULL: no memory; the checkpoint has failed. */
+/* Returns the segment's row, which is added if it is new. */
 struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number);
 RP_PRINTF(2, 3) void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...);
 

@@ -7,6 +7,7 @@
 #include "broker/disk/image.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 /* ---- what there is at the start ---- */
 
@@ -82,15 +83,13 @@ static rp_status read_one(const struct folder *folder, const struct folder_file 
                           rp_error *err)
 {
     struct checkpoint_about about;
-    rp_status status = checkpoint_peek(folder, file->number, &about, err);
-    checkpoint_about_fini(&about);
-    RP_TRY(status);
+    RP_TRY(checkpoint_peek(folder, file->number, &about, err));
     out->base = about.head.base;
     out->journal = about.head.journal;
     int descriptor = folder_read(folder, DISK_CHECKPOINT, file->number, err);
     if (descriptor < 0)
         return RP_IO;
-    status = read_end(descriptor, out, file->bytes, err);
+    rp_status status = read_end(descriptor, out, file->bytes, err);
     close(descriptor);
     return status;
 }
@@ -98,18 +97,14 @@ static rp_status read_one(const struct folder *folder, const struct folder_file 
 static struct kept_checkpoint *kept_add(struct kept_checkpoints *self, uint64_t number)
 {
     if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
-        struct kept_checkpoint *larger = realloc(self->list, capacity * sizeof *larger);
-        if (!larger)
-            return NULL;
-        self->list = larger;
-        self->capacity = capacity;
+        self->capacity = self->capacity ? 2 * self->capacity : 16;
+        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
     }
     self->list[self->n] = (struct kept_checkpoint){.number = number};
     return &self->list[self->n++];
 }
 
-rp_status kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh, rp_error *err)
+void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh)
 {
     const struct folder *folder = &stream->folder;
     self->stream = stream;
@@ -118,8 +113,6 @@ rp_status kept_checkpoints_init(struct kept_checkpoints *self, struct stream *st
         if (file->kind != DISK_CHECKPOINT || !file->mine)
             continue;
         struct kept_checkpoint *kept = kept_add(self, file->number);
-        if (!kept)
-            return err_set(err, RP_NO_MEMORY, "no memory for the list of checkpoints");
         rp_error why = {0};
         kept->useless = read_one(folder, file, kept, &why) != RP_OK;
         if (kept->useless) {
@@ -131,40 +124,30 @@ rp_status kept_checkpoints_init(struct kept_checkpoints *self, struct stream *st
         kept->changed_ns = file->changed_ns;
         kept->useless = !fresh && file->number > stream->origin;
     }
-    return RP_OK;
 }
 
 /* ---- what is needed ---- */
 
-bool kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
+void kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
                           uint64_t journal)
 {
-    uint64_t *segments = malloc((file->n_segments + 1) * sizeof *segments);
-    struct kept_checkpoint *kept = segments ? kept_add(self, file->number) : NULL;
-    if (!kept) {
-        free(segments);
-        return false;
-    }
+    struct kept_checkpoint *kept = kept_add(self, file->number);
     kept->base = base;
     kept->journal = journal;
-    kept->segments = segments;
+    kept->segments = need_alloc((file->n_segments + 1) * sizeof *kept->segments);
     for (uint32_t i = 0; i < file->n_segments; i++)
         if (named_is_needed(&file->segments[i], journal))
-            segments[kept->n_segments++] = file->segments[i].number;
-    return true;
+            kept->segments[kept->n_segments++] = file->segments[i].number;
 }
 
 void kept_checkpoints_note_dead(struct kept_checkpoints *self)
 {
     const struct stream *stream = self->stream;
     self->n_dead = 0;
-    uint64_t *dead = realloc(self->dead, (stream->segments.n + 1) * sizeof *dead);
-    if (!dead)
-        return;
-    self->dead = dead;
+    self->dead = need_resize(self->dead, stream->segments.n + 1, sizeof *self->dead);
     for (uint32_t i = 0; i < stream->segments.n; i++)
         if (stream->segments.list[i].live == 0 && stream->segments.list[i].number != stream->segment)
-            dead[self->n_dead++] = stream->segments.list[i].number;
+            self->dead[self->n_dead++] = stream->segments.list[i].number;
 }
 
 /* Marks the newest `keep` usable checkpoints, and their bases, as needed. *oldest: the oldest of the newest ones.
@@ -204,11 +187,11 @@ static uint32_t remove_checkpoints(struct kept_checkpoints *self, const bool *ne
     uint32_t left = 0, removed = 0;
     for (uint32_t i = 0; i < self->n; i++) {
         struct kept_checkpoint *kept = &self->list[i];
-        bool stays = needed[i] || kept->number > oldest;
-        if (stays || !stream_file_job(self->stream, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number)) {
+        if (needed[i] || kept->number > oldest) {
             self->list[left++] = *kept;
             continue;
         }
+        stream_file_job(self->stream, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number);
         free(kept->segments);
         removed++;
     }
@@ -219,9 +202,7 @@ static uint32_t remove_checkpoints(struct kept_checkpoints *self, const bool *ne
 void kept_checkpoints_clean(struct kept_checkpoints *self, uint64_t keep)
 {
     struct stream *stream = self->stream;
-    bool *needed = calloc(self->n + 1, sizeof *needed);
-    if (!needed)
-        return;
+    bool *needed = need_alloc((self->n + 1) * sizeof *needed);
     uint64_t oldest;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
     if (!oldest) { /* no checkpoint is usable: the state is in the journal alone */

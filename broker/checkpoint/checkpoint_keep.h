@@ -20,12 +20,11 @@ struct kept_checkpoints {
     uint32_t n_dead;
 };
 
-/* Reads which checkpoints are in the folder. fresh: the broker was told to load none of them. To be ended by
- * kept_checkpoints_fini in any case. */
-rp_status kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh, rp_error *err);
+/* Reads which checkpoints are in the folder. fresh: the broker was told to load none of them. */
+void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh);
 void kept_checkpoints_fini(struct kept_checkpoints *self);
-/* Adds a checkpoint that has just ended. False: no memory. Then nothing may be removed, because its needs are unknown. */
-bool kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
+/* Adds a checkpoint that has just ended. */
+void kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
                           uint64_t journal);
 /* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
 void kept_checkpoints_note_dead(struct kept_checkpoints *self);

@@ -5,12 +5,12 @@
 #define BROKER_DISK_IMAGE_H
 
 #include "broker/disk/folder.h"
+#include "broker/loop/idmap.h"
 #include "replay.pb-c.h"
 
 struct image_layout {
     uint32_t refs;
-    uint32_t table;  /* index in image.tables */
-    uint32_t serial; /* unique within the image */
+    uint32_t table; /* index in image.tables */
     uint32_t packed_size;
     uint8_t *packed; /* the Layout message as it was written */
     Replay__Layout *wire;
@@ -41,8 +41,7 @@ struct image_table {
     Replay__TableSpec *spec;
     Replay__TableInfo *info; /* names of sampler and remover, settings: as of the newest file */
     struct entry_limiter limiter;
-    uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted, resets;
-    uint64_t unique_samples;  /* files of earlier releases have none */
+    uint64_t total_inserts, total_samples, updates, episodes, unique_samples, rejected, evicted, resets;
     struct image_item *items; /* by slot; pages of zeros are mapped when they are touched, so holes cost nothing */
     uint32_t high, capacity, size;
     uint64_t order;       /* the highest rank of an item; what is inserted or updated ranks after it */
@@ -82,24 +81,45 @@ struct image_counter {
     int64_t value;
 };
 
-struct image_reply {
+/* A request that may be repeated: the first member of a reply or of a selection. */
+struct image_request {
     uint64_t client, id;
+    struct image_request *older, *newer;
+};
+struct image_requests {
+    struct image_request *oldest, *newest;
+    uint32_t n;
+    struct idmap by_name;
+};
+
+struct image_reply {
+    struct image_request request;
     uint8_t *frame;
     size_t size;
 };
+static inline struct image_reply *image_reply(struct image_request *request)
+{
+    return (struct image_reply *)request;
+}
 /* As many as the broker itself keeps; the oldest are dropped. */
 #define IMAGE_REPLIES 8192u
 #define IMAGE_REJECTIONS 8192u
 
 /* A sample that may be asked for again, with its items as they were picked. */
 struct image_selection {
-    uint64_t client, id, table_size;
+    struct image_request request;
+    uint64_t table_size;
     uint32_t table, want, flags;
     bool answered;
     struct image_item *items; /* times_sampled and priority as picked. n == 0: only the key and numbers are known */
     double *probability;
     uint32_t n;
 };
+
+static inline struct image_selection *image_selection(struct image_request *request)
+{
+    return (struct image_selection *)request;
+}
 
 /* What was found while loading: damage, cuts, fallbacks. */
 struct image_note {
@@ -125,22 +145,31 @@ struct image {
     uint32_t n_slots;
     struct image_counter *counters;
     uint32_t n_counters;
-    struct image_reply *replies; /* oldest first */
-    uint32_t n_replies;
-    struct image_selection **selections; /* oldest first */
-    uint32_t n_selections;
+    struct image_requests replies, selections;
     struct image_note *notes;
     uint32_t n_notes;
-    struct image_impl *impl;
+    /* ---- while it is loaded ---- */
+    struct entry_start start; /* of the newest file */
+    bool started, in_checkpoint;
+    bool naming; /* the start of a segment is read only for the names of its tables; its counters are out of date */
+    /* Times are kept in the clock of the first process: a time of the newest process plus `adjust`. */
+    int64_t adjust;
+    uint32_t *map; /* from the newest file's table index to the index in image.tables, or UINT32_MAX */
+    uint32_t n_map;
+    struct image_layout **layouts; /* by id, each with a reference */
+    uint32_t n_layouts;
+    struct image_session *last; /* the session that was last looked up */
+    uint32_t tables_capacity, sessions_capacity, slots_capacity, counters_capacity, notes_capacity;
 };
 
 void image_init(struct image *self);
 void image_fini(struct image *self);
+/* Resets everything but notes and limits. */
+void image_clear(struct image *self);
 /* Applies one entry that passed entry_check. RP_BAD_MESSAGE: it contradicts the state (a slot that is taken, a table
  * that was not named); nothing has changed. */
 rp_status image_apply(struct image *self, const struct entry_view *entry, rp_error *err);
-/* After the last image_apply: removes forgotten replies and selections from their arrays, and converts times to the
- * clock of the newest START. image_load does it. */
+/* After the last image_apply: converts times to the clock of the newest START. image_load does it. */
 void image_finish(struct image *self);
 /* Converts all times to another process's clock, given by one instant in wall time and in that clock. No time is after
  * that instant, and the order of insertion stays. */
@@ -158,10 +187,8 @@ uint64_t image_size(const struct image *self); /* number of items in all tables 
 struct checkpoint_about {
     struct entry_start start;
     struct entry_checkpoint head;
-    struct entry_part *parts; /* head.n_parts, owned */
 };
 rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct checkpoint_about *out, rp_error *err);
-void checkpoint_about_fini(struct checkpoint_about *self);
 
 /* Reads the chunks at these places (ascending, each once) and calls fn for each. Many small chunks cost one large
  * read. A damaged chunk ends it with an error. */

@@ -2,6 +2,7 @@
  * entries say. */
 #include "broker/disk/record.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "proto/base/crc32c.h"
@@ -108,4 +109,287 @@ struct chunk_view entry_chunk_view(const struct entry_view *entry)
 uint32_t chunk_crc(const struct chunk_view *chunk)
 {
     return crc32c(0, chunk->sizes, (size_t)chunk->head->columns * 5 + chunk->head->bytes);
+}
+
+/* Times are in nanoseconds; nothing real is further away than this (146 years). */
+#define TIME_MOST (INT64_C(1) << 62)
+#define TEXT_MOST 4096u
+
+typedef rp_status check_fn(const uint8_t *body, size_t size, rp_error *err);
+
+struct rule {
+    const char *name;
+    size_t least;    /* bytes of the fixed part */
+    bool exact;      /* the body has no more than that */
+    check_fn *check; /* or NULL */
+};
+
+static rp_status check_total(size_t size, uint64_t want, rp_error *err)
+{
+    if (size != want)
+        return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes where its counts say %llu", size,
+                       (unsigned long long)want);
+    return RP_OK;
+}
+
+static rp_status check_time(int64_t time_ns, rp_error *err)
+{
+    if (time_ns > TIME_MOST || time_ns < -TIME_MOST)
+        return err_set(err, RP_BAD_MESSAGE, "its time is impossible");
+    return RP_OK;
+}
+
+static rp_status check_number(double value, rp_error *err)
+{
+    if (!isfinite(value))
+        return err_set(err, RP_BAD_MESSAGE, "it has a number that is not finite");
+    return RP_OK;
+}
+
+static rp_status check_start(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)size;
+    struct entry_start start;
+    memcpy(&start, body, sizeof start);
+    RP_TRY(check_time(start.wall_ns, err));
+    return check_time(start.clock_ns, err);
+}
+
+static rp_status check_limiter(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)size;
+    struct entry_limiter limiter;
+    memcpy(&limiter, body, sizeof limiter);
+    if (isnan(limiter.samples_per_insert) || isnan(limiter.min_size) || isnan(limiter.min_diff) ||
+        isnan(limiter.max_diff) || isnan(limiter.offset))
+        return err_set(err, RP_BAD_MESSAGE, "its limiter has a value that is not a number");
+    return RP_OK;
+}
+
+static rp_status check_table(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_table table;
+    memcpy(&table, body, sizeof table);
+    RP_TRY(check_total(size, sizeof table + (uint64_t)table.spec_bytes + table.info_bytes, err));
+    return check_limiter((const uint8_t *)&table.limiter, sizeof table.limiter, err);
+}
+
+static rp_status check_chunk(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_chunk chunk;
+    memcpy(&chunk, body, sizeof chunk);
+    RP_TRY(check_total(size, sizeof chunk + (uint64_t)chunk.columns * 5 + chunk.bytes, err));
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < chunk.columns; i++) {
+        uint32_t block;
+        memcpy(&block, body + sizeof chunk + (size_t)i * 4, sizeof block);
+        sum += block;
+    }
+    if (chunk.columns == 0 || chunk.length == 0 || sum != chunk.bytes)
+        return err_set(err, RP_BAD_MESSAGE, "its %u columns have %llu bytes, not %u", chunk.columns,
+                       (unsigned long long)sum, chunk.bytes);
+    return RP_OK;
+}
+
+static rp_status check_places(const uint8_t *places, uint64_t n, rp_error *err)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at;
+        memcpy(&at, places + i * 8, sizeof at);
+        if (disk_number(at) == 0 || disk_offset(at) < FILE_HEAD_BYTES || at % 8 != 0)
+            return err_set(err, RP_BAD_MESSAGE, "its chunk %llu has no place in a segment", (unsigned long long)i);
+    }
+    return RP_OK;
+}
+
+static rp_status check_item_of(const struct entry_insert *insert, size_t fixed, const uint8_t *body, size_t size,
+                               rp_error *err)
+{
+    RP_TRY(check_total(size, fixed + (uint64_t)insert->n_chunks * 8, err));
+    if (insert->n_chunks == 0 || insert->length == 0)
+        return err_set(err, RP_BAD_MESSAGE, "its item has no steps");
+    RP_TRY(check_number(insert->priority, err));
+    RP_TRY(check_time(insert->insert_ns, err));
+    return check_places(body + fixed, insert->n_chunks, err);
+}
+
+static rp_status check_insert(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_insert insert;
+    memcpy(&insert, body, sizeof insert);
+    return check_item_of(&insert, sizeof insert, body, size, err);
+}
+
+static rp_status check_item(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_item item;
+    memcpy(&item, body, sizeof item);
+    return check_item_of(&item.insert, sizeof item, body, size, err);
+}
+
+static rp_status check_priority(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)size;
+    struct entry_priority priority;
+    memcpy(&priority, body, sizeof priority);
+    return check_number(priority.priority, err);
+}
+
+static rp_status check_pick(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_pick pick;
+    memcpy(&pick, body, sizeof pick);
+    RP_TRY(check_total(size, sizeof pick + (uint64_t)pick.n * sizeof(struct entry_picked), err));
+    for (uint32_t i = 0; i < pick.n; i++) {
+        struct entry_picked picked;
+        memcpy(&picked, body + sizeof pick + i * sizeof picked, sizeof picked);
+        RP_TRY(check_number(picked.probability, err));
+    }
+    return RP_OK;
+}
+
+static rp_status check_progress(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_progress progress;
+    memcpy(&progress, body, sizeof progress);
+    return check_total(size, sizeof progress + (uint64_t)progress.n_flows * sizeof(struct entry_flow), err);
+}
+
+static rp_status check_rejection(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)body;
+    if (size - sizeof(struct entry_rejection) > TEXT_MOST)
+        return err_set(err, RP_BAD_MESSAGE, "its text has %zu bytes", size - sizeof(struct entry_rejection));
+    return RP_OK;
+}
+
+static rp_status check_name(const uint8_t *name, size_t size, rp_error *err)
+{
+    if (size == 0 || size > TEXT_MOST || memchr(name, '\0', size))
+        return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
+    return RP_OK;
+}
+
+static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_value value;
+    memcpy(&value, body, sizeof value);
+    if (value.value_bytes > size)
+        return err_set(err, RP_BAD_MESSAGE, "its value is larger than itself");
+    RP_TRY(check_total(size, sizeof value + value.name_bytes + value.value_bytes, err));
+    RP_TRY(check_time(value.put_ns, err));
+    return check_name(body + sizeof value, value.name_bytes, err);
+}
+
+static rp_status check_counter(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_value value;
+    memcpy(&value, body, sizeof value);
+    if (value.value_bytes != 0)
+        return err_set(err, RP_BAD_MESSAGE, "a counter has no further value");
+    return check_slot_value(body, size, err);
+}
+
+static rp_status check_selector(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_selector selector;
+    memcpy(&selector, body, sizeof selector);
+    if (selector.which > 1)
+        return err_set(err, RP_BAD_MESSAGE, "it is of neither sampler nor remover");
+    return check_total(size, sizeof selector + (uint64_t)selector.bytes, err);
+}
+
+static rp_status check_checkpoint(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)size;
+    struct entry_checkpoint checkpoint;
+    memcpy(&checkpoint, body, sizeof checkpoint);
+    if (checkpoint.number == 0 || checkpoint.base >= checkpoint.number || checkpoint.journal % 8 != 0)
+        return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu cannot be based on %llu",
+                       (unsigned long long)checkpoint.number, (unsigned long long)checkpoint.base);
+    return RP_OK;
+}
+
+static rp_status check_parts(const uint8_t *body, size_t size, rp_error *err)
+{
+    (void)body;
+    if ((size - sizeof(struct entry_named)) % sizeof(struct entry_part) != 0)
+        return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes, which are no whole parts", size);
+    return RP_OK;
+}
+
+static rp_status check_selection(const uint8_t *body, size_t size, rp_error *err)
+{
+    struct entry_selection selection;
+    memcpy(&selection, body, sizeof selection);
+    uint64_t items = (uint64_t)selection.n * sizeof(struct entry_selected);
+    RP_TRY(check_total(size, sizeof selection + items + (uint64_t)selection.n_chunks * 8, err));
+    uint64_t chunks = 0;
+    for (uint32_t i = 0; i < selection.n; i++) {
+        struct entry_selected selected;
+        memcpy(&selected, body + sizeof selection + i * sizeof selected, sizeof selected);
+        RP_TRY(check_number(selected.priority, err));
+        RP_TRY(check_number(selected.probability, err));
+        if (selected.age_ns > (uint64_t)TIME_MOST)
+            return err_set(err, RP_BAD_MESSAGE, "the age of its item %u is impossible", i);
+        chunks += selected.chunks;
+    }
+    if (chunks != selection.n_chunks)
+        return err_set(err, RP_BAD_MESSAGE, "its items have %llu chunks, not %u", (unsigned long long)chunks,
+                       selection.n_chunks);
+    return check_places(body + sizeof selection + items, selection.n_chunks, err);
+}
+
+static const struct rule rules[ENTRY_TYPES] = {
+    [ENTRY_START] = {"START", sizeof(struct entry_start), true, check_start},
+    [ENTRY_TABLE] = {"TABLE", sizeof(struct entry_table), false, check_table},
+    [ENTRY_CHUNK] = {"CHUNK", sizeof(struct entry_chunk), false, check_chunk},
+    [ENTRY_LAYOUT] = {"LAYOUT", sizeof(struct entry_named), false, NULL},
+    [ENTRY_INSERT] = {"INSERT", sizeof(struct entry_insert), false, check_insert},
+    [ENTRY_REMOVE] = {"REMOVE", sizeof(struct entry_slot), true, NULL},
+    [ENTRY_PRIORITY] = {"PRIORITY", sizeof(struct entry_priority), true, check_priority},
+    [ENTRY_PICK] = {"PICK", sizeof(struct entry_pick), false, check_pick},
+    [ENTRY_RESET] = {"RESET", 0, true, NULL},
+    [ENTRY_LIMITER] = {"LIMITER", sizeof(struct entry_limiter), true, check_limiter},
+    [ENTRY_SESSION] = {"SESSION", sizeof(struct entry_named), false, NULL},
+    [ENTRY_FORM] = {"FORM", sizeof(struct entry_named), false, NULL},
+    [ENTRY_PROGRESS] = {"PROGRESS", sizeof(struct entry_progress), false, check_progress},
+    [ENTRY_REJECTION] = {"REJECTION", sizeof(struct entry_rejection), false, check_rejection},
+    [ENTRY_SESSION_END] = {"SESSION_END", sizeof(struct entry_named), true, NULL},
+    [ENTRY_SLOT] = {"SLOT", sizeof(struct entry_value), false, check_slot_value},
+    [ENTRY_COUNTER] = {"COUNTER", sizeof(struct entry_value), false, check_counter},
+    [ENTRY_REPLY] = {"REPLY", sizeof(struct entry_request), false, NULL},
+    [ENTRY_ANSWERED] = {"ANSWERED", sizeof(struct entry_request), true, NULL},
+    [ENTRY_FORGET] = {"FORGET", sizeof(struct entry_request), true, NULL},
+    [ENTRY_SELECTOR] = {"SELECTOR", sizeof(struct entry_selector), false, check_selector},
+    [ENTRY_CHECKPOINT] = {"CHECKPOINT", sizeof(struct entry_checkpoint), true, check_checkpoint},
+    [ENTRY_ITEM] = {"ITEM", sizeof(struct entry_item), false, check_item},
+    [ENTRY_FREE] = {"FREE", sizeof(struct entry_slot), true, NULL},
+    [ENTRY_SELECTION] = {"SELECTION", sizeof(struct entry_selection), false, check_selection},
+    [ENTRY_ORDINAL] = {"ORDINAL", sizeof(struct entry_named), true, NULL},
+    [ENTRY_END] = {"END", sizeof(struct entry_end), true, NULL},
+    [ENTRY_EPISODES] = {"EPISODES", sizeof(struct entry_named), true, NULL},
+    [ENTRY_CHARGE] = {"CHARGE", sizeof(struct entry_named), true, NULL},
+    [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
+};
+
+const char *entry_name(uint16_t type)
+{
+    return type < ENTRY_TYPES && rules[type].name ? rules[type].name : "UNKNOWN";
+}
+
+rp_status entry_check(const struct entry_view *entry, rp_error *err)
+{
+    const struct rule *rule = entry->type < ENTRY_TYPES ? &rules[entry->type] : NULL;
+    rp_status status = RP_OK;
+    if (!rule || !rule->name)
+        return err_set(err, RP_BAD_MESSAGE, "entry at offset %llu has the unknown type %u",
+                       (unsigned long long)disk_offset(entry->at), entry->type);
+    if (entry->size < rule->least || (rule->exact && entry->size != rule->least))
+        status = err_set(err, RP_BAD_MESSAGE, "it has %zu bytes instead of %zu", entry->size, rule->least);
+    else if (rule->check)
+        status = rule->check(entry->body, entry->size, err);
+    if (status != RP_OK)
+        err_prefix(err, "%s entry at offset %llu", rule->name, (unsigned long long)disk_offset(entry->at));
+    return status;
 }

@@ -8,7 +8,7 @@
  * the state at one instant as such entries. A segment holds chunks and, with the journal on, what happened since. All
  * numbers are little-endian, and no struct has holes. docs/OPERATE.md describes the files; PROTOCOL.md does not.
  *
- * The room uses nothing but proto/: replay-ctl reads files with it, without a broker. */
+ * The room uses proto/ and the map in broker/loop: replay-ctl reads files with it, without a broker. */
 #ifndef BROKER_DISK_RECORD_H
 #define BROKER_DISK_RECORD_H
 
@@ -72,7 +72,7 @@ enum entry_type {
     ENTRY_RESET,       /* nothing more: the table is empty, its counters are 0 */
     ENTRY_LIMITER,     /* struct entry_limiter: settings and counters */
     ENTRY_SESSION,     /* struct entry_named (ordinal in `number`), then a Hello (protobuf): opened. Its first key is in
-                        * Hello.oldest_number; 0, in older files: ordinal << 40 */
+                        * Hello.oldest_number */
     ENTRY_FORM,        /* struct entry_named (ordinal in `number`), then a Layout as the writer registered it */
     ENTRY_PROGRESS,    /* struct entry_progress, n times struct entry_flow */
     ENTRY_REJECTION,   /* struct entry_rejection, text: an item of a session was refused */
@@ -83,13 +83,13 @@ enum entry_type {
     ENTRY_ANSWERED,    /* struct entry_request: this sample was answered with all its picks */
     ENTRY_FORGET,      /* struct entry_request: its picks, or its reply, are no longer needed */
     ENTRY_SELECTOR,    /* struct entry_selector, state: rng and counters of a sampler or remover */
-    ENTRY_CHECKPOINT,  /* second in a checkpoint: struct entry_checkpoint, n times struct entry_part (none: see PARTS).
-                        * All but items is written whole in each, also in one that is a change of its base */
-    ENTRY_ITEM,        /* in a checkpoint: struct entry_item, places of its chunks: the slot holds this */
-    ENTRY_FREE,        /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
-    ENTRY_SELECTION, /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
-    ENTRY_ORDINAL,   /* struct entry_named: running number of the next session (ordinals.h) */
-    ENTRY_END,       /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
+    ENTRY_CHECKPOINT, /* second in a checkpoint: struct entry_checkpoint. All but items is written whole in each, also in
+                        * one that is a change of its base */
+    ENTRY_ITEM,       /* in a checkpoint: struct entry_item, places of its chunks: the slot holds this */
+    ENTRY_FREE,       /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
+    ENTRY_SELECTION,  /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
+    ENTRY_ORDINAL,    /* struct entry_named: running number of the next session (ordinals.h) */
+    ENTRY_END,        /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
                       * entry_part: the segments in which chunks lie that the entries of this file name */
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
@@ -131,7 +131,7 @@ struct entry_limiter {
 struct entry_table {
     uint32_t spec_bytes, info_bytes;
     struct entry_limiter limiter; /* in a checkpoint: at its instant. In a segment: at its start */
-    uint64_t total_inserts, total_samples, updates, episodes, rejected, evicted;
+    uint64_t total_inserts, total_samples, updates, episodes, unique_samples, rejected, evicted;
     uint64_t slots;  /* slots of the table; more than its max_size needs, if that was once larger */
     uint64_t resets; /* running count of resets: tells whether a file was written before a reset */
 };
@@ -235,7 +235,6 @@ struct entry_checkpoint {
     uint64_t base; /* the checkpoint whose state this one changes, or 0: it is whole */
     /* Start of a record: entries of segments from here on come after this checkpoint. 0: there is no journal. */
     uint64_t journal;
-    uint32_t n_parts, pad;
 };
 
 /* A segment with chunks that a checkpoint names: how many, and the bytes of their data. A chunk counts once per item. */

@@ -1,15 +1,605 @@
-/* Jobs and the actor's loop. The core thread gives jobs and reads news under a lock that neither side holds for long; the
- * actor's pipe only wakes the other side, with at most one unread message each way. */
-#include "broker/journal/disk_writer_impl.h"
+/* One struct that two threads share: the core thread gives jobs and reads news under a lock that neither side holds for long,
+ * and the actor's pipe only wakes the other side, with at most one unread message each way. All else is the actor's. What takes
+ * long on a busy disk is left to the syncing thread (syncer.h). */
+#include "broker/journal/disk_writer.h"
 
+#include <assert.h>
+#include <czmq.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "broker/journal/syncer.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "proto/base/trace.h"
+
+#define EVENTS_MOST 16u
+
+struct written_file {
+    uint64_t number;
+    int descriptor;   /* -1: no file is open */
+    uint64_t end;     /* offset after the last record */
+    uint64_t started; /* the kernel was asked to write out the bytes before this offset */
+    bool dirty;       /* written since the last sync */
+};
+
+struct disk_writer {
+    /* shared by both threads, under the lock */
+    pthread_mutex_t mutex;
+    struct disk_job *first, **last; /* jobs that the actor has not taken yet */
+    struct disk_news news;
+    struct {
+        uint64_t number;
+        bool ok;
+    } events[EVENTS_MOST]; /* checkpoints that have ended, not reported yet */
+    uint32_t n_events;
+    int64_t end_ns; /* after disk_writer_destroy: when retries stop */
+    /* shared by both threads */
+    atomic_bool told;            /* there is news, and a message in the pipe */
+    atomic_bool watch;           /* the free space is measured also while nothing is written */
+    struct trace *_Atomic trace; /* NULL: nobody asks for spans */
+    /* the core thread's */
+    zactor_t *actor;
+    void *socket;
+    /* the actor's */
+    const struct folder *folder;
+    struct disk_pool *pool;
+    enum fsync_mode mode;
+    int64_t interval_ns;
+    struct clock clock;
+    void *pipe;
+    struct syncer sync;
+    zactor_t *syncer;
+    void *sync_pipe;
+    uint32_t syncing; /* number of jobs that the syncer has */
+    bool timed_sync;  /* one of them is the interval's sync */
+    int64_t next_sync_ns;
+    struct disk_job *jobs, **jobs_last; /* jobs that were taken and are not done */
+    struct written_file segment, part;  /* part: the checkpoint in progress */
+    uint64_t measured;                  /* news.written when the free space was last measured */
+    int64_t measured_ns;                /* time of that measurement */
+    uint64_t given_up;                  /* checkpoints up to this number are abandoned */
+    uint64_t *unsynced;                 /* segments left without a sync, by this broker or the one before */
+    uint32_t n_unsynced, unsynced_capacity;
+    uint64_t passed; /* running number of the last record that is durable if no sync has failed */
+    bool in_trouble, sync_trouble;
+    int64_t trouble_log_ns, retry_ns;
+    uint64_t failures; /* failed tries since the disk could last be written */
+    bool ending;       /* disk_writer_destroy was called */
+    bool over;         /* and there is no time left */
+};
+
+/* Abandons a checkpoint. why: logged, and reported to the core thread; NULL: the core thread asked for it. */
+static void give_up(struct disk_writer *self, uint64_t checkpoint, const char *why);
+/* Waits before the next try. False: there is no time for another one. */
+static bool pause_retries(struct disk_writer *self);
+
+#define TROUBLE_LOG_NS (10 * NS_PER_S)
+/* Bytes written after which the free space is measured again. */
+#define MEASURE_BYTES (64u << 10)
+
+/* ---- the core thread's side */
+
+bool disk_writer_news(struct disk_writer *self, struct disk_news *out)
+{
+    if (!atomic_load_explicit(&self->told, memory_order_acquire))
+        return false;
+    pthread_mutex_lock(&self->mutex);
+    *out = self->news;
+    if (self->n_events) {
+        *(self->events[0].ok ? &out->finished : &out->abandoned) = self->events[0].number;
+        self->n_events--;
+        memmove(self->events, self->events + 1, self->n_events * sizeof self->events[0]);
+    }
+    if (!self->n_events) {
+        char token;
+        while (zmq_recv(self->socket, &token, sizeof token, ZMQ_DONTWAIT) >= 0) {
+        }
+        atomic_store_explicit(&self->told, false, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return true;
+}
+
+static uint64_t free_bytes_of(const struct folder *folder)
+{
+    struct statvfs about;
+    if (fstatvfs(folder->descriptor, &about) != 0 || about.f_frsize == 0)
+        return UINT64_MAX;
+    return (uint64_t)about.f_bavail * about.f_frsize;
+}
+
+uint64_t disk_writer_free(struct disk_writer *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    uint64_t bytes = self->news.free;
+    pthread_mutex_unlock(&self->mutex);
+    return bytes;
+}
+
+void disk_writer_watch(struct disk_writer *self, bool on)
+{
+    if (atomic_exchange(&self->watch, on) != on && on)
+        zmq_send(self->socket, "", 0, ZMQ_DONTWAIT);
+}
+
+/* ---- news */
+
+/* With the lock held. */
+static void tell(struct disk_writer *self)
+{
+    if (atomic_load_explicit(&self->told, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&self->told, true, memory_order_release);
+    zmq_send(self->pipe, "", 0, ZMQ_DONTWAIT);
+}
+
+static void measure(struct disk_writer *self)
+{
+    uint64_t bytes = free_bytes_of(self->folder);
+    pthread_mutex_lock(&self->mutex);
+    bool changed = bytes != self->news.free;
+    self->news.free = bytes;
+    self->measured = self->news.written;
+    if (changed)
+        tell(self);
+    pthread_mutex_unlock(&self->mutex);
+    self->measured_ns = clock_now(&self->clock);
+}
+
+static void tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok)
+{
+    pthread_mutex_lock(&self->mutex);
+    assert(self->n_events < EVENTS_MOST); /* at most one checkpoint is in progress */
+    self->events[self->n_events].number = checkpoint;
+    self->events[self->n_events++].ok = ok;
+    tell(self);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void tell_trouble(struct disk_writer *self, const char *text)
+{
+    pthread_mutex_lock(&self->mutex);
+    snprintf(self->news.trouble, sizeof self->news.trouble, "%s", text);
+    tell(self);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void tell_done(struct disk_writer *self, uint64_t bytes, uint64_t durable)
+{
+    struct disk_news *news = &self->news;
+    pthread_mutex_lock(&self->mutex);
+    if (durable > self->passed)
+        self->passed = durable;
+    if (!news->bad_last)
+        news->durable = self->passed;
+    news->written += bytes;
+    if (news->free != UINT64_MAX) /* an estimate until it is measured */
+        news->free -= bytes < news->free ? bytes : news->free;
+    bool due = news->written - self->measured >= MEASURE_BYTES;
+    tell(self);
+    pthread_mutex_unlock(&self->mutex);
+    if (due)
+        measure(self);
+}
+
+/* ---- trouble */
+
+static void report_trouble(struct disk_writer *self, const char *what)
+{
+    int64_t now = clock_now(&self->clock);
+    self->failures++;
+    if (!self->in_trouble || now - self->trouble_log_ns >= TROUBLE_LOG_NS) {
+        char quoted[320];
+        self->trouble_log_ns = now;
+        log_line(LEVEL_ERROR, "B0501", "the disk cannot be written", "why=%s failures=%llu",
+                 log_quote(quoted, sizeof quoted, what), (unsigned long long)self->failures);
+    }
+    self->in_trouble = true;
+    tell_trouble(self, what);
+}
+
+static void all_is_well(struct disk_writer *self)
+{
+    if (!self->in_trouble || self->sync_trouble)
+        return;
+    log_line(LEVEL_WARN, "B0502", "the disk can be written again", "failures=%llu", (unsigned long long)self->failures);
+    self->in_trouble = false;
+    self->failures = 0;
+    self->retry_ns = 0;
+    tell_trouble(self, "");
+}
+
+/* ---- syncs that failed */
+
+/* Only the actor writes bad_first and bad_last, so its own thread reads them without the lock. */
+static bool is_bad(const struct disk_writer *self, uint64_t segment)
+{
+    return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
+}
+
+static void distrust(struct disk_writer *self, uint64_t segment, const char *why)
+{
+    pthread_mutex_lock(&self->mutex);
+    struct disk_news *news = &self->news;
+    if (!news->bad_last || segment < news->bad_first)
+        news->bad_first = segment;
+    if (segment > news->bad_last)
+        news->bad_last = segment;
+    news->failures++; /* sync.failures may be ahead: the syncing thread reports the others later */
+    pthread_mutex_unlock(&self->mutex);
+    self->sync_trouble = true; /* a write that succeeds does not end this trouble */
+    report_trouble(self, why);
+}
+
+static void healed(struct disk_writer *self, uint64_t failures)
+{
+    pthread_mutex_lock(&self->mutex);
+    bool healed = self->news.bad_last && failures == atomic_load(&self->sync.failures);
+    if (healed) {
+        self->news.bad_first = self->news.bad_last = 0;
+        self->news.durable = self->passed;
+        tell(self);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    if (healed) {
+        self->sync_trouble = false;
+        all_is_well(self);
+    }
+}
+
+/* Bytes after which the kernel is asked to start writing out. Without that, a sync, or the kernel's limit on dirty
+ * pages, would meet all of them at once. */
+#define START_BYTES (16u << 20)
+
+static bool sync_give(struct disk_writer *self, struct sync_job job)
+{
+    struct sync_job *copy = need_alloc(sizeof *copy);
+    *copy = job;
+    if (zmq_send(self->sync_pipe, &copy, sizeof(struct sync_job *), ZMQ_DONTWAIT) >= 0) {
+        self->syncing++;
+        return true;
+    }
+    free(copy);
+    if (job.descriptor >= 0)
+        close(job.descriptor);
+    return false;
+}
+
+static void file_remove(struct disk_writer *self, const struct disk_job *job)
+{
+    struct sync_job removal = {.what = SYNC_REMOVE, .kind = job->kind, .number = job->file, .descriptor = -1};
+    if (!sync_give(self, removal))
+        log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"the syncing thread has too many jobs\"");
+}
+
+static void sync_start(struct disk_writer *self, struct written_file *file)
+{
+    if (file->end < file->started + START_BYTES || self->syncing)
+        return;
+    file->started = file->end;
+    int copy = dup(file->descriptor);
+    if (copy >= 0)
+        sync_give(self, (struct sync_job){.what = SYNC_START, .number = file->number, .descriptor = copy});
+}
+
+static void sync_segment(struct disk_writer *self, bool timed)
+{
+    if (is_bad(self, self->segment.number)) {
+        self->segment.dirty = false; /* Linux reports the failure once; another sync would succeed */
+        return;
+    }
+    int copy = dup(self->segment.descriptor);
+    if (copy < 0 ||
+        !sync_give(self, (struct sync_job){
+                             .what = SYNC_SEGMENT, .number = self->segment.number, .descriptor = copy, .timed = timed}))
+        return;
+    self->segment.dirty = false;
+    self->timed_sync |= timed;
+}
+
+/* Remembers a segment that is left without a sync. */
+static void remember_unsynced(struct disk_writer *self, uint64_t segment)
+{
+    if (self->n_unsynced == self->unsynced_capacity) {
+        self->unsynced_capacity = self->unsynced_capacity ? self->unsynced_capacity * 2 : 16;
+        self->unsynced = need_resize(self->unsynced, self->unsynced_capacity, sizeof *self->unsynced);
+    }
+    self->unsynced[self->n_unsynced++] = segment;
+}
+
+static bool sync_left(struct disk_writer *self)
+{
+    while (self->n_unsynced) {
+        uint64_t number = self->unsynced[self->n_unsynced - 1];
+        if (!sync_give(self, (struct sync_job){.what = SYNC_SEGMENT, .number = number, .descriptor = -1}))
+            return false;
+        self->n_unsynced--;
+    }
+    return true;
+}
+
+static void sync_failed_here(struct disk_writer *self, uint64_t segment)
+{
+    char text[256];
+    snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
+             (unsigned long long)segment, self->folder->path, strerror(errno));
+    atomic_fetch_add(&self->sync.failures, 1);
+    distrust(self, segment, text);
+}
+
+/* Segments that were found at the start are among the remembered ones: the broker before may have been killed before
+ * it synced them. */
+static void sync_here(struct disk_writer *self)
+{
+    struct written_file *file = &self->segment;
+    if (file->dirty && !is_bad(self, file->number) && fdatasync(file->descriptor) != 0)
+        sync_failed_here(self, file->number);
+    file->dirty = false;
+    for (; self->n_unsynced; self->n_unsynced--) {
+        uint64_t number = self->unsynced[self->n_unsynced - 1];
+        char name[64];
+        folder_name(DISK_SEGMENT, number, false, name, sizeof name);
+        int left = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
+        if (left >= 0 ? fdatasync(left) != 0 : errno != ENOENT) /* ENOENT: removed meanwhile, so nobody needs it */
+            sync_failed_here(self, number);
+        if (left >= 0)
+            close(left);
+    }
+}
+
+static bool wants_sync(const struct disk_writer *self)
+{
+    return self->mode == FSYNC_INTERVAL && !self->timed_sync && (self->segment.dirty || self->n_unsynced);
+}
+
+static void sync_timed(struct disk_writer *self)
+{
+    int64_t now = wants_sync(self) ? clock_now(&self->clock) : 0;
+    if (!now || now < self->next_sync_ns)
+        return;
+    self->next_sync_ns = now + self->interval_ns;
+    sync_left(self);
+    if (self->segment.dirty && self->segment.descriptor >= 0)
+        sync_segment(self, true);
+}
+
+static void sync_done(struct disk_writer *self, struct sync_job *job)
+{
+    self->syncing--;
+    if (job->timed)
+        self->timed_sync = false;
+    if (job->what == SYNC_FINISH) {
+        if (job->ok) {
+            healed(self, job->failures);
+            tell_event(self, job->number, true);
+        } else
+            give_up(self, job->number, job->err.text);
+    } else if (job->what == SYNC_REMOVE) {
+        if (!job->ok)
+            log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
+        measure(self);
+    } else if (job->what == SYNC_SEGMENT && !job->ok) {
+        distrust(self, job->number, job->err.text);
+    }
+    free(job);
+}
+
+static bool is_space(int error)
+{
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
+static bool write_at(int descriptor, const uint8_t *data, size_t size, uint64_t offset)
+{
+    while (size) {
+        ssize_t n = pwrite(descriptor, data, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            if (n == 0)
+                errno = ENOSPC;
+            return false;
+        }
+        data += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return true;
+}
+
+/* Closes a segment before the next one begins. The next one relies on it, so it is synced first, or given to the
+ * syncing thread, or remembered as not synced. False: not possible now. */
+static bool leave_segment(struct disk_writer *self)
+{
+    struct written_file *file = &self->segment;
+    if (self->mode == FSYNC_ALWAYS) /* also those that a process before has left */
+        sync_here(self);
+    if (file->descriptor < 0)
+        return true;
+    if (file->dirty && self->mode == FSYNC_NEVER && !is_bad(self, file->number)) {
+        remember_unsynced(self, file->number);
+    } else if (file->dirty && self->mode == FSYNC_INTERVAL) {
+        sync_segment(self, false);
+        if (file->dirty)
+            return false;
+    }
+    close(file->descriptor);
+    file->descriptor = -1;
+    return true;
+}
+
+/* Syncs the name of a new segment. False: the file is removed again; errno and err are set. */
+static bool name_segment(const struct disk_writer *self, struct written_file *file, rp_error *err)
+{
+    if (fsync(self->folder->descriptor) == 0 || errno == EINVAL)
+        return true; /* EINVAL: this file system cannot sync folders */
+    int error = errno;
+    err_set(err, RP_IO, "%s cannot be synced: %s; the broker retries every second", self->folder->path,
+            strerror(error));
+    close(file->descriptor);
+    file->descriptor = -1;
+    (void)folder_remove(self->folder, DISK_SEGMENT, file->number, false, NULL);
+    errno = error;
+    return false;
+}
+
+/* Creates the record's file if it is not the open one. False: errno and err are set. */
+static bool open_file(struct disk_writer *self, struct written_file *file, const struct disk_job *job, rp_error *err)
+{
+    if (file->descriptor >= 0 && file->number == job->file)
+        return true;
+    if (file == &self->segment && !leave_segment(self)) {
+        err_set(err, RP_IO, "segment %llu cannot be closed: %s", (unsigned long long)file->number, strerror(errno));
+        return false;
+    }
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    errno = 0;
+    *file = (struct written_file){.number = job->file, .descriptor = -1};
+    file->descriptor = folder_create(self->folder, job->kind, job->file, err);
+    /* A segment's records are durable only if its name is. A checkpoint gets its name at its end. */
+    if (file->descriptor >= 0 && job->kind == DISK_SEGMENT) {
+        if (self->mode == FSYNC_ALWAYS)
+            return name_segment(self, file, err);
+        sync_give(self, (struct sync_job){.what = SYNC_FOLDER, .number = job->file, .descriptor = -1});
+    }
+    return file->descriptor >= 0;
+}
+
+/* Copies a large chunk's data behind the start of its record. False: no memory. */
+static bool complete(struct disk_job *job)
+{
+    if (!job->tail_at)
+        return true;
+    uint8_t *whole = malloc(job->size);
+    if (!whole)
+        return false;
+    size_t bytes = zmq_msg_size(&job->tail);
+    memcpy(whole, job->data, job->tail_at);
+    memcpy(whole + job->tail_at, zmq_msg_data(&job->tail), bytes);
+    memset(whole + job->tail_at + bytes, 0, job->size - job->tail_at - bytes);
+    zmq_msg_close(&job->tail);
+    if (job->data != job->buffer)
+        free(job->data);
+    job->data = whole;
+    job->tail_at = 0;
+    return true;
+}
+
+/* Tries once to write a record. False: nothing of it is in the file; err says why, and *error is errno. */
+static bool record_try(struct disk_writer *self, struct disk_job *job, int *error, rp_error *err)
+{
+    struct written_file *file = job->kind == DISK_SEGMENT ? &self->segment : &self->part;
+    char name[64];
+    folder_name(job->kind, job->file, job->kind == DISK_CHECKPOINT, name, sizeof name);
+    if (!complete(job)) {
+        *error = ENOMEM;
+        err_set(err, RP_NO_MEMORY, "no memory to write a chunk of %zu bytes to %s", job->size, name);
+        return false;
+    }
+    if (!job->sealed)
+        record_seal(job->data, job->size, disk_at(job->file, job->offset));
+    job->sealed = true;
+    if (!open_file(self, file, job, err)) {
+        *error = errno;
+        return false;
+    }
+    if (write_at(file->descriptor, job->data, job->size, job->offset)) {
+        file->dirty = true;
+        file->end = job->offset + job->size;
+        sync_start(self, file);
+        return true;
+    }
+    *error = errno;
+    int cut = ftruncate(file->descriptor, (off_t)job->offset);
+    err_set(err, RP_IO, "%s/%s cannot be written: %s%s%s", self->folder->path, name, strerror(*error),
+            is_space(*error) ? "; free some space: the broker retries every second"
+                             : "; the broker retries every second",
+            cut == 0 ? "" : "; what was written of the last record could not be cut off");
+    return false;
+}
+
+static void record_write(struct disk_writer *self, struct disk_job *job)
+{
+    for (;;) {
+        rp_error err = {0};
+        int error = 0;
+        if (job->kind == DISK_CHECKPOINT && job->file <= self->given_up)
+            return;
+        if (record_try(self, job, &error, &err)) {
+            all_is_well(self);
+            return;
+        }
+        if (job->kind == DISK_CHECKPOINT) {
+            give_up(self, job->file, err.text);
+            return;
+        }
+        /* A checkpoint can be made again; the journal cannot. */
+        if (is_space(error) && self->part.descriptor >= 0) {
+            give_up(self, self->part.number, "the disk is full, and the journal comes first");
+            continue;
+        }
+        report_trouble(self, err.text);
+        if (!pause_retries(self))
+            return;
+    }
+}
+
+static void give_up(struct disk_writer *self, uint64_t checkpoint, const char *why)
+{
+    rp_error err = {0};
+    if (self->part.descriptor >= 0 && self->part.number == checkpoint) {
+        close(self->part.descriptor);
+        self->part.descriptor = -1;
+    }
+    if (checkpoint > self->given_up)
+        self->given_up = checkpoint;
+    if (folder_remove(self->folder, DISK_CHECKPOINT, checkpoint, true, &err) != RP_OK)
+        log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", err.text);
+    if (!why)
+        return;
+    char quoted[320];
+    log_line(LEVEL_ERROR, "B0503", "checkpoint abandoned", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
+             log_quote(quoted, sizeof quoted, why));
+    tell_event(self, checkpoint, false);
+}
+
+static void checkpoint_finish(struct disk_writer *self, const struct disk_job *job)
+{
+    uint64_t checkpoint = job->file;
+    if (checkpoint <= self->given_up)
+        return;
+    if (self->part.descriptor < 0 || self->part.number != checkpoint) {
+        give_up(self, checkpoint, "nothing of it was written");
+        return;
+    }
+    bool ok = sync_left(self);
+    if (ok && self->segment.descriptor >= 0 && self->segment.dirty) {
+        sync_segment(self, false);
+        ok = !self->segment.dirty;
+    }
+    int part = self->part.descriptor;
+    self->part.descriptor = -1;
+    if (!ok) {
+        close(part);
+        give_up(self, checkpoint, "its segments could not be synced");
+    } else if (!sync_give(self, (struct sync_job){.what = SYNC_FINISH,
+                                                  .number = checkpoint,
+                                                  .descriptor = part,
+                                                  .failures = job->failures})) {
+        give_up(self, checkpoint, "no memory to sync it");
+    }
+}
 
 /* Pause before the first retry of a failed write, and the longest: it doubles each time. */
 #define RETRY_FIRST_NS (50 * NS_PER_MS)
@@ -51,7 +641,7 @@ static void listen_pipe(struct disk_writer *self)
     }
     struct sync_job *job;
     while (self->syncing && zmq_recv(self->sync_pipe, &job, sizeof job, ZMQ_DONTWAIT) == (int)sizeof job)
-        disk_writer_sync_done(self, job);
+        sync_done(self, job);
 }
 
 /* Waits until a message comes, or for wait_ns; -1: without end. */
@@ -85,13 +675,13 @@ static void make_room(struct disk_writer *self)
             continue;
         job->done = true;
         if (job->what == DISK_JOB_REMOVE)
-            disk_writer_remove(self, job);
+            file_remove(self, job);
         else
-            disk_writer_give_up(self, job->file, NULL);
+            give_up(self, job->file, NULL);
     }
 }
 
-bool disk_writer_pause(struct disk_writer *self)
+static bool pause_retries(struct disk_writer *self)
 {
     self->retry_ns = self->retry_ns && !self->ending ? 2 * self->retry_ns : RETRY_FIRST_NS;
     if (self->retry_ns > RETRY_NS)
@@ -102,7 +692,7 @@ bool disk_writer_pause(struct disk_writer *self)
         await(self, end - now);
         make_room(self);
     }
-    disk_writer_measure(self);
+    measure(self);
     pthread_mutex_lock(&self->mutex);
     if (self->ending && now >= self->end_ns)
         self->over = true;
@@ -116,16 +706,16 @@ static void job_do(struct disk_writer *self, struct disk_job *job)
         return;
     switch (job->what) {
     case DISK_JOB_RECORD:
-        disk_writer_write(self, job);
+        record_write(self, job);
         break;
     case DISK_JOB_FINISH:
-        disk_writer_finish(self, job);
+        checkpoint_finish(self, job);
         break;
     case DISK_JOB_ABANDON:
-        disk_writer_give_up(self, job->file, NULL);
+        give_up(self, job->file, NULL);
         break;
     case DISK_JOB_REMOVE:
-        disk_writer_remove(self, job);
+        file_remove(self, job);
         break;
     }
 }
@@ -180,12 +770,12 @@ static void do_batch(struct disk_writer *self)
             last = job->number;
     }
     if (self->mode == FSYNC_ALWAYS && last && !self->over)
-        disk_writer_sync_here(self);
+        sync_here(self);
     /* Before it is told: a core thread that waits for a record finds one when it wakes. */
     uint64_t bytes = jobs_return(self, batch);
     if (start)
         trace_add_since(trace, "write", "disk writer", start, bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX);
-    disk_writer_tell_done(self, bytes, self->over ? 0 : last);
+    tell_done(self, bytes, self->over ? 0 : last);
 }
 
 /* ---- life */
@@ -193,11 +783,11 @@ static void do_batch(struct disk_writer *self)
 static void last_syncs(struct disk_writer *self)
 {
     if (self->mode == FSYNC_INTERVAL && self->segment.dirty && self->segment.descriptor >= 0 && !self->over)
-        disk_writer_sync_segment(self, false);
+        sync_segment(self, false);
     while (self->syncing)
         await(self, -1);
     if (self->part.descriptor >= 0)
-        disk_writer_give_up(self, self->part.number, NULL);
+        give_up(self, self->part.number, NULL);
     if (self->segment.descriptor >= 0)
         close(self->segment.descriptor);
 }
@@ -206,7 +796,7 @@ static void last_syncs(struct disk_writer *self)
 static int64_t idle_ns(struct disk_writer *self)
 {
     int64_t end = INT64_MAX;
-    if (disk_writer_wants_sync(self))
+    if (wants_sync(self))
         end = self->next_sync_ns;
     if (atomic_load(&self->watch) && self->measured_ns + MEASURE_NS < end)
         end = self->measured_ns + MEASURE_NS;
@@ -229,7 +819,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
     self->next_sync_ns = clock_now(&self->clock) + self->interval_ns;
     while (!self->over) {
         take_jobs(self);
-        disk_writer_sync_timed(self);
+        sync_timed(self);
         if (self->jobs)
             do_batch(self);
         else if (self->ending)
@@ -237,7 +827,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
         else
             await(self, idle_ns(self));
         if (atomic_load(&self->watch) && clock_now(&self->clock) >= self->measured_ns + MEASURE_NS)
-            disk_writer_measure(self);
+            measure(self);
     }
     last_syncs(self);
     zactor_destroy(&self->syncer);
@@ -246,11 +836,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
 struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_pool *pool, enum fsync_mode mode,
                                     int64_t interval_ns, rp_error *err)
 {
-    struct disk_writer *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the disk writer");
-        return NULL;
-    }
+    struct disk_writer *self = need_alloc(sizeof *self);
     pthread_mutex_init(&self->mutex, NULL);
     self->last = &self->first;
     self->jobs_last = &self->jobs;
@@ -260,12 +846,11 @@ struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_poo
     self->interval_ns = interval_ns;
     self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
-    self->news.free = disk_writer_free_bytes(folder);
-    bool ok = true;
-    for (uint32_t i = 0; i < folder->n_files && ok; i++)
+    self->news.free = free_bytes_of(folder);
+    for (uint32_t i = 0; i < folder->n_files; i++)
         if (folder->files[i].kind == DISK_SEGMENT && folder->files[i].mine)
-            ok = disk_writer_unsynced(self, folder->files[i].number);
-    self->actor = !ok ? NULL : zactor_new(disk_writer_actor, self);
+            remember_unsynced(self, folder->files[i].number);
+    self->actor = zactor_new(disk_writer_actor, self);
     self->socket = self->actor ? zsock_resolve(self->actor) : NULL;
     if (!self->actor || !self->syncer) {
         err_set(err, RP_NO_MEMORY, "no thread or memory to write to %s", folder->path);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
+
 struct segment_use *segments_find(const struct segments *self, uint64_t number)
 {
     if (!self->n)
@@ -22,36 +24,23 @@ struct segment_use *segments_find(const struct segments *self, uint64_t number)
     return low < self->n && self->list[low].number == number ? &self->list[low] : NULL;
 }
 
-/* Makes room for one more. False: no memory. */
-static bool reserve(struct segments *self)
-{
-    if (self->n < self->capacity)
-        return true;
-    uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
-    struct segment_use *list = realloc(self->list, capacity * sizeof *list);
-    if (!list)
-        return false;
-    self->list = list;
-    self->capacity = capacity;
-    return true;
-}
-
-bool segments_know(struct segments *self, uint64_t number, uint64_t bytes)
+void segments_know(struct segments *self, uint64_t number, uint64_t bytes)
 {
     struct segment_use *known = segments_find(self, number);
     if (known) {
         self->total_bytes += bytes - known->bytes;
         known->bytes = bytes;
-        return true;
+        return;
     }
-    if (!reserve(self))
-        return false;
+    if (self->n == self->capacity) {
+        self->capacity = self->capacity ? self->capacity * 2 : 64;
+        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
+    }
     uint32_t at = self->n++;
     for (; at > 0 && self->list[at - 1].number > number; at--)
         self->list[at] = self->list[at - 1];
     self->list[at] = (struct segment_use){.number = number, .bytes = bytes};
     self->total_bytes += bytes;
-    return true;
 }
 
 void segments_forget(struct segments *self, uint64_t number)

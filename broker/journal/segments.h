@@ -23,8 +23,8 @@ struct segments {
 
 /* Returns NULL if there is no such segment. */
 struct segment_use *segments_find(const struct segments *self, uint64_t number);
-/* Adds a segment, or sets the size of a known one. False: no memory. */
-bool segments_know(struct segments *self, uint64_t number, uint64_t bytes);
+/* Adds a segment, or sets the size of a known one. */
+void segments_know(struct segments *self, uint64_t number, uint64_t bytes);
 void segments_forget(struct segments *self, uint64_t number);
 /* Adds bytes to the size of a segment. */
 void segments_grow(struct segments *self, uint64_t number, uint64_t bytes);

@@ -73,7 +73,6 @@ struct stream {
     uint64_t backlog;         /* bytes of those that are not written yet */
     uint64_t backlog_most;
     bool starved;          /* there was no memory for next_job at the start of this turn */
-    bool leave;            /* the segment should have ended, but there was no memory for the next one */
     bool full;             /* see stream_is_full */
     int64_t full_ns;       /* since when */
     enum stream_hold hold; /* why */
@@ -94,7 +93,7 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
 /* Turns the recording of effects on or off. */
 void stream_record(struct stream *self, bool on);
 /* Begins a new segment, with START and TABLE entries. After the state was restored. */
-rp_status stream_begin(struct stream *self, rp_error *err);
+void stream_begin(struct stream *self);
 /* Hands over the last record, waits at most timeout_ms until everything is written, and ends the disk writer. */
 void stream_close(struct stream **self, int timeout_ms);
 
@@ -138,8 +137,8 @@ void stream_remove_segment(struct stream *self, uint64_t number);
  * handed over, so that the chunks that the checkpoint names come first. Callers that give much watch the backlog:
  * above backlog_most, inserts wait. */
 void stream_give(struct stream *self, struct disk_job *job);
-/* Has the disk writer abandon a checkpoint or remove a file. False: no memory. */
-bool stream_file_job(struct stream *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
+/* Has the disk writer abandon a checkpoint or remove a file. */
+void stream_file_job(struct stream *self, enum disk_job_what what, enum disk_kind kind, uint64_t number);
 /* A checkpoint that knew of so many failures has ended. If there were no more, nothing relies on bad segments any
  * longer. */
 void stream_healed(struct stream *self, uint64_t failures);
@@ -162,15 +161,5 @@ uint64_t stream_segment_bytes(const struct stream *self);
 /* True if the disk does not keep up or cannot be written: with the journal on, inserts should wait. Writes why to text
  * (may be NULL). */
 bool stream_is_full(const struct stream *self, char *text, size_t size);
-
-/* ---- between stream.c and stream_record.c ---- */
-
-/* Begins a segment; `after`: for its START entry; 0: as it is. Only when all effects are recorded, because the first entries of a segment
- * hold the state of counters. False: no memory; nothing has changed. */
-bool stream_segment_begin(struct stream *self, uint64_t number, uint64_t after);
-/* Begins the next segment. Without memory the present one goes on, and the end of the next turn tries again. */
-void stream_segment_next(struct stream *self);
-/* Works out whether the stream is full, and why. */
-void stream_update_full(struct stream *self);
 
 #endif

@@ -137,7 +137,7 @@ static void session_number(struct session *self, uint32_t ordinal, struct key_ra
 {
     self->ordinal = ordinal;
     self->keys = keys;
-    ordinals_hold(&self->sessions->tables->ordinals, ordinal, keys);
+    ordinals_hold(&self->sessions->tables->ordinals, ordinal);
 }
 
 struct session *session_open(struct sessions *sessions, const char *name, struct columns *columns,
@@ -302,7 +302,7 @@ void session_close(struct session *self)
     if (!self->tombstone)
         count_open(self, false);
     idmap_remove(&sessions->by_id, id_half(self->id));
-    ordinals_release(&sessions->tables->ordinals, self->ordinal, self->keys);
+    ordinals_release(&sessions->tables->ordinals, self->ordinal);
     if (sessions->walk == self)
         sessions->walk = self->next;
     if (self->prev)

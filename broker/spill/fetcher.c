@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 /* Chunks with gaps up to this size are read together: a second read would cost more than the gap. */
 #define GAP_BYTES (32u << 10)
@@ -209,19 +210,15 @@ static void fetcher_main(zsock_t *pipe, void *given)
 
 struct fetcher *fetcher_new(const struct folder *folder, rp_error *err)
 {
-    struct fetcher *self = calloc(1, sizeof *self);
-    if (self) {
-        self->reader.folder = *folder;
-        self->reader.buffer = malloc(RUN_BYTES);
-    }
-    if (self && self->reader.buffer)
-        self->actor = zactor_new(fetcher_main, &self->reader);
-    if (self && self->actor)
+    struct fetcher *self = need_alloc(sizeof *self);
+    self->reader.folder = *folder;
+    self->reader.buffer = need_alloc(RUN_BYTES);
+    self->actor = zactor_new(fetcher_main, &self->reader);
+    if (self->actor)
         return self;
-    if (self)
-        free(self->reader.buffer);
+    free(self->reader.buffer);
     free(self);
-    err_set(err, RP_NO_MEMORY, "no memory or thread to read chunks back");
+    err_set(err, RP_NO_MEMORY, "no thread to read chunks back");
     return NULL;
 }
 

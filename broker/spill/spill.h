@@ -88,16 +88,4 @@ uint64_t spill_reads(const struct spill *self);
 /* Returns the bytes of data that may be in memory now. */
 uint64_t spill_cap(const struct spill *self);
 
-/* ---- within ---- */
-
-/* spill_park.c */
-bool spill_take_reads(struct spill *self);
-void spill_order_reads(struct spill *self);
-/* Drops all reads, at the end. */
-void spill_drop_reads(struct spill *self);
-/* spill_move.c. True if there are no checkpoints, which would care for the files. */
-bool spill_owns_files(const struct spill *self);
-bool spill_move_chunk(struct spill *self, struct chunk *chunk);
-void spill_sweep(struct spill *self);
-
 #endif

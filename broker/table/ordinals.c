@@ -10,9 +10,6 @@
 #define FEW 4096u
 /* The key map keeps 16 keys in a line. */
 #define LINE_KEYS 16u
-/* Before ordinals had 20 bits: ordinal << 40, the ordinal modulo 2^24. */
-#define OLD_COUNTER_BITS 40u
-#define OLD_ORDINALS (UINT32_C(1) << 24)
 
 bool ordinals_init(struct ordinals *self, uint32_t shard)
 {
@@ -52,32 +49,4 @@ uint32_t ordinals_take(struct ordinals *self, struct key_range *keys)
     for (uint32_t i = 0; i < 4 && !ordinal; i++)
         ordinal = find(self, tries[i / 2], i % 2, keys);
     return ordinal;
-}
-
-struct key_range ordinals_restored(uint32_t ordinal, uint64_t key_base)
-{
-    if (!key_base)
-        return (struct key_range){(uint64_t)(ordinal % OLD_ORDINALS) << OLD_COUNTER_BITS, UINT64_C(1)
-                                                                                              << OLD_COUNTER_BITS};
-    return (struct key_range){key_base, KEY_COUNTERS - (key_base & (KEY_COUNTERS - 1))};
-}
-
-static void use(struct ordinals *self, uint32_t ordinal, struct key_range keys, int32_t by)
-{
-    uint64_t first = keys.base << 8 >> (8 + KEY_COUNTER_BITS), n = (keys.count + KEY_COUNTERS - 1) >> KEY_COUNTER_BITS;
-    if (ordinal < KEY_ORDINALS)
-        self->at[ordinal].sessions += (uint32_t)by;
-    for (uint64_t i = first; i < first + n && i < KEY_ORDINALS; i++)
-        if (i != ordinal)
-            self->at[i].sessions += (uint32_t)by;
-}
-
-void ordinals_hold(struct ordinals *self, uint32_t ordinal, struct key_range keys)
-{
-    use(self, ordinal, keys, 1);
-}
-
-void ordinals_release(struct ordinals *self, uint32_t ordinal, struct key_range keys)
-{
-    use(self, ordinal, keys, -1);
 }

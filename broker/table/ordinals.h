@@ -37,7 +37,7 @@ static inline uint32_t ordinal_of(uint64_t number)
     return 1 + (uint32_t)((number - 1) % (KEY_ORDINALS - 1)); /* nobody has ordinal 0 */
 }
 
-/* Returns the ordinal in a key. A key from the time when ordinals had 24 bits counts for some ordinal, which is then skipped. */
+/* Returns the ordinal in a key. */
 static inline uint32_t ordinal_of_key(uint64_t key)
 {
     return (uint32_t)(key >> KEY_COUNTER_BITS) & (KEY_ORDINALS - 1);
@@ -49,11 +49,15 @@ void ordinals_fini(struct ordinals *self);
 
 /* Returns an ordinal for a new session, and its keys. 0: no ordinal is left. */
 uint32_t ordinals_take(struct ordinals *self, struct key_range *keys);
-/* Returns the keys of a restored session. key_base 0: the session was opened when ordinals had 24 bits. */
-struct key_range ordinals_restored(uint32_t ordinal, uint64_t key_base);
-/* A session begins (ceases) to have this ordinal and these keys. */
-void ordinals_hold(struct ordinals *self, uint32_t ordinal, struct key_range keys);
-void ordinals_release(struct ordinals *self, uint32_t ordinal, struct key_range keys);
+/* A session begins (ceases) to have this ordinal. */
+static inline void ordinals_hold(struct ordinals *self, uint32_t ordinal)
+{
+    self->at[ordinal].sessions++;
+}
+static inline void ordinals_release(struct ordinals *self, uint32_t ordinal)
+{
+    self->at[ordinal].sessions--;
+}
 
 /* An item with this key enters (leaves) a table. */
 static inline void ordinals_enter(struct ordinals *self, uint64_t key)

@@ -37,11 +37,12 @@ static void check_image(struct image *image)
         CHECK(i == 0 || session->ordinal > image->sessions[i - 1]->ordinal);
         CHECK(session->hello && session->n_flows <= image->n_tables && session->n_rejections <= IMAGE_REJECTIONS);
     }
-    for (uint32_t i = 0; i < image->n_selections; i++)
-        CHECK(image->selections[i] && image->selections[i]->table < image->n_tables);
-    for (uint32_t i = 0; i < image->n_replies; i++)
-        CHECK(image->replies[i].frame);
-    CHECK(image->n_replies <= IMAGE_REPLIES);
+    for (struct image_request *at = image->selections.oldest; at; at = at->newer)
+        CHECK(image_selection(at)->table < image->n_tables);
+    uint32_t replies = 0;
+    for (struct image_request *at = image->replies.oldest; at; at = at->newer, replies++)
+        CHECK(image_reply(at)->frame && (at->newer || image->replies.newest == at));
+    CHECK(replies == image->replies.n && replies <= IMAGE_REPLIES);
 }
 
 /* A record that was checked. */

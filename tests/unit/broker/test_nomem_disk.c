@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/disk/image.h"
 #include "proto/base/rng.h"
 #include "tests/support/embed.h"
@@ -915,22 +915,50 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
         assert_int_equal(image.sessions[i]->flows[6].resolved, 10 + i);
     }
     assert_int_equal(image.next_ordinal, broker->tables.ordinals.next);
-    assert_true(image.n_replies >= 3); /* of HELLO */
+    assert_true(image.replies.n >= 3); /* of HELLO */
     assert_int_equal(image.tables[6].size, 33 - 4);
     assert_int_equal(image.n_slots, 1);
     assert_int_equal(image.slots[0].version, 5);
     assert_int_equal(image.slots[0].bytes, large);
     assert_memory_equal(image.slots[0].value, value, large);
-    assert_int_equal(image.n_selections, 1);
-    assert_int_equal(image.selections[0]->n, 4);
-    assert_true(image.selections[0]->answered);
+    assert_int_equal(image.selections.n, 1);
+    const struct image_selection *selection = image_selection(image.selections.oldest);
+    assert_int_equal(selection->n, 4);
+    assert_true(selection->answered);
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(image.selections[0]->items[i].key, keys[i]);
-        assert_int_equal(image.selections[0]->items[i].n, 1);
-        assert_true(image.selections[0]->items[i].one != 0);
+        assert_int_equal(selection->items[i].key, keys[i]);
+        assert_int_equal(selection->items[i].n, 1);
+        assert_true(selection->items[i].one != 0);
     }
     image_fini(&image);
     folder_close(&in);
     free(value);
     stop();
+}
+
+/* After a checkpoint that failed, the next one that nobody asked for waits 30 s. */
+TEST(a_failure_delays_the_next)
+{
+    struct twin_folder own;
+    struct embed lone;
+    twin_folder_init(&own);
+    embed_start(&lone, "  - {name: t, max_size: 10}\n", twin_config(&own, "checkpoint: {every: 0s, on_exit: false}\n"));
+    struct broker *core = lone.broker;
+    struct checkpoints *checkpoints = core->checkpoints;
+    embed_settle(&lone);
+    core->stream->journal_bytes = UINT64_C(1) << 40; /* one is due */
+    assert_true(checkpoints_run(checkpoints));
+    checkpoint_finished(checkpoints, checkpoints->running->number, false);
+    while (chores_run(&core->loop.chores, core->loop.clock.now, core->loop.clock.ctx, NS_PER_S)) {
+    }
+    assert_false(checkpoint_is_running(checkpoints));
+    for (uint32_t i = 0; i < 100; i++)
+        assert_false(checkpoints_run(checkpoints));
+    core->loop.now_ns += 29 * NS_PER_S;
+    assert_false(checkpoints_run(checkpoints));
+    core->loop.now_ns += 2 * NS_PER_S;
+    assert_true(checkpoints_run(checkpoints));
+    assert_true(checkpoint_is_running(checkpoints));
+    embed_stop(&lone);
+    twin_folder_fini(&own);
 }

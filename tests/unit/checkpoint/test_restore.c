@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
+#include "broker/checkpoint/pairs.h"
 #include "broker/checkpoint/restore.h"
-#include "broker/checkpoint/restore_parts.h"
 #include "broker/disk/folder.h"
 #include "broker/journal/stream.h"
 #include "proto/base/rng.h"
@@ -454,42 +454,6 @@ TEST(keys_go_on_after_a_restart)
         testpeer_open(peer, false);
         for (uint32_t k = 0; k < 3; k++)
             assert_int_not_equal(peer->key_base, bases[k]);
-    }
-    end(&pair);
-}
-
-/* Files from when ordinals had 24 bits and counters 40 do not tell a session's first key. */
-TEST(sessions_of_older_files_keep_their_keys)
-{
-    struct pair_of pair;
-    char tables[512];
-    snprintf(tables, sizeof tables, PLAIN, 100, "");
-    twin_folder_init(&pair.folder);
-    again(&pair, tables, NULL);
-    pair.embed.broker->tables.ordinals.next = 5;
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
-    uint8_t id[WIRE_SESSION_BYTES];
-    memcpy(id, peer->session, sizeof id);
-    session_find(&pair.embed.broker->sessions, id)->keys.base = 0; /* as it stands in such a file */
-    testpeer_insert(peer, "t", UINT64_C(5) << 40, 2, 1);
-    embed_settle(&pair.embed);
-    twin_checkpoint(&pair.embed);
-    session_find(&pair.embed.broker->sessions, id)->keys.base = UINT64_C(5) << KEY_COUNTER_BITS;
-    twin_kill(&pair.embed);
-    again(&pair, tables, NULL);
-    const struct session *session = session_find(&pair.embed.broker->sessions, id);
-    assert_int_equal(session->ordinal, 5);
-    assert_int_equal(session->keys.base, UINT64_C(5) << 40);
-    assert_int_equal(session->keys.count, UINT64_C(1) << 40);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 2);
-    static const uint32_t next[] = {5, 80, 90};
-    static const uint32_t got[] = {6, 96, 97};
-    for (uint32_t i = 0; i < 3; i++) {
-        pair.embed.broker->tables.ordinals.next = next[i];
-        struct testpeer *other = testpeer_new(&pair.embed);
-        testpeer_open(other, false);
-        assert_int_equal(other->ordinal, got[i]);
     }
     end(&pair);
 }

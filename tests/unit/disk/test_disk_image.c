@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/image_impl.h"
 #include "proto/base/rng.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
@@ -158,7 +157,7 @@ TEST(layouts)
     assert_string_equal(items[0].layout->wire->table, "a");
     assert_string_equal(items[1].layout->wire->table, "other");
     assert_ptr_equal(items[1].layout, items[2].layout);
-    assert_int_not_equal(items[0].layout->serial, items[1].layout->serial);
+    assert_ptr_not_equal(items[0].layout, items[1].layout);
     assert_int_equal(items[1].layout->refs, 3);
     diskfile_layout(&feed, 0, UINT64_C(1) << 40, "far");
     refused(&image, "impossible id");
@@ -186,20 +185,21 @@ TEST(picks)
     assert_int_equal(image.tables[0].total_samples, 4);
     assert_int_equal(image.tables[0].items[0].times_sampled, 3);
     image_finish(&image);
-    assert_int_equal(image.n_selections, 2);
-    const struct image_selection *first = image.selections[0];
+    assert_int_equal(image.selections.n, 2);
+    const struct image_selection *first = image_selection(image.selections.oldest);
     assert_true(first->answered && first->n == 2 && first->want == 3 && first->flags == PICK_WHOLE);
     assert_int_equal(first->items[1].key, 11);
     assert_int_equal(first->items[1].times_sampled, 4);
     assert_int_equal(first->items[0].n, 2);
     assert_true(first->probability[1] == 0.75);
-    assert_false(image.selections[1]->answered);
+    assert_false(image_selection(image.selections.newest)->answered);
     put_request(ENTRY_FORGET, 5, 1, NULL);
     put_request(ENTRY_FORGET, 6, 6, NULL);
     sure(&image);
     image_finish(&image);
-    assert_int_equal(image.n_selections, 1);
-    assert_int_equal(image.selections[0]->id, 2);
+    assert_int_equal(image.selections.n, 1);
+    assert_int_equal(image.selections.oldest->id, 2);
+    assert_ptr_equal(image.selections.oldest, image.selections.newest);
     image_fini(&image);
 }
 
@@ -217,12 +217,14 @@ TEST(replies)
     put_request(ENTRY_REPLY, 1, 5 * IMAGE_REPLIES + 1, "again");
     sure(&image);
     image_finish(&image);
-    assert_int_equal(image.n_replies, IMAGE_REPLIES);
-    for (uint32_t i = 0; i < image.n_replies; i++) {
-        assert_true(image.replies[i].id % 3 != 0 && image.replies[i].size == 5);
-        assert_true(i == 0 || image.replies[i].id > image.replies[i - 1].id);
+    assert_int_equal(image.replies.n, IMAGE_REPLIES);
+    uint32_t n = 0;
+    for (struct image_request *at = image.replies.oldest; at; at = at->newer, n++) {
+        assert_true(at->id % 3 != 0 && image_reply(at)->size == 5);
+        assert_true(!at->older || at->id > at->older->id);
     }
-    assert_memory_equal(image.replies[IMAGE_REPLIES - 1].frame, "again", 5);
+    assert_int_equal(n, IMAGE_REPLIES);
+    assert_memory_equal(image_reply(image.replies.newest)->frame, "again", 5);
     image_fini(&image);
 }
 
@@ -443,31 +445,6 @@ TEST(selectors_are_exact_until_a_change)
     image_fini(&image);
 }
 
-/* (client, id) of few clients and ids, so that they are put and removed again and again. */
-TEST(request_map)
-{
-    struct rng rng;
-    rng_seed(&rng, naive_seed("disk_request_map"));
-    struct request_map map = {0};
-    static uint32_t model[8][512]; /* value + 1 */
-    assert_int_equal(request_map_get(&map, 1, 1), UINT32_MAX);
-    request_map_remove(&map, 1, 1);
-    for (uint32_t i = 0; i < 200000; i++) {
-        uint64_t client = rng_below(&rng, 8), id = rng_below(&rng, 512);
-        uint32_t *want = &model[client][id];
-        assert_int_equal(request_map_get(&map, client, id), *want - 1);
-        /* Fuller and emptier by turns. */
-        if (rng_below(&rng, 100) < (i / 20000 % 2 ? 30 : 60)) {
-            *want = i + 1;
-            assert_true(request_map_put(&map, client, id, i));
-        } else {
-            *want = 0;
-            request_map_remove(&map, client, id);
-        }
-    }
-    request_map_fini(&map);
-}
-
 /* ---- against a model */
 
 #define SLOTS 80u
@@ -610,15 +587,16 @@ static void model_compare(const struct model *m, struct image *image)
     assert_int_equal(image->n_sessions, at);
     for (uint32_t id = 1; id < 8; id++)
         selections += m->samples_of[id].there;
-    assert_int_equal(image->n_selections, selections);
-    for (uint32_t i = 0; i < selections; i++) {
-        const struct image_selection *got = image->selections[i];
-        assert_true(m->samples_of[got->id].there);
-        assert_int_equal(got->answered, m->samples_of[got->id].answered);
-        assert_int_equal(got->n, m->samples_of[got->id].n);
+    assert_int_equal(image->selections.n, selections);
+    for (struct image_request *request = image->selections.oldest; request; request = request->newer, selections--) {
+        const struct image_selection *got = image_selection(request);
+        assert_true(m->samples_of[request->id].there);
+        assert_int_equal(got->answered, m->samples_of[request->id].answered);
+        assert_int_equal(got->n, m->samples_of[request->id].n);
         for (uint32_t k = 0; k < got->n; k++)
-            assert_int_equal(got->items[k].key, m->samples_of[got->id].keys[k]);
+            assert_int_equal(got->items[k].key, m->samples_of[request->id].keys[k]);
     }
+    assert_int_equal(selections, 0);
 }
 
 TEST(against_a_model)

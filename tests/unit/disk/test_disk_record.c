@@ -89,8 +89,8 @@ static size_t example(uint16_t type, uint8_t *out)
     }
     case ENTRY_CHECKPOINT: {
         BODY(struct entry_checkpoint);
-        *body = (struct entry_checkpoint){.number = 5, .base = 4, .n_parts = 2};
-        return sizeof *body + 2 * sizeof(struct entry_part);
+        *body = (struct entry_checkpoint){.number = 5, .base = 4};
+        return sizeof *body;
     }
     case ENTRY_SELECTION: {
         BODY(struct entry_selection);

@@ -42,10 +42,10 @@ TEST(picks_in_a_row_are_one_entry)
     testpeer_sampled(peer, "fifo", 16);
     struct image image;
     twin_load(&image, &folder);
-    assert_int_equal(image.n_selections, 1);
-    assert_int_equal(image.selections[0]->n, 16);
-    assert_true(image.selections[0]->answered);
-    assert_int_equal(image.selections[0]->client, peer->client);
+    assert_int_equal(image.selections.n, 1);
+    assert_int_equal(image_selection(image.selections.oldest)->n, 16);
+    assert_true(image_selection(image.selections.oldest)->answered);
+    assert_int_equal(image.selections.oldest->client, peer->client);
     assert_int_equal(image.tables[0].limiter.samples, 16);
     /* START, 7 TABLEs, ORDINAL, SESSION, FORM, LAYOUT, 20 CHUNKs and INSERTs, PROGRESS, PICK, ANSWERED, replies */
     assert_true(image.journal_entries < 20 + 16);

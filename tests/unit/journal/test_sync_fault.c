@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "proto/base/rng.h"

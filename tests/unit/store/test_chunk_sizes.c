@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/checkpoint/checkpoint_run.h"
+#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "tests/support/test.h"

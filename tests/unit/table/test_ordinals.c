@@ -19,7 +19,7 @@ static uint32_t open_one(struct ordinals *self, struct key_range *keys)
 {
     uint32_t ordinal = ordinals_take(self, keys);
     if (ordinal)
-        ordinals_hold(self, ordinal, *keys);
+        ordinals_hold(self, ordinal);
     return ordinal;
 }
 
@@ -33,7 +33,7 @@ TEST(ordinals_come_in_turn_and_wrap_past_those_in_use)
     assert_int_equal(first.base, key_of(1, 0));
     assert_int_equal(first.count, KEY_COUNTERS);
     ordinals_enter(&self, second.base + 7); /* its session ends, its item stays */
-    ordinals_release(&self, 2, second);
+    ordinals_release(&self, 2);
     self.next = LAST;
     assert_int_equal(open_one(&self, &keys), LAST);
     assert_int_equal(keys.base, key_of(LAST, 0));
@@ -77,37 +77,10 @@ TEST(when_all_have_sessions_there_is_none)
     struct key_range keys;
     assert_true(ordinals_init(&self, 0));
     for (uint32_t i = 1; i <= LAST; i++)
-        ordinals_hold(&self, i, (struct key_range){key_of(i, 0), KEY_COUNTERS});
+        ordinals_hold(&self, i);
     assert_int_equal(ordinals_take(&self, &keys), 0);
-    ordinals_release(&self, 77, (struct key_range){key_of(77, 0), KEY_COUNTERS});
+    ordinals_release(&self, 77);
     assert_int_equal(ordinals_take(&self, &keys), 77);
-    ordinals_fini(&self);
-}
-
-/* Sessions of older files have ordinal << 40: sixteen of today's ordinals, and their number. */
-TEST(keys_of_older_files_are_passed_over)
-{
-    struct ordinals self;
-    struct key_range keys, old = ordinals_restored(3, 0);
-    assert_true(ordinals_init(&self, 0));
-    assert_int_equal(old.base, UINT64_C(3) << 40);
-    assert_int_equal(old.count, UINT64_C(1) << 40);
-    ordinals_hold(&self, 3, old);
-    self.next = 3;
-    assert_int_equal(open_one(&self, &keys), 4);
-    self.next = 48;
-    assert_int_equal(open_one(&self, &keys), 64);
-    ordinals_release(&self, 3, old);
-    self.next = 3;
-    assert_int_equal(open_one(&self, &keys), 3);
-    self.next = 48;
-    assert_int_equal(open_one(&self, &keys), 48);
-    /* Beyond what an ordinal can be today: nothing to pass over. */
-    struct key_range far = ordinals_restored(UINT32_MAX, 0), same = ordinals_restored(9, key_of(9, 4096));
-    ordinals_hold(&self, UINT32_MAX, far);
-    ordinals_release(&self, UINT32_MAX, far);
-    assert_int_equal(same.base, key_of(9, 4096));
-    assert_int_equal(same.count, KEY_COUNTERS - 4096);
     ordinals_fini(&self);
 }
 
@@ -159,7 +132,7 @@ TEST(no_key_is_handed_out_while_an_item_bears_it)
             assert_int_not_equal(model.sessions[s].ordinal, 0);
             check_new(&model, s);
         } else if (what == 1 && model.sessions[s].ordinal) {
-            ordinals_release(&self, model.sessions[s].ordinal, model.sessions[s].keys);
+            ordinals_release(&self, model.sessions[s].ordinal);
             model.sessions[s].ordinal = 0;
         } else if (what < 6 && model.sessions[s].ordinal && model.n_items < ITEMS) {
             model.sessions[s].used += rng_below(&rng, 1000);
