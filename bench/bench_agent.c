@@ -78,8 +78,8 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
     actor_init(&actor, &options);
-    if (!environment_loop_init(&loop, env, &actor))
-        load_fail(&self->load, "no memory for the environment loop");
+    if (environment_loop_init(&loop, env, &actor, &err) != RP_OK)
+        load_fail(&self->load, "%s", err.text);
     lane_set_state(self->load.lane, LANE_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {

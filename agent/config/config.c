@@ -403,33 +403,6 @@ const char run_default_yaml[] =
     "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
     "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 32, min_size: 1000, error_buffer: 3200}\n";
 
-const struct agent_ops *run_config_algorithm(const struct run_config *self)
-{
-    for (const struct agent_ops *const *at = agent_algorithms; *at; at++)
-        if (self->agent.algorithm && strcmp((*at)->name, self->agent.algorithm) == 0)
-            return *at;
-    return NULL;
-}
-
-uint32_t run_config_actors(const struct run_config *self)
-{
-    return self->actors.on ? (uint32_t)self->actors.count : 0;
-}
-
-uint32_t run_config_learners(const struct run_config *self)
-{
-    return self->learners.on ? (uint32_t)self->learners.count : 0;
-}
-
-const struct table_config *run_config_table(const struct run_config *self)
-{
-    const struct table_config *tables = self->broker.tables.data;
-    for (uint32_t i = 0; i < self->broker.tables.count; i++)
-        if (self->adder.table && tables[i].name && strcmp(tables[i].name, self->adder.table) == 0)
-            return &tables[i];
-    return NULL;
-}
-
 static bool read_source(const struct schema_source *source, struct run_config *out, struct schema_report *report)
 {
     if (!schema_read(run_schema(), source, out, report))

@@ -4,8 +4,8 @@
 #ifndef AGENT_CONFIG_CONFIG_H
 #define AGENT_CONFIG_CONFIG_H
 
-#include "agent/adder/adder.h"
 #include "agent/env/env.h"
+#include "agent/learn/adder.h"
 #include "agent/learn/agent.h"
 #include "broker/config/config.h"
 #include "proto/config/schema.h"
@@ -159,34 +159,24 @@ const struct table_config *run_config_table(const struct run_config *self);
 
 /* Prescribes the fields of the items of adder.table as environment and adder make them, unless another program inserts. Reports a
  * signature of the file that they do not fit; again: the file is that of a run that goes on, so the signature is ours, and is made
- * anew. False: no memory. (config_signature.c) */
-bool run_config_prescribe(struct run_config *self, bool again, struct schema_report *report);
+ * anew. */
+void run_config_prescribe(struct run_config *self, bool again, struct schema_report *report);
 
-/* Samples per insert that the table's limiter enforces; 0: none. */
-double run_config_ratio(const struct table_config *table);
 /* Batches of `batch` items that each learner has in flight. */
 uint32_t run_config_prefetch(const struct run_config *self, int64_t batch);
 /* Bytes that a full table takes of broker.memory_limit: steps that items share count once, before compression. 0: not
- * known. spec: of the environment; NULL: not known what the user's own actors write. (config_memory.c) */
+ * known. spec: of the environment; NULL: not known what the user's own actors write. */
 double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec);
 
-/* Checks rules that concern several keys. (config_check.c) */
+/* Checks rules that concern several keys. */
 void run_config_check(const void *root, struct schema_report *report);
-/* Checks runs without actors, which learn from a checkpoint, and runs without learners, which fill a table.
- * (config_sides.c) */
-void run_config_check_sides(const struct run_config *self, struct schema_report *report);
-/* Reports tables that cannot become as large as configured. spec as above. (config_memory.c) */
-void run_config_check_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report);
 
-/* Checks that the limiter of the sampled table leaves room for a batch, at each shard. Comes before the broker's own check, so that
- * the number in its sentence is enough for both. (config_shards.c) */
-void run_config_check_room(const struct run_config *self, int64_t batch, struct schema_report *report);
-/* Returns the most shards, a power of two, that tables, limiters and batches of this size allow. (config_shards.c) */
+/* Returns the most shards, a power of two, that tables, limiters and batches of this size allow. */
 uint32_t run_config_most_shards(const struct run_config *self, int64_t batch);
-/* Replaces broker.shards by a number of processes. (config_shards.c) */
+/* Replaces broker.shards by a number of processes. */
 void run_config_set_shards(struct run_config *self, uint32_t shards);
 
-/* Checks the list of hosts. (config_hosts.c) */
+/* Checks the list of hosts. */
 void run_config_check_hosts(const struct run_config *self, struct schema_report *report);
 /* True if the run has other machines than the launcher's. */
 bool run_config_is_spread(const struct run_config *self);
@@ -202,10 +192,10 @@ const char *host_config_pattern(const struct host_config *self, uint32_t index, 
 char **run_config_host_names(const char *pattern, uint32_t most, char *why, size_t size);
 void run_config_free_names(char ***names);
 /* Chooses endpoints that the file does not write: on any free port, of all interfaces in a run with other machines, else of the
- * loopback interface. report: that of the reading. False: no memory. */
-bool run_config_open_broker(struct run_config *self, const struct schema_report *report);
+ * loopback interface. report: that of the reading. */
+void run_config_open_broker(struct run_config *self, const struct schema_report *report);
 
-/* Checks launch.slurm. (config_slurm.c) */
+/* Checks launch.slurm. */
 void run_config_check_slurm(const struct run_config *self, struct schema_report *report);
 /* The most actors of a run under Slurm. */
 #define RUN_SLURM_ACTORS 4096u

@@ -1,12 +1,17 @@
-/* Mistakes that concern several keys of a run, found before anything starts: names that do not exist, parts that do not
- * fit each other, and limiters with which actors and learners would wait for each other. */
+/* What follows from several keys of a run: the fields and the memory of its items, and mistakes that are found before anything
+ * starts: names that do not exist, parts that do not fit each other, and limiters with which actors and learners would wait for
+ * each other. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/config/config.h"
 #include "agent/config/placeholder.h"
 #include "broker/select/selector.h"
+#include "broker/store/store.h"
+#include "proto/base/dtype.h"
+#include "proto/base/need.h"
 
 /* Bytes of all sequences of a batch together. */
 #define MOST_STEPS (INT64_C(1) << 24)
@@ -19,6 +24,391 @@
 #define NO_BOUND 1e17
 /* How far plan.spi may be from the limiter's ratio, as a share of it. */
 #define MOST_OFF 0.1
+
+/* ---- what the keys of a run say ---- */
+
+const struct agent_ops *run_config_algorithm(const struct run_config *self)
+{
+    for (const struct agent_ops *const *at = agent_algorithms; *at; at++)
+        if (self->agent.algorithm && strcmp((*at)->name, self->agent.algorithm) == 0)
+            return *at;
+    return NULL;
+}
+
+uint32_t run_config_actors(const struct run_config *self)
+{
+    return self->actors.on ? (uint32_t)self->actors.count : 0;
+}
+
+uint32_t run_config_learners(const struct run_config *self)
+{
+    return self->learners.on ? (uint32_t)self->learners.count : 0;
+}
+
+const struct table_config *run_config_table(const struct run_config *self)
+{
+    const struct table_config *tables = self->broker.tables.data;
+    for (uint32_t i = 0; i < self->broker.tables.count; i++)
+        if (self->adder.table && tables[i].name && strcmp(tables[i].name, self->adder.table) == 0)
+            return &tables[i];
+    return NULL;
+}
+
+/* Writes the path of a key of the table that actors insert into. */
+static void table_path(const struct run_config *config, const char *key, char *out, size_t size)
+{
+    size_t index = (size_t)(run_config_table(config) - (const struct table_config *)config->broker.tables.data);
+    snprintf(out, size, "broker.tables[%zu].%s", index, key);
+}
+
+/* ---- the fields of a run's items ----
+ *
+ * They are the signature of the run's table: the broker rejects items with other fields, so that no actor's key can insert what
+ * learners cannot read. */
+
+static void fill_field(struct field_config *out, const struct adder_field *field)
+{
+    int64_t *shape = need_alloc(field->rank * sizeof *shape);
+    *out = (struct field_config){need_text(field->name), need_text(dtype_name(field->dtype)), {shape, field->rank}};
+    for (uint32_t i = 0; i < field->rank; i++)
+        shape[i] = field->shape[i];
+}
+
+static void release_signature(struct schema_list *signature)
+{
+    struct field_config *fields = signature->data;
+    for (uint32_t i = 0; i < signature->count; i++) {
+        free(fields[i].name);
+        free(fields[i].dtype);
+        free(fields[i].shape.data);
+    }
+    free(fields);
+    *signature = (struct schema_list){0};
+}
+
+/* True if items with this field fit the file's signature. A length of 0 there fits any number of steps. */
+static bool fits_field(const struct field_config *written, const struct adder_field *field)
+{
+    const int64_t *shape = written->shape.data;
+    bool same = written->name && strcmp(written->name, field->name) == 0 && written->dtype &&
+                dtype_by_name(written->dtype) == field->dtype && written->shape.count == field->rank;
+    for (uint32_t i = 0; same && i < field->rank; i++)
+        same = shape[i] == (int64_t)field->shape[i] || (i == 0 && shape[i] == 0);
+    return same;
+}
+
+static void check_signature(const struct run_config *self, const struct table_config *table,
+                            const struct adder_field *fields, uint32_t n, struct schema_report *report)
+{
+    const struct field_config *written = table->signature.data;
+    char path[64];
+    uint32_t i = 0;
+    while (i < n && i < table->signature.count && fits_field(&written[i], &fields[i]))
+        i++;
+    table_path(self, "signature", path, sizeof path);
+    if (i < n || i < table->signature.count)
+        schema_problem(report, path,
+                       "the items of environment and adder have %u fields, and field %u ('%s') does not fit: leave the "
+                       "signature out, and it is made from them",
+                       n, i, i < n ? fields[i].name : written[i].name);
+}
+
+void run_config_prescribe(struct run_config *self, bool again, struct schema_report *report)
+{
+    struct table_config *table = (struct table_config *)(uintptr_t)run_config_table(self);
+    const struct agent_ops *ops = run_config_algorithm(self);
+    struct adder_field fields[ADDER_MAX_FIELDS];
+    struct env env;
+    if (!table || !self->actors.on || self->actors.command.count > 0 || !ops ||
+        env_open(&env, &self->environment, NULL) != RP_OK)
+        return;
+    const struct adder_options options = {
+        .config = &self->adder, .spec = &env.spec, .with_log_prob = ops->stores_log_prob};
+    uint32_t n = adder_fields(&options, fields, NULL);
+    env_close(&env);
+    if (n == 0)
+        return;
+    if (table->signature.count > 0 && !again) {
+        check_signature(self, table, fields, n, report);
+        return;
+    }
+    release_signature(&table->signature);
+    struct field_config *signature = need_alloc(n * sizeof *signature);
+    for (uint32_t i = 0; i < n; i++)
+        fill_field(&signature[i], &fields[i]);
+    table->signature = (struct schema_list){signature, n}; /* freed with the configuration */
+}
+
+/* ---- memory of full tables, where the run knows more than the tables' signatures do ---- */
+
+/* The slab heap's classes. */
+#define GRAIN 16.0
+
+/* Rows that each item adds to the stream, because items share the others; and rows that an item spans. */
+static void adder_rows(const struct adder_config *adder, double *added, double *spanned)
+{
+    switch (adder->kind) {
+    case ADDER_SEQUENCE:
+        *added = (double)(adder->period < adder->length ? adder->period : adder->length);
+        *spanned = (double)adder->length;
+        break;
+    case ADDER_EPISODE:
+        *added = *spanned = (double)(adder->max_length + 1);
+        break;
+    default:
+        *added = 1.0;
+        *spanned = (double)(adder->n_step + 1);
+        break;
+    }
+}
+
+/* Bytes of an item of this run's own adder: its part of the chunks, with their headers, and its list of chunks. */
+static double adder_item_bytes(const struct run_config *self, const rp_env_spec *spec)
+{
+    const struct adder_config *adder = &self->adder;
+    const struct agent_ops *ops = run_config_algorithm(self);
+    double added, spanned, length = (double)(adder->chunk_length > 0 ? adder->chunk_length : 1);
+    adder_rows(adder, &added, &spanned);
+    bool sequence = adder->kind != ADDER_TRANSITION, log_prob = sequence && ops && ops->stores_log_prob;
+    double row = (double)(env_observation_bytes(spec) + env_action_bytes(spec) + 2 * sizeof(float) +
+                          (sequence ? sizeof(uint8_t) : 0) + (log_prob ? sizeof(float) : 0));
+    double columns = 4.0 + sequence + log_prob;
+    double chunk = sizeof(struct chunk) + columns * (sizeof(uint32_t) + sizeof(uint8_t)) + length * row;
+    double chunks = ceil(spanned / length) + (length > 1.0 ? 1.0 : 0.0);
+    return ceil(chunk / GRAIN) * GRAIN * added / length +
+           (chunks > 1.0 ? (double)store_block_bytes((uint64_t)chunks * sizeof(void *)) : 0.0);
+}
+
+static double item_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec)
+{
+    if (spec && self->actors.command.count == 0 && table == run_config_table(self))
+        return adder_item_bytes(self, spec);
+    return config_item_bytes(table);
+}
+
+double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec)
+{
+    return config_table_bytes(table, item_bytes(self, table, spec));
+}
+
+/* Reports tables that cannot become as large as configured. */
+static void check_table_memory(const struct run_config *self, const rp_env_spec *spec, struct schema_report *report)
+{
+    const struct table_config *tables = self->broker.tables.data;
+    uint32_t n = self->broker.tables.count;
+    double *bytes = need_alloc(n * sizeof *bytes);
+    for (uint32_t i = 0; i < n; i++)
+        bytes[i] = item_bytes(self, &tables[i], spec);
+    config_check_memory(&self->broker, bytes, "broker.", report);
+    free(bytes);
+}
+
+/* ---- shards: what the agent needs of each of them, and how many the tables allow ---- */
+
+/* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with
+ * less, and for the samples of one insert, which the broker itself demands. */
+struct room {
+    int64_t batch;
+    uint32_t shards;
+    double least; /* on either side, at each shard */
+};
+
+static void check_room_buffer(double buffer, const struct room *room, const char *path, struct schema_report *report)
+{
+    char at[96];
+    snprintf(at, sizeof at, "%s.error_buffer", path);
+    if (room->shards > 1)
+        schema_problem(report, at,
+                       "%g is %g for each of %u shards, below one batch of %lld (agent.batch): samplers would wait at "
+                       "every batch; write at least %g, or fewer shards",
+                       buffer, buffer / room->shards, room->shards, (long long)room->batch, room->least * room->shards);
+    else
+        schema_problem(report, at,
+                       "%g is below one batch of %lld (agent.batch): actors and learners would wait for each other at "
+                       "every batch; write at least %g",
+                       buffer, (long long)room->batch, room->least);
+}
+
+static void check_room_bounds(double width, const struct room *room, const char *path, struct schema_report *report)
+{
+    if (room->shards > 1)
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g for each of %u shards, below two batches of %lld (agent.batch): "
+                       "samplers would wait at every batch; let them be %g apart, or write fewer shards",
+                       width / room->shards, room->shards, (long long)room->batch, 2.0 * room->least * room->shards);
+    else
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch): actors and learners "
+                       "would wait for each other at every batch; let them be %g apart",
+                       width, (long long)room->batch, 2.0 * room->least);
+}
+
+/* Each shard has its part of the room, and gives whole batches. */
+static void check_room(const struct run_config *self, int64_t batch, struct schema_report *report)
+{
+    const struct table_config *table = run_config_table(self);
+    if (batch <= 0 || !table || table->limiter.kind != LIMITER_RATIO)
+        return;
+    const struct limiter_section *limiter = &table->limiter;
+    double spi = limiter->samples_per_insert, width = limiter->max_diff - limiter->min_diff;
+    struct room room = {batch, config_shards(&self->broker), fmax((double)batch, isfinite(spi) ? spi : 0.0)};
+    char path[64];
+    table_path(self, "limiter", path, sizeof path);
+    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch * room.shards)
+        check_room_buffer(limiter->error_buffer, &room, path, report);
+    else if (limiter->error_buffer < 0 && width < 2.0 * (double)batch * room.shards)
+        check_room_bounds(width, &room, path, report);
+}
+
+/* True if nothing speaks against this many shards. */
+static bool allows_shards(const struct run_config *self, int64_t batch, uint32_t shards, char **names)
+{
+    struct run_config config = *self;
+    struct schema_report *report = schema_report_new();
+    config.broker.shards = (struct schema_list){names, shards};
+    config.broker.shard = -1;
+    config_check_shards(&config.broker, report);
+    check_room(&config, batch, report);
+    bool ok = schema_report_count(report) == 0;
+    schema_report_destroy(&report);
+    return ok;
+}
+
+uint32_t run_config_most_shards(const struct run_config *self, int64_t batch)
+{
+    static char none[] = "";
+    char *names[CONFIG_MAX_SHARDS];
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < CONFIG_MAX_SHARDS; i++)
+        names[i] = none;
+    while (2 * most <= CONFIG_MAX_SHARDS && allows_shards(self, batch, 2 * most, names))
+        most *= 2;
+    return most;
+}
+
+void run_config_set_shards(struct run_config *self, uint32_t shards)
+{
+    struct schema_list *list = &self->broker.shards;
+    char **names = list->data;
+    for (uint32_t i = 0; i < list->count; i++)
+        free(names[i]);
+    names = need_resize(names, shards, sizeof *names);
+    for (uint32_t i = 0; i < shards; i++)
+        names[i] = need_text("");
+    *list = (struct schema_list){names, shards};
+}
+
+/* ---- runs of which one side is off ----
+ *
+ * Without actors, learners learn from what the broker loads; without learners, actors
+ * fill a table for later. In both cases some limiters would make the other side wait for ever, and some stop
+ * conditions would never be met. */
+
+static bool is_queue(const struct limiter_section *limiter)
+{
+    return limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK;
+}
+
+/* Without inserts, the limiter eventually stops all samples. */
+static void check_samples(const struct run_config *config, const struct table_config *table,
+                          struct schema_report *report)
+{
+    const struct limiter_section *limiter = &table->limiter;
+    char path[64];
+    bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || limiter->min_diff > -NO_BOUND);
+    table_path(config, "limiter", path, sizeof path);
+    if (held || is_queue(limiter))
+        schema_problem(
+            report, path,
+            "a %s limiter lets learners sample as often as actors insert, and no actor inserts (actors.on is "
+            "false): they would wait for ever; write kind: min_size",
+            limiter_kind_name((enum limiter_kind)limiter->kind));
+    table_path(config, "max_times_sampled", path, sizeof path);
+    if (table->max_times_sampled > 0)
+        schema_problem(report, path,
+                       "items leave after %lld samples, and no actor inserts others (actors.on is false): the table "
+                       "would run empty; write 0",
+                       (long long)table->max_times_sampled);
+}
+
+/* Without actors the table must be loaded. */
+static void check_loaded(const struct run_config *config, struct schema_report *report)
+{
+    const char *load = config->broker.checkpoint_load ? config->broker.checkpoint_load : "";
+    if (!config_folder(&config->broker))
+        schema_problem(
+            report, "actors.on",
+            "is false, so no actor fills table '%s': write broker.checkpoint.dir, the folder of a checkpoint "
+            "to load",
+            config->adder.table ? config->adder.table : "");
+    else if (strcmp(load, "none") == 0)
+        schema_problem(report, "broker.checkpoint.load",
+                       "is none, and actors.on is false, so no actor fills table '%s': write newest",
+                       config->adder.table ? config->adder.table : "");
+}
+
+static void check_learners_alone(const struct run_config *config, struct schema_report *report)
+{
+    const struct table_config *table = run_config_table(config);
+    check_loaded(config, report);
+    if (table)
+        check_samples(config, table, report);
+    if (config->stop.steps > 0)
+        schema_problem(report, "stop.steps",
+                       "are taken by actors, and actors.on is false: this end never comes; write stop.learner_steps "
+                       "or stop.time");
+    if (config->learners.count == 0)
+        schema_problem(report, "learners.count",
+                       "auto weighs learners against actors, and actors.on is false: write a number");
+}
+
+static void check_inserts(const struct run_config *config, const struct table_config *table,
+                          struct schema_report *report)
+{
+    const struct limiter_section *limiter = &table->limiter;
+    char path[64];
+    bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || limiter->max_diff < NO_BOUND);
+    table_path(config, "limiter", path, sizeof path);
+    if (held || is_queue(limiter))
+        schema_problem(
+            report, path,
+            "a %s limiter lets actors insert as often as learners sample, and no learner samples (learners.on is "
+            "false): they would wait for ever; write kind: min_size",
+            limiter_kind_name((enum limiter_kind)limiter->kind));
+}
+
+static void check_actors_alone(const struct run_config *config, struct schema_report *report)
+{
+    const struct table_config *table = run_config_table(config);
+    if (config->actors.command.count == 0 && !config->actors.weights[0])
+        schema_problem(report, "learners.on",
+                       "is false, so actors have no parameters: write actors.weights, the saved state "
+                       "of a learner such as runs/latest/learner.weights");
+    if (table)
+        check_inserts(config, table, report);
+    if (config->stop.learner_steps > 0)
+        schema_problem(report, "stop.learner_steps",
+                       "are made by learners, and learners.on is false: this end never comes; write stop.steps or "
+                       "stop.time");
+    if (!(isinf(config->stop.value) && config->stop.value > 0))
+        schema_problem(report, "stop.value",
+                       "is what a learner's parameters give, and learners.on is false: this end never comes; write "
+                       "stop.steps or stop.time");
+    if (config->actors.count == 0)
+        schema_problem(report, "actors.count",
+                       "auto weighs actors against learners, and learners.on is false: write a number");
+}
+
+static void check_sides(const struct run_config *self, struct schema_report *report)
+{
+    if (!self->actors.on && !self->learners.on)
+        schema_problem(report, "learners.on",
+                       "no actor runs (actors.on is false) and no learner: nothing would happen");
+    else if (!self->actors.on)
+        check_learners_alone(self, report);
+    else if (!self->learners.on)
+        check_actors_alone(self, report);
+}
 
 /* A user's own programs may replace ours: rules about our programs do not bind them. */
 static bool our_actors(const struct run_config *config)
@@ -278,7 +668,8 @@ static void check_tables(const struct run_config *config, struct schema_report *
 
 /* ---- ends that never come, and plans without an aim ---- */
 
-double run_config_ratio(const struct table_config *table)
+/* Samples per insert that the table's limiter enforces; 0: none. */
+static double limiter_ratio(const struct table_config *table)
 {
     switch (table->limiter.kind) {
     case LIMITER_RATIO:
@@ -319,7 +710,7 @@ uint32_t run_config_prefetch(const struct run_config *self, int64_t batch)
 static void check_plan(const struct run_config *config, struct schema_report *report)
 {
     const struct table_config *table = run_config_table(config);
-    double ratio = table ? run_config_ratio(table) : 0.0, spi = config->plan.spi;
+    double ratio = table ? limiter_ratio(table) : 0.0, spi = config->plan.spi;
     bool actors = config->actors.count == 0, learners = config->learners.count == 0;
     if (!table || !config->actors.on || !config->learners.on)
         return;
@@ -355,7 +746,7 @@ static void check_stop(const struct run_config *config, struct schema_report *re
 void run_config_check(const void *root, struct schema_report *report)
 {
     const struct run_config *config = root;
-    run_config_check_room(config, batch_of(config), report);
+    check_room(config, batch_of(config), report);
     schema_report_within(report, "broker");
     broker_schema.check(&config->broker, report);
     schema_report_within(report, NULL);
@@ -374,8 +765,8 @@ void run_config_check(const void *root, struct schema_report *report)
     check_tables(config, report);
     check_plan(config, report);
     check_stop(config, report);
-    run_config_check_sides(config, report);
+    check_sides(config, report);
     run_config_check_hosts(config, report);
     run_config_check_slurm(config, report);
-    run_config_check_memory(config, known ? &spec : NULL, report);
+    check_table_memory(config, known ? &spec : NULL, report);
 }

@@ -11,7 +11,6 @@
 
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
-#include "agent/env/env.h"
 #include "proto/base/error.h"
 
 #define SIDE 10

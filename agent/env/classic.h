@@ -1,4 +1,4 @@
-/* What the small environments share. */
+/* What the built-in environments share: their options, their memory, and the end of a step. */
 #ifndef AGENT_ENV_CLASSIC_H
 #define AGENT_ENV_CLASSIC_H
 
@@ -10,7 +10,18 @@
 #include "proto/base/rng.h"
 #include "replay/env.h"
 
-/* Zeroed memory for an environment (free releases it), or NULL with err set: no memory, or an option that is not in the
+/* For the create functions of environments. Refuses options that are not in the NULL-terminated list, with "did you mean". */
+rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
+                            rp_error *err);
+/* An option that is a number within bounds; *out keeps its default if the option is absent. */
+struct env_real {
+    const char *name;
+    double min, max;
+    double *out;
+};
+rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err);
+
+/* Zeroed memory for an environment (free releases it), or NULL with err set: an option that is not in the
  * NULL-terminated list. */
 void *classic_new(const char *name, size_t size, const rp_option *options, uint32_t n_options, const char *const *known,
                   rp_error *err);

@@ -9,7 +9,6 @@
 
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
-#include "agent/env/env.h"
 #include "proto/base/error.h"
 
 #define MOST_SIZE 100

@@ -3,15 +3,297 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/env/builtin.h"
-#include "agent/env/env_group.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
+
+/* ---- specs: sizes that follow from them, and checks ---- */
+
+size_t env_observation_count(const rp_env_spec *spec)
+{
+    size_t count = 1;
+    for (uint32_t i = 0; i < spec->observation_rank; i++)
+        count *= spec->observation_shape[i];
+    return count;
+}
+
+size_t env_observation_bytes(const rp_env_spec *spec)
+{
+    return env_observation_count(spec) * (spec->observation_dtype == RP_DTYPE_FLOAT32 ? sizeof(float) : 1);
+}
+
+size_t env_action_bytes(const rp_env_spec *spec)
+{
+    return spec->n_actions ? sizeof(int32_t) : spec->action_size * sizeof(float);
+}
+
+static rp_status check_observation(const char *name, const rp_env_spec *spec, rp_error *err)
+{
+    if (spec->observation_dtype != RP_DTYPE_FLOAT32 && spec->observation_dtype != RP_DTYPE_UINT8)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "environment '%s': its observations have type %" PRId32 "; only float32 (%d) and uint8 (%d) can "
+                       "be used",
+                       name, spec->observation_dtype, RP_DTYPE_FLOAT32, RP_DTYPE_UINT8);
+    if (spec->observation_rank < 1 || spec->observation_rank > RP_MAX_RANK)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "environment '%s': its observations have rank %" PRIu32 "; it may be 1 to %u", name,
+                       spec->observation_rank, RP_MAX_RANK);
+    uint64_t bytes = spec->observation_dtype == RP_DTYPE_FLOAT32 ? sizeof(float) : 1;
+    for (uint32_t i = 0; i < spec->observation_rank; i++) {
+        if (spec->observation_shape[i] == 0)
+            return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': dimension %" PRIu32 " of its observations is 0",
+                           name, i);
+        /* A product of factors below 2^30 and 2^32 fits into 64 bits. */
+        bytes *= spec->observation_shape[i];
+        if (bytes > RP_MAX_ROW_BYTES)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s': one observation is larger than %" PRIu64 " bytes", name,
+                           RP_MAX_ROW_BYTES);
+    }
+    return RP_OK;
+}
+
+rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err)
+{
+    RP_TRY(check_observation(name, spec, err));
+    if ((spec->n_actions > 0) == (spec->action_size > 0))
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "environment '%s': it needs either n_actions (discrete) or action_size (continuous) above 0, it has "
+            "%s",
+            name, spec->n_actions ? "both" : "neither");
+    if (spec->n_actions > INT32_MAX)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': n_actions is %" PRIu32 ", more than an int32 holds",
+                       name, spec->n_actions);
+    if (spec->action_size > RP_ENV_MAX_ACTION)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': action_size is %" PRIu32 "; at most %u can be used",
+                       name, spec->action_size, RP_ENV_MAX_ACTION);
+    for (uint32_t i = 0; i < spec->action_size; i++) {
+        float low = spec->action_low[i], high = spec->action_high[i];
+        if (!isfinite(low) || !isfinite(high) || !(low < high))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s': action %" PRIu32 " goes from %g to %g; both must be finite, and the "
+                           "first below the second",
+                           name, i, (double)low, (double)high);
+    }
+    return RP_OK;
+}
+
+/* ---- observations of plug-ins: memory with a guard, and a check of what was written ---- */
+
+/* Only the first bytes of the guard are checked. */
+#define GUARD_BYTES (1u << 20)
+#define GUARD_SEEN 64u
+#define GUARD_FILL 0xa5
+
+void *env_observation_new(const struct env *self)
+{
+    size_t bytes = env_observation_bytes(&self->spec);
+    char *observation = calloc(1, bytes + (self->library ? GUARD_BYTES : 0));
+    if (observation && self->library)
+        memset(observation + bytes, GUARD_FILL, GUARD_SEEN);
+    return observation;
+}
+
+rp_status env_observation_check(const struct env *self, const void *observation, rp_error *err)
+{
+    const rp_env_spec *spec = &self->spec;
+    if (!self->library)
+        return RP_OK;
+    size_t bytes = env_observation_bytes(spec);
+    const unsigned char *guard = (const unsigned char *)observation + bytes;
+    for (uint32_t i = 0; i < GUARD_SEEN; i++)
+        if (guard[i] != GUARD_FILL)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s' writes more than the %zu bytes of an observation that its spec states",
+                           self->ops->name, bytes);
+    const float *numbers = observation;
+    for (size_t i = 0; spec->observation_dtype == RP_DTYPE_FLOAT32 && i < bytes / sizeof *numbers; i++)
+        if (!isfinite(numbers[i]))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment '%s': number %zu of the observation after step %lu of the episode is %g",
+                           self->ops->name, i, (unsigned long)self->steps, (double)numbers[i]);
+    return RP_OK;
+}
+
+/* ---- crashes of plug-ins: the signal ends the process, and the launcher shows its last lines; one names the environment ---- */
+
+/* The plug-in that this thread runs, for the handler. */
+static _Thread_local struct {
+    const struct env *env; /* NULL: none */
+    const char *function;
+} inside;
+
+static void say(const char *text)
+{
+    ssize_t done = write(STDERR_FILENO, text, strlen(text));
+    (void)done;
+}
+
+/* Uses nothing but write. The signal's own action comes next. */
+static void on_crash(int number)
+{
+    char digits[16];
+    char *at = digits + sizeof digits - 1;
+    if (inside.env) {
+        *at = '\0';
+        for (uint32_t left = inside.env->steps + 1; left; left /= 10)
+            *--at = (char)('0' + left % 10);
+        bool step = strcmp(inside.function, "step") == 0;
+        say("environment '");
+        say(inside.env->ops->name);
+        say("': the plug-in has crashed in ");
+        say(inside.function);
+        say(step ? " " : "");
+        say(step ? at : "");
+        say(step ? " of the episode\n" : "\n");
+    }
+    raise(number);
+}
+
+/* Catches the signals of a crash, unless somebody else does. */
+static void watch_crashes(void)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action = {.sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND}, before;
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &action, NULL);
+    }
+}
+
+/* Goes around every call of a plug-in: if it crashes, a line says in which environment, and in which function or step. */
+static void env_enter(const struct env *self, const char *function)
+{
+    inside.function = function;
+    inside.env = self->library ? self : NULL;
+}
+
+static void env_leave(void)
+{
+    inside.env = NULL;
+}
+
+/* ---- environments that are only described: for programs that never step them, such as a learner ---- */
+
+static bool is_set(const char *text)
+{
+    return text && text[0];
+}
+
+bool env_is_python(const struct env_config *config)
+{
+    return is_set(config->python) || is_set(config->gym);
+}
+
+const char *env_name(const struct env_config *config)
+{
+    return is_set(config->python) ? config->python
+           : is_set(config->gym)  ? config->gym
+           : is_set(config->name) ? config->name
+                                  : ENV_DEFAULT_NAME;
+}
+
+static void no_seed(void *self, uint64_t seed)
+{
+    (void)self;
+    (void)seed;
+}
+
+static void no_reset(void *self, void *observation)
+{
+    (void)self;
+    (void)observation;
+    abort(); /* programs refuse to step an environment that is only described */
+}
+
+static void no_step(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    (void)self;
+    (void)action;
+    (void)observation;
+    (void)result;
+    abort();
+}
+
+static void no_destroy(void *self)
+{
+    (void)self;
+}
+
+static const rp_env_ops described = {.name = "described",
+                                     .help = "an environment in Python",
+                                     .destroy = no_destroy,
+                                     .seed = no_seed,
+                                     .reset = no_reset,
+                                     .step = no_step};
+
+static rp_status take_shape(const struct env_config *config, rp_env_spec *spec, rp_error *err)
+{
+    const struct env_description *from = &config->spec;
+    const int64_t *shape = from->shape.data;
+    if (from->shape.count == 0)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "the shapes of environment '%s' are not known: replay-launch asks the environment for them; for "
+                       "other programs, write what 'python3 -m replaybus.describe' prints below environment.spec",
+                       env_name(config));
+    if (from->shape.count > RP_MAX_RANK)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment.spec.shape has %u dimensions; at most %u can be used",
+                       from->shape.count, RP_MAX_RANK);
+    spec->observation_dtype = from->dtype == 0 ? RP_DTYPE_FLOAT32 : RP_DTYPE_UINT8;
+    spec->observation_rank = from->shape.count;
+    for (uint32_t i = 0; i < from->shape.count; i++) {
+        if (shape[i] < 1 || shape[i] > UINT32_MAX)
+            return err_set(err, RP_INVALID_ARGUMENT, "environment.spec.shape has a dimension of %lld",
+                           (long long)shape[i]);
+        spec->observation_shape[i] = (uint32_t)shape[i];
+    }
+    return RP_OK;
+}
+
+static rp_status take_actions(const struct env_config *config, rp_env_spec *spec, rp_error *err)
+{
+    const struct env_description *from = &config->spec;
+    const double *low = from->low.data, *high = from->high.data;
+    if (from->low.count != from->high.count || from->low.count > RP_ENV_MAX_ACTION)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "environment.spec.low has %u numbers and environment.spec.high has %u; both need one number for "
+                       "each of at most %u actions",
+                       from->low.count, from->high.count, RP_ENV_MAX_ACTION);
+    spec->n_actions = (uint32_t)from->actions;
+    spec->action_size = from->low.count;
+    for (uint32_t i = 0; i < spec->action_size; i++) {
+        spec->action_low[i] = (float)low[i];
+        spec->action_high[i] = (float)high[i];
+    }
+    spec->max_steps = (uint32_t)from->max_steps;
+    return RP_OK;
+}
+
+/* RP_FAILED_PRECONDITION: the configuration states no shape. */
+static rp_status env_open_described(struct env *self, const struct env_config *config, rp_error *err)
+{
+    static char nothing; /* an environment in use has a self */
+    RP_TRY(take_shape(config, &self->spec, err));
+    RP_TRY(take_actions(config, &self->spec, err));
+    self->ops = &described;
+    self->self = &nothing;
+    self->described = true;
+    return RP_OK;
+}
+
+/* ---- built-in environments and plug-ins ---- */
 
 #define MOST_NAMES 128u /* library errors are read from this */
 
@@ -20,15 +302,13 @@ const rp_env_ops *const env_builtin[] = {
     &env_deepsea,  &env_breakout, &env_inverted_pendulum, &env_cartpole_swingup,       &env_cheetah,  NULL,
 };
 
-static const rp_env_ops *find(const rp_env_ops *const *list, const char *name)
+static const rp_env_ops *find_ops(const rp_env_ops *const *list, const char *name)
 {
     for (; list && *list; list++)
         if ((*list)->name && strcmp((*list)->name, name) == 0)
             return *list;
     return NULL;
 }
-
-/* ---- plug-ins */
 
 static rp_status load(struct env *self, const char *path, const rp_env_plugin **out, rp_error *err)
 {
@@ -41,7 +321,7 @@ static rp_status load(struct env *self, const char *path, const rp_env_plugin **
     self->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     if (!self->library)
         return err_set(err, RP_IO, "environment plug-in %s: %s", path, dlerror());
-    env_watch_crashes();
+    watch_crashes();
     rp_env_plugin_entry_fn *entry = NULL;
     *(void **)(&entry) = dlsym(self->library, "rp_env_plugin_entry");
     if (!entry)
@@ -72,8 +352,6 @@ static rp_status check_ops(const rp_env_ops *ops, const char *path, rp_error *er
     return RP_OK;
 }
 
-/* ---- by name */
-
 static uint32_t add_names(const rp_env_ops *const *list, const char **names, uint32_t n)
 {
     for (; list && *list && n < MOST_NAMES; list++)
@@ -103,8 +381,8 @@ static rp_status choose(struct env *self, const struct env_config *config, rp_er
     const rp_env_plugin *plugin = NULL;
     if (*path)
         RP_TRY(load(self, path, &plugin, err));
-    self->ops = find(env_builtin, name);
-    const rp_env_ops *loaded = plugin ? find(plugin->environments, name) : NULL;
+    self->ops = find_ops(env_builtin, name);
+    const rp_env_ops *loaded = plugin ? find_ops(plugin->environments, name) : NULL;
     if (self->ops && loaded)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "environment plug-in %s: '%s' is the name of a built-in environment: rename it", path, name);
@@ -125,7 +403,8 @@ static rp_status choose(struct env *self, const struct env_config *config, rp_er
     return RP_OK;
 }
 
-rp_status env_finish_open(struct env *self, const struct env_config *config, rp_error *err)
+/* The last part of opening: checks the spec, and applies the configuration's limit and delay. */
+static rp_status env_finish_open(struct env *self, const struct env_config *config, rp_error *err)
 {
     if (config->max_steps < 0 || config->max_steps > UINT32_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "max_steps is %lld; it may be 0 (the environment's own) to %u",
@@ -174,7 +453,7 @@ void env_close(struct env *self)
     *self = (struct env){0};
 }
 
-/* ---- in use */
+/* ---- in use ---- */
 
 void env_seed(struct env *self, uint64_t seed)
 {
@@ -287,4 +566,87 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
     }
     clip(&self->spec, action, native);
     step(self, native, observation, result);
+}
+
+/* ---- groups ---- */
+
+/* The configuration states a spec if the environment was described before: both must agree, or the learner would read
+ * observations of another size. */
+static rp_status check_description(const struct env_config *config, const rp_env_spec *spec, rp_error *err)
+{
+    struct env stated = {0};
+    if (config->spec.shape.count == 0)
+        return RP_OK;
+    RP_TRY(env_open_described(&stated, config, err));
+    bool same = stated.spec.observation_dtype == spec->observation_dtype &&
+                stated.spec.observation_rank == spec->observation_rank &&
+                memcmp(stated.spec.observation_shape, spec->observation_shape, sizeof spec->observation_shape) == 0 &&
+                stated.spec.n_actions == spec->n_actions && stated.spec.action_size == spec->action_size;
+    for (uint32_t i = 0; same && i < spec->action_size; i++)
+        same = stated.spec.action_low[i] == spec->action_low[i] && stated.spec.action_high[i] == spec->action_high[i];
+    if (!same)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment '%s' has other shapes than environment.spec states: it has changed since it was "
+                       "described; start a new run",
+                       env_name(config));
+    return RP_OK;
+}
+
+static rp_status open_provided(struct env_group *self, const struct env_config *config,
+                               const struct env_provider *provider, rp_error *err)
+{
+    rp_env_spec spec = {0};
+    self->whole = provider->create(provider->ctx, config, &self->n, &spec, err);
+    if (!self->whole)
+        return (rp_status)err->status;
+    self->provider = provider;
+    RP_TRY(check_description(config, &spec, err));
+    self->envs = need_alloc(self->n * sizeof *self->envs);
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct env *env = &self->envs[i];
+        *env = (struct env){
+            .ops = provider->ops, .self = provider->seat(self->whole, i), .spec = spec, .provider = provider};
+        RP_TRY(env_finish_open(env, config, err));
+    }
+    return RP_OK;
+}
+
+static rp_status open_copies(struct env_group *self, const struct env_config *config, rp_error *err)
+{
+    uint32_t wanted = self->n;
+    self->envs = need_alloc(wanted * sizeof *self->envs);
+    for (self->n = 0; self->n < wanted; self->n++)
+        RP_TRY(env_open(&self->envs[self->n], config, err));
+    return RP_OK;
+}
+
+rp_status env_group_open(struct env_group *self, const struct env_config *config, uint32_t n,
+                         const struct env_provider *provider, rp_error *err)
+{
+    *self = (struct env_group){.n = n};
+    rp_status status =
+        provider && env_is_python(config) ? open_provided(self, config, provider, err) : open_copies(self, config, err);
+    if (status != RP_OK)
+        env_group_close(self);
+    return status;
+}
+
+void env_group_close(struct env_group *self)
+{
+    for (uint32_t i = 0; self->envs && i < self->n; i++)
+        env_close(&self->envs[i]);
+    free(self->envs);
+    if (self->whole)
+        self->provider->ops->destroy(self->whole);
+    *self = (struct env_group){0};
+}
+
+rp_status env_failure(const struct env *self, rp_error *err)
+{
+    return self->provider ? self->provider->failure(self->self, err) : RP_OK;
+}
+
+bool env_resets_within_round(const struct env *self)
+{
+    return self->provider && self->provider->resets_within_round(self->self);
 }

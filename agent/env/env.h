@@ -45,7 +45,7 @@ struct env_config {
 
 #define ENV_DEFAULT_NAME "CartPole-v1"
 
-struct env_provider; /* agent/env/env_group.h */
+struct env_provider; /* below */
 
 struct env {
     const rp_env_ops *ops;
@@ -80,12 +80,6 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
 /* Maps a canonical action to the environment's own units; a value that is not a number counts as -1. */
 void env_native_action(const rp_env_spec *spec, const float *canonical, float *native);
 
-/* Around every call of a plug-in: if it crashes, a line says in which environment, and in which function or step. (env_crash.c) */
-void env_enter(const struct env *self, const char *function);
-void env_leave(void);
-/* Catches the signals of a crash, unless somebody else does. For processes that run plug-ins. */
-void env_watch_crashes(void);
-
 /* Memory for one observation, with guard bytes behind it for those of a plug-in: one that writes too much should not
  * crash the process. NULL: no memory. Free it with free. */
 void *env_observation_new(const struct env *self);
@@ -100,23 +94,42 @@ size_t env_action_bytes(const rp_env_spec *spec);
 /* RP_INVALID_ARGUMENT, with the reason, if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
 
-/* What a configuration states about an environment that is not C: ops that cannot be stepped, and the spec.
- * RP_FAILED_PRECONDITION: it states no shape. (env_described.c) */
-rp_status env_open_described(struct env *self, const struct env_config *config, rp_error *err);
-/* The last part of opening: checks the spec, and applies the configuration's limit and delay. */
-rp_status env_finish_open(struct env *self, const struct env_config *config, rp_error *err);
+/* ---- several environments that one actor steps in turns: copies of a C environment, or the environments that a provider makes.
+ * A provider stands for another language: the Python extension has one. */
 
-/* For the create functions of environments: returns the option's value, or NULL. */
-const char *env_option(const rp_option *options, uint32_t n_options, const char *name);
-/* Refuses options that are not in the NULL-terminated list, with "did you mean". */
-rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
-                            rp_error *err);
-/* An option that is a number within bounds; *out keeps its default if the option is absent. */
-struct env_real {
-    const char *name;
-    double min, max;
-    double *out;
+/* Environments of another language. The seats of one `create` are its environments; `ops` take a seat as their self. */
+struct env_provider {
+    void *ctx;
+    const rp_env_ops *ops; /* seed, reset and step; destroy takes the whole, and create is not used */
+    /* Makes *n environments and returns the whole. Where the environment itself is many, *n becomes their number. */
+    void *(*create)(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err);
+    void *(*seat)(void *whole, uint32_t index);
+    /* RP_OK, or why the last reset or step of the seat failed. */
+    rp_status (*failure)(void *seat, rp_error *err);
+    /* Announces the action of the next step. Environments that step together step all at the first step of a round,
+     * so every action is announced before it. */
+    void (*announce)(void *seat, const void *action);
+    /* True if the next episode of the seat begins within a round, without a step of its own: its first observation is
+     * there after the other seats have stepped. */
+    bool (*resets_within_round)(void *seat);
 };
-rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err);
+
+struct env_group {
+    struct env *envs;
+    uint32_t n;
+    const struct env_provider *provider; /* NULL: C environments */
+    void *whole;                         /* of the provider */
+};
+
+/* Opens n environments, or as many as the provider has. provider: makes environments in Python; NULL: none, and such an
+ * environment is only described. */
+rp_status env_group_open(struct env_group *self, const struct env_config *config, uint32_t n,
+                         const struct env_provider *provider, rp_error *err);
+void env_group_close(struct env_group *self);
+
+/* The hooks of a provider; cheap for C environments. */
+rp_status env_failure(const struct env *self, rp_error *err);
+void env_announce(struct env *self, const void *action);
+bool env_resets_within_round(const struct env *self);
 
 #endif

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/env/env.h"
+#include "agent/env/classic.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 /* ---- MuJoCo's handlers ---- */
 
@@ -97,9 +98,7 @@ rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error
     size_t size = strlen(xml);
     if (size == 0 || size > INT_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "the model of %s has %zu bytes", name, size);
-    struct mujoco_file *file = malloc(sizeof *file);
-    if (!file)
-        return err_set(err, RP_NO_MEMORY, "no memory for the model of %s", name);
+    struct mujoco_file *file = need_alloc(sizeof *file);
     mj_defaultVFS(&file->files);
     file->size = size;
     file->made = false;
@@ -163,11 +162,7 @@ static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint
 void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
                     rp_error *err)
 {
-    struct mujoco *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_fill(err, RP_NO_MEMORY, "no memory for %s", task->name);
-        return NULL;
-    }
+    struct mujoco *self = need_alloc(sizeof *self);
     self->task = task;
     rng_seed(&self->rng, 0);
     if (mujoco_init(self, options, n_options, err) != RP_OK) {
@@ -181,8 +176,6 @@ void *mujoco_create(const struct mujoco_task *task, const rp_option *options, ui
 void mujoco_destroy(void *env)
 {
     struct mujoco *self = env;
-    if (!self)
-        return;
     if (self->data)
         mj_deleteData(self->data);
     if (self->model)

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "agent/config/config.h"
-#include "agent/program/program.h" /* exit statuses */
+#include "agent/run/program.h" /* exit statuses */
 
 #define LAUNCH_PROGRAM "replay-launch"
 

@@ -210,18 +210,13 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
 {
     struct schema_report *report = schema_report_new();
     char real[PATH_MAX];
-    if (!report)
-        return EXIT_FAILED;
     if (!self->here[0] && realpath(file, real))
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
     bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
               describe(self, launch, file, report);
-    if (ok && (!run_config_open_broker(&self->config, report) ||
-               !run_config_prescribe(&self->config, file == self->config_path, report))) {
-        schema_report_destroy(&report);
-        return EXIT_FAILED;
-    }
     if (ok) {
+        run_config_open_broker(&self->config, report);
+        run_config_prescribe(&self->config, file == self->config_path, report);
         check_shards(&self->config, report);
         if (run_config_home_takes(&self->config, "actor")) /* elsewhere there may be other programs */
             check_program(&self->config.actors.command, self->here, "actors.command", report);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "agent/launch/run_impl.h"
-#include "agent/program/worker.h"
+#include "agent/run/worker.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "replay/params.h"

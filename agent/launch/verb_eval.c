@@ -8,8 +8,8 @@
 
 #include "agent/launch/prepare.h"
 #include "agent/launch/process/command.h"
-#include "agent/program/worker.h"
 #include "agent/run/best.h"
+#include "agent/run/worker.h"
 #include "proto/base/error.h"
 
 #define RUNS "runs"

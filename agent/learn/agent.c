@@ -1,5 +1,4 @@
-/* Makes agents: finds the algorithm, completes and checks its configuration, and names every part that changes while
- * learning, so that a learner can be saved and an actor can follow it. */
+/* Makes agents: finds the algorithm, completes and checks its configuration. */
 #include "agent/learn/agent.h"
 
 #include <math.h>
@@ -8,8 +7,9 @@
 #include <string.h>
 
 #include "agent/env/env.h"
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 const struct agent_ops *const agent_algorithms[] = {&agent_dqn,    &agent_ddpg, &agent_td3, &agent_sac,
                                                     &agent_impala, &agent_bc,   NULL};
@@ -223,11 +223,8 @@ struct agent *agent_new(const struct agent_config *config, const char *env_name,
     const struct agent_ops *ops = find(config->algorithm ? config->algorithm : "", err);
     if (!ops)
         return NULL;
-    struct agent *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_fill(err, RP_NO_MEMORY, "no memory for an agent");
-        return NULL;
-    }
+    struct agent *self = need_alloc(sizeof *self);
+    self->state = need_alloc(ops->state_size);
     self->ops = ops;
     self->config = *config;
     self->spec = *spec;
@@ -243,8 +240,8 @@ void agent_destroy(struct agent **self)
     if (!agent)
         return;
     *self = NULL;
-    if (agent->state)
-        agent->ops->destroy(agent);
+    agent->ops->destroy(agent);
+    free(agent->state);
     free(agent->params);
     free(agent->grads);
     free(agent->scratch);
@@ -262,127 +259,4 @@ void agent_learn(struct agent *self, const struct agent_batch *batch, struct age
     result->n_scalars = 0;
     self->ops->gradient(self, batch, result);
     self->ops->apply(self, result);
-}
-
-rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err)
-{
-    self->n_params = n_params;
-    self->params = calloc(n_params, sizeof *self->params);
-    self->grads = calloc(n_params, sizeof *self->grads);
-    if (!self->params || !self->grads)
-        return err_set(err, RP_NO_MEMORY, "no memory for %u parameters", n_params);
-    return RP_OK;
-}
-
-rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err)
-{
-    struct optim_config config = optim_defaults(self->config.optimiser, learning_rate);
-    config.anneal = (uint64_t)self->config.anneal;
-    if (self->config.epsilon_optimiser > 0.0)
-        config.epsilon = self->config.epsilon_optimiser;
-    if (!optim_init(out, &config, n))
-        return err_set(err, RP_NO_MEMORY, "no memory for the optimiser of %u parameters", n);
-    return RP_OK;
-}
-
-void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n)
-{
-    if (self->config.target_period == 0)
-        optim_track(target, params, n, self->config.tau);
-    else if (self->steps % (uint64_t)self->config.target_period == 0)
-        memcpy(target, params, n * sizeof *target);
-}
-
-/* Returns the next free tensor. Networks are bounded, so running out is a mistake of an algorithm, never of a user. */
-static struct tensor *next_tensor(struct agent *self)
-{
-    if (self->n_tensors == AGENT_MAX_TENSORS)
-        abort();
-    struct tensor *tensor = &self->tensors[self->n_tensors++];
-    memset(tensor, 0, sizeof *tensor);
-    return tensor;
-}
-
-void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params)
-{
-    for (uint32_t i = 0; i < net_n_tensors(net); i++) {
-        struct tensor *tensor = next_tensor(self);
-        const struct net_tensor part = net_tensor(net, i);
-        snprintf(tensor->name, sizeof tensor->name, "%s/%s", prefix, part.name);
-        tensor->rank = part.rank;
-        memcpy(tensor->shape, part.shape, part.rank * sizeof part.shape[0]);
-        tensor->dtype = RP_DTYPE_FLOAT32;
-        tensor->data = params + part.offset;
-    }
-}
-
-void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n)
-{
-    struct tensor *tensor = next_tensor(self);
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->dtype = dtype;
-    tensor->rank = 1;
-    tensor->shape[0] = n;
-    tensor->data = data;
-}
-
-void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim)
-{
-    char name[WEIGHTS_MAX_NAME + 1];
-    snprintf(name, sizeof name, "%s/first", prefix);
-    agent_add_vector(self, name, RP_DTYPE_FLOAT32, optim->first, optim->n);
-    snprintf(name, sizeof name, "%s/second", prefix);
-    agent_add_vector(self, name, RP_DTYPE_FLOAT32, optim->second, optim->n);
-    snprintf(name, sizeof name, "%s/steps", prefix);
-    agent_add_vector(self, name, RP_DTYPE_UINT64, &optim->steps, 1);
-}
-
-void agent_end_policy(struct agent *self)
-{
-    self->n_policy = self->n_tensors;
-}
-
-const float *agent_floats(const struct agent *self, const void *observation, uint32_t n, float *scratch)
-{
-    const rp_env_spec *spec = &self->spec;
-    if (spec->observation_dtype == RP_DTYPE_FLOAT32)
-        return observation;
-    const uint8_t *bytes = observation;
-    size_t count = (size_t)n * env_observation_count(spec);
-    float scale = self->config.scale > 0.0 ? (float)self->config.scale : 1.0f;
-    for (size_t i = 0; i < count; i++)
-        scratch[i] = scale * (float)bytes[i];
-    return scratch;
-}
-
-void agent_net_spec(const struct agent *self, struct net_spec *out)
-{
-    const struct agent_config *config = &self->config;
-    const rp_env_spec *spec = &self->spec;
-    memset(out, 0, sizeof *out);
-    out->inputs = (uint32_t)env_observation_count(spec);
-    if (config->filters > 0) {
-        out->height = spec->observation_shape[0];
-        out->width = spec->observation_shape[1];
-        out->planes = spec->observation_shape[2];
-        out->filters = (uint32_t)config->filters;
-        out->kernel = (uint32_t)config->kernel;
-    }
-    const int64_t *sizes = config->hidden.data;
-    out->n_hidden = config->hidden.count;
-    for (uint32_t i = 0; i < out->n_hidden; i++)
-        out->hidden[i] = (uint32_t)sizes[i];
-    out->activation = config->activation == 1 ? NET_TANH : NET_RELU;
-}
-
-void agent_scalar(struct agent_result *self, const char *name, double value)
-{
-    uint32_t i = 0;
-    while (i < self->n_scalars && strcmp(self->scalars[i].name, name) != 0)
-        i++;
-    if (i == AGENT_MAX_SCALARS)
-        return;
-    self->scalars[i] = (struct agent_scalar){.name = name, .value = value};
-    if (i == self->n_scalars)
-        self->n_scalars++;
 }

@@ -1,5 +1,5 @@
-/* The learn room: algorithms. It may use networks, and the formats of observations and sequences (env, adder); it knows
- * nothing of brokers, processes or files.
+/* The learn room: algorithms, and the adders that make their items. It may use networks, the formats of observations (env) and,
+ * for adders, the client library; algorithms know nothing of brokers, processes or files.
  *
  * An agent is networks, a way to act and a way to learn. Each algorithm is one file with an agent_ops, found by name.
  *
@@ -119,9 +119,10 @@ struct agent_ops {
     bool discrete, continuous;
     bool stores_log_prob;
     const struct agent_config *defaults;
+    size_t state_size; /* bytes of self->state, which is zeroed before create and freed after destroy */
     /* Builds networks and state for self->config and self->spec: sets params, grads, n_params, tensors. */
     rp_status (*create)(struct agent *self, rp_error *err);
-    /* Frees state. Called if state is set, also after a create that failed halfway. */
+    /* Frees what state points to, also after a create that failed halfway. */
     void (*destroy)(struct agent *self);
     /* Acts on n observations in one pass, n at most config.acting_rows. Row i has its own explore[i], rng[i] and out[i]. The bits of a
      * row may depend on n, never on other rows. */
@@ -163,29 +164,5 @@ void agent_act(struct agent *self, const void *observation, const struct agent_e
                struct agent_choice *out);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
-
-/* ---- for the algorithms ---- */
-
-/* Allocates params and grads, zeroed, for n_params numbers; agent_destroy frees them. */
-rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err);
-/* For the end of apply, after self->steps has counted this step: copies params into target every target_period steps,
- * or moves target by tau at each step. */
-void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n);
-/* The optimiser of the configuration for n parameters. */
-rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err);
-/* Adds the tensors of a network's parameters, names prefixed ("q/layer0/weight"). */
-void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params);
-void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n);
-/* Adds m, v and steps of an optimiser. */
-void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim);
-/* Declares that all tensors added so far are the policy. */
-void agent_end_policy(struct agent *self);
-/* Returns n observations as floats: the same memory if they are floats already, otherwise converted into scratch
- * (uint8: as numbers times config.scale). */
-const float *agent_floats(const struct agent *self, const void *observation, uint32_t n, float *scratch);
-/* Fills spec for a network over observations: inputs, image, hidden layers, activation. */
-void agent_net_spec(const struct agent *self, struct net_spec *out);
-/* Sets a scalar; replaces one of the same name. The name is borrowed. */
-void agent_scalar(struct agent_result *self, const char *name, double value);
 
 #endif

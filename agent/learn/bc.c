@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/learn/agent.h"
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "proto/base/error.h"
 
 struct bc {
@@ -179,9 +178,7 @@ static rp_status allocate(struct agent *self, struct bc *bc, rp_error *err)
 
 static rp_status bc_create(struct agent *self, rp_error *err)
 {
-    struct bc *bc = self->state = calloc(1, sizeof *bc);
-    if (!bc)
-        return err_set(err, RP_NO_MEMORY, "no memory for bc");
+    struct bc *bc = self->state;
     struct net_spec spec;
     agent_net_spec(self, &spec);
     spec.outputs = outputs_of(self);
@@ -203,7 +200,6 @@ static void bc_destroy(struct agent *self)
     free(bc->rows);
     free(bc->d_out);
     free(bc->priority);
-    free(bc);
 }
 
 static int64_t hidden[] = {64, 64};
@@ -221,6 +217,7 @@ const struct agent_ops agent_bc = {
     .discrete = true,
     .continuous = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct bc),
     .create = bc_create,
     .destroy = bc_destroy,
     .act = bc_act,

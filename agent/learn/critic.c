@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/learn/algorithm.h"
 #include "proto/base/error.h"
 
 /* Scale of the first actions: near zero, where tanh is steep. */
@@ -262,7 +263,8 @@ void critic_policy_many(struct critic *self, const float *params, const float *s
         actions[i] = tanhf(out[i]);
 }
 
-void critic_policy_back(struct critic *self, struct agent *agent)
+/* Adds the policy's part of the gradient of -J, from d_action = dJ/da at self->actions. */
+static void critic_policy_back(struct critic *self, struct agent *agent)
 {
     for (uint32_t i = 0; i < self->n * self->action; i++)
         self->d_policy[i] = -self->d_action[i] * (1.0f - self->actions[i] * self->actions[i]);

@@ -72,10 +72,8 @@ void critic_act(struct agent *agent, const struct agent_rows *rows, struct agent
 /* Zeroes the gradient and takes a batch. */
 void critic_begin(struct critic *self, struct agent *agent, const struct agent_batch *batch,
                   struct agent_result *result);
-/* actions = tanh of the policy at n states: deterministic policies. The pass stays open for critic_policy_back. */
+/* actions = tanh of the policy at n states: deterministic policies. */
 void critic_policy_many(struct critic *self, const float *params, const float *states, float *actions);
-/* The policy's part of the gradient of -J, from d_action = dJ/da at self->actions. */
-void critic_policy_back(struct critic *self, struct agent *agent);
 /* Replaces the actions in rows (now or next) by [n][action]. */
 void critic_set_actions(const struct critic *self, float *rows, const float *actions);
 /* y = R + g D (min Q'(next) + bonus). bonus: [n] or NULL. */

@@ -8,7 +8,7 @@
  * for their priorities. Importance weights correct the critic, not the policy. */
 #include <stdlib.h>
 
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "agent/learn/critic.h"
 #include "proto/base/error.h"
 
@@ -39,9 +39,7 @@ static void ddpg_apply(struct agent *self, struct agent_result *result)
 
 static rp_status ddpg_create(struct agent *self, rp_error *err)
 {
-    struct critic *critic = self->state = calloc(1, sizeof *critic);
-    if (!critic)
-        return err_set(err, RP_NO_MEMORY, "no memory for ddpg");
+    struct critic *critic = self->state;
     const struct critic_plan plan = {.n_q = 1, .heads = 1, .target_policy = true};
     return critic_init(critic, self, &plan, err);
 }
@@ -49,7 +47,6 @@ static rp_status ddpg_create(struct agent *self, rp_error *err)
 static void ddpg_destroy(struct agent *self)
 {
     critic_fini(self->state);
-    free(self->state);
 }
 
 static int64_t hidden[] = {256, 256};
@@ -67,6 +64,7 @@ const struct agent_ops agent_ddpg = {
     .data = AGENT_TRANSITIONS,
     .continuous = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct critic),
     .create = ddpg_create,
     .destroy = ddpg_destroy,
     .act = critic_act,

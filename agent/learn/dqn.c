@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/learn/agent.h"
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "proto/base/error.h"
 
 struct dqn {
@@ -186,9 +185,7 @@ static rp_status allocate(struct agent *self, struct dqn *dqn, rp_error *err)
 
 static rp_status dqn_create(struct agent *self, rp_error *err)
 {
-    struct dqn *dqn = self->state = calloc(1, sizeof *dqn);
-    if (!dqn)
-        return err_set(err, RP_NO_MEMORY, "no memory for dqn");
+    struct dqn *dqn = self->state;
     struct net_spec spec;
     agent_net_spec(self, &spec);
     spec.outputs = self->spec.n_actions;
@@ -215,7 +212,6 @@ static void dqn_destroy(struct agent *self)
     free(dqn->rows);
     free(dqn->d_q);
     free(dqn->priority);
-    free(dqn);
 }
 
 static int64_t hidden[] = {64, 64};
@@ -235,6 +231,7 @@ const struct agent_ops agent_dqn = {
     .data = AGENT_TRANSITIONS,
     .discrete = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct dqn),
     .create = dqn_create,
     .destroy = dqn_destroy,
     .act = dqn_act,

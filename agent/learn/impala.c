@@ -15,9 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/adder/adder.h" /* step_type */
-#include "agent/learn/agent.h"
-#include "agent/learn/algorithms.h"
+#include "agent/learn/adder.h" /* step_type */
+#include "agent/learn/algorithm.h"
 #include "agent/learn/vtrace.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -362,9 +361,7 @@ static rp_status build_nets(struct agent *self, struct impala *impala, rp_error 
 
 static rp_status impala_create(struct agent *self, rp_error *err)
 {
-    struct impala *impala = self->state = calloc(1, sizeof *impala);
-    if (!impala)
-        return err_set(err, RP_NO_MEMORY, "no memory for impala");
+    struct impala *impala = self->state;
     RP_TRY(build_nets(self, impala, err));
     RP_TRY(agent_alloc(self, impala->policy.n_params + impala->value.n_params, err));
     RP_TRY(agent_optim(self, self->config.policy_learning_rate, &impala->policy_optim, impala->policy.n_params, err));
@@ -392,7 +389,6 @@ static void impala_destroy(struct agent *self)
     optim_fini(&impala->policy_optim);
     optim_fini(&impala->value_optim);
     free(impala->log_pi);
-    free(impala);
 }
 
 static int64_t hidden[] = {64, 64};
@@ -415,6 +411,7 @@ const struct agent_ops agent_impala = {
     .discrete = true,
     .stores_log_prob = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct impala),
     .create = impala_create,
     .destroy = impala_destroy,
     .act = impala_act,

@@ -19,7 +19,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "agent/learn/critic.h"
 #include "proto/base/error.h"
 
@@ -183,9 +183,7 @@ static void sac_apply(struct agent *self, struct agent_result *result)
 
 static rp_status sac_create(struct agent *self, rp_error *err)
 {
-    struct sac *sac = self->state = calloc(1, sizeof *sac);
-    if (!sac)
-        return err_set(err, RP_NO_MEMORY, "no memory for sac");
+    struct sac *sac = self->state;
     const struct critic_plan plan = {.n_q = 2, .heads = 2, .n_extra = 1};
     RP_TRY(critic_init(&sac->critic, self, &plan, err));
     RP_TRY(agent_optim(self, self->config.learning_rate, &sac->alpha_optim, 1, err));
@@ -205,7 +203,6 @@ static void sac_destroy(struct agent *self)
     critic_fini(&sac->critic);
     optim_fini(&sac->alpha_optim);
     free(sac->log_prob);
-    free(sac);
 }
 
 static int64_t hidden[] = {256, 256};
@@ -223,6 +220,7 @@ const struct agent_ops agent_sac = {
     .data = AGENT_TRANSITIONS,
     .continuous = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct sac),
     .create = sac_create,
     .destroy = sac_destroy,
     .act = sac_act,

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "agent/learn/algorithms.h"
+#include "agent/learn/algorithm.h"
 #include "agent/learn/critic.h"
 #include "proto/base/error.h"
 
@@ -65,9 +65,7 @@ static void td3_apply(struct agent *self, struct agent_result *result)
 
 static rp_status td3_create(struct agent *self, rp_error *err)
 {
-    struct critic *critic = self->state = calloc(1, sizeof *critic);
-    if (!critic)
-        return err_set(err, RP_NO_MEMORY, "no memory for td3");
+    struct critic *critic = self->state;
     const struct critic_plan plan = {.n_q = 2, .heads = 1, .target_policy = true};
     const struct agent_config *config = &self->config;
     if (config->target_period % config->policy_delay != 0)
@@ -82,7 +80,6 @@ static rp_status td3_create(struct agent *self, rp_error *err)
 static void td3_destroy(struct agent *self)
 {
     critic_fini(self->state);
-    free(self->state);
 }
 
 static int64_t hidden[] = {256, 256};
@@ -103,6 +100,7 @@ const struct agent_ops agent_td3 = {
     .data = AGENT_TRANSITIONS,
     .continuous = true,
     .defaults = &defaults,
+    .state_size = sizeof(struct critic),
     .create = td3_create,
     .destroy = td3_destroy,
     .act = critic_act,

@@ -1,11 +1,14 @@
 #include "agent/net/net.h"
 
+#include <assert.h>
 #include <cblas.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/net/kernel.h"
 #include "proto/base/error.h"
 
 #define NET_MAX_WIDTH (1u << 20)
@@ -165,4 +168,297 @@ void net_single_thread(void)
     touch_buffers();
     openblas_set_num_threads(1);
     touch_buffers();
+}
+
+/* ---- forward and backward ----
+ *
+ * Rows of one layer's values are the rows of the next one's input; a convolution is a layer with
+ * a row for each position of each image. */
+
+enum { PASS_ALIGN = 64 };
+
+static uint32_t positions_of(const struct net *net)
+{
+    const struct net_spec *spec = &net->spec;
+    return net->convolution ? (spec->height - spec->kernel + 1) * (spec->width - spec->kernel + 1) : 1;
+}
+
+/* Values of layer l for one item. */
+static uint32_t width_of(const struct net *net, uint32_t l)
+{
+    return net->layers[l].outputs * (l == 0 ? positions_of(net) : 1);
+}
+
+/* Returns where `bytes` more begin; each part starts on its own cache line. */
+static size_t reserve(size_t *total, uint64_t batch, uint64_t values)
+{
+    size_t at = *total;
+    *total += (batch * values * sizeof(float) + PASS_ALIGN - 1) / PASS_ALIGN * PASS_ALIGN;
+    return at;
+}
+
+static void *part(const struct net_pass *self, size_t at)
+{
+    return (char *)self->memory + at;
+}
+
+bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch)
+{
+    memset(self, 0, sizeof *self);
+    uint32_t widest = net->spec.outputs + 1, longest = 0;
+    uint64_t patch = net->convolution ? (uint64_t)positions_of(net) * net->layers[0].inputs : 0;
+    size_t total = 0, values[NET_MAX_LAYERS], output, delta[2], patches, index;
+    for (uint32_t l = 0; l < net->n_layers; l++) {
+        values[l] = reserve(&total, max_batch, width_of(net, l));
+        widest = width_of(net, l) > widest ? width_of(net, l) : widest;
+        longest = net->layers[l].inputs > longest ? net->layers[l].inputs : longest;
+    }
+    /* CBLAS takes int. Widths are below 2^21 up to here, so nothing overflows. */
+    if (max_batch == 0 || max_batch > INT_MAX / widest || patch > (uint64_t)INT_MAX / max_batch)
+        return false;
+    output = reserve(&total, max_batch, net->spec.dueling ? net->spec.outputs : 0);
+    delta[0] = reserve(&total, max_batch, widest);
+    delta[1] = reserve(&total, max_batch, widest);
+    patches = reserve(&total, max_batch, patch);
+    index = reserve(&total, 1, longest);
+    self->memory = aligned_alloc(PASS_ALIGN, total);
+    if (self->memory == NULL)
+        return false;
+    memset(self->memory, 0, total);
+    for (uint32_t l = 0; l < net->n_layers; l++)
+        self->value[l] = part(self, values[l]);
+    self->output = net->spec.dueling ? part(self, output) : self->value[net->n_layers - 1];
+    self->delta[0] = part(self, delta[0]);
+    self->delta[1] = part(self, delta[1]);
+    self->patches = part(self, patches);
+    self->index = part(self, index);
+    self->max_batch = max_batch;
+    return true;
+}
+
+void net_pass_fini(struct net_pass *self)
+{
+    free(self->memory);
+    memset(self, 0, sizeof *self);
+}
+
+/* Writes one row of patches for each position. The pixels of a kernel's row are adjacent in the image. */
+static void gather_patches(const struct net *net, struct net_pass *pass)
+{
+    const struct net_spec *spec = &net->spec;
+    uint32_t rows = spec->height - spec->kernel + 1, columns = spec->width - spec->kernel + 1;
+    size_t run = (size_t)spec->kernel * spec->planes, line = (size_t)spec->width * spec->planes;
+    float *out = pass->patches;
+    for (uint32_t item = 0; item < pass->batch; item++) {
+        const float *image = pass->input + (size_t)item * spec->inputs;
+        for (uint32_t y = 0; y < rows; y++)
+            for (uint32_t x = 0; x < columns; x++)
+                for (uint32_t k = 0; k < spec->kernel; k++, out += run)
+                    memcpy(out, image + (y + k) * line + (size_t)x * spec->planes, run * sizeof *out);
+    }
+    pass->patched = true;
+}
+
+/* The reverse: derivatives by patches add up in the pixels that they share. */
+static void scatter_patches(const struct net *net, const struct net_pass *pass, float *d_input)
+{
+    const struct net_spec *spec = &net->spec;
+    uint32_t rows = spec->height - spec->kernel + 1, columns = spec->width - spec->kernel + 1;
+    size_t run = (size_t)spec->kernel * spec->planes, line = (size_t)spec->width * spec->planes;
+    const float *in = pass->patches;
+    memset(d_input, 0, (size_t)pass->batch * spec->inputs * sizeof *d_input);
+    for (uint32_t item = 0; item < pass->batch; item++) {
+        float *image = d_input + (size_t)item * spec->inputs;
+        for (uint32_t y = 0; y < rows; y++)
+            for (uint32_t x = 0; x < columns; x++)
+                for (uint32_t k = 0; k < spec->kernel; k++, in += run)
+                    kernel_sum_rows(in, 1, (uint32_t)run, image + (y + k) * line + (size_t)x * spec->planes);
+    }
+}
+
+static bool is_small(uint32_t k, uint32_t n)
+{
+    return n % KERNEL_PRODUCT_WIDTH == 0 && (uint64_t)k * n <= KERNEL_PRODUCT_SIZE;
+}
+
+static void forward_layer(const struct net_layer *layer, const float *params, const float *x, uint32_t rows, float *y)
+{
+    const float *w = params + layer->weight;
+    if (layer->outputs <= KERNEL_NARROW_OUTPUTS && layer->inputs <= KERNEL_NARROW_INPUTS)
+        kernel_narrow(x, rows, layer->inputs, w, layer->outputs, y);
+    else if (is_small(layer->inputs, layer->outputs))
+        kernel_product(x, layer->inputs, 1, rows, layer->inputs, w, layer->outputs, false, y);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)layer->outputs, (int)layer->inputs, 1.0f,
+                    x, (int)layer->inputs, w, (int)layer->outputs, 0.0f, y, (int)layer->outputs);
+    kernel_bias(y, rows, layer->outputs, params + layer->bias, layer->activation);
+}
+
+static void forward_row(const struct net_layer *layer, const float *params, const float *x, uint32_t *index, float *y)
+{
+    kernel_affine(x, layer->inputs, params + layer->weight, params + layer->bias, layer->outputs, index, y);
+    kernel_activate(y, layer->outputs, layer->activation);
+}
+
+static void forward_dueling(const struct net *net, struct net_pass *pass)
+{
+    uint32_t n = net->spec.outputs;
+    const float *value = pass->value[net->n_layers - 2], *advantage = pass->value[net->n_layers - 1];
+    float *q = pass->output;
+    for (uint32_t item = 0; item < pass->batch; item++, advantage += n, q += n) {
+        float sum = 0;
+        for (uint32_t j = 0; j < n; j++)
+            sum += advantage[j];
+        float base = value[item] - sum / (float)n;
+        for (uint32_t j = 0; j < n; j++)
+            q[j] = base + advantage[j];
+    }
+}
+
+/* The input of layer l; the patches of a convolution must be ready. */
+static const float *input_of(const struct net *net, const struct net_pass *pass, uint32_t l)
+{
+    if (l == 0)
+        return net->convolution ? pass->patches : pass->input;
+    if (net->spec.dueling && l + 1 == net->n_layers)
+        return l == 1 ? pass->input : pass->value[l - 2];
+    return pass->value[l - 1];
+}
+
+const float *net_forward(const struct net *self, const float *params, struct net_pass *pass, const float *input,
+                         uint32_t batch)
+{
+    assert(batch > 0 && batch <= pass->max_batch);
+    pass->input = input;
+    pass->batch = batch;
+    pass->patched = false;
+    for (uint32_t l = 0; l < self->n_layers; l++) {
+        const struct net_layer *layer = &self->layers[l];
+        bool convolution = l == 0 && self->convolution;
+        if (convolution)
+            gather_patches(self, pass);
+        const float *x = input_of(self, pass, l);
+        if (batch == 1 && !convolution)
+            forward_row(layer, params, x, pass->index, pass->value[l]);
+        else
+            forward_layer(layer, params, x, convolution ? batch * positions_of(self) : batch, pass->value[l]);
+    }
+    if (self->spec.dueling)
+        forward_dueling(self, pass);
+    return pass->output;
+}
+
+/* d_params += derivatives by weights and bias, for delta = derivatives by the layer's sums. */
+static void backward_params(const struct net_layer *layer, const float *x, const float *delta, uint32_t rows,
+                            float *d_params)
+{
+    if (is_small(rows, layer->outputs))
+        kernel_product(x, 1, layer->inputs, layer->inputs, rows, delta, layer->outputs, true, d_params + layer->weight);
+    else
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)layer->inputs, (int)layer->outputs, (int)rows, 1.0f,
+                    x, (int)layer->inputs, delta, (int)layer->outputs, 1.0f, d_params + layer->weight,
+                    (int)layer->outputs);
+    kernel_sum_rows(delta, rows, layer->outputs, d_params + layer->bias);
+}
+
+/* d_x = delta W', added to d_x if keep is set. */
+static void backward_input(const struct net_layer *layer, const float *params, const float *delta, uint32_t rows,
+                           bool keep, float *d_x)
+{
+    const float *w = params + layer->weight;
+    uint32_t n_in = layer->inputs, n_out = layer->outputs;
+    if (is_small(n_out, n_in)) {
+        float transposed[KERNEL_PRODUCT_SIZE];
+        for (uint32_t j = 0; j < n_out; j++)
+            for (uint32_t i = 0; i < n_in; i++)
+                transposed[(size_t)j * n_in + i] = w[(size_t)i * n_out + j];
+        kernel_product(delta, n_out, 1, rows, n_out, transposed, n_in, keep, d_x);
+        return;
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_in, (int)n_out, 1.0f, delta, (int)n_out, w,
+                (int)n_out, keep ? 1.0f : 0.0f, d_x, (int)n_in);
+}
+
+/* Q_j = V + A_j - mean A, so dV is the sum of dQ, and dA_j is dQ_j - mean dQ. */
+static void split_dueling(const struct net *net, const struct net_pass *pass, const float *d_output, float *d_value,
+                          float *d_advantage)
+{
+    uint32_t n = net->spec.outputs;
+    for (uint32_t item = 0; item < pass->batch; item++, d_output += n, d_advantage += n) {
+        float sum = 0;
+        for (uint32_t j = 0; j < n; j++)
+            sum += d_output[j];
+        d_value[item] = sum;
+        for (uint32_t j = 0; j < n; j++)
+            d_advantage[j] = d_output[j] - sum / (float)n;
+    }
+}
+
+/* For both heads at once. d_x may be NULL. */
+static void backward_dueling(const struct net *net, const float *params, struct net_pass *pass, const float *d_output,
+                             float *d_params, float *d_x)
+{
+    const struct net_layer *value = &net->layers[net->n_layers - 2], *advantage = &net->layers[net->n_layers - 1];
+    const float *x = input_of(net, pass, net->n_layers - 2);
+    float *d_value = pass->delta[1], *d_advantage = pass->delta[1] + pass->batch;
+    split_dueling(net, pass, d_output, d_value, d_advantage);
+    if (d_params != NULL) {
+        backward_params(value, x, d_value, pass->batch, d_params);
+        backward_params(advantage, x, d_advantage, pass->batch, d_params);
+    }
+    if (d_x != NULL) {
+        backward_input(value, params, d_value, pass->batch, false, d_x);
+        backward_input(advantage, params, d_advantage, pass->batch, true, d_x);
+    }
+}
+
+static void backward_convolution(const struct net *net, const float *params, struct net_pass *pass, const float *delta,
+                                 float *d_params, float *d_input)
+{
+    const struct net_layer *layer = &net->layers[0];
+    uint32_t rows = pass->batch * positions_of(net);
+    if (d_params != NULL) {
+        if (!pass->patched)
+            gather_patches(net, pass);
+        backward_params(layer, pass->patches, delta, rows, d_params);
+    }
+    if (d_input != NULL) {
+        pass->patched = false;
+        backward_input(layer, params, delta, rows, false, pass->patches);
+        scatter_patches(net, pass, d_input);
+    }
+}
+
+void net_backward(const struct net *self, const float *params, struct net_pass *pass, const float *d_output,
+                  float *d_params, float *d_input)
+{
+    const float *delta = d_output;
+    uint32_t l = self->n_layers - 1, turn = 0;
+    if (self->spec.dueling) {
+        l--;
+        backward_dueling(self, params, pass, d_output, d_params, l == 0 ? d_input : pass->delta[0]);
+        if (l == 0)
+            return;
+        l--;
+        kernel_derive(pass->delta[0], pass->value[l], (size_t)pass->batch * width_of(self, l),
+                      self->layers[l].activation);
+        delta = pass->delta[0];
+        turn = 1;
+    }
+    for (;; l--, turn ^= 1) {
+        if (l == 0 && self->convolution) {
+            backward_convolution(self, params, pass, delta, d_params, d_input);
+            return;
+        }
+        if (d_params != NULL)
+            backward_params(&self->layers[l], input_of(self, pass, l), delta, pass->batch, d_params);
+        float *d_x = l == 0 ? d_input : pass->delta[turn];
+        if (d_x != NULL)
+            backward_input(&self->layers[l], params, delta, pass->batch, false, d_x);
+        if (l == 0)
+            return;
+        kernel_derive(d_x, pass->value[l - 1], (size_t)pass->batch * width_of(self, l - 1),
+                      self->layers[l - 1].activation);
+        delta = d_x;
+    }
 }

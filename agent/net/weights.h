@@ -39,9 +39,6 @@ rp_status weights_decode(const void *block, size_t size, struct tensor *tensors,
  * `max` that out has room for. */
 rp_status weights_list(const void *block, size_t size, struct tensor *out, uint32_t max, uint32_t *n, rp_error *err);
 
-/* Checks magic, version and size of a block of `size` bytes whose first WEIGHTS_HEADER_BYTES are at head. */
-rp_status weights_check_header(const uint8_t *head, uint64_t size, rp_error *err);
-
 /* Writes under a temporary name, syncs and renames: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);
 /* Gives the whole file, for weights_list: free(). Checks only its header. */

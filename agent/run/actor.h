@@ -1,14 +1,16 @@
-/* The run room: actors, learners and evaluators, independent of the process that they run in. This header: an actor
+/* The run room: actors, learners and evaluators, independent of the process that they run in (actor, environment_loop, learner,
+ * group, variables, best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
+ * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
  * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
- * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, logs and the
- * client library. */
+ * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, the client library, and
+ * the broker, which replay-single embeds. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
 
 #include <stdatomic.h>
 
-#include "agent/adder/adder.h"
 #include "agent/config/config.h"
+#include "agent/learn/adder.h"
 #include "agent/learn/agent.h"
 #include "agent/run/idle.h"
 #include "agent/run/variables.h"

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/log/log_file.h"
+#include "agent/run/run_log.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 #define STEPS "steps" /* the slot's format has it too: an actor that uses the file needs it */
 #define RECORDS 4u
@@ -41,12 +42,11 @@ rp_status best_read(const char *path, struct best *out, rp_error *err)
     return weights_read_file(path, record, RECORDS, err);
 }
 
-rp_status best_write(const char *path, const struct tensor *tensors, uint32_t n, const struct best *best, rp_error *err)
+static rp_status best_write(const char *path, const struct tensor *tensors, uint32_t n, const struct best *best,
+                            rp_error *err)
 {
     struct best copy = *best;
-    struct tensor record[RECORDS], *all = n > 0 ? calloc(n + RECORDS, sizeof *all) : NULL;
-    if (!all)
-        return err_set(err, RP_NO_MEMORY, "no memory for the %u tensors of '%s'", n, path);
+    struct tensor record[RECORDS], *all = need_alloc((n + RECORDS) * sizeof *all);
     list_record(&copy, record);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -63,11 +63,8 @@ rp_status best_write_from(const char *path, const char *source, const struct bes
     uint8_t *block = NULL;
     size_t size = 0;
     uint32_t n = 0;
-    struct tensor *tensors = calloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
-    rp_status status =
-        tensors ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %u tensors", (unsigned)WEIGHTS_MAX_TENSORS);
-    if (status == RP_OK)
-        status = weights_load_file(source, &block, &size, err);
+    struct tensor *tensors = need_alloc(WEIGHTS_MAX_TENSORS * sizeof *tensors);
+    rp_status status = weights_load_file(source, &block, &size, err);
     if (status == RP_OK)
         status = weights_list(block, size, tensors, WEIGHTS_MAX_TENSORS, &n, err);
     if (status == RP_OK)
@@ -86,7 +83,7 @@ void best_file_open(struct best_file *self, const char *folder, bool fresh)
     if (!folder || !folder[0])
         return;
     snprintf(self->path, sizeof self->path, "%s/" BEST_WEIGHTS_FILE, folder);
-    log_file_make_folders(self->path);
+    run_log_make_folders(self->path);
     if (fresh)
         unlink(self->path);
     if (access(self->path, F_OK) != 0)

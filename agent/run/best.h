@@ -27,10 +27,8 @@ bool best_replaces(const struct best *fresh, const struct best *before);
 
 /* RP_NOT_FOUND: the file does not exist. */
 rp_status best_read(const char *path, struct best *out, rp_error *err);
-/* Writes the tensors (a policy's, or a learner's whole state) and the evaluation; atomic, as weights_write_file. */
-rp_status best_write(const char *path, const struct tensor *tensors, uint32_t n, const struct best *best,
-                     rp_error *err);
-/* The same with the tensors of another file. */
+/* Writes the tensors of another file (a policy's, or a learner's whole state) and the evaluation; atomic, as
+ * weights_write_file. */
 rp_status best_write_from(const char *path, const char *source, const struct best *best, rp_error *err);
 
 /* A file that follows the evaluations of one process. */

@@ -2,19 +2,21 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "agent/env/env_group.h"
+#include "agent/env/env.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "replay/trace.h"
 
-bool environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
+rp_status environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor, rp_error *err)
 {
     *self = (struct environment_loop){
         .env = env, .actor = actor, .observation = env_observation_new(env), .next = env_observation_new(env)};
     if (self->observation && self->next)
-        return true;
+        return RP_OK;
     environment_loop_fini(self);
-    return false;
+    return err_set(err, RP_NO_MEMORY, "no memory for two observations of %zu bytes", env_observation_bytes(&env->spec));
 }
 
 void environment_loop_fini(struct environment_loop *self)
@@ -24,7 +26,7 @@ void environment_loop_fini(struct environment_loop *self)
     *self = (struct environment_loop){0};
 }
 
-rp_status environment_loop_begin(struct environment_loop *self, rp_error *err)
+static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
     self->running = true;
@@ -34,7 +36,8 @@ rp_status environment_loop_begin(struct environment_loop *self, rp_error *err)
     return actor_observe_first(self->actor, self->observation, err);
 }
 
-rp_status environment_loop_take(struct environment_loop *self, bool *ended, rp_error *err)
+/* Takes a step with self->choice and self->action. */
+static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
     rp_client *client = actor_client(self->actor);
@@ -67,10 +70,10 @@ rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_e
 {
     *ended = false;
     if (!self->running)
-        RP_TRY(environment_loop_begin(self, err));
+        RP_TRY(begin_episode(self, err));
     self->action = actor_select(self->actor, self->observation, &self->choice);
     env_announce(self->env, self->action);
-    return environment_loop_take(self, ended, err);
+    return take_step(self, ended, err);
 }
 
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err)
@@ -89,5 +92,83 @@ rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, d
         i++;
     }
     *mean = n ? sum / (double)n : 0.0;
+    return RP_OK;
+}
+
+/* ---- a round ---- */
+
+rp_status environment_round_init(struct environment_round *self, struct environment_loop *loops, uint32_t n,
+                                 rp_error *err)
+{
+    size_t bytes = env_observation_bytes(&loops[0].env->spec);
+    *self = (struct environment_round){.loops = loops,
+                                       .n = n,
+                                       .actors = need_alloc(n * sizeof(*self->actors)),
+                                       .choosing = need_alloc(n * sizeof(*self->choosing)),
+                                       .choices = need_alloc(n * sizeof *self->choices),
+                                       .observations = calloc(n, bytes)};
+    return self->observations ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %u observations", n);
+}
+
+void environment_round_fini(struct environment_round *self)
+{
+    free(self->actors);
+    free(self->choosing);
+    free(self->choices);
+    free(self->observations);
+    *self = (struct environment_round){0};
+}
+
+/* Begins episodes, and gathers the loops that take a step with their observations. */
+static rp_status gather(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
+{
+    size_t bytes = env_observation_bytes(&self->loops[0].env->spec);
+    *n_choosing = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        loop->action = NULL;
+        loop->actor->total = total + i;
+        if (!loop->running && env_resets_within_round(loop->env))
+            continue;
+        if (!loop->running)
+            RP_TRY(begin_episode(loop, err));
+        memcpy(self->observations + *n_choosing * bytes, loop->observation, bytes);
+        self->choosing[*n_choosing] = loop;
+        self->actors[(*n_choosing)++] = loop->actor;
+    }
+    return RP_OK;
+}
+
+static void choose(struct environment_round *self, uint32_t n)
+{
+    if (n > 0)
+        actor_select_many(self->actors, n, self->observations, self->choices);
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = self->choosing[i];
+        loop->choice = self->choices[i];
+        loop->action = actor_action(loop->actor, &loop->choice);
+        env_announce(loop->env, loop->action);
+    }
+}
+
+rp_status environment_round_step(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *taken,
+                                 rp_error *err)
+{
+    uint32_t n_choosing;
+    *taken = 0;
+    RP_TRY(gather(self, n, total, &n_choosing, err));
+    choose(self, n_choosing);
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        bool ended = false;
+        if (loop->action) {
+            RP_TRY(take_step(loop, &ended, err));
+            (*taken)++;
+        } else {
+            RP_TRY(begin_episode(loop, err));
+        }
+        if (ended && self->ended)
+            self->ended(self->ctx, &loop->episode);
+    }
     return RP_OK;
 }

@@ -8,6 +8,7 @@
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 #define GROUP_NAME "learners"
 #define GROUP_SLOT "learner-state"
@@ -42,16 +43,13 @@ struct group {
 
 struct group *group_new(const struct group_options *options, rp_error *err)
 {
-    struct group *self = calloc(1, sizeof *self);
-    if (self)
-        self->vector = malloc(((size_t)options->agent->n_params + TAIL_SIZE) * sizeof(float));
-    if (!self || !self->vector) {
-        free(self);
-        err_set(err, RP_NO_MEMORY, "no memory for a gradient of %u numbers", options->agent->n_params);
-        return NULL;
-    }
+    struct group *self = need_alloc(sizeof *self);
     self->options = *options;
-    self->reduce = rp_reduce_join(options->client, GROUP_NAME, GROUP_TIMEOUT_MS, err);
+    self->vector = malloc(((size_t)options->agent->n_params + TAIL_SIZE) * sizeof(float));
+    if (self->vector)
+        self->reduce = rp_reduce_join(options->client, GROUP_NAME, GROUP_TIMEOUT_MS, err);
+    else
+        err_set(err, RP_NO_MEMORY, "no memory for a gradient of %u numbers", options->agent->n_params);
     if (!self->reduce)
         group_destroy(&self);
     return self;

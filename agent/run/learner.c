@@ -5,11 +5,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "agent/run/run_log.h"
 #include "proto/base/clock.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "replay/admin.h"
 #include "replay/trace.h"
 
@@ -91,11 +93,7 @@ static rp_status open_parts(struct learner *self, rp_error *err)
 
 struct learner *learner_new(const struct learner_options *options, rp_error *err)
 {
-    struct learner *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a learner");
-        return NULL;
-    }
+    struct learner *self = need_alloc(sizeof *self);
     self->options = *options;
     self->clock = clock_system();
     variables_init(&self->variables, options->client, options->agent);
@@ -354,7 +352,7 @@ static rp_status skip(struct learner *self, const uint64_t *keys, uint32_t n, rp
         log_line(LEVEL_WARN, "A0211", "skips items that do not fit", "items=%llu why=%s",
                  (unsigned long long)self->skipped, log_quote(why, sizeof why, err->text));
     }
-    struct agent_result result = {.priority = keys ? calloc(n, sizeof(double)) : NULL};
+    struct agent_result result = {.priority = keys ? need_alloc(n * sizeof(double)) : NULL};
     rp_status status = write_priorities(self, &(rp_batch_arrays){.n = n, .key = keys}, &result, err);
     free(result.priority);
     return status;
@@ -403,8 +401,26 @@ static rp_status join(struct learner *self, rp_error *err)
     return RP_OK;
 }
 
+/* Saves a snapshot if the step from `before` has passed a multiple of learners.snapshot_every. A learner that was set back to an
+ * older state replaces the snapshots that it passes again; a failing disk is logged. */
+static void take_snapshot(struct learner *self, uint64_t before)
+{
+    const struct run_config *config = self->options.config;
+    uint64_t every = (uint64_t)config->learners.snapshot_every, steps = self->options.agent->steps;
+    if (every == 0 || steps / every == before / every || !config->folder || !config->folder[0] || !learner_leads(self))
+        return;
+    char path[512], why[512];
+    rp_error err = {0};
+    snprintf(path, sizeof path, "%s/snapshots/%012llu.weights", config->folder, (unsigned long long)steps);
+    run_log_make_folders(path);
+    if (learner_save(self, path, &err) != RP_OK)
+        log_line(LEVEL_ERROR, "A0210", "a snapshot of the learner could not be saved", "why=%s",
+                 log_quote(why, sizeof why, err.text));
+}
+
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
 {
+    uint64_t before = self->options.agent->steps;
     if (self->group)
         RP_TRY(join(self, err));
     int64_t from = clock_now(&self->clock);
@@ -423,6 +439,8 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     status = use_batch(self, batch, err);
     rp_trace_end(self->options.client, "learner step", traced);
     rp_batch_release(&batch);
+    if (status == RP_OK)
+        take_snapshot(self, before);
     self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got) - (idle_total(&self->idle) - idle);
     return status;
 }

@@ -40,8 +40,9 @@ struct learner;
 
 struct learner *learner_new(const struct learner_options *options, rp_error *err);
 void learner_destroy(struct learner **self);
-/* Takes one step. RP_DEADLINE_EXCEEDED: no batch in time; the text says what the table waits for. RP_CANCELLED:
- * stopped. */
+/* Takes one step. At every multiple of learners.snapshot_every steps, the leading learner saves its whole state to
+ * snapshots/STEPS.weights in the run's folder; snapshots are never removed. RP_DEADLINE_EXCEEDED: no batch in time; the text says
+ * what the table waits for. RP_CANCELLED: stopped. */
 rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
 /* A run without actors never gets more items than the broker has loaded: an error if there are fewer than the
  * limiter's min_size. */

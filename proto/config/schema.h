@@ -2,8 +2,8 @@
  * errors with line, column and "did you mean", --print-config, and the reference in docs/CONFIG.md.
  *
  * The room proto/config owns how configurations (schema*) and command lines (cli) are read; it knows no key of any program. It
- * uses proto/base and libyaml. schema_read.c reads, schema_yaml.c knows libyaml, schema_override.c applies KEY=VALUE,
- * schema_value.c and schema_units.c read scalars, schema_report.c collects problems, schema_print.c writes.
+ * uses proto/base and libyaml. schema_read.c reads and collects problems, and it alone knows libyaml; schema.c has the rows: what a
+ * value may be, and how it is printed; schema_units.c reads and writes numbers with units.
  *
  * A row's path is written with dots; "[]" stands for the elements of a list: "tables[].sampler.kind". The reader walks
  * a libyaml document; every mistake is reported, not only the first. Values are written into plain structs by

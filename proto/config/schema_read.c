@@ -1,22 +1,659 @@
-/* Reads a YAML document into the struct. A level is one struct: the root, or one element of a list; maps inside it only group
- * its keys. */
+/* Reads a configuration: the list of its problems and where its keys were written, a first pass over the YAML that refuses what
+ * the reader does not handle, overrides, and the document itself into a struct. */
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#include <yaml.h>
 
-#include "proto/config/schema_impl.h"
-#include "proto/config/schema_yaml.h"
+#include "proto/base/need.h"
+#include "proto/config/schema.h"
+#include "proto/config/schema_row.h"
 
+#define MAX_FILE (1u << 20)
+#define MAX_DEPTH 32u
+#define MAX_LIST 4096u /* elements, if the row has no bound */
+#define MAX_NAME 128u  /* bytes of a free option's name */
+
+#define MAX_PROBLEMS 200u
+#define MAX_PLACES (1u << 20)
 #define WHY_BYTES 512
+
+/* A place in the file, counted from 1; line 0: not in a file. Lines from OVERRIDE_LINE on stand for the overrides, in their
+ * order. */
+#define OVERRIDE_LINE (1u << 30)
+struct schema_place {
+    uint32_t line, column;
+};
+static const struct schema_place nowhere = {0, 0};
+
+/* ---- the report: problems, and where keys were written ---- */
+
+struct problem {
+    struct schema_place place;
+    uint32_t order;
+    char *file, *path, *text;
+};
+
+struct written {
+    char *path;
+    struct schema_place place;
+};
+
+struct schema_report {
+    char *file;
+    const char *section;          /* borrowed; prefix of every path, or NULL */
+    const char *const *overrides; /* borrowed while they are applied */
+    struct problem *problems;
+    uint32_t n_problems;
+    uint32_t total; /* including those past MAX_PROBLEMS */
+    struct written *places;
+    uint32_t n_places, room_places;
+    bool quiet; /* drops problems of a path that has one itself, or above or below it: they are consequences */
+    char *text; /* of all problems, made on demand */
+};
+
+struct schema_report *schema_report_new(void)
+{
+    return need_alloc(sizeof(struct schema_report));
+}
+
+static void forget_places(struct schema_report *self)
+{
+    for (uint32_t i = 0; i < self->n_places; i++)
+        free(self->places[i].path);
+    self->n_places = 0;
+}
+
+void schema_report_destroy(struct schema_report **self)
+{
+    struct schema_report *r = *self;
+    if (!r)
+        return;
+    forget_places(r);
+    for (uint32_t i = 0; i < r->n_problems; i++) {
+        free(r->problems[i].file);
+        free(r->problems[i].path);
+        free(r->problems[i].text);
+    }
+    free(r->problems);
+    free(r->places);
+    free(r->file);
+    free(r->text);
+    free(r);
+    *self = NULL;
+}
+
+/* Starts a new file: drops the places of the last one. Each problem begins with `file`. */
+static void report_begin(struct schema_report *self, const char *file)
+{
+    forget_places(self);
+    free(self->file);
+    self->file = need_text(file);
+    self->quiet = false;
+    self->section = NULL;
+}
+
+void schema_report_within(struct schema_report *self, const char *section)
+{
+    self->section = section;
+}
+
+/* Writes the path from the root of the document. */
+static const char *whole_path(const struct schema_report *self, const char *path, char *out, size_t size)
+{
+    if (!self->section)
+        return path;
+    snprintf(out, size, "%s%s%s", self->section, path[0] ? "." : "", path);
+    return out;
+}
+
+/* Records where a path was written. */
+static void report_place(struct schema_report *self, const char *path, struct schema_place place)
+{
+    char whole[SCHEMA_MAX_PATH];
+    if (self->n_places >= MAX_PLACES)
+        return;
+    if (self->n_places == self->room_places) {
+        self->room_places = self->room_places ? self->room_places * 2 : 16;
+        self->places = need_resize(self->places, self->room_places, sizeof *self->places);
+    }
+    self->places[self->n_places++] = (struct written){need_text(whole_path(self, path, whole, sizeof whole)), place};
+}
+
+static const struct written *find_written(const struct schema_report *self, const char *path, size_t length)
+{
+    for (uint32_t i = 0; i < self->n_places; i++)
+        if (strlen(self->places[i].path) == length && memcmp(self->places[i].path, path, length) == 0)
+            return &self->places[i];
+    return NULL;
+}
+
+bool schema_is_written(const struct schema_report *self, const char *path)
+{
+    return find_written(self, path, strlen(path)) != NULL;
+}
+
+/* Returns the place of path, or of its nearest parent that was written. */
+static struct schema_place find_place(const struct schema_report *self, const char *path)
+{
+    size_t length = strlen(path);
+    for (;;) {
+        const struct written *written = find_written(self, path, length);
+        if (written)
+            return written->place;
+        if (length == 0)
+            return nowhere;
+        while (length > 0 && path[length - 1] != '.' && path[length - 1] != '[')
+            length--;
+        if (length > 0)
+            length--;
+    }
+}
+
+/* True if the paths are equal, or one is above the other. */
+static bool related(const char *a, const char *b)
+{
+    size_t n_a = strlen(a), n_b = strlen(b), n = n_a < n_b ? n_a : n_b;
+    const char *longer = n_a < n_b ? b : a;
+    return n > 0 && memcmp(a, b, n) == 0 && (longer[n] == '\0' || longer[n] == '.' || longer[n] == '[');
+}
+
+/* Writes the start of a problem: the file, or the override. */
+static char *name_source(const struct schema_report *self, struct schema_place place)
+{
+    if (place.line < OVERRIDE_LINE || !self->overrides)
+        return need_text(self->file ? self->file : "-");
+    return need_print("override '%.200s'", self->overrides[place.line - OVERRIDE_LINE]);
+}
+
+/* Adds a problem; `path` starts at the root. */
+static void report_add(struct schema_report *self, struct schema_place place, const char *path, const char *format,
+                       va_list args)
+{
+    for (uint32_t i = 0; self->quiet && i < self->n_problems; i++) {
+        if (related(self->problems[i].path, path))
+            return;
+    }
+    free(self->text);
+    self->text = NULL;
+    self->total++;
+    if (self->n_problems >= MAX_PROBLEMS)
+        return;
+    char text[4096];
+    vsnprintf(text, sizeof text, format, args);
+    self->problems = need_resize(self->problems, self->n_problems + 1, sizeof *self->problems);
+    self->problems[self->n_problems] =
+        (struct problem){place, self->n_problems, name_source(self, place), need_text(path), need_text(text)};
+    self->n_problems++;
+}
+
+static RP_PRINTF(4, 5) void report_at(struct schema_report *self, struct schema_place place, const char *path,
+                                      const char *format, ...)
+{
+    char whole[SCHEMA_MAX_PATH];
+    va_list args;
+    va_start(args, format);
+    report_add(self, place, whole_path(self, path, whole, sizeof whole), format, args);
+    va_end(args);
+}
+
+void schema_problem(struct schema_report *self, const char *path, const char *format, ...)
+{
+    char whole[SCHEMA_MAX_PATH];
+    path = whole_path(self, path, whole, sizeof whole);
+    va_list args;
+    va_start(args, format);
+    report_add(self, find_place(self, path), path, format, args);
+    va_end(args);
+}
+
+uint32_t schema_report_count(const struct schema_report *self)
+{
+    return self->total;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct problem *x = a, *y = b;
+    if (x->place.line != y->place.line)
+        return x->place.line < y->place.line ? -1 : 1;
+    if (x->place.column != y->place.column)
+        return x->place.column < y->place.column ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static void print_problem(FILE *out, const struct problem *problem)
+{
+    fputs(problem->file, out);
+    if (problem->place.line > 0 && problem->place.line < OVERRIDE_LINE)
+        fprintf(out, ":%u:%u", problem->place.line, problem->place.column);
+    if (problem->path[0])
+        fprintf(out, ": %s", problem->path);
+    fprintf(out, ": %s\n", problem->text);
+}
+
+const char *schema_report_text(const struct schema_report *self)
+{
+    if (self->text)
+        return self->text;
+    /* The text is a cache, so the report is logically const. */
+    struct schema_report *cache = (struct schema_report *)self;
+    size_t size = 0;
+    FILE *out = open_memstream(&cache->text, &size);
+    if (self->n_problems > 0)
+        qsort(cache->problems, self->n_problems, sizeof *self->problems, by_place);
+    for (uint32_t i = 0; i < self->n_problems; i++)
+        print_problem(out, &self->problems[i]);
+    if (self->total > self->n_problems)
+        fprintf(out, "and %u more\n", self->total - self->n_problems);
+    fclose(out);
+    return cache->text;
+}
+
+/* ---- libyaml ---- */
+
+static struct schema_place yaml_place(yaml_mark_t mark)
+{
+    return (struct schema_place){(uint32_t)mark.line + 1, (uint32_t)mark.column + 1};
+}
+
+/* Returns "a map", "a list" or "a single value". */
+static const char *yaml_kind(const yaml_node_t *node)
+{
+    return node->type == YAML_MAPPING_NODE ? "a map" : node->type == YAML_SEQUENCE_NODE ? "a list" : "a single value";
+}
+
+/* True for "key:", "key: ~" and "key: null". */
+static bool yaml_is_null(const yaml_node_t *node)
+{
+    if (node->type != YAML_SCALAR_NODE || node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
+        return false;
+    const char *text = (const char *)node->data.scalar.value;
+    return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
+}
+
+/* Returns where a map keeps the value of a key, or NULL. */
+static int *yaml_find(yaml_document_t *document, const yaml_node_t *map, const char *key, size_t length)
+{
+    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *name = yaml_document_get_node(document, pair->key);
+        if (name->type == YAML_SCALAR_NODE && name->data.scalar.length == length &&
+            memcmp(name->data.scalar.value, key, length) == 0)
+            return &pair->value;
+    }
+    return NULL;
+}
+
+static bool yaml_open(yaml_parser_t *parser, const char *text, size_t size)
+{
+    if (!yaml_parser_initialize(parser))
+        return false;
+    yaml_parser_set_input_string(parser, (const unsigned char *)text, size);
+    yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
+    return true;
+}
+
+static bool yaml_load(const char *text, size_t size, yaml_document_t *document)
+{
+    yaml_parser_t parser;
+    if (!yaml_open(&parser, text, size))
+        return false;
+    bool ok = yaml_parser_load(&parser, document) != 0;
+    yaml_parser_delete(&parser);
+    return ok;
+}
+
+/* Walks the events before the document is built: bounds the depth, and refuses constructs by which one place of the file stands
+ * for several values. */
+static bool scan_event(struct schema_report *report, const yaml_event_t *event, uint32_t *depth, uint32_t *documents)
+{
+    struct schema_place place = yaml_place(event->start_mark);
+    switch (event->type) {
+    case YAML_ALIAS_EVENT:
+        report_at(report, place, "", "aliases (*%.64s) are not supported: write the value again",
+                  (const char *)event->data.alias.anchor);
+        return true;
+    case YAML_SCALAR_EVENT:
+        if (event->data.scalar.tag)
+            report_at(report, place, "", "tags (%.64s) are not supported", (const char *)event->data.scalar.tag);
+        return true;
+    case YAML_DOCUMENT_START_EVENT:
+        if (++*documents == 2) {
+            report_at(report, place, "", "only one YAML document is allowed in a file");
+            return false;
+        }
+        return true;
+    case YAML_SEQUENCE_START_EVENT:
+    case YAML_MAPPING_START_EVENT:
+        if (++*depth > MAX_DEPTH) {
+            report_at(report, place, "", "is nested more than %u levels deep", MAX_DEPTH);
+            return false;
+        }
+        return true;
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT:
+        --*depth;
+        return true;
+    default:
+        return true;
+    }
+}
+
+static void report_syntax(struct schema_report *report, const yaml_parser_t *parser)
+{
+    const char *what = parser->problem ? parser->problem : "it cannot be read";
+    if (parser->error == YAML_READER_ERROR) {
+        report_at(report, yaml_place(parser->mark), "", "not valid YAML: %s (byte %zu)", what, parser->problem_offset);
+    } else if (parser->context) {
+        report_at(report, yaml_place(parser->problem_mark), "", "not valid YAML: %s %s", parser->context, what);
+    } else {
+        report_at(report, yaml_place(parser->problem_mark), "", "not valid YAML: %s", what);
+    }
+}
+
+/* Checks syntax and depth, that there is one document, and no aliases and tags. False: reported. */
+static bool yaml_scan(struct schema_report *report, const char *text, size_t size)
+{
+    yaml_parser_t parser;
+    if (!yaml_open(&parser, text, size)) {
+        report_at(report, nowhere, "", "out of memory");
+        return false;
+    }
+    uint32_t before = schema_report_count(report), depth = 0, documents = 0;
+    for (bool more = true; more;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            report_syntax(report, &parser);
+            break;
+        }
+        more = event.type != YAML_STREAM_END_EVENT && scan_event(report, &event, &depth, &documents);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return schema_report_count(report) == before;
+}
+
+/* Reads at most limit + 1 bytes of a file; -1: errno is set. */
+static ssize_t slurp(const char *path, char *data, size_t limit)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    size_t size = 0;
+    while (size <= limit) {
+        ssize_t n = read(fd, data + size, limit + 1 - size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            int error = errno;
+            close(fd);
+            errno = error;
+            return -1;
+        }
+        if (n == 0)
+            break;
+        size += (size_t)n;
+    }
+    close(fd);
+    return (ssize_t)size;
+}
+
+/* ---- overrides: "agent.hidden=[64, 64]" changes the document before it is read, so that values of a command line are checked like
+ * those of the file. Nodes from an override carry its number in place of a line. */
+
+struct override {
+    yaml_document_t *document;
+    struct schema_report *report;
+    struct schema_place place;
+};
+
+/* One part of a path: a key, or the number of an element. */
+struct step {
+    const char *name; /* NULL: an element */
+    size_t length;
+    size_t index;
+};
+
+static void override_problem(const struct override *self, const char *text)
+{
+    report_at(self->report, self->place, "", "%s", text);
+}
+
+static int override_mark(const struct override *self, int index)
+{
+    if (index > 0) {
+        yaml_node_t *node = yaml_document_get_node(self->document, index);
+        node->start_mark = (yaml_mark_t){.line = self->place.line - 1};
+    }
+    return index;
+}
+
+static int add_scalar(const struct override *self, const char *text, size_t length, yaml_scalar_style_t style)
+{
+    return override_mark(self,
+                         yaml_document_add_scalar(self->document, NULL, (const yaml_char_t *)text, (int)length, style));
+}
+
+static int add_container(const struct override *self, bool list)
+{
+    return override_mark(self, list ? yaml_document_add_sequence(self->document, NULL, YAML_ANY_SEQUENCE_STYLE)
+                                    : yaml_document_add_mapping(self->document, NULL, YAML_ANY_MAPPING_STYLE));
+}
+
+/* ------------------------------------------------------------------------------------------------------------ value */
+
+/* Copies a node of another document with everything below it; 0: no memory. yaml_scan has bounded the depth. */
+static int override_copy(const struct override *self, yaml_document_t *from, int index)
+{
+    const yaml_node_t *node = yaml_document_get_node(from, index);
+    if (node->type == YAML_SCALAR_NODE)
+        return add_scalar(self, (const char *)node->data.scalar.value, node->data.scalar.length,
+                          node->data.scalar.style);
+    int made = add_container(self, node->type == YAML_SEQUENCE_NODE);
+    if (node->type == YAML_SEQUENCE_NODE) {
+        for (int *item = node->data.sequence.items.start; made && item < node->data.sequence.items.top; item++) {
+            int element = override_copy(self, from, *item);
+            if (!element || !yaml_document_append_sequence_item(self->document, made, element))
+                return 0;
+        }
+        return made;
+    }
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; made && pair < node->data.mapping.pairs.top; pair++) {
+        int key = override_copy(self, from, pair->key);
+        int value = key ? override_copy(self, from, pair->value) : 0;
+        if (!value || !yaml_document_append_mapping_pair(self->document, made, key, value))
+            return 0;
+    }
+    return made;
+}
+
+/* Reports a mistake in the value's YAML at the override. */
+static bool override_scan(const struct override *self, const char *override, const char *text, size_t size)
+{
+    char name[256];
+    snprintf(name, sizeof name, "override '%.200s'", override);
+    report_begin(self->report, name);
+    return yaml_scan(self->report, text, size);
+}
+
+/* Adds the value of an override as a node of the document; 0: reported. Nothing after "=" is an empty string. */
+static int override_value(const struct override *self, const char *override, const char *text)
+{
+    yaml_document_t value;
+    size_t size = strlen(text);
+    int made = 0;
+    if (size > 0 && !override_scan(self, override, text, size))
+        return 0;
+    if (size == 0) {
+        made = add_scalar(self, "", 0, YAML_DOUBLE_QUOTED_SCALAR_STYLE);
+    } else if (yaml_load(text, size, &value)) {
+        bool empty = !yaml_document_get_root_node(&value);
+        made = empty ? add_scalar(self, "", 0, YAML_PLAIN_SCALAR_STYLE) : override_copy(self, &value, 1);
+        yaml_document_delete(&value);
+    }
+    if (!made)
+        override_problem(self, "out of memory");
+    return made;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- path */
+
+/* Takes the next part of a path. False: the path is not valid. */
+static bool next_step(const char **at, bool first, struct step *out)
+{
+    *out = (struct step){0};
+    if (**at == '[' && !first) {
+        char *end;
+        if ((*at)[1] < '0' || (*at)[1] > '9')
+            return false;
+        out->index = strtoul(*at + 1, &end, 10);
+        *at = end + 1;
+        return *end == ']' && (**at == '\0' || **at == '.' || **at == '[');
+    }
+    if (!first && *(*at)++ != '.')
+        return false;
+    out->name = *at;
+    out->length = strcspn(*at, ".[");
+    *at += out->length;
+    return out->length > 0;
+}
+
+/* Returns where a container keeps the child, or NULL. */
+static int *override_find(const struct override *self, const yaml_node_t *node, const struct step *step)
+{
+    if (!step->name) {
+        size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+        return step->index < count ? &node->data.sequence.items.start[step->index] : NULL;
+    }
+    return yaml_find(self->document, node, step->name, step->length);
+}
+
+static bool override_append(const struct override *self, int parent, const struct step *step, int child)
+{
+    if (step->name) {
+        int key = add_scalar(self, step->name, step->length, YAML_PLAIN_SCALAR_STYLE);
+        return key && yaml_document_append_mapping_pair(self->document, parent, key, child);
+    }
+    return yaml_document_append_sequence_item(self->document, parent, child) != 0;
+}
+
+/* True if the element of a list is a map with this name. */
+static bool is_named(const struct override *self, const yaml_node_t *element, const struct step *step)
+{
+    const int *slot = element->type == YAML_MAPPING_NODE ? yaml_find(self->document, element, "name", 4) : NULL;
+    const yaml_node_t *value = slot ? yaml_document_get_node(self->document, *slot) : NULL;
+    return value && value->type == YAML_SCALAR_NODE && value->data.scalar.length == step->length &&
+           memcmp(value->data.scalar.value, step->name, step->length) == 0;
+}
+
+/* Says how to write an element of a list: tables.0 and tables.replay stand for tables[0], and
+ * tables.max_size for tables[0].max_size. */
+static void suggest_index(const struct override *self, const yaml_node_t *list, const struct step *step,
+                          const char *path, size_t length)
+{
+    size_t n = (size_t)(list->data.sequence.items.top - list->data.sequence.items.start), index = 0;
+    bool number = step->length < 9 && strspn(step->name, "0123456789") >= step->length, element = number;
+    if (number)
+        index = strtoul(step->name, NULL, 10);
+    for (size_t i = 0; i < n && !number; i++) {
+        if (is_named(self, yaml_document_get_node(self->document, list->data.sequence.items.start[i]), step)) {
+            index = i;
+            element = true;
+        }
+    }
+    report_at(self->report, self->place, "",
+              "'%.*s' is a list, and its elements have numbers, here below %zu: write %.*s[%zu]%s%s", (int)length, path,
+              n, (int)length, path, index, element ? "" : ".", element ? step->name + step->length : step->name);
+}
+
+/* Checks that the container can have such a child. False: reported. */
+static bool may_have(const struct override *self, const yaml_node_t *node, const struct step *step, const char *path,
+                     size_t length)
+{
+    if (step->name && node->type == YAML_SEQUENCE_NODE) {
+        suggest_index(self, node, step, path, length);
+        return false;
+    }
+    if (node->type != (step->name ? YAML_MAPPING_NODE : YAML_SEQUENCE_NODE)) {
+        report_at(self->report, self->place, "", "'%.*s' is %s, not %s", (int)length, path, yaml_kind(node),
+                  step->name ? "a map of keys" : "a list");
+        return false;
+    }
+    size_t count = step->name ? 0 : (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+    if (!step->name && step->index > count) {
+        report_at(self->report, self->place, "", "'%.*s' has no element %zu: the next one is %zu", (int)length, path,
+                  step->index, count);
+        return false;
+    }
+    return true;
+}
+
+/* Stores the value at the path, and makes containers that are missing on the way. */
+static void override_put(const struct override *self, const char *path, int value)
+{
+    int parent = 1;
+    for (const char *at = path;;) {
+        struct step step;
+        size_t done = (size_t)(at - path);
+        if (!next_step(&at, at == path, &step)) {
+            report_at(self->report, self->place, "", "'%s' is not a path such as tables[0].max_size", path);
+            return;
+        }
+        const yaml_node_t *node = yaml_document_get_node(self->document, parent);
+        if (!may_have(self, node, &step, path, done))
+            return;
+        bool last = *at == '\0';
+        int *slot = override_find(self, node, &step);
+        if (slot && !last && !yaml_is_null(yaml_document_get_node(self->document, *slot))) {
+            parent = *slot;
+            continue;
+        }
+        int child = last ? value : add_container(self, *at == '[');
+        if (slot && child) {
+            *slot = child;
+        } else if (!child || !override_append(self, parent, &step, child)) {
+            override_problem(self, "out of memory");
+            return;
+        }
+        if (last)
+            return;
+        parent = child;
+    }
+}
+
+/* Applies overrides to a document whose root is a map. False: reported. Changes the file's name in the report. */
+static bool override_all(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
+{
+    uint32_t before = schema_report_count(report);
+    for (uint32_t i = 0; overrides[i]; i++) {
+        struct override self = {document, report, {OVERRIDE_LINE + i, 1}};
+        const char *sign = strchr(overrides[i], '=');
+        if (!sign) {
+            override_problem(&self, "has no '=': write KEY=VALUE, such as seed=7");
+            continue;
+        }
+        char *path = need_print("%.*s", (int)(sign - overrides[i]), overrides[i]);
+        int value = override_value(&self, overrides[i], sign + 1);
+        if (value)
+            override_put(&self, path, value);
+        free(path);
+    }
+    return schema_report_count(report) == before;
+}
+
+/* ---- reading: a level is one struct, the root or one element of a list; maps inside it only group its keys ---- */
 
 struct schema_reader {
     const struct schema *schema;
     struct schema_report *report;
     yaml_document_t *document;
     const char *file; /* the file being read; NULL: a text */
-    bool no_memory;   /* a string is NULL */
 };
 
 struct schema_level {
@@ -30,18 +667,18 @@ static void read_map(struct schema_reader *r, struct schema_level *level, yaml_n
 /* Returns the text of a scalar; NULL: the node is not a scalar, which is reported. */
 static const char *scalar_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
 {
-    struct schema_place place = schema_yaml_place(node->start_mark);
+    struct schema_place place = yaml_place(node->start_mark);
     if (node->type != YAML_SCALAR_NODE) {
-        schema_report_at(r->report, place, path, "must be a single value, not %s", schema_yaml_kind(node));
+        report_at(r->report, place, path, "must be a single value, not %s", yaml_kind(node));
         return NULL;
     }
     const char *text = (const char *)node->data.scalar.value;
     if (strlen(text) != node->data.scalar.length) {
-        schema_report_at(r->report, place, path, "has a zero byte in it");
+        report_at(r->report, place, path, "has a zero byte in it");
         return NULL;
     }
-    if (schema_yaml_is_null(node)) {
-        schema_report_at(r->report, place, path, "has no value");
+    if (yaml_is_null(node)) {
+        report_at(r->report, place, path, "has no value");
         return NULL;
     }
     return text;
@@ -52,7 +689,7 @@ static const char *beside_file(const struct schema_reader *r, const struct schem
                                const char *text, char out[PATH_MAX])
 {
     if ((row->type != SCHEMA_PATH && row->type != SCHEMA_PATHS) || !r->file || !text[0] || text[0] == '/' ||
-        schema_yaml_place(node->start_mark).line >= SCHEMA_OVERRIDE_LINE)
+        yaml_place(node->start_mark).line >= OVERRIDE_LINE)
         return text;
     char folder[PATH_MAX], joined[2 * PATH_MAX];
     snprintf(folder, sizeof folder, "%s", r->file);
@@ -71,13 +708,11 @@ static bool count_allowed(struct schema_reader *r, const struct schema_row *row,
         struct schema_row counted = *row;
         counted.choices = NULL; /* words such as auto stand for the whole list */
         schema_format_bounds(&counted, bounds, sizeof bounds);
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must have %s %s, not %zu", bounds,
-                         things, count);
+        report_at(r->report, yaml_place(node->start_mark), path, "must have %s %s, not %zu", bounds, things, count);
         return false;
     }
-    if (count > SCHEMA_MAX_LIST) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "has more than %u %s", SCHEMA_MAX_LIST,
-                         things);
+    if (count > MAX_LIST) {
+        report_at(r->report, yaml_place(node->start_mark), path, "has more than %u %s", MAX_LIST, things);
         return false;
     }
     return true;
@@ -90,16 +725,12 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
                          const char *path)
 {
     char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES], whole[PATH_MAX];
-    struct schema_place place = schema_yaml_place(node->start_mark);
-    schema_report_place(r->report, path, place);
+    struct schema_place place = yaml_place(node->start_mark);
+    report_place(r->report, path, place);
     if (row->type == SCHEMA_LIST) {
-        struct schema_level level = {element, calloc(r->schema->n_rows, sizeof(bool))};
-        if (!level.seen) {
-            schema_report_at(r->report, place, path, "out of memory");
-            return;
-        }
+        struct schema_level level = {element, need_alloc(r->schema->n_rows * sizeof(bool))};
         snprintf(prefix, sizeof prefix, "%s[]", row->path);
-        if (!schema_yaml_is_null(node))
+        if (!yaml_is_null(node))
             read_map(r, &level, node, prefix, path);
         apply_defaults(r, &level, prefix, path, place);
         free(level.seen);
@@ -112,7 +743,7 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
                                               : row->type == SCHEMA_REALS ? SCHEMA_REAL
                                                                           : SCHEMA_STRING};
     if (!schema_set_scalar(&scalar, beside_file(r, row, node, text, whole), element, why, sizeof why))
-        schema_report_at(r->report, place, path, "%s", why);
+        report_at(r->report, place, path, "%s", why);
 }
 
 static void read_sequence(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
@@ -120,8 +751,7 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_SEQUENCE_NODE) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a list, not %s",
-                         schema_yaml_kind(node));
+        report_at(r->report, yaml_place(node->start_mark), path, "must be a list, not %s", yaml_kind(node));
         return;
     }
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
@@ -131,11 +761,7 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
                   : row->type == SCHEMA_INTS  ? sizeof(int64_t)
                   : row->type == SCHEMA_REALS ? sizeof(double)
                                               : sizeof(char *);
-    list->data = calloc(count, size);
-    if (!list->data) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "out of memory");
-        return;
-    }
+    list->data = need_alloc(count * size);
     list->count = (uint32_t)count;
     for (size_t i = 0; i < count; i++) {
         char element_path[SCHEMA_MAX_PATH];
@@ -150,10 +776,10 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
                        const char *path)
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
-    struct schema_place place = schema_yaml_place(node->start_mark);
+    struct schema_place place = yaml_place(node->start_mark);
     const struct schema_row number = {.type = SCHEMA_INT,
                                       .min = row->min,
-                                      .max = schema_row_bounded(row) ? row->max : SCHEMA_MAX_LIST,
+                                      .max = schema_row_bounded(row) ? row->max : MAX_LIST,
                                       .choices = row->choices};
     char why[WHY_BYTES];
     int64_t count = 0;
@@ -161,16 +787,14 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
     if (!text)
         return;
     if (!schema_set_scalar(&number, text, &count, why, sizeof why)) {
-        schema_report_at(r->report, place, path, "%s", why);
+        report_at(r->report, place, path, "%s", why);
         return;
     }
-    char **strings = count > 0 ? calloc((size_t)count, sizeof *strings) : NULL;
-    for (int64_t i = 0; strings && i < count; i++, list->count++)
-        if (!(strings[i] = strdup("")))
-            break;
-    list->data = strings;
-    if (list->count < (uint64_t)count)
-        schema_report_at(r->report, place, path, "out of memory");
+    if (count <= 0)
+        return;
+    char **strings = list->data = need_alloc((size_t)count * sizeof *strings);
+    for (; list->count < (uint64_t)count; list->count++)
+        strings[list->count] = need_text("");
 }
 
 /* Reads one "name: value" of a free map. */
@@ -182,30 +806,22 @@ static void read_option(struct schema_reader *r, struct schema_list *list, yaml_
         return;
     char option_path[SCHEMA_MAX_PATH];
     schema_join(option_path, sizeof option_path, path, name, strlen(name));
-    if (strlen(name) > SCHEMA_MAX_NAME) {
-        schema_report_at(r->report, schema_yaml_place(key->start_mark), path, "has a key of more than %u bytes",
-                         SCHEMA_MAX_NAME);
+    if (strlen(name) > MAX_NAME) {
+        report_at(r->report, yaml_place(key->start_mark), path, "has a key of more than %u bytes", MAX_NAME);
         return;
     }
     rp_option *options = list->data;
     for (uint32_t i = 0; i < list->count; i++) {
-        if (options[i].name && strcmp(options[i].name, name) == 0) {
-            schema_report_at(r->report, schema_yaml_place(key->start_mark), option_path, "is given twice");
+        if (strcmp(options[i].name, name) == 0) {
+            report_at(r->report, yaml_place(key->start_mark), option_path, "is given twice");
             return;
         }
     }
-    schema_report_place(r->report, option_path, schema_yaml_place(value->start_mark));
+    report_place(r->report, option_path, yaml_place(value->start_mark));
     const char *text = scalar_text(r, value, option_path);
     if (!text)
         return;
-    rp_option option = {strdup(name), strdup(text)};
-    if (!option.name || !option.value) {
-        free((char *)option.name);
-        free((char *)option.value);
-        schema_report_at(r->report, schema_yaml_place(key->start_mark), option_path, "out of memory");
-        return;
-    }
-    options[list->count++] = option;
+    options[list->count++] = (rp_option){need_text(name), need_text(text)};
 }
 
 static void read_options(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
@@ -213,18 +829,13 @@ static void read_options(struct schema_reader *r, const struct schema_row *row, 
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_MAPPING_NODE) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "must be a map of options, not %s",
-                         schema_yaml_kind(node));
+        report_at(r->report, yaml_place(node->start_mark), path, "must be a map of options, not %s", yaml_kind(node));
         return;
     }
     size_t count = (size_t)(node->data.mapping.pairs.top - node->data.mapping.pairs.start);
     if (!count_allowed(r, row, node, count, path) || count == 0)
         return;
-    list->data = calloc(count, sizeof(rp_option));
-    if (!list->data) {
-        schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "out of memory");
-        return;
-    }
+    list->data = need_alloc(count * sizeof(rp_option));
     for (size_t i = 0; i < count; i++) {
         yaml_node_pair_t pair = node->data.mapping.pairs.start[i];
         read_option(r, list, yaml_document_get_node(r->document, pair.key),
@@ -258,7 +869,7 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
     default: {
         const char *text = scalar_text(r, node, path);
         if (text && !schema_set_scalar(row, beside_file(r, row, node, text, whole), base, why, sizeof why))
-            schema_report_at(r->report, schema_yaml_place(node->start_mark), path, "%s", why);
+            report_at(r->report, yaml_place(node->start_mark), path, "%s", why);
         break;
     }
     }
@@ -317,17 +928,15 @@ static void report_unknown(struct schema_reader *r, const char *prefix, const ch
         if (!schema_row_below(&r->schema->rows[i], prefix, &name, &length, &rest) ||
             schema_row_repeats(r->schema, i, prefix))
             continue;
-        char *copy = strndup(name, length);
-        if (copy)
-            names[n++] = copy;
+        names[n++] = need_print("%.*s", (int)length, name);
     }
     const char *near = find_elsewhere(r->schema, prefix, key);
     if (!near)
         near = schema_nearest(key, names, n);
     if (near)
-        schema_report_at(r->report, place, path, "unknown key (did you mean '%s'?)", near);
+        report_at(r->report, place, path, "unknown key (did you mean '%s'?)", near);
     else
-        schema_report_at(r->report, place, path, "unknown key");
+        report_at(r->report, place, path, "unknown key");
     for (uint32_t i = 0; i < n; i++)
         free((char *)names[i]);
 }
@@ -362,14 +971,14 @@ static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_
     const char *prefix = map->prefix, *path = map->path;
     yaml_node_t *key = yaml_document_get_node(r->document, pair.key);
     yaml_node_t *value = yaml_document_get_node(r->document, pair.value);
-    struct schema_place place = schema_yaml_place(key->start_mark);
+    struct schema_place place = yaml_place(key->start_mark);
     if (key->type != YAML_SCALAR_NODE) {
-        schema_report_at(r->report, place, path, "a key must be a word, not %s", schema_yaml_kind(key));
+        report_at(r->report, place, path, "a key must be a word, not %s", yaml_kind(key));
         return;
     }
     const char *name = (const char *)key->data.scalar.value;
     char below[SCHEMA_MAX_PATH], key_path[SCHEMA_MAX_PATH];
-    schema_join(key_path, sizeof key_path, path, name, strnlen(name, SCHEMA_MAX_NAME));
+    schema_join(key_path, sizeof key_path, path, name, strnlen(name, MAX_NAME));
     bool group = false;
     const struct schema_row *row = find_row(r->schema, prefix, name, &group);
     if (!row) {
@@ -378,16 +987,16 @@ static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_
     }
     uint32_t line = map_add(map, row, place);
     if (line) {
-        schema_report_at(r->report, place, key_path, "is given twice (first on line %u)", line);
+        report_at(r->report, place, key_path, "is given twice (first on line %u)", line);
         return;
     }
-    struct schema_place value_place = schema_yaml_place(value->start_mark);
-    if ((!group && value->type == YAML_SCALAR_NODE) || value_place.line >= SCHEMA_OVERRIDE_LINE)
+    struct schema_place value_place = yaml_place(value->start_mark);
+    if ((!group && value->type == YAML_SCALAR_NODE) || value_place.line >= OVERRIDE_LINE)
         place = value_place;
-    schema_report_place(r->report, key_path, place);
+    report_place(r->report, key_path, place);
     /* An empty group or list, such as one whose lines are all commented out, counts as absent. */
     bool scalar = !group && row->type <= SCHEMA_ENUM;
-    if (schema_yaml_is_null(value) && !scalar)
+    if (yaml_is_null(value) && !scalar)
         return;
     if (group) {
         schema_join(below, sizeof below, prefix, name, strlen(name));
@@ -405,15 +1014,10 @@ static void read_map(struct schema_reader *r, struct schema_level *level, yaml_n
                      const char *path)
 {
     if (map->type != YAML_MAPPING_NODE) {
-        schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "must be a map of keys, not %s",
-                         schema_yaml_kind(map));
+        report_at(r->report, yaml_place(map->start_mark), path, "must be a map of keys, not %s", yaml_kind(map));
         return;
     }
-    struct schema_map self = {prefix, path, calloc(r->schema->n_rows, sizeof(struct key_line)), 0};
-    if (!self.keys) {
-        schema_report_at(r->report, schema_yaml_place(map->start_mark), path, "out of memory");
-        return;
-    }
+    struct schema_map self = {prefix, path, need_alloc(r->schema->n_rows * sizeof(struct key_line)), 0};
     for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++)
         read_pair(r, level, *pair, &self);
     free(self.keys);
@@ -430,26 +1034,23 @@ static void apply_default(struct schema_reader *r, const struct schema_row *row,
     if (row->type <= SCHEMA_ENUM) {
         size_t n = strlen(text);
         bool quoted = n >= 2 && text[0] == '"' && text[n - 1] == '"';
-        char *plain = quoted ? strndup(text + 1, n - 2) : strdup(text);
-        if (!plain)
-            schema_report_at(r->report, place, path, "out of memory");
-        else if (!schema_set_scalar(row, plain, base, why, sizeof why))
-            schema_report_at(r->report, place, path, "(default) %s", why);
+        char *plain = quoted ? need_print("%.*s", (int)n - 2, text + 1) : need_text(text);
+        if (!schema_set_scalar(row, plain, base, why, sizeof why))
+            report_at(r->report, place, path, "(default) %s", why);
         free(plain);
         return;
     }
     yaml_document_t document;
     if (text[0] == '\0')
         return;
-    if (!schema_yaml_load(text, strlen(text), &document)) {
-        schema_report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
+    if (!yaml_load(text, strlen(text), &document)) {
+        report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
         return;
     }
-    struct schema_reader inner = {r->schema, r->report, &document, NULL, false};
+    struct schema_reader inner = {r->schema, r->report, &document, NULL};
     yaml_node_t *node = yaml_document_get_root_node(&document);
     if (node)
         read_value(&inner, row, node, base, path);
-    r->no_memory |= inner.no_memory;
     yaml_document_delete(&document);
 }
 
@@ -471,42 +1072,39 @@ static void apply_defaults(struct schema_reader *r, struct schema_level *level, 
             apply_default(r, row, level->base, row_path, place);
         /* Strings are never NULL, even after a mistake. */
         char **string = (char **)((char *)level->base + row->offset);
-        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string && (*string = strdup("")) == NULL) {
-            schema_report_at(r->report, place, row_path, "out of memory");
-            r->no_memory = true;
-        }
+        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string)
+            *string = need_text("");
     }
 }
 
 /* ------------------------------------------------------------------------------------------------------ whole texts */
 
-/* Loads the document of a text that schema_yaml_scan has accepted. False: reported. */
+/* Loads the document of a text that yaml_scan has accepted. False: reported. */
 static bool open_document(struct schema_report *report, const char *text, size_t size, yaml_document_t *document)
 {
-    const struct schema_place nowhere = {0, 0};
-    if (size > SCHEMA_MAX_FILE) {
-        schema_report_at(report, nowhere, "", "is larger than %u KiB", SCHEMA_MAX_FILE / 1024);
+    if (size > MAX_FILE) {
+        report_at(report, nowhere, "", "is larger than %u KiB", MAX_FILE / 1024);
         return false;
     }
-    if (!schema_yaml_scan(report, text, size))
+    if (!yaml_scan(report, text, size))
         return false;
-    if (!schema_yaml_load(text, size, document)) {
-        schema_report_at(report, nowhere, "", "out of memory");
+    if (!yaml_load(text, size, document)) {
+        report_at(report, nowhere, "", "out of memory");
         return false;
     }
     return true;
 }
 
 /* Applies the overrides. An empty document becomes an empty map first. */
-static bool override(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
+static bool apply_overrides(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
 {
     const yaml_node_t *node = yaml_document_get_root_node(document);
     if (!overrides || !overrides[0])
         return true;
-    if (!node || schema_yaml_is_null(node)) {
+    if (!node || yaml_is_null(node)) {
         yaml_document_t empty;
-        if (!schema_yaml_load("{}", 2, &empty)) {
-            schema_report_at(report, (struct schema_place){0, 0}, "", "out of memory");
+        if (!yaml_load("{}", 2, &empty)) {
+            report_at(report, nowhere, "", "out of memory");
             return false;
         }
         yaml_document_delete(document);
@@ -514,7 +1112,7 @@ static bool override(yaml_document_t *document, const char *const *overrides, st
         node = yaml_document_get_root_node(document);
     }
     /* The reader reports a root that is not a map. */
-    return node->type != YAML_MAPPING_NODE || schema_override(document, overrides, report);
+    return node->type != YAML_MAPPING_NODE || override_all(document, overrides, report);
 }
 
 /* Gives the root, or the value of the section's key; NULL counts as an empty map. False: reported. */
@@ -524,10 +1122,12 @@ static bool find_section(const struct schema_reader *r, const char *section, yam
     *out = node;
     if (!section)
         return true;
-    *out = node && node->type == YAML_MAPPING_NODE ? schema_yaml_find(r->document, node, section) : NULL;
+    bool map = node && node->type == YAML_MAPPING_NODE;
+    const int *slot = map ? yaml_find(r->document, node, section, strlen(section)) : NULL;
+    *out = slot ? yaml_document_get_node(r->document, *slot) : NULL;
     if (*out)
         return true;
-    schema_report_at(r->report, (struct schema_place){0, 0}, "", "has no section '%s'", section);
+    report_at(r->report, nowhere, "", "has no section '%s'", section);
     return false;
 }
 
@@ -536,22 +1136,18 @@ static bool fill(struct schema_reader *r, const char *section, void *root)
     yaml_node_t *node;
     if (!find_section(r, section, &node))
         return false;
-    const struct schema_place top = section && node ? schema_yaml_place(node->start_mark) : (struct schema_place){1, 1};
-    struct schema_level level = {root, calloc(r->schema->n_rows + 1, sizeof(bool))};
-    if (!level.seen) {
-        schema_report_at(r->report, top, "", "out of memory");
-        return false;
-    }
+    const struct schema_place top = section && node ? yaml_place(node->start_mark) : (struct schema_place){1, 1};
+    struct schema_level level = {root, need_alloc(r->schema->n_rows * sizeof(bool))};
     schema_report_within(r->report, section);
-    schema_report_place(r->report, "", top);
-    if (node && !schema_yaml_is_null(node))
+    report_place(r->report, "", top);
+    if (node && !yaml_is_null(node))
         read_map(r, &level, node, "", "");
     apply_defaults(r, &level, "", "", top);
     free(level.seen);
-    if (r->schema->check && !r->no_memory) { /* checks rely on the strings */
-        schema_report_quiet(r->report, true);
+    if (r->schema->check) {
+        r->report->quiet = true;
         r->schema->check(root, r->report);
-        schema_report_quiet(r->report, false);
+        r->report->quiet = false;
     }
     schema_report_within(r->report, NULL);
     return true;
@@ -561,18 +1157,18 @@ static bool read_bytes(const struct schema *schema, const struct schema_source *
                        void *root, struct schema_report *report)
 {
     const char *name = source->file ? source->file : source->name;
-    schema_report_begin(report, name);
+    report_begin(report, name);
     uint32_t before = schema_report_count(report);
     yaml_document_t document;
     if (!open_document(report, text, size, &document))
         return false;
-    struct schema_reader r = {schema, report, &document, source->file, false};
-    schema_report_overrides(report, source->overrides);
-    if (override(&document, source->overrides, report)) {
-        schema_report_begin(report, name);
+    struct schema_reader r = {schema, report, &document, source->file};
+    report->overrides = source->overrides;
+    if (apply_overrides(&document, source->overrides, report)) {
+        report_begin(report, name);
         fill(&r, source->section, root);
     }
-    schema_report_overrides(report, NULL);
+    report->overrides = NULL;
     yaml_document_delete(&document);
     if (schema_report_count(report) == before)
         return true;
@@ -587,15 +1183,15 @@ bool schema_read(const struct schema *schema, const struct schema_source *source
     const char *text = source->text ? source->text : "";
     if (!source->file)
         return read_bytes(schema, source, text, strlen(text), root, report);
-    char *data = malloc(SCHEMA_MAX_FILE + 1);
-    ssize_t size = data ? schema_yaml_slurp(source->file, data, SCHEMA_MAX_FILE) : -1;
+    char *data = need_alloc(MAX_FILE + 1);
+    ssize_t size = slurp(source->file, data, MAX_FILE);
     bool ok = false;
     if (size >= 0) {
         ok = read_bytes(schema, source, data, (size_t)size, root, report);
     } else {
-        int error = data ? errno : ENOMEM;
-        schema_report_begin(report, source->file);
-        schema_report_at(report, (struct schema_place){0, 0}, "", "cannot be read: %s", strerror(error));
+        int error = errno;
+        report_begin(report, source->file);
+        report_at(report, nowhere, "", "cannot be read: %s", strerror(error));
     }
     free(data);
     return ok;

@@ -8,7 +8,7 @@
 #include <strings.h>
 
 #include "proto/base/clock.h"
-#include "proto/config/schema_impl.h"
+#include "proto/config/schema_row.h"
 
 #define NUMBER_BYTES 64
 

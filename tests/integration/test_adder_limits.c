@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/adder/adder.h"
+#include "agent/learn/adder.h"
 #include "replay/admin.h"
 #include "replay/sampler.h"
 #include "tests/support/facts.h"

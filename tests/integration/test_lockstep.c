@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#include "agent/program/lockstep.h"
+#include "agent/run/lockstep.h"
 #include "tests/support/test.h"
 
 static const char dqn[] =

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/adder/adder.h"
 #include "agent/env/env.h"
+#include "agent/learn/adder.h"
 #include "replay/client.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"

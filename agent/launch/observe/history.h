@@ -1,4 +1,4 @@
-/* metrics.jsonl: a line for each status of a run, thinned with age (agent/log/thin.h). */
+/* metrics.jsonl: a line for each status of a run, thinned with age (agent/run/thin.h). */
 #ifndef AGENT_LAUNCH_HISTORY_H
 #define AGENT_LAUNCH_HISTORY_H
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "agent/launch/observe/run_folder.h"
-#include "agent/log/thin.h"
+#include "agent/run/thin.h"
 
 /* Zero-initialised. */
 struct history {

@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "agent/launch/observe/observe_files.h"
-#include "agent/program/worker.h"
 #include "agent/run/variables.h"
+#include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "replay/admin.h"

@@ -83,7 +83,7 @@ static void profile_fill(const struct run_config *config, struct plan_input *out
 
 /* ---- what lasts ---- */
 
-/* Items of an episode with this many steps. See agent/adder/transition.c and sequence.c. */
+/* Items of an episode with this many steps. See agent/learn/adder.c. */
 static double items_in_episode(const struct adder_config *adder, double steps)
 {
     if (adder->kind == ADDER_TRANSITION)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/machine.h"
-#include "agent/program/worker.h"
+#include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"

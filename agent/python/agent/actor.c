@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/program/worker.h"
 #include "agent/python/agent/actor_object.h"
+#include "agent/run/worker.h"
 
 #define UNCLOSED_MS 200 /* for the items of an actor that nobody closed */
 

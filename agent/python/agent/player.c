@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/program/worker.h"
+#include "agent/run/worker.h"
 #include "proto/base/error.h"
 
 /* ---- life ---- */

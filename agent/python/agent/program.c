@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/program/program.h"
 #include "agent/python/agent/agent.h"
 #include "agent/python/agent/provider.h"
+#include "agent/run/program.h"
 
 /* Copies a list of str; NULL-terminated. NULL with an exception set. */
 static char **copy_words(PyObject *list, int *n)
@@ -28,9 +28,7 @@ static void free_words(char **words)
     free(words);
 }
 
-typedef int program_main(const char *name, const struct env_provider *provider, int argc, char **argv);
-
-static PyObject *run(PyObject *args, program_main *main_function, const char *name)
+static PyObject *run(PyObject *args, enum program_kind kind, const char *name)
 {
     PyObject *list, *open;
     struct python_provider provider;
@@ -47,7 +45,7 @@ static PyObject *run(PyObject *args, program_main *main_function, const char *na
     if (given)
         memcpy(given, words, (size_t)n * sizeof *given);
     provider.thread = PyEval_SaveThread();
-    int status = given ? main_function(name, &provider.provider, n, given) : EXIT_FAILED;
+    int status = given ? program_run(kind, name, &provider.provider, n, given) : EXIT_FAILED;
     PyEval_RestoreThread(provider.thread);
     free(given);
     free_words(words);
@@ -57,11 +55,11 @@ static PyObject *run(PyObject *args, program_main *main_function, const char *na
 PyObject *program_run_actor(PyObject *module, PyObject *args)
 {
     (void)module;
-    return run(args, actor_program, "replaybus.actor");
+    return run(args, PROGRAM_ACTOR, "replaybus.actor");
 }
 
 PyObject *program_run_single(PyObject *module, PyObject *args)
 {
     (void)module;
-    return run(args, single_program, "replaybus.single");
+    return run(args, PROGRAM_SINGLE, "replaybus.single");
 }

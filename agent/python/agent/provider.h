@@ -3,7 +3,7 @@
 #ifndef AGENT_PYTHON_PROVIDER_H
 #define AGENT_PYTHON_PROVIDER_H
 
-#include "agent/env/env_group.h"
+#include "agent/env/env.h"
 #include "agent/python/agent/agent.h"
 
 struct python_provider {

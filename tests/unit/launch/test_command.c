@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/command.h"
-#include "agent/program/program.h"
+#include "agent/run/program.h"
 #include "tests/support/facts.h"
 #include "tests/support/test.h"
 

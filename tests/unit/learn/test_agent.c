@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/adder/adder.h"
+#include "agent/learn/adder.h"
+#include "agent/learn/algorithm.h"
 #include "tests/support/facts.h"
 #include "tests/support/learning.h"
 #include "tests/support/test.h"

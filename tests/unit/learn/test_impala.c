@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/adder/adder.h"
+#include "agent/learn/adder.h"
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
 #include "tests/support/test.h"

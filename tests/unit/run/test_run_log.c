@@ -1,6 +1,6 @@
 /* The logs of a run: what is in the three files, how they go on after a restart, and what happens when they cannot be
  * written. With "--write FOLDER" it writes the sample that tests/integration/events_test.py reads. */
-#include "agent/log/log.h"
+#include "agent/run/run_log.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/log/event.h"
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
@@ -197,7 +196,7 @@ static int read_events(const char *path, void (*check)(int i, const Tensorboard_
         Tensorboard__Event *event = next_event(data, size, &at);
         if (n < 0) {
             assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_FILE_VERSION);
-            assert_string_equal(event->file_version, EVENT_VERSION);
+            assert_string_equal(event->file_version, RUN_LOG_EVENT_VERSION);
         } else {
             assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_SUMMARY);
             if (check)

@@ -1,0 +1,52 @@
+/* A whole run in one process: broker, actors, learner and evaluator take turns in one thread, and the broker's clock
+ * moves by a microsecond with each environment step. The limiter of the table is the schedule: after each round of
+ * environment steps the learner takes every batch that the limiter allows. So the outcome is a function of
+ * configuration and seed.
+ *
+ * Without actors each turn is a learner step from the items that the broker has loaded; without learners the actors
+ * fill the table.
+ *
+ * The modules are those of the separate processes. The client has no thread: a call that waits for the broker runs the
+ * broker. */
+#ifndef AGENT_RUN_LOCKSTEP_H
+#define AGENT_RUN_LOCKSTEP_H
+
+#include <stdatomic.h>
+
+#include "agent/config/config.h"
+#include "agent/env/env.h"
+#include "agent/run/learner.h"
+
+struct lockstep_report {
+    uint64_t steps, learner_steps;
+    double seconds; /* seconds of real time */
+    /* Return of the evaluation just made, or NaN. */
+    double evaluation;
+    double training; /* mean return of the last 20 episodes of all actors, NaN before the first */
+    uint64_t episodes;
+    uint32_t fingerprint;                /* CRC of the learner's present parameters */
+    const struct learner_stats *learner; /* since the previous report */
+};
+
+struct lockstep_options {
+    const struct run_config *config;
+    uint64_t report_every; /* environment steps, without actors learner steps; 0: only evaluations are reported */
+    void (*report)(void *ctx, const struct lockstep_report *report); /* may be NULL */
+    void *ctx;
+    const atomic_bool *stop;  /* may be NULL */
+    const char *weights_file; /* for the learner's state at the end; NULL: neither that nor best.weights is saved */
+    const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
+};
+
+struct lockstep_result {
+    double evaluation; /* mean return of the last evaluation, with the final weights */
+    uint64_t steps, learner_steps, episodes, inserted;
+    double seconds;
+    uint32_t fingerprint; /* of the final parameters */
+    bool stopped;         /* *stop ended the run early */
+};
+
+/* RP_INVALID_ARGUMENT: the limiter of the table does not suit turns, for one of them would never end. */
+rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err);
+
+#endif

@@ -1,0 +1,595 @@
+/* The logs of a process: one file that grows by whole records, and the three formats on top of it. */
+#include "agent/run/run_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/run/thin.h"
+#include "event.pb-c.h"
+#include "proto/base/crc32c.h"
+#include "proto/base/error.h"
+#include "proto/base/json.h"
+#include "proto/base/log.h"
+#include "proto/base/need.h"
+
+/* ---- a file that grows by whole records ----
+ *
+ * The rest of a record that a full disk or a killed process left behind is cut off before the next one is written, so a reader
+ * never sees half a record. Functions return false with errno set; nothing here ends the program. */
+
+struct log_file {
+    int fd;       /* -1: not open */
+    int64_t size; /* bytes of the whole records */
+    struct thin thin;
+};
+
+static void file_close(struct log_file *self)
+{
+    if (self->fd >= 0)
+        close(self->fd);
+    self->fd = -1;
+    self->size = 0;
+}
+
+void run_log_make_folders(const char *path)
+{
+    char folder[PATH_MAX];
+    if ((size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
+        return;
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(folder, 0755);
+        *slash = '/';
+    }
+}
+
+/* Where the last whole line ends, 0 if there is none; -1: the file cannot be read. */
+static int64_t end_of_lines(int fd, int64_t size)
+{
+    char block[4096];
+    while (size > 0) {
+        int64_t part = size < (int64_t)sizeof block ? size : (int64_t)sizeof block;
+        ssize_t n = pread(fd, block, (size_t)part, size - part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != part) {
+            errno = n < 0 ? errno : EIO;
+            return -1;
+        }
+        const char *newline = memrchr(block, '\n', (size_t)part);
+        if (newline)
+            return size - part + (newline - block) + 1;
+        size -= part;
+    }
+    return 0;
+}
+
+/* Makes missing folders. Continues an existing file after its last whole line; with `fresh`, an existing file is an
+ * error (EEXIST). */
+static bool file_open(struct log_file *self, const char *path, bool fresh)
+{
+    file_close(self);
+    run_log_make_folders(path);
+    /* O_NONBLOCK: a pipe must not make the caller wait for a reader; it is refused below. */
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (fresh ? O_EXCL : 0), 0644);
+    if (fd < 0)
+        return false;
+    struct stat status;
+    int64_t size = -1;
+    if (fstat(fd, &status) == 0) {
+        if (S_ISREG(status.st_mode))
+            size = end_of_lines(fd, status.st_size);
+        else
+            errno = EINVAL;
+    }
+    if (size < 0 || (size < status.st_size && ftruncate(fd, size) != 0)) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return false;
+    }
+    self->fd = fd;
+    self->size = size;
+    return true;
+}
+
+/* Appends all of it or nothing. A file in which the end of the last record cannot be restored is closed: open it
+ * again. */
+static bool file_append(struct log_file *self, const void *data, size_t size)
+{
+    const char *p = data;
+    size_t left = size;
+    while (left > 0) {
+        ssize_t n = write(self->fd, p, left);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : EIO;
+            if (left < size && ftruncate(self->fd, self->size) != 0)
+                file_close(self);
+            errno = error;
+            return false;
+        }
+        p += n;
+        left -= (size_t)n;
+    }
+    self->size += (int64_t)size;
+    return true;
+}
+
+/* Appends a line, which it frees, and thins the file (thin_file) when it has grown enough. */
+static bool append_line(struct log_file *self, const char *path, const char *key, char *line, size_t size)
+{
+    bool ok = file_append(self, line, size);
+    int error = errno;
+    free(line);
+    if (ok && thin_is_due(&self->thin) && thin_file(&self->thin, path, key))
+        file_close(self); /* it is another file now: the next line opens it */
+    errno = error;
+    return ok;
+}
+
+/* ---- the table ----
+ *
+ * The header comes from the first report. A later report with a new name adds a column at the end: the whole table,
+ * with empty fields in earlier rows, is written under a temporary name and replaces the old file in one step. A reader
+ * sees the narrow table or the wide one, and all rows of a file have as many fields as its header. A file of an earlier
+ * start of the process is continued; a file that does not begin with our columns stays as it is, which is an error. A
+ * scalar that a report does not have is an empty field; numbers that are not finite are nan, inf and -inf. */
+
+struct log_csv {
+    char *path;
+    struct log_file file;
+    char **columns; /* names of the scalars; while the file is open, those of its header */
+    uint32_t n_columns;
+};
+
+static const char fixed[] = "time,environment_steps,learner_steps";
+
+static void forget_columns(struct log_csv *self)
+{
+    for (uint32_t i = 0; i < self->n_columns; i++)
+        free(self->columns[i]);
+    free(self->columns);
+    self->columns = NULL;
+    self->n_columns = 0;
+}
+
+static bool has_column(const struct log_csv *self, const char *name)
+{
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        if (strcmp(self->columns[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void add_column(struct log_csv *self, const char *name)
+{
+    self->columns = need_resize(self->columns, self->n_columns + 1, sizeof *self->columns);
+    self->columns[self->n_columns++] = need_text(name);
+}
+
+/* Takes the names of the columns from a header, which is cut apart. */
+static bool read_header(struct log_csv *self, char *line)
+{
+    line[strcspn(line, "\n")] = '\0';
+    size_t n = strlen(fixed);
+    if (strncmp(line, fixed, n) != 0 || (line[n] != ',' && line[n] != '\0')) {
+        errno = EINVAL; /* a file of another program stays as it is */
+        return false;
+    }
+    char *rest = NULL;
+    for (char *name = strtok_r(line + n, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
+        add_column(self, name);
+    return true;
+}
+
+static bool csv_open(struct log_csv *self)
+{
+    forget_columns(self);
+    if (!file_open(&self->file, self->path, false))
+        return false;
+    if (self->file.size == 0)
+        return true;
+    FILE *in = fopen(self->path, "re");
+    char *line = NULL;
+    size_t room = 0;
+    bool ok = in && getline(&line, &room, in) > 0 && read_header(self, line);
+    int error = errno;
+    free(line);
+    if (in)
+        fclose(in);
+    if (!ok) {
+        forget_columns(self);
+        file_close(&self->file);
+        errno = error;
+    }
+    return ok;
+}
+
+/* Writes the table with `more` new columns at the end. in is NULL if there are no rows yet. */
+static void write_wide(const struct log_csv *self, FILE *in, FILE *out, uint32_t more)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    fputs(fixed, out);
+    for (uint32_t i = 0; i < self->n_columns; i++)
+        fprintf(out, ",%s", self->columns[i]);
+    fputc('\n', out);
+    bool header = true;
+    while (in && (n = getline(&line, &room, in)) > 0 && line[n - 1] == '\n') {
+        if (!header) {
+            fwrite(line, 1, (size_t)n - 1, out);
+            for (uint32_t i = 0; i < more; i++)
+                fputc(',', out);
+            fputc('\n', out);
+        }
+        header = false;
+    }
+    free(line);
+}
+
+static bool write_table(const struct log_csv *self, const char *path, uint32_t more)
+{
+    FILE *in = fopen(self->path, "re");
+    FILE *out = in ? fopen(path, "we") : NULL;
+    bool ok = out != NULL;
+    if (ok) {
+        write_wide(self, self->file.size > 0 ? in : NULL, out, more);
+        ok = !ferror(in) && fflush(out) == 0 && !ferror(out);
+        /* Rows that are on the disk must not be lost to a new header, so the new file is synced. Without rows there
+         * is nothing to lose, and a slow disk must not delay the first report. */
+        ok = ok && (self->file.size == 0 || fsync(fileno(out)) == 0);
+    }
+    int error = errno;
+    if (in)
+        fclose(in);
+    if (out)
+        fclose(out);
+    errno = error;
+    return ok;
+}
+
+/* Replaces the file by one that has the columns in memory, the last `more` of them new. */
+static bool replace_file(struct log_csv *self, uint32_t more)
+{
+    char *temporary = need_print("%s.tmp", self->path);
+    bool ok = write_table(self, temporary, more) && rename(temporary, self->path) == 0;
+    int error = errno;
+    if (!ok)
+        unlink(temporary);
+    free(temporary);
+    errno = error;
+    return ok && file_open(&self->file, self->path, false);
+}
+
+/* Makes sure that every scalar has a column. On failure the columns are as they were, or the file is closed. */
+static bool widen(struct log_csv *self, const struct agent_scalar *scalars, uint32_t n)
+{
+    uint32_t before = self->n_columns;
+    for (uint32_t i = 0; i < n; i++)
+        if (!has_column(self, scalars[i].name))
+            add_column(self, scalars[i].name);
+    if (self->n_columns == before && self->file.size > 0)
+        return true;
+    if (replace_file(self, self->n_columns - before))
+        return true;
+    while (self->n_columns > before)
+        free(self->columns[--self->n_columns]);
+    return false;
+}
+
+static void put_number(FILE *out, double value)
+{
+    if (isfinite(value))
+        fprintf(out, ",%.10g", value);
+    else
+        fputs(isnan(value) ? ",nan" : value > 0 ? ",inf" : ",-inf", out);
+}
+
+/* The caller frees the row. */
+static char *format_row(const struct log_csv *self, const struct run_log_at *at, const struct agent_scalar *scalars,
+                        uint32_t n, size_t *size)
+{
+    char *row = NULL;
+    FILE *out = open_memstream(&row, size);
+    fprintf(out, "%.6f,%" PRIu64 ",%" PRIu64, at->time_s, at->environment_steps, at->learner_steps);
+    for (uint32_t i = 0; i < self->n_columns; i++) {
+        uint32_t k = 0;
+        while (k < n && strcmp(scalars[k].name, self->columns[i]) != 0)
+            k++;
+        if (k < n)
+            put_number(out, scalars[k].value);
+        else
+            fputc(',', out);
+    }
+    fputc('\n', out);
+    fclose(out);
+    return row;
+}
+
+static bool write_row(struct log_csv *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n)
+{
+    if ((self->file.fd < 0 && !csv_open(self)) || !widen(self, scalars, n))
+        return false;
+    size_t size;
+    char *row = format_row(self, at, scalars, n, &size);
+    return append_line(&self->file, self->path, NULL, row, size);
+}
+
+/* ---- TensorBoard's event files ----
+ *
+ * A file is a row of records: u64 length, masked crc32c of the length, that many bytes of a tensorboard.Event
+ * (proto/event.proto), masked crc32c of the bytes; all little-endian. The first record tells the version. Every start
+ * of a process begins a file of its own, named by time, host and process; TensorBoard reads the files of a folder one
+ * after the other. TensorBoard follows a file while it grows, so events are not removed from it later: instead, the longer a
+ * process runs, the further apart they are (thin_width). */
+
+struct event_writer {
+    char *folder;
+    const char *process;
+    struct log_file file;   /* opened with the first event */
+    double first_s, last_s; /* times of the first and of the last event */
+};
+
+#define HEAD_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
+#define NAMES_TRIED 1000 /* starts within one second */
+
+/* The masked form of a checksum, which may itself be part of data that is checksummed. */
+static uint32_t masked(uint32_t crc)
+{
+    return ((crc >> 15) | (crc << 17)) + UINT32_C(0xa282ead8);
+}
+
+static void put_crc(uint8_t *at, const uint8_t *data, size_t size)
+{
+    uint32_t crc = masked(crc32c(0, data, size));
+    memcpy(at, &crc, sizeof crc);
+}
+
+static bool append_event(struct event_writer *self, const Tensorboard__Event *event)
+{
+    size_t size = tensorboard__event__get_packed_size(event), total = HEAD_BYTES + size + sizeof(uint32_t);
+    uint8_t *record = need_alloc(total);
+    uint64_t length = size;
+    memcpy(record, &length, sizeof length);
+    put_crc(record + sizeof length, record, sizeof length);
+    tensorboard__event__pack(event, record + HEAD_BYTES);
+    put_crc(record + HEAD_BYTES + size, record + HEAD_BYTES, size);
+    bool ok = file_append(&self->file, record, total);
+    int error = errno;
+    free(record);
+    errno = error;
+    return ok;
+}
+
+/* Opens a file under an unused name: the time in the name is increased until it is unused. */
+static bool open_new(struct event_writer *self, double time_s)
+{
+    char host[256];
+    if (gethostname(host, sizeof host) != 0)
+        snprintf(host, sizeof host, "localhost");
+    host[sizeof host - 1] = '\0';
+    long long seconds = time_s > 0 && time_s < 1e15 ? (long long)time_s : 0;
+    bool ok = false;
+    errno = EEXIST;
+    for (int i = 0; i < NAMES_TRIED && !ok && errno == EEXIST; i++) {
+        char *path = need_print("%s/events.out.tfevents.%010lld.%s.%s", self->folder, seconds + i, host, self->process);
+        ok = file_open(&self->file, path, true);
+        int error = errno;
+        free(path);
+        errno = error;
+    }
+    return ok;
+}
+
+static bool begin_events(struct event_writer *self, double time_s)
+{
+    if (self->file.fd < 0 && !open_new(self, time_s))
+        return false;
+    if (self->file.size > 0)
+        return true;
+    Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
+    char version[] = RUN_LOG_EVENT_VERSION;
+    event.wall_time = time_s;
+    event.what_case = TENSORBOARD__EVENT__WHAT_FILE_VERSION;
+    event.file_version = version;
+    return append_event(self, &event);
+}
+
+/* Writes one event with all scalars, at step at->environment_steps, unless the last one is too near. */
+static bool write_event(struct event_writer *self, const struct run_log_at *at, const struct agent_scalar *scalars,
+                        uint32_t n)
+{
+    double width_s = self->file.size > 0 ? thin_width(at->time_s - self->first_s) : 0;
+    if (width_s > 0 && at->time_s >= self->last_s && at->time_s - self->last_s < width_s)
+        return true;
+    if (!begin_events(self, at->time_s))
+        return false;
+    Tensorboard__Summary__Value *values = need_alloc(n * sizeof *values);
+    Tensorboard__Summary__Value **pointers = need_alloc(n * sizeof *pointers);
+    for (uint32_t i = 0; i < n; i++) {
+        tensorboard__summary__value__init(&values[i]);
+        values[i].tag = (char *)(uintptr_t)scalars[i].name;
+        values[i].value_case = TENSORBOARD__SUMMARY__VALUE__VALUE_SIMPLE_VALUE;
+        values[i].simple_value = (float)scalars[i].value;
+        pointers[i] = &values[i];
+    }
+    Tensorboard__Summary summary = TENSORBOARD__SUMMARY__INIT;
+    Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
+    summary.n_value = n;
+    summary.value = pointers;
+    event.wall_time = at->time_s;
+    event.step = (int64_t)at->environment_steps;
+    event.what_case = TENSORBOARD__EVENT__WHAT_SUMMARY;
+    event.summary = &summary;
+    bool ok = append_event(self, &event);
+    self->first_s = self->first_s > 0 ? self->first_s : at->time_s;
+    self->last_s = at->time_s;
+    int error = errno;
+    free(values);
+    free(pointers);
+    errno = error;
+    return ok;
+}
+
+/* ---- the log of a process ---- */
+
+struct run_log {
+    bool on, with_csv, with_events;
+    char *process;
+    char *json_path;
+    struct log_file json;
+    struct log_csv csv;
+    struct event_writer events;
+    uint64_t lost;
+};
+
+double run_log_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool process_allowed(const char *name)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    return name && name[0] != '\0' && name[0] != '.' && name[strspn(name, allowed)] == '\0';
+}
+
+struct run_log *run_log_new(const struct run_log_options *options, rp_error *err)
+{
+    if (!process_allowed(options->process)) {
+        err_fill(err, RP_INVALID_ARGUMENT,
+                 "the name '%s' of a process cannot be the name of its logs: use letters, digits, '.', '-' and '_'",
+                 options->process ? options->process : "");
+        return NULL;
+    }
+    struct run_log *self = need_alloc(sizeof *self);
+    self->json.fd = self->csv.file.fd = self->events.file.fd = -1;
+    if (!options->folder || options->folder[0] == '\0')
+        return self;
+    self->on = true;
+    self->with_csv = options->csv;
+    self->with_events = options->tensorboard;
+    self->process = need_text(options->process);
+    self->json_path = need_print("%s/%s.jsonl", options->folder, options->process);
+    self->csv.path = need_print("%s/%s.csv", options->folder, options->process);
+    self->events.folder = need_print("%s/tb/%s", options->folder, options->process);
+    self->events.process = self->process;
+    return self;
+}
+
+void run_log_destroy(struct run_log **self)
+{
+    struct run_log *log = *self;
+    *self = NULL;
+    if (!log)
+        return;
+    if (log->lost > 0)
+        log_line(LEVEL_WARN, "A0302", "parts of reports were lost", "process=%s count=%llu", log->process,
+                 (unsigned long long)log->lost);
+    file_close(&log->json);
+    file_close(&log->csv.file);
+    file_close(&log->events.file);
+    forget_columns(&log->csv);
+    free(log->csv.path);
+    free(log->events.folder);
+    free(log->json_path);
+    free(log->process);
+    free(log);
+}
+
+/* One bad name would spoil a line or a table for good. */
+static bool names_allowed(const struct agent_scalar *scalars, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const char *c = scalars[i].name;
+        while (*c > ' ' && *c <= '~' && !strchr(",\"\\", *c))
+            c++;
+        if (c == scalars[i].name || *c != '\0') {
+            errno = EINVAL;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void format_line(struct json *json, const struct run_log *self, const struct run_log_at *at,
+                        const struct agent_scalar *scalars, uint32_t n)
+{
+    json_open(json, '{');
+    json_real(json, "time", at->time_s);
+    json_text(json, "process", self->process);
+    json_count(json, "environment_steps", at->environment_steps);
+    json_count(json, "learner_steps", at->learner_steps);
+    for (uint32_t i = 0; i < n; i++)
+        json_real(json, scalars[i].name, scalars[i].value);
+    json_close(json, '}');
+}
+
+bool run_log_open(struct run_log *self)
+{
+    return !self->on || self->json.fd >= 0 || file_open(&self->json, self->json_path, false);
+}
+
+static bool write_line(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars,
+                       uint32_t n)
+{
+    if (!run_log_open(self))
+        return false;
+    struct json json = {0};
+    format_line(&json, self, at, scalars, n);
+    size_t size = json.size;
+    char *line = json_take(&json);
+    if (!line) {
+        errno = ENOMEM;
+        return false;
+    }
+    /* The line end replaces the end of the text. */
+    line[size] = '\n';
+    return append_line(&self->json, self->json_path, "\"time\": ", line, size + 1);
+}
+
+/* Counts failures; errno says why something was not written. */
+static void settle(struct run_log *self, bool written, const char *what)
+{
+    if (written)
+        return;
+    char quoted[160];
+    if (self->lost++ == 0)
+        log_line(LEVEL_WARN, "A0301", "a report cannot be written", "process=%s what=%s error=%s", self->process, what,
+                 log_quote(quoted, sizeof quoted, strerror(errno)));
+}
+
+void run_log_report(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n)
+{
+    if (!self->on)
+        return;
+    if (!names_allowed(scalars, n)) {
+        settle(self, false, "names");
+        return;
+    }
+    settle(self, write_line(self, at, scalars, n), "json");
+    if (self->with_csv)
+        settle(self, write_row(&self->csv, at, scalars, n), "csv");
+    if (self->with_events)
+        settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
+}
+
+uint64_t run_log_lost(const struct run_log *self)
+{
+    return self->lost;
+}

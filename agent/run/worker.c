@@ -1,0 +1,1026 @@
+/* Actors, evaluators and learners, each in a process of its own: what they share, then each of them. */
+#include "agent/run/worker.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/run/actor.h"
+#include "agent/run/best.h"
+#include "agent/run/claim.h"
+#include "agent/run/environment_loop.h"
+#include "agent/run/learner.h"
+#include "agent/run/run_log.h"
+#include "proto/base/clock.h"
+#include "proto/base/error.h"
+#include "proto/base/json.h"
+#include "proto/base/log.h"
+#include "proto/base/need.h"
+#include "replay/params.h"
+
+#define CONNECT_MS 30000
+#define CALL_MS 10000
+/* For calls that may be repeated: time between two checks of the stop flag. */
+#define READ_MS 1000
+#define RETRY_MS 200
+/* For confirmations after the process was stopped. */
+#define STOPPED_MS 500
+
+/* The common part of every worker. */
+struct worker {
+    const struct worker_options *options;
+    const struct run_config *config;
+    char name[32];
+    rp_client *client;     /* NULL: an evaluator of a file */
+    struct env_group envs; /* one, or for an actor several */
+    struct agent *agent;
+    struct run_log *log;
+    struct clock clock;
+    int64_t start_ns, next_report_ns;
+};
+
+uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index)
+{
+    uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)config->seed;
+    for (const char *c = part; *c; c++)
+        hash = (hash ^ (uint64_t)(unsigned char)*c) * UINT64_C(1099511628211);
+    struct rng rng;
+    rng_seed(&rng, hash + index);
+    return rng_next(&rng);
+}
+
+static void worker_close(struct worker *self)
+{
+    run_log_destroy(&self->log);
+    agent_destroy(&self->agent);
+    env_group_close(&self->envs);
+    if (self->client)
+        rp_client_destroy(&self->client);
+}
+
+static bool worker_stopped(const struct worker *self)
+{
+    return self->options->stop && atomic_load(self->options->stop);
+}
+
+static int is_stopped(void *ctx)
+{
+    return worker_stopped(ctx);
+}
+
+/* Checks the stop flag while it waits. */
+static rp_status connect_client(struct worker *self, rp_error *err)
+{
+    const struct worker_options *options = self->options;
+    rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
+    int64_t wait_ms = options->connect_ms > 0 ? options->connect_ms : CONNECT_MS;
+    rp_wait_set(is_stopped, self);
+    self->client = rp_client_connect(options->endpoint, &client, wait_ms, err);
+    rp_wait_set(NULL, NULL);
+    if (self->client)
+        return RP_OK;
+    if (worker_stopped(self))
+        return err_set(err, RP_CANCELLED, "stopped while no broker answered");
+    return (rp_status)err->status;
+}
+
+static rp_status open_environments(struct worker *self, const char *kind, rp_error *err)
+{
+    const struct run_config *config = self->config;
+    bool acts = strcmp(kind, "actor") == 0, steps = strcmp(kind, "learner") != 0;
+    const char *part = acts ? "environment" : "evaluator-environment";
+    if (steps && env_is_python(&config->environment) && !self->options->provider)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.actor' with "
+                       "the same options instead, or the whole run with replay-launch",
+                       env_name(&config->environment), config->environment.interpreter);
+    RP_TRY(env_group_open(&self->envs, &config->environment, acts ? (uint32_t)config->actors.environments : 1,
+                          steps ? self->options->provider : NULL, err));
+    for (uint32_t i = 0; i < self->envs.n; i++)
+        env_seed(&self->envs.envs[i], worker_seed(config, part, self->options->index * self->envs.n + i));
+    return RP_OK;
+}
+
+static const rp_env_spec *worker_spec(const struct worker *self)
+{
+    return &self->envs.envs[0].spec;
+}
+
+/* kind: "actor", "learner" or "evaluator". After an error, worker_close must still follow. */
+static rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    *self = (struct worker){.options = options, .config = config, .clock = clock_system()};
+    self->start_ns = clock_now(&self->clock);
+    self->next_report_ns = self->start_ns + config->report.every_ns;
+    snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
+    net_single_thread();
+    RP_TRY(open_environments(self, kind, err));
+    struct agent_config agent = config->agent;
+    agent.acting_rows = self->envs.n < ACTOR_ROWS ? self->envs.n : ACTOR_ROWS;
+    self->agent =
+        agent_new(&agent, env_name(&config->environment), worker_spec(self), worker_seed(config, "parameters", 0), err);
+    if (!self->agent)
+        return (rp_status)err->status;
+    struct run_log_options log = {.folder = config->folder,
+                                  .process = self->name,
+                                  .csv = config->report.csv,
+                                  .tensorboard = config->report.tensorboard};
+    self->log = run_log_new(&log, err);
+    if (!self->log)
+        return (rp_status)err->status;
+    if (options->weights)
+        return RP_OK;
+    return connect_client(self, err);
+}
+
+static bool worker_out_of_time(const struct worker *self)
+{
+    int64_t limit = self->config->stop.time_ns;
+    return limit > 0 && clock_now(&self->clock) - self->start_ns >= limit;
+}
+
+static bool worker_report_due(struct worker *self)
+{
+    int64_t now = clock_now(&self->clock);
+    if (now < self->next_report_ns)
+        return false;
+    self->next_report_ns = now + self->config->report.every_ns;
+    return true;
+}
+
+static void worker_report(struct worker *self, uint64_t steps, uint64_t learner_steps,
+                          const struct agent_scalar *scalars, uint32_t n)
+{
+    struct run_log_at at = {.time_s = run_log_now(), .environment_steps = steps, .learner_steps = learner_steps};
+    run_log_report(self->log, &at, scalars, n);
+}
+
+/* A broker that is away for a while is no reason to end: returns true, after a pause, if the call should be
+ * repeated. */
+static bool worker_try_again(const struct worker *self, rp_status status)
+{
+    if (worker_stopped(self) || (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE))
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000}, NULL);
+    return true;
+}
+
+/* Returns the counter, but no more than stop.steps: it exceeds stop.steps for a moment when actors claim the last steps. */
+static uint64_t worker_steps(const struct worker *self, int64_t counter)
+{
+    int64_t limit = self->config->stop.steps;
+    return (uint64_t)(limit > 0 && counter > limit ? limit : counter > 0 ? counter : 0);
+}
+
+/* An error while the process is being stopped is no error. */
+static rp_status worker_unless_stopped(const struct worker *self, rp_status status)
+{
+    return status != RP_OK && worker_stopped(self) ? RP_OK : status;
+}
+
+/* ---- an actor ---- */
+
+/* Scalars of a report beside the shares of idle time. */
+#define ACTOR_SCALARS 7
+
+/* One environment of the actor, with its own stream of items. */
+struct actor_seat {
+    struct adder *adder;
+    struct actor actor;
+};
+
+struct actor_work {
+    struct worker worker;
+    struct variables variables;
+    struct actor_seat *seats;
+    struct environment_loop *loops; /* one for each seat */
+    uint32_t n;
+    struct environment_round round;
+    struct claim claim;
+    uint64_t owed;   /* steps that are claimed and not taken */
+    uint64_t total;  /* steps of all actors before these */
+    uint64_t policy; /* learner step of the parameters that the adders know */
+    uint64_t episodes, reported_steps;
+    double value_sum; /* sum of returns since the last report */
+    uint64_t value_count, length_sum;
+    int64_t reported_ns;
+    struct idle reported_idle;
+};
+
+static void on_episode(void *ctx, const struct episode *episode)
+{
+    struct actor_work *self = ctx;
+    self->episodes++;
+    self->value_sum += episode->value;
+    self->length_sum += episode->steps;
+    self->value_count++;
+}
+
+/* Sums over the seats. */
+static void sum_seats(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
+{
+    *steps = 0;
+    *sum = (struct adder_stats){0};
+    *idle = (struct idle){0};
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct adder_stats stats;
+        adder_get_stats(self->seats[i].adder, &stats);
+        sum->items += stats.items;
+        sum->rejected += stats.rejected;
+        *steps += self->seats[i].actor.steps;
+        for (int cause = 0; cause < IDLE_CAUSES; cause++)
+            idle->ns[cause] += self->seats[i].actor.idle.ns[cause];
+    }
+}
+
+static void actor_report(struct actor_work *self)
+{
+    struct worker *worker = &self->worker;
+    int64_t now = clock_now(&worker->clock);
+    double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
+    uint64_t steps;
+    struct adder_stats sum;
+    struct idle idle;
+    sum_seats(self, &steps, &sum, &idle);
+    struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
+        {"actor_steps", (double)steps},
+        {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
+        {"episodes", (double)self->episodes},
+        {"return", self->value_sum / n},
+        {"episode_length", (double)self->length_sum / n},
+        {"items", (double)sum.items},
+        {"rejected", (double)sum.rejected},
+    };
+    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
+                                                     IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
+    worker_report(worker, self->total, self->variables.steps, scalars, n_scalars);
+    self->reported_ns = now;
+    self->reported_steps = steps;
+    self->value_sum = 0.0;
+    self->value_count = self->length_sum = 0;
+}
+
+/* The seats share their parameters: the first of them pulls. */
+static void tell_policy(struct actor_work *self)
+{
+    for (uint32_t i = 0; self->policy != self->variables.steps && i < self->n; i++)
+        adder_set_policy(self->seats[i].adder, self->variables.steps);
+    self->policy = self->variables.steps;
+}
+
+/* Takes the claimed steps in whole rounds. The rest waits for the next claim, unless there is none. An actor that is
+ * stopped gives its remaining steps back to the other actors. */
+static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
+{
+    rp_status status = RP_OK;
+    while (status == RP_OK && self->owed >= (last ? 1 : self->n) && !worker_stopped(&self->worker)) {
+        uint32_t taken = 0, n = self->owed < self->n ? (uint32_t)self->owed : self->n;
+        status = environment_round_step(&self->round, n, self->total, &taken, err);
+        self->owed -= taken;
+        self->total += taken;
+        tell_policy(self);
+    }
+    if (status != RP_OK || worker_stopped(&self->worker)) {
+        claim_return(&self->claim, self->owed);
+        self->owed = 0;
+    }
+    return status;
+}
+
+/* Takes the first parameters. */
+static rp_status begin(struct actor_work *self, rp_error *err)
+{
+    const char *weights = self->worker.config->actors.weights;
+    self->reported_ns = clock_now(&self->worker.clock);
+    rp_status status = weights[0] ? variables_load(&self->variables, weights, err)
+                                  : variables_wait(&self->variables, self->worker.options->stop, err);
+    self->seats[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_now(&self->worker.clock) - self->reported_ns);
+    tell_policy(self);
+    return status;
+}
+
+/* Steps of a claim: at least those of a round. */
+static uint64_t part_of(const struct actor_work *self)
+{
+    uint64_t part = (uint64_t)self->worker.config->actors.pull_every;
+    return part > self->n ? part : self->n;
+}
+
+static rp_status act(struct actor_work *self, rp_error *err)
+{
+    RP_TRY(begin(self, err));
+    while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
+        uint64_t n = 0, total = 0;
+        RP_TRY(claim_next(&self->claim, part_of(self), &n, &total, err));
+        self->seats[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
+        if (n == 0 && self->owed == 0)
+            break;
+        if (n > 0)
+            self->total = total - self->owed;
+        self->owed += n;
+        RP_TRY(take_steps(self, n == 0, err));
+        if (worker_report_due(&self->worker))
+            actor_report(self);
+    }
+    return RP_OK;
+}
+
+static rp_status open_seat(struct actor_work *self, uint32_t i, rp_error *err)
+{
+    const struct worker_options *options = self->worker.options;
+    const struct run_config *config = options->config;
+    struct actor_seat *seat = &self->seats[i];
+    uint32_t index = options->index * self->n + i;
+    char name[48];
+    snprintf(name, sizeof name, i ? "%s.%u" : "%s", self->worker.name, i);
+    const struct adder_options adder = {.client = self->worker.client,
+                                        .name = name,
+                                        .config = &config->adder,
+                                        .spec = worker_spec(&self->worker),
+                                        .with_log_prob = self->worker.agent->ops->stores_log_prob,
+                                        .timeout_ms = CONNECT_MS};
+    seat->adder = adder_new(&adder, err);
+    if (!seat->adder)
+        return (rp_status)err->status;
+    const struct actor_options actor = {.config = config,
+                                        .agent = self->worker.agent,
+                                        .adder = seat->adder,
+                                        .variables = i > 0 || config->actors.weights[0] ? NULL : &self->variables,
+                                        .index = index,
+                                        .environments = self->n,
+                                        .seed = worker_seed(config, "actor", index),
+                                        .greedy = config->actors.greedy,
+                                        .stop = options->stop};
+    actor_init(&seat->actor, &actor);
+    return environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &seat->actor, err);
+}
+
+static rp_status actor_open(struct actor_work *self, const struct worker_options *options, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    RP_TRY(worker_open(&self->worker, options, "actor", err));
+    struct worker *worker = &self->worker;
+    self->n = worker->envs.n;
+    self->seats = need_alloc(self->n * sizeof *self->seats);
+    self->loops = need_alloc(self->n * sizeof *self->loops);
+    variables_init(&self->variables, worker->client, worker->agent);
+    if (!config->actors.weights[0])
+        RP_TRY(variables_subscribe(&self->variables, err));
+    for (uint32_t i = 0; i < self->n; i++)
+        RP_TRY(open_seat(self, i, err));
+    RP_TRY(environment_round_init(&self->round, self->loops, self->n, err));
+    self->round.ended = on_episode;
+    self->round.ctx = self;
+    const struct claim_options claim = {.client = worker->client,
+                                        .counter = COUNTER_STEPS,
+                                        .taken = COUNTER_TAKEN,
+                                        .clock = worker->clock,
+                                        .limit = config->stop.steps,
+                                        .least = part_of(self),
+                                        .sharers = run_config_actors(config),
+                                        .stop = options->stop};
+    claim_init(&self->claim, &claim);
+    return RP_OK;
+}
+
+/* Waits until the items are confirmed. Returns the first error. */
+static rp_status close_seats(struct actor_work *self, rp_status status, rp_error *err)
+{
+    int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : CALL_MS;
+    int64_t end_ns = clock_now(&self->worker.clock) + most_ms * NS_PER_MS;
+    for (uint32_t i = 0; self->seats && i < self->n; i++) {
+        environment_loop_fini(&self->loops[i]);
+        if (!self->seats[i].adder)
+            continue;
+        int64_t left_ms = (end_ns - clock_now(&self->worker.clock)) / NS_PER_MS;
+        rp_status closing =
+            adder_destroy(&self->seats[i].adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
+        status = status == RP_OK ? worker_unless_stopped(&self->worker, closing) : status;
+    }
+    environment_round_fini(&self->round);
+    free(self->seats);
+    free(self->loops);
+    return status;
+}
+
+rp_status worker_actor(const struct worker_options *options, rp_error *err)
+{
+    struct actor_work self = {0};
+    rp_status status = actor_open(&self, options, err);
+    if (status == RP_OK) {
+        status = act(&self, err);
+        claim_fini(&self.claim);
+        actor_report(&self);
+    }
+    status = close_seats(&self, worker_unless_stopped(&self.worker, status), err);
+    variables_fini(&self.variables);
+    worker_close(&self.worker);
+    return status;
+}
+
+/* ---- an episode as text: a line for each step, with images below their line ---- */
+
+/* Limits: numbers of a vector that fit on a line; images that fit on a screen. */
+#define MOST_NUMBERS 12u
+#define MOST_SIDE 120u
+#define MOST_ACTIONS 4u
+
+static double number_at(const rp_env_spec *spec, const void *observation, uint32_t i)
+{
+    return spec->observation_dtype == RP_DTYPE_UINT8 ? (double)((const uint8_t *)observation)[i]
+                                                     : (double)((const float *)observation)[i];
+}
+
+static bool is_image(const rp_env_spec *spec)
+{
+    return spec->observation_rank >= 2 && spec->observation_shape[0] <= MOST_SIDE &&
+           spec->observation_shape[1] <= MOST_SIDE;
+}
+
+/* A cell shows the number of the last plane that is set there; a plane of grey values is shown as a ramp. */
+static char cell_of(const rp_env_spec *spec, const void *observation, uint32_t cell)
+{
+    static const char ramp[] = " .:-=+*#%@", names[] = "123456789abcdefghijklmnopqrstuvwxyz";
+    uint32_t planes = spec->observation_rank > 2 ? spec->observation_shape[2] : 1;
+    double most = spec->observation_dtype == RP_DTYPE_UINT8 ? 255.0 : 1.0;
+    if (planes == 1) {
+        double value = number_at(spec, observation, cell);
+        double share = value <= 1.0 && value >= 0.0 ? value : value / most; /* planes of bits are 0 and 1 */
+        int level = (int)(share * 9.0 + 0.5);
+        return ramp[level < 0 ? 0 : level > 9 ? 9 : level];
+    }
+    for (uint32_t p = planes; p-- > 0;)
+        if (number_at(spec, observation, cell * planes + p) != 0.0)
+            return p < sizeof names - 1 ? names[p] : '*';
+    return '.';
+}
+
+static void show_image(const rp_env_spec *spec, const void *observation, FILE *out)
+{
+    uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
+    for (uint32_t y = 0; y < height; y++) {
+        fputs("      |", out);
+        for (uint32_t x = 0; x < width; x++)
+            fputc(cell_of(spec, observation, y * width + x), out);
+        fputs("|\n", out);
+    }
+}
+
+static void show_vector(const rp_env_spec *spec, const void *observation, FILE *out)
+{
+    size_t n = env_observation_count(spec), shown = n < MOST_NUMBERS ? n : MOST_NUMBERS;
+    for (uint32_t i = 0; i < shown; i++)
+        fprintf(out, " %9.4g", number_at(spec, observation, i));
+    fprintf(out, "%s\n", n > shown ? " ..." : "");
+}
+
+static void show_head(const rp_env_spec *spec, FILE *out)
+{
+    fprintf(out, "%6s %10s %10s %10s  %-*s %s\n", "step", "reward", "return", "value",
+            spec->n_actions ? 6 : 11 * (int)(spec->action_size < MOST_ACTIONS ? spec->action_size : MOST_ACTIONS),
+            "action", is_image(spec) ? "" : "observation");
+}
+
+static void show_step(const rp_env_spec *spec, const struct episode *episode, const struct agent_choice *choice,
+                      double reward, const void *observation, FILE *out)
+{
+    fprintf(out, "%6llu %10.4g %10.4g %10.4g ", (unsigned long long)episode->steps, reward, episode->value,
+            (double)choice->value);
+    if (spec->n_actions)
+        fprintf(out, " %-6d", choice->discrete);
+    for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: the bounds are -1 and 1 */
+        fprintf(out, " %10.4f", (double)choice->continuous[i]);
+    if (is_image(spec)) {
+        fputc('\n', out);
+        show_image(spec, observation, out);
+    } else {
+        show_vector(spec, observation, out);
+    }
+}
+
+static void show_end(const struct episode *episode, FILE *out)
+{
+    fprintf(out, "%s after %llu steps with a return of %.6g\n\n",
+            episode->truncated ? "cut off by the time limit" : "ended", (unsigned long long)episode->steps,
+            episode->value);
+}
+
+/* ---- a saved learner without a broker: the return of its policy over some episodes, and one episode to look at ---- */
+
+struct measured {
+    uint64_t episodes;
+    double sum, squares, lowest, highest;
+    uint64_t steps;
+};
+
+static void add_episode(struct measured *self, const struct episode *episode)
+{
+    self->lowest = self->episodes == 0 ? episode->value : fmin(self->lowest, episode->value);
+    self->highest = self->episodes == 0 ? episode->value : fmax(self->highest, episode->value);
+    self->episodes++;
+    self->sum += episode->value;
+    self->squares += episode->value * episode->value;
+    self->steps += episode->steps;
+}
+
+static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, bool show, rp_error *err)
+{
+    const rp_env_spec *spec = worker_spec(worker);
+    if (show)
+        show_head(spec, stdout);
+    for (bool ended = false; !ended;) {
+        if (worker_stopped(worker))
+            return err_set(err, RP_CANCELLED, "stopped within an episode");
+        double before = loop->running ? loop->episode.value : 0.0;
+        RP_TRY(environment_loop_step(loop, &ended, err));
+        /* The action was chosen for the older of the two observations. */
+        if (show)
+            show_step(spec, &loop->episode, &loop->actor->choice, loop->episode.value - before, loop->next, stdout);
+    }
+    if (show)
+        show_end(&loop->episode, stdout);
+    return RP_OK;
+}
+
+static void print_result(const struct measured *self, const char *file, uint64_t learner_steps, bool json)
+{
+    double n = (double)self->episodes, mean = self->sum / n;
+    double deviation = sqrt(fmax(0.0, self->squares / n - mean * mean));
+    if (!json) {
+        printf("mean return of %llu episodes: %.6g\n", (unsigned long long)self->episodes, mean);
+        printf("from %.6g to %.6g, standard deviation %.6g, %.6g steps an episode\n", self->lowest, self->highest,
+               deviation, (double)self->steps / n);
+        printf("%s, of learner step %llu\n", file, (unsigned long long)learner_steps);
+        return;
+    }
+    struct json out = {0};
+    json_open(&out, '{');
+    json_text(&out, "weights", file);
+    json_count(&out, "learner_steps", learner_steps);
+    json_count(&out, "episodes", self->episodes);
+    json_real(&out, "return", mean);
+    json_real(&out, "lowest", self->lowest);
+    json_real(&out, "highest", self->highest);
+    json_real(&out, "deviation", deviation);
+    json_real(&out, "episode_length", (double)self->steps / n);
+    json_close(&out, '}');
+    char *text = json_take(&out);
+    puts(text ? text : "");
+    free(text);
+}
+
+/* Runs evaluator.episodes episodes and prints the result. */
+static rp_status measure_file(struct worker *worker, struct variables *variables, struct environment_loop *loop,
+                              rp_error *err)
+{
+    const struct worker_options *options = worker->options;
+    struct measured measured = {0};
+    RP_TRY(weights_read_file(options->weights, worker->agent->tensors, worker->agent->n_policy, err));
+    rp_error none = {0};
+    if (variables_load(variables, options->weights, &none) != RP_OK)
+        variables->steps = 0; /* a policy of another program may not contain its learner step */
+    for (int64_t i = 0; i < worker->config->evaluator.episodes; i++) {
+        RP_TRY(run_episode(loop, worker, options->show && !options->json && i == 0, err));
+        add_episode(&measured, &loop->episode);
+    }
+    print_result(&measured, options->weights, variables->steps, options->json);
+    return RP_OK;
+}
+
+/* ---- an evaluator: greedy, and without an adder, so it never inserts; it owns best.weights ---- */
+
+/* After the last environment step: a learner that publishes nothing for this long, without having ended, has died. */
+#define LAST_WAIT_NS (60 * NS_PER_S)
+/* Time between two looks at the progress of the run. */
+#define LOOK_NS (20 * NS_PER_MS)
+
+struct evaluator_work {
+    struct worker worker;
+    struct variables variables;
+    struct actor actor;
+    struct environment_loop loop;
+    struct best_file best;
+};
+
+static void tell(struct evaluator_work *self, const struct best *result, double seconds)
+{
+    const struct agent_scalar scalars[] = {
+        {"return", result->value},
+        {"episodes", (double)result->episodes},
+        {"seconds", seconds},
+    };
+    worker_report(&self->worker, result->environment_steps, result->learner_steps, scalars,
+                  sizeof scalars / sizeof scalars[0]);
+    log_line(LEVEL_INFO, "A0303", "evaluation", "return=%.6g episodes=%llu environment_steps=%llu learner_steps=%llu",
+             result->value, (unsigned long long)result->episodes, (unsigned long long)result->environment_steps,
+             (unsigned long long)result->learner_steps);
+}
+
+/* The parameters do not change during an evaluation: nothing is pulled. They are saved before their return is
+ * reported, so a launcher that ends the run because of it finds them. */
+static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, double *mean, rp_error *err)
+{
+    uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
+    int64_t from = clock_now(&self->worker.clock);
+    RP_TRY(environment_loop_episodes(&self->loop, episodes, mean, err));
+    const struct best result = {
+        .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
+    double seconds = (double)(clock_now(&self->worker.clock) - from) * 1e-9;
+    best_file_offer(&self->best, self->worker.agent->tensors, self->worker.agent->n_policy, &result);
+    tell(self, &result, seconds);
+    return RP_OK;
+}
+
+/* All environment steps are taken, and the learner still learns from the last of them. Pulls until the parameters are
+ * the ones that the learner published at its end. */
+static rp_status await_last(struct worker *self, struct variables *variables, rp_error *err)
+{
+    int64_t news_ns = clock_now(&self->clock);
+    while (!worker_stopped(self) && !worker_out_of_time(self) && clock_now(&self->clock) - news_ns < LAST_WAIT_NS) {
+        int64_t end = 0;
+        rp_status status = rp_counter_read(self->client, COUNTER_LEARNER_END, READ_MS, &end, err);
+        if (status != RP_OK && worker_try_again(self, status))
+            continue;
+        RP_TRY(status);
+        if (end == (int64_t)variables->steps + 1)
+            break;
+        bool fresh;
+        RP_TRY(variables_pull(variables, RETRY_MS, &fresh, err));
+        if (fresh)
+            news_ns = clock_now(&self->clock);
+    }
+    return RP_OK;
+}
+
+/* The progress of the run, and whether the run ends: in environment steps of all actors, or without actors in learner
+ * steps of the newest parameters. */
+static rp_status look(struct worker *self, const struct variables *variables, uint64_t *at, bool *last, rp_error *err)
+{
+    const struct stop_section *stop = &self->config->stop;
+    int64_t steps = 0;
+    if (!self->config->actors.on) {
+        *at = variables->steps;
+        *last = stop->learner_steps > 0 && *at >= (uint64_t)stop->learner_steps;
+        return RP_OK;
+    }
+    RP_TRY(rp_counter_read(self->client, COUNTER_STEPS, READ_MS, &steps, err));
+    *at = (uint64_t)steps;
+    *last = stop->steps > 0 && steps >= stop->steps;
+    return RP_OK;
+}
+
+/* Without actors the parameters show the progress of the run; with actors they are not needed before the next
+ * evaluation. */
+static rp_status pause_looking(struct worker *self, struct variables *variables, rp_error *err)
+{
+    if (!self->config->actors.on)
+        return variables_pull(variables, RETRY_MS, NULL, err);
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    return RP_OK;
+}
+
+/* The goal was reached, but the evaluator that found out may have been killed before it could report that. */
+static bool reached_before(struct evaluator_work *self)
+{
+    bool reached = self->best.known && self->best.best.value >= self->worker.config->stop.value;
+    if (reached)
+        tell(self, &self->best.best, 0.0);
+    return reached;
+}
+
+/* Evaluates the newest parameters at regular numbers of steps, and the last ones at the end. */
+static rp_status evaluate(struct evaluator_work *self, rp_error *err)
+{
+    struct worker *worker = &self->worker;
+    struct variables *variables = &self->variables;
+    const struct run_config *config = worker->config;
+    uint64_t every = (uint64_t)config->evaluator.every, next = every;
+    RP_TRY(variables_wait(variables, worker->options->stop, err));
+    for (bool last = false; !last && !worker_stopped(worker) && !worker_out_of_time(worker);) {
+        uint64_t at;
+        rp_status status = look(worker, variables, &at, &last, err);
+        if (status != RP_OK && worker_try_again(worker, status))
+            continue;
+        RP_TRY(status);
+        if (!last && (every == 0 || at < next)) {
+            RP_TRY(pause_looking(worker, variables, err));
+            continue;
+        }
+        while (every > 0 && next <= at)
+            next += every;
+        double mean;
+        bool acts = config->actors.on;
+        if (acts)
+            RP_TRY(last ? await_last(worker, variables, err) : variables_pull(variables, 0, NULL, err));
+        RP_TRY(evaluate_once(self, acts ? worker_steps(worker, (int64_t)at) : 0, &mean, err));
+        last |= mean >= config->stop.value;
+    }
+    return RP_OK;
+}
+
+static rp_status evaluator_open(struct evaluator_work *self, const struct worker_options *options, rp_error *err)
+{
+    RP_TRY(worker_open(&self->worker, options, "evaluator", err));
+    struct worker *worker = &self->worker;
+    variables_init(&self->variables, worker->client, worker->agent);
+    const struct actor_options of = {.config = options->config,
+                                     .agent = worker->agent,
+                                     .index = options->index,
+                                     .seed = worker_seed(options->config, "evaluator", options->index),
+                                     .greedy = true,
+                                     .stop = options->stop};
+    actor_init(&self->actor, &of);
+    return environment_loop_init(&self->loop, &worker->envs.envs[0], &self->actor, err);
+}
+
+rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
+{
+    struct evaluator_work self = {0};
+    rp_status status = evaluator_open(&self, options, err);
+    if (status == RP_OK && options->weights) {
+        status = measure_file(&self.worker, &self.variables, &self.loop, err);
+    } else if (status == RP_OK) {
+        best_file_open(&self.best, options->config->folder, !options->resume);
+        status = reached_before(&self) ? RP_OK : evaluate(&self, err);
+    }
+    status = worker_unless_stopped(&self.worker, status);
+    environment_loop_fini(&self.loop);
+    variables_fini(&self.variables);
+    worker_close(&self.worker);
+    return status;
+}
+
+/* ---- a learner ---- */
+
+#define STEP_MS 500
+/* Time limit for a look at the counters, in case the broker is away. */
+#define COUNT_MS 1000
+/* After this long without a batch the reason is logged. */
+#define LOG_WAIT_NS (10 * NS_PER_S)
+/* All environment steps are taken and nothing could be sampled for this long: there is nothing more to come. */
+#define LAST_BATCH_NS (2 * NS_PER_S)
+
+struct learner_work {
+    struct worker worker;
+    struct learner *learner;
+    char state_path[512]; /* empty: not saved */
+    int64_t next_save_ns, reported_ns;
+    struct idle reported_idle;
+    uint64_t environment_steps;
+    uint64_t broker;     /* instance of the broker that has this learner's parameters; 0: none */
+    uint64_t counted_at; /* instance of the broker whose count of environment steps is complete; 0: none yet */
+    uint64_t most_steps; /* the largest count of environment steps so far */
+};
+
+static rp_status save(struct learner_work *self, rp_error *err)
+{
+    if (!self->state_path[0] || !learner_leads(self->learner))
+        return RP_OK;
+    return learner_save(self->learner, self->state_path, err);
+}
+
+/* Only the disk has failed: the run goes on. */
+static void save_or_say(struct learner_work *self)
+{
+    rp_error err = {0};
+    if (save(self, &err) != RP_OK) {
+        char why[512];
+        log_line(LEVEL_ERROR, "A0203", "the learner's state could not be saved", "why=%s",
+                 log_quote(why, sizeof why, err.text));
+    }
+}
+
+/* The counters of a restarted broker begin at 0, and exploration and stop.steps depend on them: the leading learner
+ * restores the earlier counts. */
+static void put_back_steps(struct learner_work *self)
+{
+    rp_client *client = self->worker.client;
+    rp_client_info info = {.struct_size = sizeof info};
+    int64_t total = 0;
+    if (rp_client_get_info(client, &info, NULL) != RP_OK || info.state != RP_CLIENT_CONNECTED ||
+        info.broker == self->counted_at || rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK)
+        return;
+    if (self->counted_at != 0 && (uint64_t)total < self->most_steps) {
+        if (!learner_leads(self->learner) ||
+            rp_counter_add(client, COUNTER_STEPS, (int64_t)self->most_steps, COUNT_MS, NULL, NULL) != RP_OK)
+            return;
+        log_line(LEVEL_INFO, "A0207", "restored the count of environment steps at a new broker", "steps=%llu",
+                 (unsigned long long)self->most_steps);
+    }
+    self->counted_at = info.broker;
+}
+
+static void exchange_counts(struct learner_work *self)
+{
+    rp_client *client = self->worker.client;
+    put_back_steps(self);
+    int64_t steps = (int64_t)self->worker.agent->steps, counted = 0, total = 0;
+    /* The learner that led before may have restored some of them. */
+    if (learner_leads(self->learner) &&
+        (rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &counted, NULL) != RP_OK ||
+         (steps > counted &&
+          rp_counter_add(client, COUNTER_LEARNER_STEPS, steps - counted, COUNT_MS, NULL, NULL) != RP_OK)))
+        return;
+    if (rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) == RP_OK)
+        self->environment_steps = worker_steps(&self->worker, total);
+    if (self->environment_steps > self->most_steps)
+        self->most_steps = self->environment_steps;
+}
+
+static void count_steps(struct learner_work *self)
+{
+    int64_t from = clock_now(&self->worker.clock);
+    exchange_counts(self);
+    learner_idle(self->learner)->ns[IDLE_COUNTERS] += (uint64_t)(clock_now(&self->worker.clock) - from);
+}
+
+static void learner_report(struct learner_work *self)
+{
+    struct worker *worker = &self->worker;
+    count_steps(self);
+    struct learner_stats stats;
+    learner_take_stats(self->learner, &stats);
+    int64_t now = clock_now(&worker->clock);
+    double seconds = (double)(now - self->reported_ns) * 1e-9, items = stats.items ? (double)stats.items : 1.0;
+    self->reported_ns = now;
+    struct agent_scalar scalars[AGENT_MAX_SCALARS + 13 + IDLE_CAUSES];
+    uint32_t n = 0;
+    scalars[n++] = (struct agent_scalar){"updates_per_second", (double)stats.batches / seconds};
+    scalars[n++] = (struct agent_scalar){"samples_per_second", (double)stats.items / seconds};
+    n += idle_report(learner_idle(self->learner), &self->reported_idle, seconds, "wait_share", IDLE_OF_LEARNER,
+                     scalars + n);
+    scalars[n++] = (struct agent_scalar){"item_age_seconds", stats.age_sum_s / items};
+    scalars[n++] = (struct agent_scalar){"item_age_seconds_max", stats.age_max_s};
+    scalars[n++] = (struct agent_scalar){"policy_staleness", stats.stale_sum / items};
+    scalars[n++] = (struct agent_scalar){"policy_staleness_max", stats.stale_max};
+    scalars[n++] = (struct agent_scalar){"importance_weight", stats.weight_sum / items};
+    scalars[n++] = (struct agent_scalar){"skipped_items", (double)stats.skipped};
+    scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
+    for (uint32_t i = 0; i < stats.n_scalars; i++)
+        scalars[n++] = stats.scalars[i];
+    worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
+}
+
+/* A restarted broker has no parameters, and without them new actors do not begin: the learner would wait for their
+ * items, and they for its parameters. */
+static void publish_anew(struct learner_work *self)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    if (learner_leads(self->learner) && rp_client_get_info(self->worker.client, &info, NULL) == RP_OK &&
+        info.state == RP_CLIENT_CONNECTED && info.broker != self->broker &&
+        learner_publish(self->learner, NULL) == RP_OK)
+        self->broker = info.broker;
+}
+
+/* No batch arrived. False: none will ever arrive. */
+static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
+{
+    int64_t limit = self->worker.config->stop.steps;
+    publish_anew(self);
+    if (limit > 0 && waited_ns >= LAST_BATCH_NS) {
+        count_steps(self);
+        if (self->most_steps >= (uint64_t)limit) /* an actor may have given steps back since then */
+            return false;
+    }
+    if (waited_ns - *logged_ns >= LOG_WAIT_NS) {
+        char why[512];
+        *logged_ns = waited_ns;
+        log_line(LEVEL_INFO, "A0204", "waits for a batch", "seconds=%lld why=%s", (long long)(waited_ns / NS_PER_S),
+                 log_quote(why, sizeof why, err->text));
+    }
+    return true;
+}
+
+/* True if the table gives out samples for ever, so that the learner is not told by a wait that the actors have ended. */
+static bool never_starves(const struct run_config *config)
+{
+    const struct table_config *table = run_config_table(config);
+    return table && table->max_times_sampled == 0 &&
+           (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE);
+}
+
+/* With the last environment step a learner that never waits has learned long enough. */
+static bool has_learned_enough(const struct learner_work *self)
+{
+    const struct run_config *config = self->worker.config;
+    return config->actors.on && config->stop.steps > 0 && self->most_steps >= (uint64_t)config->stop.steps &&
+           never_starves(config);
+}
+
+static rp_status learn(struct learner_work *self, rp_error *err)
+{
+    struct worker *worker = &self->worker;
+    uint64_t limit = (uint64_t)worker->config->stop.learner_steps;
+    int64_t waiting_since = 0, logged_ns = 0;
+    while (!worker_stopped(worker) && !worker_out_of_time(worker) && !(limit > 0 && worker->agent->steps >= limit)) {
+        rp_status status = learner_step(self->learner, STEP_MS, err);
+        int64_t now = clock_now(&worker->clock);
+        if (worker_report_due(worker)) {
+            learner_report(self);
+            if (has_learned_enough(self))
+                break;
+        }
+        if (self->next_save_ns > 0 && now >= self->next_save_ns) {
+            self->next_save_ns = now + worker->config->learners.save_every_ns;
+            save_or_say(self);
+        }
+        if (status == RP_OK) {
+            waiting_since = 0;
+            continue;
+        }
+        if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
+            return status;
+        if (waiting_since == 0) {
+            waiting_since = now;
+            logged_ns = 0;
+        }
+        RP_TRY(learner_check_loaded(self->learner, err));
+        if (!wait_goes_on(self, now - waiting_since, &logged_ns, err))
+            break;
+    }
+    return RP_OK;
+}
+
+/* The run is in progress: earlier learning is lost, and the user should know. */
+static void say_fresh(const struct learner_work *self)
+{
+    int64_t before = 0;
+    if (self->worker.config->learners.count == 1 &&
+        rp_counter_read(self->worker.client, COUNTER_LEARNER_STEPS, COUNT_MS, &before, NULL) == RP_OK && before > 0)
+        log_line(LEVEL_WARN, "A0208",
+                 "starts from nothing: there is no saved state of the steps that were learned before",
+                 "steps=%lld folder=%s", (long long)before, self->state_path[0] ? self->worker.config->folder : "none");
+}
+
+static rp_status learner_resume(struct learner_work *self, rp_error *err)
+{
+    const struct worker *worker = &self->worker;
+    if (!worker->options->resume || !self->state_path[0] || access(self->state_path, F_OK) != 0) {
+        say_fresh(self);
+        return RP_OK;
+    }
+    RP_TRY(learner_load(self->learner, self->state_path, err));
+    log_line(LEVEL_INFO, "A0205", "continues from saved state", "file=%s step=%llu", self->state_path,
+             (unsigned long long)worker->agent->steps);
+    return RP_OK;
+}
+
+static rp_status learner_work_open(struct learner_work *self, const struct worker_options *options, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    RP_TRY(worker_open(&self->worker, options, "learner", err));
+    struct worker *worker = &self->worker;
+    rng_seed(&worker->agent->rng, worker_seed(config, "learner", options->index));
+    struct learner_options of = {.config = config,
+                                 .client = worker->client,
+                                 .agent = worker->agent,
+                                 .index = options->index,
+                                 .stop = options->stop};
+    self->learner = learner_new(&of, err);
+    if (!self->learner)
+        return (rp_status)err->status;
+    if (config->folder && config->folder[0]) {
+        snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
+        run_log_make_folders(self->state_path); /* once: if the folder goes away later, that is logged */
+    }
+    self->reported_ns = clock_now(&worker->clock);
+    if (config->learners.save_every_ns > 0)
+        self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
+    RP_TRY(learner_resume(self, err));
+    /* With several learners, the one that begins publishes: this one may have to take the state of the others first. */
+    return config->learners.count == 1 ? learner_publish(self->learner, err) : RP_OK;
+}
+
+/* Publishes the last parameters, and marks them as the last for the evaluator. */
+static void publish_last(struct learner_work *self)
+{
+    rp_client *client = self->worker.client;
+    int64_t before = 0, mark = (int64_t)self->worker.agent->steps + 1;
+    if (learner_leads(self->learner) && learner_publish(self->learner, NULL) == RP_OK &&
+        rp_counter_read(client, COUNTER_LEARNER_END, COUNT_MS, &before, NULL) == RP_OK)
+        rp_counter_add(client, COUNTER_LEARNER_END, mark - before, COUNT_MS, NULL, NULL);
+}
+
+rp_status worker_learner(const struct worker_options *options, rp_error *err)
+{
+    struct learner_work self = {0};
+    rp_status status = learner_work_open(&self, options, err);
+    if (status == RP_OK) {
+        status = worker_unless_stopped(&self.worker, learn(&self, err));
+        /* Saves first: the rest waits for a broker that may be gone, and the parent process may kill this one before
+         * that ends. */
+        rp_status saving = save(&self, status == RP_OK ? err : NULL);
+        publish_last(&self);
+        learner_report(&self);
+        status = status == RP_OK ? saving : status;
+    } else {
+        status = worker_unless_stopped(&self.worker, status);
+    }
+    learner_destroy(&self.learner);
+    worker_close(&self.worker);
+    return status;
+}
