@@ -8,12 +8,12 @@
 #define BROKER_PEERS_H
 
 #include "broker/loop/idmap.h"
-#include "broker/peer/peer.h"
 #include "broker/peer/descriptors.h"
 #include "broker/peer/identity.h"
 #include "broker/peer/inflow.h"
 #include "broker/peer/kept_replies.h"
 #include "broker/peer/monitor.h"
+#include "broker/peer/peer.h"
 #include "broker/peer/wait.h"
 #include "proto/base/log.h"
 #include "proto/wire/duct.h"

@@ -16,7 +16,7 @@ test = Runner()
 # Actors and learner sleep most of the time, so that this machine's speed hardly matters.
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
-    + "plan: {measure: 200ms, max_actors: 2, max_learners: 1}\n"
+    + "plan: {measure: 600ms, max_actors: 2, max_learners: 1}\n"
 
 
 class Hosts(Place):

@@ -1,5 +1,5 @@
-/* Files of an earlier broker: tests/golden/disk holds a folder with a checkpoint and one with a journal alone, both written
- * by commit c9b3bf6. The present broker loads them, and finds in them what was put there.
+/* The formats of 0.1.0: tests/golden/disk holds a folder with a checkpoint and one with a journal alone. The broker loads them, and
+ * finds in them what was put there.
  *
  * With RP_COMPAT_WRITE=DIR this program writes such folders below DIR, by the same calls that the check repeats. */
 #include <stdint.h>
@@ -270,12 +270,12 @@ static void load_folder(const char *name, bool journal)
     twin_folder_fini(&desk.folder);
 }
 
-TEST(an_old_checkpoint_is_loaded)
+TEST(a_checkpoint_of_0_1_0_is_loaded)
 {
     load_folder("tests/golden/disk/checkpoint", false);
 }
 
-TEST(an_old_journal_is_loaded)
+TEST(a_journal_of_0_1_0_is_loaded)
 {
     load_folder("tests/golden/disk/journal", true);
 }

@@ -373,7 +373,7 @@ static rp_status put_to_shards(rp_client *client, const char *name, const void *
     rp_error own = {0};
     rp_publisher *publisher = rp_publisher_new(client, name, &own);
     rp_status status = publisher ? rp_publisher_put(publisher, data, bytes, &own) : (rp_status)own.status;
-    if (status == RP_OK)
+    if (publisher && status == RP_OK)
         status = rp_publisher_flush(publisher, timeout_ms, version, &own);
     rp_publisher_destroy(&publisher, 0, NULL);
     return status == RP_OK ? RP_OK : err_set(err, status, "%s", own.text);

@@ -486,7 +486,7 @@ static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, 
     if (pick->reply->answered)
         self->away = false;
     note_size(self, pick, *batches, status);
-    if (!wanted)
+    if (!wanted || batch_list_items(*batches) == 0)
         batch_list_release(batches);
     uint64_t n = batch_list_items(*batches);
     if (status != RP_OK)

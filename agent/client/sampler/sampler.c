@@ -901,6 +901,8 @@ static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp
     pthread_mutex_lock(&self->hub.lock);
     self->wanted = true;
     self->deadline_ns = conn_deadline(timeout_ms);
+    if (self->alone && self->hub.options.on_demand)
+        self->parts[0].retry_ns = 0; /* each call makes its request at once */
     bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
     if (self->hub.options.on_demand && stopped)
         settle_now(self);

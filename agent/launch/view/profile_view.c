@@ -96,7 +96,7 @@ static struct plot make_plot(const struct plan_input *input, struct lines *lines
 {
     struct plot plot = {
         .title = "together, with the limiter", .x_label = "actors", .y_label = "inserts/s", .from_zero = true};
-    struct plan_run runs[PLAN_MAX_RUNS];
+    struct plan_run runs[PLAN_MAX_RUNS] = {0};
     for (uint32_t i = 0; i < input->n_runs; i++)
         runs[i] = input->runs[i];
     qsort(runs, input->n_runs, sizeof runs[0], by_actors);
