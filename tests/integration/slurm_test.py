@@ -125,7 +125,11 @@ def preempt_all(run, cluster):
 
 def lose_a_node(run, cluster):
     """A node goes down and comes back: its actor starts again, there or elsewhere."""
-    node = next(task[1] for task in cluster.tasks(run.array).values() if task[0] == "RUNNING")
+    def nodes():
+        return [task[1] for task in cluster.tasks(run.array).values() if task[0] == "RUNNING"]
+
+    eventually(nodes, PATIENCE, "a task that runs")  # Slurm may say so after its actor has come back
+    node = nodes()[0]
     check(node != "n1", "the core jobs are on the same node as actors")
     starts, losses, begin = run.actor_starts(), run.login.log().count(" A0431 "), time.monotonic()
     cluster.call("scontrol", "update", "nodename=" + node, "state=down", "reason=test")
