@@ -95,7 +95,8 @@ static uint32_t character(const unsigned char *s, uint32_t *bytes)
     return columns > 0 ? (uint32_t)columns : 1;
 }
 
-size_t line_cut(const char *text, uint32_t columns)
+/* Returns the bytes of the text that fit into this many columns. */
+static size_t line_cut(const char *text, uint32_t columns)
 {
     size_t size = 0;
     for (uint32_t bytes, width = 0; text[size]; size += bytes) {
@@ -219,7 +220,8 @@ static void put_many(struct line *self, enum tint tint, const char *one, uint32_
     text_fini(&text);
 }
 
-void line_place(struct line *self, enum tint tint, uint32_t columns, double share)
+/* Puts a mark between two ends, this many columns apart. */
+static void line_place(struct line *self, enum tint tint, uint32_t columns, double share)
 {
     if (columns > line_left(self))
         columns = line_left(self);
@@ -405,7 +407,8 @@ static char read_byte(struct look_keys *self)
     return byte;
 }
 
-enum look_key look_keys_read(struct look_keys *self)
+/* Reads the next key without waiting. In the background nothing is read, and the terminal is left alone. */
+static enum look_key look_keys_read(struct look_keys *self)
 {
     char bytes[8] = {0};
     if (!take_terminal(self) || !(bytes[0] = read_byte(self)))

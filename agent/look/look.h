@@ -31,15 +31,11 @@ bool line_try(struct line *self, enum tint tint, const char *format, ...) RP_PRI
 void line_to(struct line *self, uint32_t column);
 /* Puts a bar of this many columns, a share of them full. */
 void line_bar(struct line *self, enum tint tint, uint32_t columns, double share);
-/* Puts a mark between two ends, this many columns apart. */
-void line_place(struct line *self, enum tint tint, uint32_t columns, double share);
 /* Returns the columns that are left; a large number if there is no limit. */
 uint32_t line_left(const struct line *self);
 
 /* Returns the columns that the text takes on a terminal. Escape sequences of line_put count as none. */
 uint32_t line_width(const char *text);
-/* Returns the bytes of the text that fit into this many columns. */
-size_t line_cut(const char *text, uint32_t columns);
 
 /* ---- sheets ---- */
 
@@ -105,8 +101,6 @@ struct look_keys {
 void look_keys_open(struct look_keys *self);
 /* Gives the terminal back as it was. */
 void look_keys_close(struct look_keys *self);
-/* Reads the next key without waiting. In the background nothing is read, and the terminal is left alone. */
-enum look_key look_keys_read(struct look_keys *self);
 
 /* What the keys have chosen. Zero-initialised. */
 struct look {

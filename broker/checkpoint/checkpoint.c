@@ -667,7 +667,8 @@ bool checkpoint_is_running(const struct checkpoints *self)
     return self && self->running;
 }
 
-bool checkpoint_is_pending(const struct checkpoints *self)
+/* True while a checkpoint is wanted or running. NULL-safe. */
+static bool checkpoint_is_pending(const struct checkpoints *self)
 {
     return self && (self->running || self->wanted);
 }

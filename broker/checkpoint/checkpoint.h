@@ -135,8 +135,6 @@ bool checkpoints_run(struct checkpoints *self);
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err);
 /* NULL-safe. */
 bool checkpoint_is_running(const struct checkpoints *self);
-/* True while a checkpoint is wanted or running. NULL-safe. */
-bool checkpoint_is_pending(const struct checkpoints *self);
 /* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
 void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok);
 /* Makes the last checkpoint, if checkpoint.on_exit is set, and waits for it. turn: lets the broker work; returns false if

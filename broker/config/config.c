@@ -204,7 +204,8 @@ bool config_makes_checkpoints(const struct broker_config *config)
     return (config->journal_dir && config->journal_dir[0]) || (config->checkpoint_dir && config->checkpoint_dir[0]);
 }
 
-bool config_http_is_local(const struct broker_config *config)
+/* True if `http` cannot be reached from other machines, or is off. */
+static bool config_http_is_local(const struct broker_config *config)
 {
     char endpoint[300];
     if (!config->http || !config->http[0])

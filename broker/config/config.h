@@ -120,8 +120,6 @@ const char *config_folder(const struct broker_config *config);
 bool config_makes_checkpoints(const struct broker_config *config);
 /* True if an endpoint, of this broker or of a listed shard, or `http` can be reached from other machines. */
 bool config_is_open(const struct broker_config *config);
-/* True if `http` cannot be reached from other machines, or is off. */
-bool config_http_is_local(const struct broker_config *config);
 /* RP_FAILED_PRECONDITION: clients need keys, and there is no folder of keys. A run's file may leave it out: the launcher makes
  * one. */
 rp_status config_check_keys(const struct broker_config *config, rp_error *err);

@@ -20,7 +20,7 @@ static void job_clear(struct disk_job *job)
         free(job->data);
 }
 
-void disk_job_free(struct disk_job *job)
+static void disk_job_free(struct disk_job *job)
 {
     job_clear(job);
     free(job->buffer);

@@ -58,6 +58,5 @@ void disk_pool_return(struct disk_pool *self, struct disk_job *job);
 
 /* Makes a job outside the pool, for a record of so many bytes. NULL: no memory. */
 struct disk_job *disk_job_large(size_t bytes);
-void disk_job_free(struct disk_job *job);
 
 #endif

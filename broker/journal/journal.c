@@ -119,7 +119,8 @@ void journal_put_layout(struct entry_sink to, const struct layout *layout)
 
 /* ---- sessions ---- */
 
-void journal_put_session(struct entry_sink to, const struct session *session)
+/* Writes a SESSION entry alone. */
+static void journal_put_session(struct entry_sink to, const struct session *session)
 {
     const struct columns *columns = session->columns;
     struct column_list list;
@@ -161,7 +162,7 @@ static void put_form(struct entry_sink to, const struct session *session, uint32
         memcpy(out + 1, &id, sizeof id); /* field 1, a fixed32, comes first */
 }
 
-void journal_put_progress(struct entry_sink to, const struct session *session)
+static void journal_put_progress(struct entry_sink to, const struct session *session)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < session->n_tables; i++)
@@ -214,7 +215,7 @@ void journal_put_session_all(struct entry_sink to, const struct session *session
 
 /* ---- parameters and requests ---- */
 
-void journal_put_slot(struct entry_sink to, struct param_slot *slot)
+static void journal_put_slot(struct entry_sink to, struct param_slot *slot)
 {
     size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
     struct entry_value *entry = to.room(to.ctx, ENTRY_SLOT, 0, sizeof *entry + name + value);

@@ -29,12 +29,8 @@ void journal_put_start(struct entry_sink to, const struct durable_state *state, 
 void journal_put_table(struct entry_sink to, const struct table *table);
 void journal_put_ordinal(struct entry_sink to, const struct ordinals *ordinals);
 void journal_put_layout(struct entry_sink to, const struct layout *layout);
-/* Writes a SESSION entry alone. */
-void journal_put_session(struct entry_sink to, const struct session *session);
 /* Writes SESSION, its FORMs, PROGRESS, and its REJECTIONs that are not confirmed. */
 void journal_put_session_all(struct entry_sink to, const struct session *session);
-void journal_put_progress(struct entry_sink to, const struct session *session);
-void journal_put_slot(struct entry_sink to, struct param_slot *slot);
 void journal_put_counter(struct entry_sink to, const struct param_counter *counter);
 void journal_put_reply(struct entry_sink to, uint64_t client, uint64_t id, const void *frame, size_t size);
 /* Returns the body of an ENTRY_INSERT for the item in a slot, with session and number 0. The caller adds the places of

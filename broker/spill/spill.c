@@ -289,7 +289,8 @@ static void spill_explain(const struct waiter *waiter, char *text, size_t size)
              picks->n, waiter->park.state == PARK_WAITS ? ", after those of other requests" : "");
 }
 
-struct sample_parking spill_parking(struct spill *self)
+/* Returns the hooks by which samples wait until their chunks are read. */
+static struct sample_parking spill_parking(struct spill *self)
 {
     return (struct sample_parking){self, spill_park, spill_unpark, spill_explain};
 }

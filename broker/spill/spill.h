@@ -77,8 +77,6 @@ bool spill_is_quiet(const struct spill *self);
 
 /* ---- samples ---- */
 
-/* Returns the hooks by which samples wait until their chunks are read. */
-struct sample_parking spill_parking(struct spill *self);
 /* Has a chunk's data read if it is not in memory, to move the chunk to another segment. */
 enum spill_brings { SPILL_HERE, SPILL_COMING, SPILL_LOST /* it cannot be read */ };
 enum spill_brings spill_bring(struct spill *self, struct chunk *chunk);

@@ -11,7 +11,8 @@
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 
-void table_release_item(struct table *self, const struct contents *in, struct item *item)
+/* Releases the chunks, the layout and the key of an item of the contents, which are the table's or were until a reset. */
+static void table_release_item(struct table *self, const struct contents *in, struct item *item)
 {
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < item->span.n; i++)
@@ -104,7 +105,8 @@ static void evict(struct table *self, uint32_t slot)
     self->stats.evicted++;
 }
 
-bool table_evict(struct table *self)
+/* Removes the item that the remover picks. False: the table is empty. */
+static bool table_evict(struct table *self)
 {
     uint32_t slot;
     double probability;
@@ -117,7 +119,8 @@ bool table_evict(struct table *self)
 /* Picks of which one is evicted. */
 #define SPARSE_PICKS 16u
 
-bool table_evict_sparse(struct table *self)
+/* The same; of several picks of the remover the item whose first chunk lies in the emptiest slab goes. */
+static bool table_evict_sparse(struct table *self)
 {
     uint32_t slots[SPARSE_PICKS], best = 0, least = UINT32_MAX;
     double probabilities[SPARSE_PICKS];
@@ -256,7 +259,7 @@ uint32_t table_find(const struct table *self, uint64_t key)
     return keymap_get(self->in.keys, key);
 }
 
-void table_set_priority(struct table *self, uint32_t slot, double priority)
+static void table_set_priority(struct table *self, uint32_t slot, double priority)
 {
     touch(self, slot);
     self->in.items[slot].priority = priority;
@@ -297,7 +300,8 @@ void table_sampled(struct table *self, uint32_t slot)
         table_remove(self, slot);
 }
 
-void table_tick(struct table *self, int64_t now_ns)
+/* Once a second: records the history behind the rates. */
+static void table_tick(struct table *self, int64_t now_ns)
 {
     struct table_history *history = &self->history;
     self->sampled_lately = history->n && self->stats.total_samples != history->counts[history->at][1];
@@ -679,7 +683,8 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     return RP_OK;
 }
 
-rp_status table_init(struct table *self, struct tables *tables, uint32_t id, uint64_t seed, rp_error *err)
+/* Creates the table that the configuration lists at `id`. */
+static rp_status table_init(struct table *self, struct tables *tables, uint32_t id, uint64_t seed, rp_error *err)
 {
     const struct table_config *config = (const struct table_config *)tables->config->tables.data + id;
     *self = (struct table){.tables = tables, .config = config, .id = id, .seed = seed};

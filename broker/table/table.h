@@ -111,8 +111,6 @@ static inline uint32_t table_slots(const struct table_config *config)
     return (uint32_t)(config->max_size + 1 + (config->soft_capacity ? config->max_size / 4 + 1 : 0));
 }
 
-/* Creates the table that the configuration lists at `id`. */
-rp_status table_init(struct table *self, struct tables *tables, uint32_t id, uint64_t seed, rp_error *err);
 /* Gives an empty table at least this many slots: a restored table keeps its slot numbers. */
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err);
 void table_fini(struct table *self);
@@ -129,14 +127,7 @@ rp_status table_set_metadata(struct table *self, const char *text, rp_error *err
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);
-/* Releases the chunks, the layout and the key of an item of the contents, which are the table's or were until a reset. */
-void table_release_item(struct table *self, const struct contents *in, struct item *item);
-/* Removes the item that the remover picks. False: the table is empty. */
-bool table_evict(struct table *self);
-/* The same; of several picks of the remover the item whose first chunk lies in the emptiest slab goes. */
-bool table_evict_sparse(struct table *self);
 /* Both set a priority that has been checked. table_set_priority runs no hooks and does not count as an update. */
-void table_set_priority(struct table *self, uint32_t slot, double priority);
 void table_update(struct table *self, uint32_t slot, double priority);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */
 rp_status table_reset(struct table *self, rp_error *err);
@@ -149,8 +140,6 @@ void table_sampled(struct table *self, uint32_t slot);
 void table_view(const struct table *self, uint32_t slot, rp_item_view *out);
 /* Returns how many of stats.episodes have no item in the table any more. */
 uint64_t table_deleted_episodes(const struct table *self);
-/* Once a second: records the history behind the rates. */
-void table_tick(struct table *self, int64_t now_ns);
 /* Items per second over the last seconds: kind 0 inserts, 1 samples, 2 updates. */
 double table_rate(const struct table *self, uint32_t kind);
 /* Evicts the surplus in slices: items above a soft capacity, or items that a very large item displaces. */

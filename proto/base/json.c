@@ -115,7 +115,7 @@ void json_string(struct json *self, const char *text)
     quote(self, text ? text : "");
 }
 
-void json_hex(struct json *self, const uint8_t *data, size_t size)
+static void json_hex(struct json *self, const uint8_t *data, size_t size)
 {
     value_begins(self);
     put(self, "\"", 1);

@@ -29,7 +29,6 @@ void json_close(struct json *self, char close);
 /* Writes a member's name; the next call writes its value. */
 void json_key(struct json *self, const char *name);
 void json_string(struct json *self, const char *text);
-void json_hex(struct json *self, const uint8_t *data, size_t size);
 void json_unsigned(struct json *self, uint64_t value);
 void json_signed(struct json *self, int64_t value);
 /* Writes the shortest decimal number that reads back as the same double; NaN and infinities as strings. */

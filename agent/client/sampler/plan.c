@@ -143,7 +143,8 @@ static bool group_comes(const struct rp_sampler *self, const struct group *group
 
 /* ---- paying ---- */
 
-bool group_sum(const struct rp_sampler *self, const struct group *group, struct group_sum *out)
+/* Adds up the parts of a group that are there. False: some of them have not told their masses. */
+static bool group_sum(const struct rp_sampler *self, const struct group *group, struct group_sum *out)
 {
     uint64_t min_size = 0; /* of the source, whose parts stand together */
     bool known = true;
@@ -415,7 +416,8 @@ void plans_excuse(struct rp_sampler *self, struct part *part, uint64_t count)
     }
 }
 
-uint64_t group_rows(const struct rp_sampler *self, const struct group *group)
+/* Returns the rows that are there for a group. */
+static uint64_t group_rows(const struct rp_sampler *self, const struct group *group)
 {
     uint64_t rows = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++)

@@ -135,15 +135,11 @@ void plans_drop(struct rp_sampler *self);
 uint64_t plans_want(const struct rp_sampler *self, uint32_t group, enum plan_state state);
 /* True if the plan gets items from all groups that it wants some from. */
 bool plan_has_some(const struct rp_sampler *self, const struct plan *plan);
-/* Adds up the parts of a group that are there. False: some of them have not told their masses. */
-bool group_sum(const struct rp_sampler *self, const struct group *group, struct group_sum *out);
 /* Returns how many items the next plan wants from a group that has too few in all, and what there is; 0: it does not wait for
  * that. */
 uint32_t group_lacks(const struct rp_sampler *self, uint32_t group, struct group_sum *out);
 /* Returns the rows that no plan needs and that may exist nowhere else, of all groups. */
 uint64_t plans_left(const struct rp_sampler *self);
-/* Returns the rows that are there for a group. */
-uint64_t group_rows(const struct rp_sampler *self, const struct group *group);
 
 /* ---- batches whose items are there ---- */
 

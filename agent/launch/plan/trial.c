@@ -343,7 +343,9 @@ static rp_status tell_user(struct trial *self, rp_error *err)
                : err_set(err, RP_CANCELLED, "stopped while it was measuring");
 }
 
-rp_status trial_look(struct trial *self, rp_error *err)
+/* Looks once at the broker, the processes, the hosts and the user: a process that ended, or a user who cancels, is an error. If a
+ * process ended because its host was lost, self->lost names the host. */
+static rp_status trial_look(struct trial *self, rp_error *err)
 {
     if (self->hosts)
         host_pool_tend(self->hosts, now_ns());

@@ -92,9 +92,6 @@ void trial_tell(struct trial *self, double share, double next_share, const char 
 rp_status trial_start(struct trial *self, enum role role, const uint32_t *at, uint32_t n, rp_error *err);
 /* Ends all processes of a role. */
 void trial_stop(struct trial *self, enum role role);
-/* Looks once at the broker, the processes, the hosts and the user: a process that ended, or a user who cancels, is an error. If a
- * process ended because its host was lost, self->lost names the host. */
-rp_status trial_look(struct trial *self, rp_error *err);
 /* Looks until test returns true: RP_DEADLINE_EXCEEDED after limit_ns, without a text. */
 rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), void *context, int64_t limit_ns,
                       rp_error *err);

@@ -10,7 +10,8 @@
 
 #define PLOT_LARGEST 1e200
 
-bool plot_drawable(double value)
+/* True for a number that can be drawn: finite, and small enough to compute differences. */
+static bool plot_drawable(double value)
 {
     return isfinite(value) && fabs(value) < PLOT_LARGEST;
 }
@@ -71,13 +72,14 @@ bool plot_axes(const struct plot *plot, uint32_t x_ticks, uint32_t y_ticks, stru
     return true;
 }
 
-double plot_tick(const struct plot_axis *axis, uint32_t i)
+static double plot_tick(const struct plot_axis *axis, uint32_t i)
 {
     double value = axis->first + i * axis->step;
     return fabs(value) < axis->step * 1e-6 ? 0 : value;
 }
 
-double plot_share(const struct plot_axis *axis, double value)
+/* 0..1 between the ends. */
+static double plot_share(const struct plot_axis *axis, double value)
 {
     double share = (value - axis->low) / (axis->high - axis->low);
     return share > 1 ? 1 : share > 0 ? share : 0;

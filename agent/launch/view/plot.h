@@ -37,13 +37,8 @@ struct plot_axis {
     uint32_t ticks;
 };
 
-/* True for a number that can be drawn: finite, and small enough to compute differences. */
-bool plot_drawable(double value);
 /* Computes both axes for all lines, with about this many ticks. False: there is nothing to draw. */
 bool plot_axes(const struct plot *plot, uint32_t x_ticks, uint32_t y_ticks, struct plot_axis *x, struct plot_axis *y);
-double plot_tick(const struct plot_axis *axis, uint32_t i);
-/* 0..1 between the ends. */
-double plot_share(const struct plot_axis *axis, double value);
 /* "0", "250", "0.05", "10 k": all ticks of an axis with the same digits. out: FORMAT_SIZE bytes. */
 const char *plot_label(const struct plot_axis *axis, double value, char *out);
 

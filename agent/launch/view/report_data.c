@@ -57,7 +57,8 @@ static FILE *open_reports(const char *folder)
     return file;
 }
 
-void report_learning_read(struct series *self, const char *folder)
+/* Reads FOLDER/learner-0.jsonl, or another learner's. */
+static void report_learning_read(struct series *self, const char *folder)
 {
     char *line = malloc(LINE_MOST);
     FILE *file = open_reports(folder);

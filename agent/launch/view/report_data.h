@@ -49,7 +49,5 @@ struct report_data {
 /* Reads as much as a file that is missing, cut or damaged allows. */
 void report_data_read(struct report_data *self, const char *metrics, const char *folder);
 void report_data_fini(struct report_data *self);
-/* Reads FOLDER/learner-0.jsonl, or another learner's. */
-void report_learning_read(struct series *self, const char *folder);
 
 #endif

@@ -34,7 +34,7 @@ static void find_service(const struct page_place *self, char out[256])
         snprintf(out, 256, "%s", state.service);
 }
 
-void page_place_find(void *place, struct page_door *out)
+static void page_place_find(void *place, struct page_door *out)
 {
     const struct page_place *self = place;
     char path[1100];
@@ -131,12 +131,14 @@ static void look(const struct page_place *self, bool folder_only, struct page_ru
         status_copy_fini(&copy);
 }
 
-void page_place_look(void *place, struct page_run *out)
+/* Functions of a struct page_host, whose context is a struct page_place. */
+static void page_place_look(void *place, struct page_run *out)
 {
     look(place, false, out);
 }
 
-void page_place_look_folder(void *place, struct page_run *out)
+/* The same from the run's folder alone. */
+static void page_place_look_folder(void *place, struct page_run *out)
 {
     look(place, true, out);
 }

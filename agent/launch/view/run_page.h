@@ -43,10 +43,5 @@ struct run_page {
     struct page *page;
     struct http *http;
 };
-/* Functions of a struct page_host, whose context is a struct page_place. */
-void page_place_find(void *place, struct page_door *out);
-void page_place_look(void *place, struct page_run *out);
-/* The same from the run's folder alone. */
-void page_place_look_folder(void *place, struct page_run *out);
 
 #endif
