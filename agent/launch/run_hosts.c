@@ -369,7 +369,7 @@ static void ask_reach(struct run *self, struct run_site *site, uint32_t index, s
     host_pool_context(self->hosts.pool, index, &self->context, &there);
     site->reach_times = host_times(host);
     site->reaching = there.endpoints && strncmp(there.endpoints->service, "tcp://", 6) == 0 &&
-                     host_probe_begin(host, there.endpoints->service, 0, NULL) == RP_OK;
+                     host_probe_begin(host, there.endpoints->service, NULL) == RP_OK;
 }
 
 static void check_reach(struct run *self, uint32_t index)

@@ -242,8 +242,7 @@ static void fill_waits(const struct run *self, struct status *out)
                           .learner_idle = out->learner_idle,
                           .cpu = out->cpu,
                           .cores = out->cores,
-                          .others = out->others,
-                          .network = out->network_measured};
+                          .others = out->others};
     struct why why;
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
@@ -311,7 +310,6 @@ static void fill_plan(const struct run *self, struct status *out)
     out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
     out->shards = config_shards(&self->config->broker);
     snprintf(out->shards_reason, sizeof out->shards_reason, "%s", plan ? plan->broker.reason : "");
-    out->network_measured = input && input->network > 0 ? input->network : NAN;
     out->memory_limit = input ? (uint64_t)plan_memory(input) : (uint64_t)self->config->plan.memory;
     out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
 }

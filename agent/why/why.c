@@ -262,15 +262,11 @@ static bool full_network(const struct why_facts *facts, struct why *out)
     bool starves = facts_longest(facts, "sample", NULL, 0), full = facts_longest(facts, "insert", NULL, 0);
     if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < facts->info->server.session_count))
         return false;
-    format_buffer rate, carried;
-    char measured[96] = "";
-    if (facts->run && is_rate(facts->run->network))
-        snprintf(measured, sizeof measured, "; it was measured to carry %s/s",
-                 format_bytes(carried, (uint64_t)facts->run->network));
+    format_buffer rate;
     out->blocked = WHY_SIDE_ACTORS;
     out->network_rate = way.rate;
-    say(out, "The network is the bottleneck: %u writer%s for data on the way to the broker, which gets %s/s%s.",
-        way.writers, way.writers == 1 ? " waits" : "s wait", format_bytes(rate, (uint64_t)way.rate), measured);
+    say(out, "The network is the bottleneck: %u writer%s for data on the way to the broker, which gets %s/s.",
+        way.writers, way.writers == 1 ? " waits" : "s wait", format_bytes(rate, (uint64_t)way.rate));
     advise(out,
            "Fewer bytes help: a larger adder.chunk_length, or actors beside the broker; over a long way also a larger "
            "adder.buffer_items.");

@@ -41,7 +41,6 @@ struct why_run {
     double actor_idle, learner_idle;             /* share of the time for which processes wait */
     double cpu, cores;                           /* processors that the run uses and may use; 0: not known */
     double others;                               /* processors that other programs take while none is free */
-    double network;                              /* bytes/s that the network was measured to carry; NAN: not measured */
     uint32_t stranded_actors, stranded_learners; /* that should run, and wait for hosts */
     const char *lost;                            /* one of these hosts, and why it is away; NULL: none is */
 };

@@ -66,13 +66,12 @@ def test_a_plan_over_two_hosts_and_its_cache():
         home, left, right = plan["hosts"]
         equal((home["actors"], home["learners"]), (0, 1), "processes of home: %s" % plan["hosts"])
         check(left["actors"] - right["actors"] in (0, 1), "equal hosts have", plan["hosts"])
-        contains(progress, "1 actor on left", "the network to this machine")
+        contains(progress, "1 actor on left")
         check(" on right" not in progress, "a host of the same kind was measured:", progress)
         contains(text, "where", "left", "right")
         known = plan["input"]
         equal([host["kind"] for host in known["hosts"]], [0, 1, 1], "kinds")
         equal([(host["actor"]["rate"] or 0) > 0 for host in known["hosts"]], [False, True, False], "measured hosts")
-        check(known["network"] > 1e6 and 20 < known["item_bytes"] < 2000, known["network"], known["item_bytes"])
         cpu = known["hosts"][1]["actor"]["cpu"]
         check(0 < cpu < 4, "cores of an actor on left:", cpu)
         check(all(run["actor_idle"] is not None for run in known["runs"]), "no report came back:", known["runs"])

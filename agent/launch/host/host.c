@@ -651,10 +651,8 @@ static void on_probed(void *context, const struct host_message *message)
     if (!self->probing)
         return;
     self->probing = false;
-    self->probe = (struct host_probe){.done = true,
-                                      .ok = host_line_flag(line, "ok"),
-                                      .ns = host_line_number(line, "ns", 0, 3600 * NS_PER_S),
-                                      .rate = host_line_real(line, "rate", 0, 1e15)};
+    self->probe = (struct host_probe){
+        .done = true, .ok = host_line_flag(line, "ok"), .ns = host_line_number(line, "ns", 0, 3600 * NS_PER_S)};
     copy_text(self->probe.text, sizeof self->probe.text, line, "text");
     if (self->probe.ok)
         self->load.round_trip_ns = self->probe.ns;
@@ -1073,12 +1071,11 @@ rp_status host_send_file(struct host *self, const char *path, const char *name, 
     return queue_file(self, path, name, err);
 }
 
-rp_status host_probe_begin(struct host *self, const char *endpoint, int64_t ns, rp_error *err)
+rp_status host_probe_begin(struct host *self, const char *endpoint, rp_error *err)
 {
     RP_TRY(need_ready(self, err));
     struct json_object *line = host_line_new("probe");
     host_line_add_text(line, "endpoint", endpoint);
-    host_line_add_number(line, "ms", ns / NS_PER_MS);
     self->probe = (struct host_probe){0};
     self->probing = true;
     send_line(self, line);

@@ -15,7 +15,6 @@
 #include <stdint.h>
 
 #include "agent/launch/host/carrier.h"
-#include "agent/launch/host/host_measure.h"
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
 
@@ -103,9 +102,14 @@ bool host_busy(const struct host *self);
 /* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
  * that is gone is not sent (RP_NOT_FOUND). */
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);
-/* Asks whether a TCP connection from there to an endpoint of home works ("tcp://10.0.0.1:7000"), and, with ns, how many bytes/s
- * arrive; see host_probe. The answer comes later: host_probe()->done. */
-rp_status host_probe_begin(struct host *self, const char *endpoint, int64_t ns, rp_error *err);
+/* The answer to the question whether a TCP connection from there to an endpoint of home works. */
+struct host_probe {
+    bool done, ok;
+    int64_t ns;     /* that the connection took */
+    char text[256]; /* why it failed */
+};
+/* Asks that question ("tcp://10.0.0.1:7000"). The answer comes later: host_probe()->done. */
+rp_status host_probe_begin(struct host *self, const char *endpoint, rp_error *err);
 const struct host_probe *host_probe(const struct host *self);
 
 /* Makes the carrier known to its guard again. */

@@ -2,8 +2,10 @@
 #include "agent/launch/host/host_check.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/launch/host/host_pool.h"
@@ -16,6 +18,32 @@
 #define CONNECT_NS (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
 #define SEND_NS (300 * NS_PER_S)   /* for programs to be packed and to arrive there */
 #define TURN_MS 10
+#define BACKLOG 1024
+
+/* Listens on all addresses, of IPv6 as well where the kernel has it. port 0: any. Returns the socket and the port; -1: errno says why. */
+static int listen_at(int family, uint16_t port, uint16_t *bound)
+{
+    const int on = 1, off = 0;
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr_in at4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    bool v6 = family == AF_INET6;
+    struct sockaddr *address = v6 ? (struct sockaddr *)&at : (struct sockaddr *)&at4;
+    socklen_t size = v6 ? sizeof at : sizeof at4;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (v6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, address, size) == 0 && listen(fd, BACKLOG) == 0 && getsockname(fd, address, &size) == 0) {
+        *bound = ntohs(v6 ? at.sin6_port : at4.sin_port);
+        return fd;
+    }
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
 
 struct trial {
     bool asked, done;
@@ -60,7 +88,7 @@ static void end_trial(struct trial *self, const char *reason)
 static void ask_reach(const struct check *self, struct host *host, struct trial *trial)
 {
     rp_error err = {0};
-    if (!find_endpoint(self, host, trial) || host_probe_begin(host, trial->endpoint, 0, &err) != RP_OK)
+    if (!find_endpoint(self, host, trial) || host_probe_begin(host, trial->endpoint, &err) != RP_OK)
         end_trial(trial, err.text[0] ? err.text : "this machine has no address that others could use");
     trial->asked = true;
 }
@@ -153,9 +181,10 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
                                            .programs = options->programs,
                                            .guard = options->guard};
     /* Hosts that connect need no answer: the kernel accepts for us. */
-    int listener = host_listen(NULL, wanted_port(options->config), &self.port);
-    if (listener < 0)
-        listener = host_listen(NULL, 0, &self.port);
+    int listener = -1;
+    const uint16_t ports[] = {wanted_port(options->config), 0};
+    for (int i = 0; i < 4 && listener < 0; i++)
+        listener = listen_at(i % 2 ? AF_INET : AF_INET6, ports[i / 2], &self.port);
     if (listener < 0)
         return err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
     self.pool = host_pool_new(&pool, err);

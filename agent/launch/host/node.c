@@ -5,19 +5,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/host/host.h"
 #include "agent/launch/host/host_folder.h"
 #include "agent/launch/host/host_line.h"
-#include "agent/launch/host/host_measure.h"
 #include "agent/launch/host/node_mirror.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/machine.h"
@@ -34,7 +37,7 @@
 #define CHILDREN_MOST 4096u
 #define USAGE_ROWS 512u /* that fit on a line */
 #define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
-#define MEASURE_MOST_MS 60000
+#define REACH_S 5       /* for a connection to an address of home */
 #define PREFIX "replay-node-"
 #define LOCK ".lock"
 #define RANDOM "XXXXXX"
@@ -66,7 +69,7 @@ struct node {
     struct node_child **children;
     uint32_t n, turn; /* turn: the child whose output is read first */
     struct node_mirror mirror;
-    int answers[2]; /* pipe from the threads of host_probe_start */
+    int answers[2]; /* pipe from the threads that probe: one struct host_probe each */
     struct pollfd *polls;
 };
 
@@ -553,12 +556,68 @@ static void on_again(void *context, const struct host_message *message)
         node_mirror_again(&self->mirror, name, clock_ns());
 }
 
+/* ---- whether this machine reaches home ---- */
+
+struct question {
+    char address[256]; /* "host:port" */
+    int to;            /* pipe for the answer */
+};
+
+/* Tries every address of the name, and fills in the answer. */
+static void probe_address(const char *address, struct host_probe *out)
+{
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    bool brackets = address[0] == '[' && colon && colon > address + 1 && colon[-1] == ']';
+    snprintf(host, sizeof host, "%.*s", colon ? (int)(colon - address) - 2 * brackets : 0, address + brackets);
+    int rc = colon ? getaddrinfo(host, colon + 1, &hints, &list) : EAI_NONAME;
+    int error = EHOSTUNREACH;
+    for (const struct addrinfo *at = list; at && error != 0; at = at->ai_next) {
+        int64_t start = clock_ns();
+        int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = REACH_S}, sizeof(struct timeval));
+        error = fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+        error = error == EINPROGRESS ? ETIMEDOUT : error;
+        out->ns = clock_ns() - start;
+        if (fd >= 0)
+            close(fd);
+    }
+    if (list)
+        freeaddrinfo(list);
+    out->ok = error == 0;
+    if (rc != 0)
+        snprintf(out->text, sizeof out->text, "%.120s is not known: %s", address, gai_strerror(rc));
+    else if (error != 0)
+        snprintf(out->text, sizeof out->text, "%.120s cannot be reached: %s", address, strerror(error));
+}
+
+static void *answer(void *context)
+{
+    struct question *question = context;
+    struct host_probe out = {.done = true};
+    probe_address(question->address, &out);
+    while (write(question->to, &out, sizeof out) < 0 && errno == EINTR)
+        ;
+    free(question);
+    return NULL;
+}
+
+/* A name may take long to resolve: a thread of its own connects, and does not outlive the program. */
 static void on_probe(void *context, const struct host_message *message)
 {
     const struct node *self = context;
     const char *endpoint = host_line_text(message->line, "endpoint");
-    int64_t ms = host_line_number(message->line, "ms", 0, MEASURE_MOST_MS);
-    host_probe_start(endpoint ? endpoint : "", ms * NS_PER_MS, self->answers[1]);
+    struct question *question = need_alloc(sizeof *question);
+    pthread_t thread;
+    endpoint = endpoint ? endpoint : "";
+    question->to = self->answers[1];
+    snprintf(question->address, sizeof question->address, "%s",
+             endpoint + (strncmp(endpoint, "tcp://", 6) == 0 ? 6 : 0));
+    if (pthread_create(&thread, NULL, answer, question) == 0)
+        pthread_detach(thread);
+    else
+        answer(question);
 }
 
 /* Sends the answers that are there. */
@@ -569,7 +628,6 @@ static void tell_probes(struct node *self)
         struct json_object *line = host_line_new("probed");
         host_line_add_flag(line, "ok", probe.ok);
         host_line_add_number(line, "ns", probe.ns);
-        host_line_add_real(line, "rate", probe.rate);
         host_line_add_text(line, "text", probe.text);
         host_writer_put(&self->writer, line);
     }

@@ -81,7 +81,6 @@ static const struct json_row status_rows[] = {
     TEXT(blocked_table),
     TEXT(bad),
     NUMBER(network_rate, NAN),
-    NUMBER(network_measured, NAN),
     COUNT(size),
     COUNT(max_size),
     NUMBER(min_size, 0),

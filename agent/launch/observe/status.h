@@ -78,7 +78,6 @@ struct status {
     char blocked_table[256]; /* at which table; "" */
     bool bad;                /* nothing gets better by itself */
     double network_rate;     /* bytes/s from writers that wait for the network; NAN: none does */
-    double network_measured; /* bytes/s that the network was measured to carry; NAN: not measured */
     uint64_t size, max_size; /* of the table */
     double min_size;
     double cursor, cursor_low, cursor_high; /* of its limiter, and the bounds; NAN: not known, or no bound */

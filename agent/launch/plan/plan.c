@@ -153,9 +153,7 @@ static void add_memory(struct text *text, const char *verb, const struct plan_in
 static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
 {
     double cores = plan_cores(input);
-    if (choice->bottleneck == PLAN_NETWORK)
-        text_add(text, ": the network is full");
-    else if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
+    if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
         text_add(text, ": the cores of a host are all busy");
     else if (choice->bottleneck == PLAN_CORES && choice->wants > cores * (1 + SAME))
         text_add(text, ": would need %.3g cores of %.3g", choice->wants, cores);
@@ -865,10 +863,6 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
     case PLAN_MAX_LEARNERS:
         fprintf(out, "the %s: plan.max_learners allows %u (a larger bound lets the plan try more)\n", learners,
                 input->max_learners);
-        return;
-    case PLAN_NETWORK:
-        fprintf(out, "the network (%.3g MB/s reach the broker's machine; more actors would change nothing)\n",
-                input->network * 1e-6);
         return;
     case PLAN_BROKER:
         fprintf(out,

@@ -43,8 +43,6 @@ static const struct json_row input_rows[] = {
     REAL(plan_input, spi),
     REAL(plan_input, broker_memory),
     REAL(plan_input, other_memory),
-    REAL(plan_input, network),
-    REAL(plan_input, item_bytes),
     COUNT(plan_input, fixed_actors),
     COUNT(plan_input, fixed_learners),
     COUNT(plan_input, fixed_shards),

@@ -7,10 +7,9 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
-#define ONE_CORE 1.0      /* that a process is taken to use where nothing was measured */
-#define BALANCED 0.03     /* sides whose rates differ by less are in balance */
-#define ALL_BUSY 0.95     /* share of the cores from which on a run counts as full */
-#define NETWORK_FULL 0.97 /* share of what the network carries from which on it counts as full */
+#define ONE_CORE 1.0  /* that a process is taken to use where nothing was measured */
+#define BALANCED 0.03 /* sides whose rates differ by less are in balance */
+#define ALL_BUSY 0.95 /* share of the cores from which on a run counts as full */
 #define ROUNDS 40
 
 const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
@@ -21,7 +20,6 @@ const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
     [PLAN_BALANCED] = "balanced",
     [PLAN_MAX_ACTORS] = "max_actors",
     [PLAN_MAX_LEARNERS] = "max_learners",
-    [PLAN_NETWORK] = "network",
     [PLAN_BROKER] = "broker",
 };
 
@@ -279,46 +277,31 @@ static double cores_beside(const struct plan_model *self, const struct costs *co
     return self->sites[host].learners * samples / self->learners * costs->sample + (host == PLAN_HOME ? broker : 0);
 }
 
-/* Returns the inserts/s that the actors can make while learners and broker serve so many; negative: a machine is too small for that.
- * *network: the actors elsewhere could send all that the network carries. */
-static double supply(const struct plan_model *self, const struct costs *costs, double inserts, bool *network)
+/* Returns the inserts/s that the actors can make while learners and broker serve so many; negative: a machine is too small for that. */
+static double supply(const struct plan_model *self, const struct costs *costs, double inserts)
 {
     const struct plan_input *input = self->input;
-    bool bound = plan_known(input->network) > 0 && plan_known(input->item_bytes) > 0;
-    double home = 0, elsewhere = 0, carried = bound ? input->network / input->item_bytes : INFINITY;
-    *network = false;
+    double sum = 0;
     for (uint32_t i = 0; i < input->n_hosts; i++) {
         double left = plan_known(input->hosts[i].cores) - cores_beside(self, costs, i, inserts);
         double takes = plan_known(self->units[i].cpu), actors = self->sites[i].actors;
         if (left < 0 && (actors > 0 || self->sites[i].learners > 0 || i == PLAN_HOME))
             return -1;
-        double rate = plan_known(self->units[i].rate) * (actors * takes > left ? left / takes : actors);
-        *(i == PLAN_HOME ? &home : &elsewhere) += rate;
+        sum += plan_known(self->units[i].rate) * (actors * takes > left ? left / takes : actors);
     }
-    *network = elsewhere >= NETWORK_FULL * carried;
-    return home + fmin(elsewhere, carried);
+    return sum;
 }
 
-/* More inserts leave fewer cores to actors beside learners, so the highest possible rate up to `most` is found by halving. *bound: what
- * keeps the rate below `most`. */
-static double within(const struct plan_model *self, const struct costs *costs, double most, enum plan_bottleneck *bound)
+/* More inserts leave fewer cores to actors beside learners, so the highest rate up to `most` that the cores allow is found by halving. */
+static double within_cores(const struct plan_model *self, const struct costs *costs, double most)
 {
-    bool network;
-    *bound = PLAN_CORES;
-    double can = supply(self, costs, most, &network);
-    if (can >= most * (1 - 1e-9)) {
-        /* Just as much as the network carries: one more actor would change nothing. */
-        if (network && most >= NETWORK_FULL * can)
-            *bound = PLAN_NETWORK;
-        return most;
-    }
     double low = 0, high = most;
+    if (supply(self, costs, most) >= most * (1 - 1e-9))
+        return most;
     for (int i = 0; i < ROUNDS; i++) {
         double middle = (low + high) / 2;
-        *(supply(self, costs, middle, &network) >= middle ? &low : &high) = middle;
+        *(supply(self, costs, middle) >= middle ? &low : &high) = middle;
     }
-    supply(self, costs, low, &network);
-    *bound = network ? PLAN_NETWORK : PLAN_CORES;
     return low;
 }
 
@@ -350,8 +333,7 @@ static void formula(const struct plan_model *self, struct plan_choice *out)
     const struct costs costs = costs_of(self);
     double by_learners = input->spi > 0 ? self->learners * input->learner.rate / input->spi : INFINITY;
     double by_actors = costs.could, sides = fmin(by_actors, by_learners);
-    enum plan_bottleneck bound;
-    double rate = within(self, &costs, sides, &bound);
+    double rate = within_cores(self, &costs, sides);
     *out =
         (struct plan_choice){.actors = self->actors,
                              .learners = self->learners,
@@ -365,8 +347,8 @@ static void formula(const struct plan_model *self, struct plan_choice *out)
         out->actor_idle = 1 - sides / by_actors;
     else if (isfinite(by_learners))
         out->learner_idle = 1 - sides / by_learners;
-    if (rate < sides || bound == PLAN_NETWORK)
-        out->bottleneck = bound;
+    if (rate < sides)
+        out->bottleneck = PLAN_CORES;
     else if (fabs(by_actors - by_learners) <= BALANCED * fmax(by_actors, by_learners))
         out->bottleneck = PLAN_BALANCED;
     else
@@ -421,11 +403,11 @@ bool plan_add_run(struct plan_input *input, const struct plan_run *run)
     return true;
 }
 
-/* Idle shares say which side waits, and the formula says whether the other side is bound by its machines or the network. */
+/* Idle shares say which side waits, and the formula says whether the other side is bound by its machines. */
 static enum plan_bottleneck bottleneck_of(const struct plan_input *input, const struct plan_choice *choice)
 {
-    if (input->n_hosts > 1 && (choice->bottleneck == PLAN_CORES || choice->bottleneck == PLAN_NETWORK))
-        return choice->bottleneck;
+    if (input->n_hosts > 1 && choice->bottleneck == PLAN_CORES)
+        return PLAN_CORES;
     double apart = choice->actor_idle - choice->learner_idle;
     if (choice->cpu >= ALL_BUSY * plan_cores(input))
         return PLAN_CORES;

@@ -4,7 +4,7 @@
  * limiter. For a pair that did not run, the limiter forces the ratio of samples to inserts, so with x actors and y learners the
  * sustained rate of inserts is
  *
- *     T(x, y) = min( sum of what the actors do alone,  y learners / spi,  what cores and network allow )
+ *     T(x, y) = min( sum of what the actors do alone,  y learners / spi,  what the cores allow )
  *
  * times what runs have reached of this formula. Cores are counted on each machine: learners take theirs where they run, the broker
  * at home, and actors have what is left. */
@@ -55,8 +55,6 @@ struct plan_input {
     struct plan_host *hosts; /* home first; owned by whoever fills the input (plan_input_free) */
     uint32_t n_hosts;
     struct plan_unit learner;
-    double network;    /* bytes/s that all hosts together can send to the broker's machine; 0: not measured, no bound */
-    double item_bytes; /* of an insert on the wire; 0: not known */
     struct plan_run runs[PLAN_MAX_RUNS];
     uint32_t n_runs;
     uint32_t fixed_shards;                 /* of the file; 0: auto */
@@ -75,7 +73,6 @@ enum plan_bottleneck {
     PLAN_BALANCED,
     PLAN_MAX_ACTORS,
     PLAN_MAX_LEARNERS,
-    PLAN_NETWORK,
     PLAN_BROKER /* the core thread of the busiest shard */
 };
 #define PLAN_BOTTLENECKS (PLAN_BROKER + 1)

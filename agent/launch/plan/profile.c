@@ -1,4 +1,4 @@
-/* The sequence of measurements: one process of each side alone, the network, pairs; or what the cache has of them. */
+/* The sequence of measurements: one process of each side alone, pairs; or what the cache has of them. */
 #include "agent/launch/plan/profile.h"
 
 #include <math.h>
@@ -7,14 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/host/host_measure.h"
 #include "agent/launch/plan/profile_cache.h"
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
-#include "replay/admin.h"
 
 /* How long the first item, sample or parameters may take. */
 #define FIRST_NS (30 * NS_PER_S)
@@ -34,13 +32,8 @@
 #define LIMIT_IS_NONE 1e17
 /* A side that waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
-#define ALONE_END 0.3 /* share of the work that processes alone take, for progress */
-#define INFO_MS 2000
+#define ALONE_END 0.3    /* share of the work that processes alone take, for progress */
 #define ITEM_BYTES 160.0 /* of an item beside its data: its place in the table, the sampler and the index */
-#define WIRE_BYTES 64.0  /* of an insert on the wire beside its data: its part of a message */
-#define NETWORK_NS (1000 * NS_PER_MS)
-/* A host answers this much later at most: connecting, and waiting for the sink. */
-#define NETWORK_LATE_NS (15 * NS_PER_S)
 
 /* ---- what the configuration says ---- */
 
@@ -202,7 +195,7 @@ static char *describe_machines(const struct profile_options *options)
 }
 
 /* Gives an input from the cache the hosts of now: each kind keeps what was measured; the cache's key says that the kinds are the same
- * ones in the same order. *same: there are as many hosts of each kind as then; otherwise runs and network are dropped. Returns false,
+ * ones in the same order. *same: there are as many hosts of each kind as then; otherwise runs are dropped. Returns false,
  * leaving everything unchanged, if the kinds differ. */
 static bool adopt_hosts(const struct profile_options *options, struct plan_input *out, bool *same)
 {
@@ -227,10 +220,7 @@ static bool adopt_hosts(const struct profile_options *options, struct plan_input
     plan_input_free(out);
     out->hosts = hosts;
     out->n_hosts = n;
-    if (!*same) {
-        out->n_runs = 0;
-        out->network = 0;
-    }
+    out->n_runs = *same ? out->n_runs : 0;
     return true;
 }
 
@@ -374,24 +364,16 @@ static rp_status measure_actor(struct profile *self, uint32_t host, rp_error *er
     return RP_OK;
 }
 
-/* Fills in what items take, in the broker with full tables and on the wire: chunks are stored as they came. */
-static void measure_items(struct profile *self)
+/* Fills in the memory of the broker with full tables. */
+static void measure_broker(struct profile *self)
 {
     const struct observation *seen = &self->trial.seen;
     double items = 0.0, each = seen->size > 0 ? (double)seen->broker_bytes / (double)seen->size : 0.0;
-    rp_info *info = NULL;
     if (seen->size > 0)
         items = (double)seen->max_size * (each + ITEM_BYTES);
     if (self->table->max_bytes > 0)
         items = fmin(items, (double)self->table->max_bytes * 1.25);
     self->out->broker_memory = (double)self->trial.base_memory + fmin(items, (double)self->config->broker.memory_limit);
-    if (rp_admin_info(observer_client(self->trial.observer), NULL, 0, INFO_MS, &info, NULL) != RP_OK)
-        return;
-    uint64_t stored = 0;
-    for (uint32_t i = 0; i < info->n_tables; i++)
-        stored += info->tables[i].size;
-    self->out->item_bytes = stored > 0 ? (double)info->server.chunk_bytes / (double)stored + WIRE_BYTES : 0.0;
-    rp_info_free(&info);
 }
 
 /* An actor on one host of each kind. The last one stays until there is enough for learners. */
@@ -420,7 +402,7 @@ static rp_status measure_actors(struct profile *self, rp_error *err)
     if (trial->seen.size == 0)
         return err_set(err, RP_FAILED_PRECONDITION, "table '%s' is empty after its actors have run: see %s/actor-*.log",
                        self->config->adder.table, trial->folder);
-    measure_items(self);
+    measure_broker(self);
     trial_stop(trial, ROLE_ACTOR);
     return RP_OK;
 }
@@ -465,85 +447,6 @@ static rp_status measure_alone(struct profile *self, rp_error *err)
             if (lost == TRIAL_NO_HOST || !leave_out(self, lost))
                 break;
         }
-    trial_close(&self->trial);
-    return status;
-}
-
-/* ---- the network ---- */
-
-/* The address of the sink as a host sees it: that of the broker, with another port. */
-static void address_for(struct profile *self, uint32_t host, uint16_t port, char *out, size_t size)
-{
-    static const char scheme[] = "tcp://";
-    struct endpoints endpoints = self->trial.endpoints;
-    struct command_context base = self->trial.context, there;
-    char *colon = strrchr(endpoints.service, ':');
-    if (colon)
-        snprintf(colon, sizeof endpoints.service - (size_t)(colon - endpoints.service), ":%u", port);
-    base.endpoints = &endpoints;
-    host_pool_context(self->options->hosts, host, &base, &there);
-    const char *service = there.endpoints->service;
-    snprintf(out, size, "%s", service + (strncmp(service, scheme, sizeof scheme - 1) == 0 ? sizeof scheme - 1 : 0));
-}
-
-struct answers {
-    const struct profile *profile;
-    uint32_t begun, answered;
-    double rate; /* bytes/s of all */
-    char why[200];
-};
-
-static bool all_answered(struct trial *trial, void *context)
-{
-    struct answers *answers = context;
-    const struct plan_input *out = answers->profile->out;
-    answers->answered = 0;
-    answers->rate = 0;
-    for (uint32_t i = 1; i < out->n_hosts; i++) {
-        if (!out->hosts[i].actors)
-            continue;
-        const struct host_probe *probe = host_probe(host_pool_at(trial->hosts, i));
-        answers->answered += probe->done || !host_pool_ready(trial->hosts, i);
-        answers->rate += probe->rate;
-        if (probe->done && !probe->ok)
-            snprintf(answers->why, sizeof answers->why, "%s: %s", out->hosts[i].name, probe->text);
-    }
-    return answers->answered >= answers->begun;
-}
-
-/* All hosts send at once. A network that cannot be measured is no error. */
-static rp_status send_all(struct profile *self, rp_error *err)
-{
-    const struct plan_input *out = self->out;
-    struct answers answers = {.profile = self};
-    uint16_t port = 0;
-    struct host_measure_sink *sink = host_measure_sink_open(NULL, &port, err);
-    if (!sink)
-        return RP_UNAVAILABLE;
-    trial_tell(&self->trial, ALONE_END, ALONE_END, "the network to this machine");
-    for (uint32_t i = 1; i < out->n_hosts; i++) {
-        char address[300];
-        if (!out->hosts[i].actors || !host_pool_ready(self->options->hosts, i))
-            continue;
-        address_for(self, i, port, address, sizeof address);
-        answers.begun += host_probe_begin(host_pool_at(self->options->hosts, i), address, NETWORK_NS, NULL) == RP_OK;
-    }
-    rp_status status = RP_OK;
-    if (answers.begun > 0)
-        status = trial_await(&self->trial, all_answered, &answers, NETWORK_NS + NETWORK_LATE_NS, err);
-    host_measure_sink_close(&sink);
-    self->out->network = answers.rate;
-    if (answers.why[0])
-        say(self, "the network was not measured in full: %s", answers.why);
-    return status == RP_DEADLINE_EXCEEDED ? RP_OK : status;
-}
-
-static rp_status measure_network(struct profile *self, rp_error *err)
-{
-    struct trial_options options = {.profile = self->options, .name = "network"};
-    rp_status status = trial_open(&self->trial, &options, err);
-    if (status == RP_OK)
-        status = send_all(self, err);
     trial_close(&self->trial);
     return status;
 }
@@ -682,8 +585,7 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     }
     if (is_spread(options)) {
         adopt_hosts(options, out, &same); /* with those that have come, or come back, meanwhile */
-        RP_TRY(measure_network(&self, err));
-        self.began_ns = now_ns(); /* several kinds leave pairs their time */
+        self.began_ns = now_ns();         /* several kinds leave pairs their time */
     }
     profile_fill(options->config, out);
     return measure_pairs(&self, err);

@@ -1,7 +1,7 @@
 /* Measures what actors and learners can do, and keeps the results in a cache. It starts a real broker that is thrown away, one real
  * actor with the limiter off, one real learner on the table that the actor has filled; then pairs of counts under the real limiter, as
- * plan_next asks for them. With hosts, an actor on one host of each kind, learners where the run will have them, the network to the
- * broker's machine, and pairs over all of them.
+ * plan_next asks for them. With hosts, an actor on one host of each kind, learners where the run will have them, and pairs
+ * over all of them.
  *
  * Rates of inserts are those of episodes as long as the environment lets them be: the first policies fall at once, and the many ends of
  * their episodes would promise more items than there will be. */
@@ -35,7 +35,7 @@ double profile_target(const struct run_config *config);
 /* Gives the measurements, from the cache or made now; *from_cache says which. The cache is a file per configuration,
  * build and kinds of machines in $XDG_CACHE_HOME/replay (~/.cache/replay): machines are known by processor and cores, not by
  * name. What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. With other numbers of
- * hosts of the same kinds, single processes come from the cache, and network and pairs are measured again. out: plan_input_free. */
+ * hosts of the same kinds, single processes come from the cache, and pairs are measured again. out: plan_input_free. */
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
 

@@ -12,7 +12,7 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
-#define VERSION 8
+#define VERSION 9
 
 /* ---- the key ---- */
 

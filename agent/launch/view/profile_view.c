@@ -125,7 +125,7 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
     struct grid grid;
     struct text text = {0};
     struct lines lines;
-    format_buffer memory, broker, network, item;
+    format_buffer memory, broker;
     grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
     for (uint32_t i = 0; i < input->n_hosts; i++)
         if (input->hosts[i].actor.rate > 0)
@@ -145,9 +145,6 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
         fprintf(out, "%s\n", text_get(&text));
         text_fini(&text);
     }
-    if (input->network > 0)
-        fprintf(out, "\nNetwork: all hosts together send %s/s to this machine; an insert takes %s.\n",
-                plan_bytes(network, input->network), plan_bytes(item, input->item_bytes));
     fprintf(out, "\nBudget: %.3g cores, %s; the broker with full tables takes %s.\n", plan_cores(input),
             plan_bytes(memory, plan_memory(input)), plan_bytes(broker, input->broker_memory));
 }

@@ -77,8 +77,7 @@ static void tell_facts(const struct status *status, struct page_run *out)
                                   .learner_idle = status->learner_idle,
                                   .cpu = status->cpu,
                                   .cores = status->cores,
-                                  .others = status->others,
-                                  .network = status->network_measured};
+                                  .others = status->others};
     out->has_facts = true;
 }
 

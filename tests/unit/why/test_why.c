@@ -36,13 +36,7 @@ static void world_init(struct world *self)
                   .insert_rate = 100,
                   .sample_rate = 800},
         .slot = {.name = "policy", .version = 7},
-        .run = {.actors = 2,
-                .learners = 1,
-                .actor_idle = 0.02,
-                .learner_idle = 0.03,
-                .cpu = 1.0,
-                .cores = 4,
-                .network = NAN},
+        .run = {.actors = 2, .learners = 1, .actor_idle = 0.02, .learner_idle = 0.03, .cpu = 1.0, .cores = 4},
     };
     self->info.tables = &self->table;
     self->info.n_tables = 1;
@@ -218,14 +212,9 @@ TEST(network)
     world.list[2].rate = 0.5e6;
     why_explain(&world.facts, &why);
     assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
-    assert_null(strstr(why.text, "measured"));
-    world.run.network = 110 * 1024 * 1024;
-    why_explain(&world.facts, &why);
-    assert_non_null(strstr(why.text, "measured to carry 110 MiB/s"));
-    world.run.network = 1e300;
     world.list[2].rate = NAN;
     why_explain(&world.facts, &why);
-    assert_true(why.network_rate == 1.5e6 && !strstr(why.text, "measured"));
+    assert_true(why.network_rate == 1.5e6);
     world.list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
     world.run.actor_idle = 0.5;
     expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
