@@ -1,8 +1,7 @@
 /* The broker: one core thread that owns all state below, and the loop that runs it.
  *
  * A library with a thin main: tests, benches and single-process runs embed it. Nothing is locked. broker_stop, broker_hurry
- * and broker_checkpoint may be called from any thread and from a signal handler; everything else belongs to the core thread.
- * broker.c has the loop, broker_life.c creates and destroys. */
+ * and broker_checkpoint may be called from any thread and from a signal handler; everything else belongs to the core thread. */
 #ifndef BROKER_BROKER_H
 #define BROKER_BROKER_H
 

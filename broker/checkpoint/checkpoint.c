@@ -925,12 +925,12 @@ static void read_kept(struct checkpoints *self)
     kept_checkpoints_note_dead(&self->kept);
 }
 
-rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
-                           struct spill *spill, struct checkpoint_listener listener, rp_error *err)
+void checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
+                      struct spill *spill, struct checkpoint_listener listener)
 {
     const struct broker_config *config = state->config;
     if (!config_makes_checkpoints(config))
-        return RP_OK;
+        return;
     struct checkpoints *self = *out = need_alloc(sizeof *self);
     self->state = *state;
     self->stream = stream;
@@ -943,10 +943,8 @@ rp_status checkpoints_init(struct checkpoints **out, const struct durable_state 
     stream->ops = &ops;
     stream->ops_ctx = self;
     read_kept(self);
-    if (config->checkpoint_every_ns &&
-        !timer_set(&state->loop->timers, &self->period, state->loop->now_ns + config->checkpoint_every_ns))
-        return err_set(err, RP_NO_MEMORY, "no memory for a timer");
-    return RP_OK;
+    if (config->checkpoint_every_ns)
+        timer_set(&state->loop->timers, &self->period, state->loop->now_ns + config->checkpoint_every_ns);
 }
 
 void checkpoints_fini(struct checkpoints **at)

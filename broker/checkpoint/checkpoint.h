@@ -12,8 +12,7 @@
 #define BROKER_CHECKPOINT_H
 
 #include "broker/checkpoint/checkpoint_keep.h"
-#include "broker/loop/chore.h"
-#include "broker/loop/timer.h"
+#include "broker/loop/loop.h"
 
 struct spill;
 
@@ -123,8 +122,8 @@ struct checkpoints {
 
 /* Reads which checkpoints there are, and sets up timers. After the restore and stream_begin. *out stays NULL if the
  * configuration makes no checkpoints. stream and spill (NULL: all in memory) are borrowed. */
-rp_status checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
-                           struct spill *spill, struct checkpoint_listener listener, rp_error *err);
+void checkpoints_init(struct checkpoints **out, const struct durable_state *state, struct stream *stream,
+                      struct spill *spill, struct checkpoint_listener listener);
 /* Abandons a checkpoint in progress. */
 void checkpoints_fini(struct checkpoints **self);
 /* Begins what was asked for, and continues what waited for the disk. In every turn, before the chores. True: there was

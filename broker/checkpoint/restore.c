@@ -252,20 +252,19 @@ static rp_status signature_match(const struct table *table, const struct image_t
 }
 
 /* A table that is configured without metadata takes what the files have. */
-static rp_status metadata_match(struct table *table, const struct image_table *from, rp_error *err)
+static void metadata_match(struct table *table, const struct image_table *from)
 {
     const char *stored = from->info ? from->info->metadata : "", *configured = table->config->metadata;
     size_t size = strlen(stored);
     bool usable = size > 0 && size <= CONFIG_METADATA_MOST && utf8_valid(stored, size);
     if (usable && (!configured || !configured[0]))
-        return table_set_metadata(table, stored, err);
-    if (usable && strcmp(stored, configured) != 0) {
+        table_set_metadata(table, stored);
+    else if (usable && strcmp(stored, configured) != 0) {
         char a[32], b[32];
         snprintf(a, sizeof a, "%zu_bytes", size);
         snprintf(b, sizeof b, "%zu_bytes", strlen(configured));
         differs(table, "metadata", a, b);
     }
-    return RP_OK;
 }
 
 static rp_status match_tables(struct restoring *self, rp_error *err)
@@ -288,7 +287,7 @@ static rp_status match_tables(struct restoring *self, rp_error *err)
         RP_TRY(signature_match(table, from, err));
         if (from->high > table->capacity)
             RP_TRY(table_grow(table, from->high, err));
-        RP_TRY(metadata_match(table, from, err));
+        metadata_match(table, from);
     }
     for (uint32_t t = 0; t < tables->n; t++) {
         bool known = false;

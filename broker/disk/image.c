@@ -773,8 +773,7 @@ static void *request_find(const struct image_requests *self, uint64_t client, ui
 /* False: no memory. */
 static bool request_add(struct image_requests *self, struct image_request *request)
 {
-    if (!idmap_put(&self->by_name, request_name(request->client, request->id), request))
-        return false;
+    idmap_put(&self->by_name, request_name(request->client, request->id), request);
     request->older = self->newest;
     *(self->newest ? &self->newest->newer : &self->oldest) = request;
     self->newest = request;

@@ -4,7 +4,7 @@
 #define BROKER_HTTP_METRICS_TEXT_H
 
 #include "broker/http/out.h"
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
 #include "proto/wire/figures.h"
 
 /* Sessions that have metrics of their own: those that sent most bytes. */

@@ -1,13 +1,13 @@
 /* The broker's HTTP room: /metrics for Prometheus and JSON below /api, by threads of their own.
  *
  * The room owns the server (proto/http), the token, and the snapshot that was last taken. It may use proto and the structs of
- * broker/metrics, and knows nothing of the broker: it asks for a snapshot and shows it. The page is served beside it, as routes
+ * broker/loop, and knows nothing of the broker: it asks for a snapshot and shows it. The page is served beside it, as routes
  * that the program gives. Only the program replay-broker links it; embedded brokers do without. docs/METRICS.md has the user's
  * side. */
 #ifndef BROKER_HTTP_WEB_H
 #define BROKER_HTTP_WEB_H
 
-#include "broker/metrics/exchange.h"
+#include "broker/loop/snapshot.h"
 #include "proto/http/http.h"
 #include "replay/error.h"
 

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "proto/base/need.h"
+
 static uint32_t place(const struct idmap *self, uint64_t id)
 {
     id ^= id >> 32;
@@ -22,33 +24,24 @@ void *idmap_get(const struct idmap *self, uint64_t id)
     return self->entries ? find(self, id)->value : NULL;
 }
 
-static bool grow(struct idmap *self)
+static void grow(struct idmap *self)
 {
     struct idmap larger = {NULL, self->entries ? self->mask * 2 + 1 : 63, self->count};
-    larger.entries = calloc((size_t)larger.mask + 1, sizeof *larger.entries);
-    if (!larger.entries)
-        return false;
+    larger.entries = need_alloc(((size_t)larger.mask + 1) * sizeof *larger.entries);
     for (uint32_t i = 0; self->entries && i <= self->mask; i++)
         if (self->entries[i].value)
             *find(&larger, self->entries[i].id) = self->entries[i];
     free(self->entries);
     *self = larger;
-    return true;
 }
 
-bool idmap_reserve(struct idmap *self)
+void idmap_put(struct idmap *self, uint64_t id, void *value)
 {
-    return (self->entries && self->count * 2 <= self->mask) || grow(self);
-}
-
-bool idmap_put(struct idmap *self, uint64_t id, void *value)
-{
-    if (!idmap_reserve(self))
-        return false;
+    if (!self->entries || self->count * 2 > self->mask)
+        grow(self);
     struct idmap_entry *entry = find(self, id);
     self->count += !entry->value;
     *entry = (struct idmap_entry){id, value};
-    return true;
 }
 
 void idmap_remove(struct idmap *self, uint64_t id)

@@ -2,7 +2,6 @@
 #ifndef BROKER_IDMAP_H
 #define BROKER_IDMAP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct idmap_entry {
@@ -16,11 +15,9 @@ struct idmap {
     uint32_t count;
 };
 
-/* Makes room for one more entry, so that the next idmap_put cannot fail. False: no memory. */
-bool idmap_reserve(struct idmap *self);
 void *idmap_get(const struct idmap *self, uint64_t id);
-/* Adds or replaces an entry. value is not NULL. False: no memory. */
-bool idmap_put(struct idmap *self, uint64_t id, void *value);
+/* Adds or replaces an entry. value is not NULL. */
+void idmap_put(struct idmap *self, uint64_t id, void *value);
 void idmap_remove(struct idmap *self, uint64_t id);
 void idmap_fini(struct idmap *self);
 

@@ -1,18 +1,65 @@
 /* The core thread's loop, as every room sees it: the time, deadlines, work in slices, who records effects, and the spans of a
  * trace.
  *
- * This room owns timers, chores and the map of ids. It may use proto/base, and knows nothing of what it runs. */
+ * This room owns timers, chores, the map of ids (idmap.h), histograms (histogram.h), and the snapshots that the core thread hands
+ * to another thread (snapshot.h). It may use proto/base, and knows nothing of what it runs. */
 #ifndef BROKER_LOOP_H
 #define BROKER_LOOP_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "broker/loop/chore.h"
 #include "broker/loop/effects.h"
-#include "broker/loop/timer.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace.h"
+
+/* ---- Deadlines: a binary heap of timers, each embedded in the struct that waits. Timers with equal times fire in the order in
+ * which they were set. The loop sleeps until the first deadline. */
+
+struct timer {
+    int64_t at_ns;
+    uint64_t order;
+    uint32_t place; /* in the heap, from 1 on; 0: not set */
+    void (*fire)(struct timer *self, void *ctx);
+    void *ctx; /* passed to fire */
+};
+
+struct timers {
+    struct timer **heap; /* heap[0] is the first */
+    uint32_t count, capacity;
+    uint64_t order;
+};
+
+/* Sets a timer, or moves one that is set. */
+void timer_set(struct timers *self, struct timer *timer, int64_t at_ns);
+void timer_clear(struct timers *self, struct timer *timer);
+/* Fires timers that are due, at most `most`. True: more are due. */
+bool timers_run(struct timers *self, int64_t now_ns, uint32_t most);
+/* Returns the time of the first timer. INT64_MAX: none is set. */
+int64_t timers_next(const struct timers *self);
+void timers_fini(struct timers *self);
+
+/* ---- Chores: work whose cost grows with a table (freeing after a reset, mass removal, the end of a session), cut into slices so
+ * that the core thread never stays with it for long. */
+
+struct chore {
+    struct chore *next;
+    /* Does a slice of about 256 elements. True: more is left. False: done, and step has freed the chore. */
+    bool (*step)(struct chore *self);
+};
+
+struct chores {
+    struct chore *first, **last;
+};
+
+void chores_init(struct chores *self);
+void chores_add(struct chores *self, struct chore *chore);
+/* Takes a chore off the list, if it is there. */
+void chores_remove(struct chores *self, const struct chore *chore);
+/* Runs slices of all chores in turn until the clock has advanced by budget_ns. True: more is left. */
+bool chores_run(struct chores *self, const struct clock *clock, int64_t budget_ns);
+
+/* ---- the loop */
 
 struct loop {
     struct clock clock;

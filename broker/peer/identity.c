@@ -178,11 +178,8 @@ static struct identity *add(struct identities *self, const uint8_t *public_key)
     snprintf(identity->name, sizeof identity->name, "unknown");
     identity->number = self->n;
     identity->unread = unread;
-    if (!idmap_get(&self->by_key, id_of(public_key)) && !idmap_put(&self->by_key, id_of(public_key), identity)) {
-        free(identity);
-        free(unread);
-        return NULL;
-    }
+    if (!idmap_get(&self->by_key, id_of(public_key)))
+        idmap_put(&self->by_key, id_of(public_key), identity);
     return self->list[self->n++] = identity;
 }
 

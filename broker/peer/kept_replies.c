@@ -58,22 +58,22 @@ static void unlink_oldest(struct kept_replies *self, const struct kept_place *ol
         return;
     next->newest = oldest->newest;
     next->count = oldest->count - 1;
-    (void)idmap_put(&self->clients, next->reply.client, next); /* in the room of the old entry */
+    idmap_put(&self->clients, next->reply.client, next);
 }
 
-/* Appends a permit. False: no memory. */
-static bool link_newest(struct kept_replies *self, struct kept_place *place)
+/* Appends a permit. */
+static void link_newest(struct kept_replies *self, struct kept_place *place)
 {
     struct kept_place *oldest = idmap_get(&self->clients, place->reply.client);
     if (oldest) {
         oldest->newest->newer = place;
         oldest->newest = place;
         oldest->count++;
-        return true;
+        return;
     }
     place->newest = place;
     place->count = 1;
-    return idmap_put(&self->clients, place->reply.client, place);
+    idmap_put(&self->clients, place->reply.client, place);
 }
 
 /* Returns a free place for a permit: that of the oldest one of its client, or of one that has others, unless there are free ones. */
@@ -107,8 +107,7 @@ bool kept_replies_reserve(struct kept_replies *self, enum kept_kind kind)
     for (uint32_t i = 0; i < 2; i++)
         if (!self->spare[i])
             self->spare[i] = malloc(KEPT_REPLY_BYTES);
-    return self->spare[0] && self->spare[1] && ring_reserve(self, kind) && idmap_reserve(&self->by_name) &&
-           idmap_reserve(&self->clients);
+    return self->spare[0] && self->spare[1] && ring_reserve(self, kind);
 }
 
 uint8_t *kept_replies_spare(struct kept_replies *self, size_t size)
@@ -139,9 +138,9 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
     *place = (struct kept_place){.reply = {reply->client, reply->id, copy, reply->size}};
     count_bytes(self, reply->size, 0);
-    if (!idmap_put(&self->by_name, name_of(reply->client, reply->id), place) ||
-        (kind == KEPT_PERMITS && !link_newest(self, place)))
-        drop(self, place);
+    idmap_put(&self->by_name, name_of(reply->client, reply->id), place);
+    if (kind == KEPT_PERMITS)
+        link_newest(self, place);
 }
 
 const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint64_t client, uint64_t id)

@@ -51,10 +51,7 @@ struct peer *peer_find(struct peers *peers, const struct envelope *to)
     peer->unread = to->unread;
     if (peer->unread)
         atomic_fetch_add_explicit(&peer->unread->refs, 1, memory_order_relaxed);
-    if (!idmap_put(&peers->by_route, route, peer)) {
-        peer_release(peer);
-        return NULL;
-    }
+    idmap_put(&peers->by_route, route, peer);
     return peer;
 }
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
 
 struct peers;
 struct unread;

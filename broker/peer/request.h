@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
 #include "broker/peer/peer.h"
 #include "proto/wire/wire.h"
 #include "replay/error.h"

@@ -68,12 +68,9 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct reques
                        "cannot wait, too. Ask again later, or raise waiting= in the broker's list of keys",
                        request->identity->name, (long long)quota->waiting, self->ops->kind);
     bool has_deadline = timeout_ms <= (uint64_t)(INT64_MAX / NS_PER_MS / 2);
-    if (has_deadline && !timer_set(&loop->timers, &self->timer, loop->now_ns + (int64_t)timeout_ms * NS_PER_MS))
-        return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
-    if (!idmap_put(&waits->by_request, name_of(self->client, self->id), self)) {
-        timer_clear(&loop->timers, &self->timer);
-        return err_set(err, RP_NO_MEMORY, "no memory for a %s request to wait", self->ops->kind);
-    }
+    if (has_deadline)
+        timer_set(&loop->timers, &self->timer, loop->now_ns + (int64_t)timeout_ms * NS_PER_MS);
+    idmap_put(&waits->by_request, name_of(self->client, self->id), self);
     self->identity = request->identity;
     self->roles = request->roles;
     self->identity->waiting += self->places;

@@ -4,7 +4,7 @@
 #define BROKER_WAIT_H
 
 #include "broker/loop/idmap.h"
-#include "broker/loop/timer.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/peer.h"
 #include "broker/peer/request.h"
 

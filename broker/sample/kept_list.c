@@ -96,10 +96,9 @@ struct kept_client *kept_list_make_client(struct kept_list *self, uint64_t id)
     if (self->n_clients >= CLIENTS_MOST)
         kept_list_drop_client(self, self->first_client);
     client = calloc(1, sizeof *client);
-    if (!client || !idmap_put(&self->clients, id, client)) {
-        free(client);
+    if (!client)
         return NULL;
-    }
+    idmap_put(&self->clients, id, client);
     client->client = id;
     client->heard_ns = self->samples->loop->now_ns;
     client_link(self, client);

@@ -3,8 +3,8 @@
 #ifndef BROKER_KEPT_LIST_H
 #define BROKER_KEPT_LIST_H
 
-#include "broker/loop/chore.h"
 #include "broker/loop/idmap.h"
+#include "broker/loop/loop.h"
 #include "broker/sample/picks.h"
 #include "proto/base/log.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/loop/histogram.h"
 #include "broker/loop/loop.h"
-#include "broker/metrics/histogram.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/reply_build.h"
 #include "broker/sample/samples.h"

@@ -1,13 +1,15 @@
 #include "broker/select/extension.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/select/keymap.h"
+#include "broker/select/selector.h"
 #include "broker/store/reserve.h"
 #include "proto/base/error.h"
-#include "proto/config/schema.h"
+#include "proto/base/need.h"
 
 /* ---- statistics of inserted, sampled and removed items: lengths, priorities, ages, and how often items are sampled before they
  * leave */
@@ -28,7 +30,7 @@ static void *statistics_create(const rp_option *options, uint32_t n_options, uin
         err_set(err, RP_INVALID_ARGUMENT, "extension statistics has no option '%s'", options[0].name);
         return NULL;
     }
-    return calloc(1, sizeof(struct statistics));
+    return need_alloc(sizeof(struct statistics));
 }
 
 static void statistics_on_insert(void *ctx, const rp_item_view *item)
@@ -135,21 +137,18 @@ static void diffusion_destroy(void *ctx)
 static void *diffusion_create(const rp_option *options, uint32_t n_options, uint32_t capacity,
                               const rp_extension_host *host, rp_error *err)
 {
-    struct diffusion *self = calloc(1, sizeof *self);
-    if (self) {
-        self->capacity = capacity;
-        self->by_step = keymap_new(NULL);
-        self->next = reserve_map(capacity * sizeof *self->next);
-    }
-    if (!self || !self->by_step || !self->next) {
-        if (self)
-            diffusion_destroy(self);
+    struct diffusion *self = need_alloc(sizeof *self);
+    *self = (struct diffusion){.host = host,
+                               .by_step = keymap_new(NULL),
+                               .next = reserve_map(capacity * sizeof *self->next),
+                               .capacity = capacity,
+                               .radius = 1,
+                               .decay = 0.5};
+    if (!self->by_step || !self->next) {
+        diffusion_destroy(self);
         err_set(err, RP_NO_MEMORY, "no memory for priority_diffusion");
         return NULL;
     }
-    self->host = host;
-    self->radius = 1;
-    self->decay = 0.5;
     for (uint32_t i = 0; i < n_options; i++) {
         const char *name = options[i].name, *value = options[i].value;
         bool ok = false;
@@ -272,13 +271,8 @@ static void *copier_create(const rp_option *options, uint32_t n_options, uint32_
                 "table that gets the sampled items");
         return NULL;
     }
-    struct copier *self = calloc(1, sizeof *self);
-    if (!self || !(self->table = strdup(options[0].value))) {
-        free(self);
-        err_set(err, RP_NO_MEMORY, "no memory for insert_on_sample");
-        return NULL;
-    }
-    self->host = host;
+    struct copier *self = need_alloc(sizeof *self);
+    *self = (struct copier){.host = host, .table = need_text(options[0].value)};
     return self;
 }
 
@@ -321,4 +315,63 @@ const rp_extension_ops *extension_builtin(const char *name)
 const char *extension_builtin_name(uint32_t i)
 {
     return i < N_BUILTIN ? builtin[i]->name : NULL;
+}
+
+/* ---- plug-ins */
+
+static rp_status plugin_load(struct plugins *self, const char *path, rp_error *err)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return err_set(err, RP_IO, "plug-in %s: %s", path, dlerror());
+    self->handles[self->count] = handle;
+    rp_plugin_entry_fn *entry = NULL;
+    *(void **)(&entry) = dlsym(handle, "rp_plugin_entry");
+    const rp_plugin *plugin = entry ? entry() : NULL;
+    self->list[self->count++] = plugin;
+    if (!plugin)
+        return err_set(err, RP_INVALID_ARGUMENT, "plug-in %s: it does not export rp_plugin_entry", path);
+    if (plugin->abi != RP_PLUGIN_ABI)
+        return err_set(err, RP_UNSUPPORTED, "plug-in %s: built for interface %u, this broker has %u: compile it again",
+                       path, plugin->abi, RP_PLUGIN_ABI);
+    return RP_OK;
+}
+
+rp_status plugins_load(struct plugins *self, const struct schema_list *paths, rp_error *err)
+{
+    *self = (struct plugins){.handles = need_alloc(paths->count * sizeof(void *)),
+                             .list = need_alloc(paths->count * sizeof(*self->list))};
+    char *const *names = paths->data;
+    for (uint32_t i = 0; i < paths->count; i++)
+        RP_TRY(plugin_load(self, names[i], err));
+    return RP_OK;
+}
+
+void plugins_fini(struct plugins *self)
+{
+    for (uint32_t i = 0; i < self->count; i++)
+        dlclose(self->handles[i]);
+    free(self->handles);
+    free(self->list);
+    *self = (struct plugins){0};
+}
+
+const rp_selector_ops *plugins_selector(const struct plugins *self, const char *name)
+{
+    const rp_selector_ops *own = selector_builtin(name);
+    for (uint32_t i = 0; !own && i < self->count; i++)
+        for (const rp_selector_ops *const *at = self->list[i]->selectors; at && *at; at++)
+            if (strcmp((*at)->name, name) == 0)
+                return *at;
+    return own;
+}
+
+const rp_extension_ops *plugins_extension(const struct plugins *self, const char *name)
+{
+    const rp_extension_ops *own = extension_builtin(name);
+    for (uint32_t i = 0; !own && i < self->count; i++)
+        for (const rp_extension_ops *const *at = self->list[i]->extensions; at && *at; at++)
+            if (strcmp((*at)->name, name) == 0)
+                return *at;
+    return own;
 }

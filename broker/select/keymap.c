@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "broker/store/reserve.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
 
 #define LINE_KEYS 16u
@@ -51,7 +52,6 @@ struct keymap {
     uint64_t start;       /* cell of `old` where moving began: it was free, and counts as moved */
     uint64_t moved;       /* cells from `start` on that are empty now */
     uint64_t seed[2];
-    uint64_t count;
     union line *free_lines;
     union line *segments;
     size_t bytes;      /* of directories and segments */
@@ -240,10 +240,9 @@ static bool make_room(struct keymap *self)
 
 struct keymap *keymap_new(uint64_t *account)
 {
-    struct keymap *self = calloc(1, sizeof *self);
-    if (self)
-        self->account = account;
-    if (!self || !directory_init(self, &self->now, FIRST_CELLS)) {
+    struct keymap *self = need_alloc(sizeof *self);
+    self->account = account;
+    if (!directory_init(self, &self->now, FIRST_CELLS)) {
         free(self);
         return NULL;
     }
@@ -333,14 +332,12 @@ bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
         dir = directory_of(self, hash);
         *probe(dir, hash, key) = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
         dir->count++;
-        self->count++;
         return true;
     }
     if (entry_slot(entry, key) != KEYMAP_NONE || (is_single(entry) && !widen(self, entry)))
         return false;
     line_of(entry)->slot[key % LINE_KEYS] = slot;
     entry->tag++;
-    self->count++;
     return true;
 }
 
@@ -352,7 +349,6 @@ uint32_t keymap_remove(struct keymap *self, uint64_t key)
     uint32_t slot = entry_slot(entry, key);
     if (slot == KEYMAP_NONE)
         return slot;
-    self->count--;
     if (is_single(entry)) {
         directory_free(self, dir, entry);
     } else if (entry->tag % LINE_KEYS == 0) {
@@ -368,11 +364,6 @@ uint32_t keymap_remove(struct keymap *self, uint64_t key)
 void keymap_prefetch(const struct keymap *self, uint64_t key)
 {
     prefetch_cell(self, key);
-}
-
-uint64_t keymap_count(const struct keymap *self)
-{
-    return self->count;
 }
 
 size_t keymap_bytes(const struct keymap *self)

@@ -26,7 +26,6 @@ bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot);
 uint32_t keymap_remove(struct keymap *self, uint64_t key);
 /* Prefetches the directory entry that a look-up of this key will touch. */
 void keymap_prefetch(const struct keymap *self, uint64_t key);
-uint64_t keymap_count(const struct keymap *self);
 /* Bytes reserved; pages that were never touched are not in memory yet. */
 size_t keymap_bytes(const struct keymap *self);
 /* True if a further key may need more memory. */

@@ -54,8 +54,7 @@ struct limiter_change {
     double error_buffer;
 };
 
-/* Returns the kind of a config name: none, min_size, sample_to_insert_ratio, queue, stack. -1: no such kind. */
-int limiter_kind_by_name(const char *name);
+/* Returns the kind's name in a configuration. */
 const char *limiter_kind_name(enum limiter_kind kind);
 
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err);
@@ -90,7 +89,7 @@ bool limiter_counts(const struct limiter *self);
 double limiter_cursor(const struct limiter *self);
 /* Returns the width between the bounds of the cursor. 0: it has not both. */
 double limiter_span(const struct limiter *self);
-/* Returns the most samples, at most `most`, that are sure to be allowed at once some day, if inserts go on and nobody else
+/* Returns the largest batch, up to `most`, that the limiter will eventually grant in one piece if inserts go on and nobody else
  * samples. */
 uint64_t limiter_most_at_once(const struct limiter *self, uint64_t most);
 uint64_t limiter_size(const struct limiter *self);

@@ -27,10 +27,4 @@ const char *selector_builtin_name(uint32_t i);
 /* Returns the bytes that a slot takes in a selector. 0: it is not built in. */
 uint32_t selector_slot_bytes(const char *name);
 
-/* For built-in selectors: checks the capacity, and that there are no options. */
-rp_status selector_check_plain(const char *name, const rp_option *options, uint32_t n_options, uint32_t capacity,
-                               rp_error *err);
-/* The error of a capacity for which there is no memory. */
-rp_status selector_no_memory(const char *name, uint32_t capacity, rp_error *err);
-
 #endif

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "broker/loop/chore.h"
+#include "broker/loop/loop.h"
 
 struct params_wait;
 

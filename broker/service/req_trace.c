@@ -203,9 +203,10 @@ static void fire(struct timer *timer, void *ctx)
     if (!self->collecting) {
         add_waits(service);
         stop(self);
-        if (self->n_complete < self->n_clients &&
-            timer_set(&service->loop->timers, timer, service->loop->now_ns + COLLECT_NS))
+        if (self->n_complete < self->n_clients) {
+            timer_set(&service->loop->timers, timer, service->loop->now_ns + COLLECT_NS);
             return;
+        }
     }
     finish(self);
 }
@@ -236,8 +237,8 @@ rp_status req_trace(struct service *service, struct request *request, rp_error *
     self->end_ns = self->start_ns + (int64_t)ask->duration_ms * NS_PER_MS;
     rng_system(&self->number, sizeof self->number);
     self->number |= 1; /* 0 stands for no trace */
-    if (!timer_set(&service->loop->timers, &self->timer, self->end_ns) ||
-        !trace_start(&service->loop->trace, SPANS_OF_BROKER)) {
+    timer_set(&service->loop->timers, &self->timer, self->end_ns);
+    if (!trace_start(&service->loop->trace, SPANS_OF_BROKER)) {
         end(self);
         return err_set(err, RP_NO_MEMORY, "no memory for a trace");
     }

@@ -1,10 +1,10 @@
-/* Makes snapshots (metrics/snapshot.h) of all rooms for another thread: when one is asked for, in slices, as a chore of the loop.
+/* Makes snapshots (loop/snapshot.h) of all rooms for another thread: when one is asked for, in slices, as a chore of the loop.
  * While nobody asks, a turn costs one load. */
 #ifndef BROKER_SNAPSHOT_MAKER_H
 #define BROKER_SNAPSHOT_MAKER_H
 
-#include "broker/loop/chore.h"
-#include "broker/metrics/exchange.h"
+#include "broker/loop/loop.h"
+#include "broker/loop/snapshot.h"
 
 struct service;
 

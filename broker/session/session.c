@@ -73,8 +73,7 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
         self->sessions = sessions;
         self->flows = calloc(sessions->tables->n, sizeof(struct flow *));
     }
-    if (!self || !flows_make(self) || !timer_reserve(&sessions->loop->timers) ||
-        !idmap_put(&sessions->by_id, id_half(id), self)) {
+    if (!self || !flows_make(self)) {
         if (self)
             flows_free(self);
         free(self);
@@ -84,6 +83,7 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
             err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
         return NULL;
     }
+    idmap_put(&sessions->by_id, id_half(id), self);
     sessions->store->overhead += session_memory(sessions);
     memcpy(self->id, id, sizeof self->id);
     strncpy(self->name, name[0] ? name : "unnamed", sizeof self->name - 1);

@@ -9,9 +9,9 @@
 #ifndef BROKER_SESSION_H
 #define BROKER_SESSION_H
 
+#include "broker/loop/histogram.h"
 #include "broker/loop/idmap.h"
-#include "broker/loop/timer.h"
-#include "broker/metrics/histogram.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/peer.h"
 #include "broker/session/transit.h"
 #include "broker/store/layout.h"

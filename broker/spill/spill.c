@@ -37,10 +37,9 @@ static struct need *need_of(struct spill *self, struct chunk *chunk)
     if (need)
         return need;
     need = calloc(1, sizeof *need);
-    if (!need || !idmap_put(&self->needs, (uintptr_t)chunk, need)) {
-        free(need);
+    if (!need)
         return NULL;
-    }
+    idmap_put(&self->needs, (uintptr_t)chunk, need);
     need->chunk = chunk;
     chunk_hold(chunk);
     chunk->needed = 1;

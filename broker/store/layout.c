@@ -340,7 +340,7 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
             layout->min_length = least;
     }
     self->list[id] = layout;
-    idmap_put(&self->by_hash, hash, layout); /* without memory, equal layouts are only not shared */
+    idmap_put(&self->by_hash, hash, layout);
     return layout;
 }
 

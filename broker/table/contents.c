@@ -1,7 +1,126 @@
 #include "broker/table/contents.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "broker/table/table.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
+
+/* ---- spans */
+
+void span_release(struct span *self, struct store *store, struct layouts *layouts)
+{
+    struct chunk *const *chunks = span_chunks(self);
+    for (uint32_t i = 0; i < self->n; i++)
+        store_release(store, chunks[i]);
+    if (self->n > 1) {
+        store->outside -= span_list_bytes(self->n);
+        free(self->many);
+    }
+    if (self->n)
+        layouts_release(layouts, layouts_at(layouts, self->layout));
+    self->n = 0;
+}
+
+bool span_copy(const struct span *from, struct span *to, struct store *store, struct layouts *layouts)
+{
+    *to = *from;
+    if (from->n > 1) {
+        to->many = malloc(from->n * sizeof(*to->many));
+        if (!to->many)
+            return false;
+        memcpy(to->many, from->many, from->n * sizeof(*to->many));
+        store->outside += span_list_bytes(from->n);
+    }
+    struct chunk *const *chunks = span_chunks(to);
+    for (uint32_t i = 0; i < to->n; i++)
+        chunk_hold(chunks[i]);
+    layouts_at(layouts, to->layout)->refs++;
+    return true;
+}
+
+uint64_t span_bytes(const struct span *self)
+{
+    struct chunk *const *chunks = span_chunks(self);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < self->n; i++)
+        bytes += chunks[i]->bytes;
+    return bytes;
+}
+
+/* ---- episodes */
+
+bool episodes_init(struct episodes *self, uint64_t *account)
+{
+    *self = (struct episodes){.items = keymap_new(account)};
+    return self->items != NULL;
+}
+
+void episodes_fini(struct episodes *self)
+{
+    keymap_destroy(&self->items);
+}
+
+void episodes_open(struct episodes *self, struct episode_items *place, uint64_t episode)
+{
+    if (place->n && !keymap_put(self->items, place->episode, place->n))
+        self->here--;
+    uint32_t n = keymap_remove(self->items, episode);
+    *place = (struct episode_items){.episode = episode, .n = n == KEYMAP_NONE ? 0 : n};
+}
+
+/* ---- marks */
+
+static size_t bitmap_bytes(const struct marks *self)
+{
+    return (size_t)self->words * sizeof(uint64_t);
+}
+
+rp_status marks_init(struct marks **at, uint32_t capacity, rp_error *err)
+{
+    struct marks *self = *at = need_alloc(sizeof *self);
+    self->words = capacity / 64 + 1;
+    self->all_changed = true;
+    self->changed = reserve_map(bitmap_bytes(self));
+    self->pending = reserve_map(bitmap_bytes(self));
+    if (self->changed && self->pending)
+        return RP_OK;
+    marks_destroy(at);
+    return err_set(err, RP_NO_MEMORY, "no memory for the marks of %u slots", capacity);
+}
+
+void marks_destroy(struct marks **at)
+{
+    struct marks *self = *at;
+    if (!self)
+        return;
+    reserve_unmap(self->changed, bitmap_bytes(self));
+    reserve_unmap(self->pending, bitmap_bytes(self));
+    free(self);
+    *at = NULL;
+}
+
+void marks_touch(struct marks *self, const struct table *table, const struct contents *in, uint32_t slot)
+{
+    uint32_t word = slot / 64;
+    uint64_t bit = UINT64_C(1) << (slot % 64);
+    if (__builtin_expect(self->copying != NULL, 0) && word >= self->next && slot < self->high &&
+        (marks_due(self, word) & bit)) {
+        self->pending[word] ^= bit;
+        self->copier->copy(self->copying, table, in, slot);
+    }
+    self->n_changed += !(self->changed[word] & bit);
+    self->changed[word] |= bit;
+}
+
+void marks_abandon(struct marks *self)
+{
+    self->all_changed = true;
+    memset(self->pending, 0, bitmap_bytes(self));
+}
+
+/* ---- contents */
 
 static size_t items_bytes(const struct table *table)
 {

@@ -1,4 +1,4 @@
-/* The contents of a table: what a reset replaces in one go. */
+/* The contents of a table: what a reset replaces in one go. The parts of contents come first. */
 #ifndef BROKER_CONTENTS_H
 #define BROKER_CONTENTS_H
 
@@ -7,12 +7,149 @@
 
 #include "broker/config/config.h"
 #include "broker/select/keymap.h"
+#include "broker/store/layout.h"
 #include "broker/store/reserve.h"
-#include "broker/table/episodes.h"
-#include "broker/table/marks.h"
-#include "broker/table/span.h"
+#include "broker/store/store.h"
 
+struct chore;
+struct contents;
 struct table;
+
+/* ---- A span: the chunks that an item runs over. */
+
+struct span {
+    union {
+        struct chunk *one;
+        struct chunk **many; /* n > 1: owned array */
+    };
+    uint32_t n;
+    uint32_t offset; /* first step, in the first chunk */
+    uint32_t length; /* steps */
+    uint32_t layout; /* index in struct layouts; a span holds a reference to its layout, too */
+};
+
+static inline struct chunk *const *span_chunks(const struct span *self)
+{
+    return self->n > 1 ? (struct chunk *const *)self->many : &self->one;
+}
+/* Bytes of the array, which the store counts outside of its slabs. */
+static inline uint64_t span_list_bytes(uint32_t n)
+{
+    return store_block_bytes(n * sizeof(struct chunk *));
+}
+/* Releases all chunks, the array, and the layout. */
+void span_release(struct span *self, struct store *store, struct layouts *layouts);
+/* Makes `to` a second span over the same chunks and the same layout. False: no memory, and nothing has changed. */
+bool span_copy(const struct span *from, struct span *to, struct store *store, struct layouts *layouts);
+uint64_t span_bytes(const struct span *self);
+
+/* Returns a number for the episode of the span's first step: no two episodes of all sessions have the same one. */
+static inline uint64_t span_episode(const struct span *self)
+{
+    const struct chunk *first = span_chunks(self)[0];
+    return (uint64_t)first->session << 32 | first->episode;
+}
+
+/* ---- The number of episodes of which a table has items.
+ *
+ * Every item counts for its episode. The counts of the episodes that were used last are open: they lie in an array, so that an
+ * insert or a removal usually touches one counter and looks nothing up. The counts of all other episodes are in a map. */
+
+/* log2 of the number of open counts: more than the writers that usually write at once. */
+#define EPISODES_OPEN_BITS 8u
+
+struct episode_items {
+    uint64_t episode; /* span_episode */
+    uint32_t n;       /* items; 0: none */
+};
+
+struct episodes {
+    struct keymap *items; /* of the episodes that are not open and have items */
+    uint64_t here;        /* episodes with items */
+    struct episode_items open[1u << EPISODES_OPEN_BITS];
+};
+
+/* account: as for keymap_new. False: no memory. */
+bool episodes_init(struct episodes *self, uint64_t *account);
+void episodes_fini(struct episodes *self);
+/* Puts the count that is open back into the map and opens another one in its place. Without memory the old count is lost, and
+ * the episode counts as gone. */
+void episodes_open(struct episodes *self, struct episode_items *place, uint64_t episode);
+
+static inline struct episode_items *episodes_at(struct episodes *self, uint64_t episode)
+{
+    struct episode_items *place = &self->open[(episode * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - EPISODES_OPEN_BITS)];
+    if (__builtin_expect(place->episode != episode, 0))
+        episodes_open(self, place, episode);
+    return place;
+}
+
+/* Counts an item. True: it is the only one of its episode. */
+static inline bool episodes_enter(struct episodes *self, uint64_t episode)
+{
+    bool first = episodes_at(self, episode)->n++ == 0;
+    self->here += first;
+    return first;
+}
+
+/* An item that was counted leaves the table. */
+static inline void episodes_leave(struct episodes *self, uint64_t episode)
+{
+    struct episode_items *place = episodes_at(self, episode);
+    if (place->n && --place->n == 0)
+        self->here--;
+}
+
+/* ---- Marks of the slots of a table that have changed since the last checkpoint, and of the slots that the checkpoint in
+ * progress still has to copy. A table without checkpoints has none.
+ *
+ * The table marks a slot right before it changes (marks_touch). While a checkpoint copies the table, an item that is about
+ * to change before its turn is copied first: marks.copier is the checkpoint's way to do so, and this room knows nothing else
+ * of checkpoints. */
+
+/* What copies a table. */
+struct copier {
+    /* Copies the item of a slot, or that the slot is free. */
+    void (*copy)(void *ctx, const struct table *table, const struct contents *in, uint32_t slot);
+    /* The contents lie at `in` since the table was reset. True: they are still being copied; the copier adds `then`, which
+     * frees them, to the chores when it has finished. */
+    bool (*keep)(void *ctx, struct contents *in, struct chore *then);
+};
+
+/* Bits by slot; reserved for the capacity. */
+struct marks {
+    uint64_t *changed;
+    /* Slots that are still to be copied; if all slots are copied (whole): slots below `high` that were copied ahead of
+     * their turn. */
+    uint64_t *pending;
+    uint32_t words;
+    uint32_t n_changed;
+    void *copying;               /* ctx of the copier; NULL: no copy is in progress, or this table is copied */
+    const struct copier *copier; /* set while copying is */
+    uint32_t next;               /* words before this one are copied */
+    uint32_t high;               /* slots from this one on were not used when the copy began */
+    bool whole;                  /* all slots are copied, not only changed ones */
+    bool all_changed;            /* as after a start or a reset: the next checkpoint copies all slots */
+};
+
+rp_status marks_init(struct marks **self, uint32_t capacity, rp_error *err);
+void marks_destroy(struct marks **self);
+/* A slot of the contents is about to change: by insert, remove, priority or sample. */
+void marks_touch(struct marks *self, const struct table *table, const struct contents *in, uint32_t slot);
+/* The copy in progress fails: the next one copies all slots. */
+void marks_abandon(struct marks *self);
+
+/* Slots of the word that are still to be copied. */
+static inline uint64_t marks_due(const struct marks *self, uint32_t word)
+{
+    uint64_t due = self->pending[word];
+    if (!self->whole)
+        return due;
+    uint32_t left = self->high - word * 64;
+    return ~due & (left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX);
+}
+
+/* ---- contents */
 
 /* What a table knows of an item. */
 struct item {

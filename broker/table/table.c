@@ -9,6 +9,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
 
 /* Releases the chunks, the layout and the key of an item of the contents, which are the table's or were until a reset. */
@@ -351,9 +352,7 @@ void table_remove_surplus(struct table *self)
 {
     if (self->removing || (self->in.size <= (uint64_t)self->config->max_size && !too_much(self)))
         return;
-    struct trimming *trimming = calloc(1, sizeof *trimming);
-    if (!trimming)
-        return; /* the next tick tries again */
+    struct trimming *trimming = need_alloc(sizeof *trimming);
     trimming->chore.step = trimming_step;
     trimming->table = self;
     self->removing = true;
@@ -586,14 +585,12 @@ static rp_extension_host extension_host(struct table *table)
 
 /* ---- life */
 
-static rp_status signature_init(struct table *self, rp_error *err)
+static void signature_init(struct table *self)
 {
     const struct field_config *fields = self->config->signature.data;
     struct signature *signature = &self->signature;
     signature->n = self->config->signature.count;
-    signature->fields = calloc(signature->n ? signature->n : 1, sizeof *signature->fields);
-    if (!signature->fields)
-        return err_set(err, RP_NO_MEMORY, "no memory for the signature");
+    signature->fields = need_alloc(signature->n * sizeof *signature->fields);
     for (uint32_t i = 0; i < signature->n; i++) {
         struct signature_field *field = &signature->fields[i];
         const int64_t *shape = fields[i].shape.data;
@@ -603,16 +600,13 @@ static rp_status signature_init(struct table *self, rp_error *err)
         for (uint32_t d = 0; d < field->rank; d++)
             field->shape[d] = (uint32_t)shape[d];
     }
-    return RP_OK;
 }
 
 static rp_status extensions_init(struct table *self, rp_error *err)
 {
     const struct extension_config *list = self->config->extensions.data;
     uint32_t n = self->config->extensions.count;
-    self->extensions = calloc(n ? n : 1, sizeof *self->extensions);
-    if (!self->extensions)
-        return err_set(err, RP_NO_MEMORY, "no memory for extensions");
+    self->extensions = need_alloc(n * sizeof *self->extensions);
     for (uint32_t i = 0; i < n; i++) {
         struct extension *extension = &self->extensions[i];
         extension->ops = plugins_extension(&self->tables->plugins, list[i].kind);
@@ -642,14 +636,10 @@ static rp_status selector_find(const struct table *self, const char *kind, const
                 : err_set(err, RP_NOT_FOUND, "no selector '%s', neither built in nor in a loaded plug-in", kind);
 }
 
-rp_status table_set_metadata(struct table *self, const char *text, rp_error *err)
+void table_set_metadata(struct table *self, const char *text)
 {
-    char *copy = strdup(text);
-    if (!copy)
-        return err_set(err, RP_NO_MEMORY, "no memory for the metadata of table '%s'", self->name);
     free(self->metadata);
-    self->metadata = copy;
-    return RP_OK;
+    self->metadata = need_text(text);
 }
 
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
@@ -672,8 +662,8 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     if (config_shards(self->tables->config) > 1 && !config_sampler_divides(config, self->sampler_ops))
         return err_set(err, RP_UNSUPPORTED, CONFIG_NO_MASS, config->sampler.kind);
     RP_TRY(selector_find(self, config->remover.kind, &self->remover_ops, err));
-    RP_TRY(signature_init(self, err));
-    RP_TRY(table_set_metadata(self, config->metadata ? config->metadata : "", err));
+    signature_init(self);
+    table_set_metadata(self, config->metadata ? config->metadata : "");
     RP_TRY(contents_init(&self->in, self, (struct contents_seeds){self->seed, self->seed ^ 1}, err));
     reserve_group_begin(&self->in.arrays);
     rp_status status = extensions_init(self, err);
@@ -761,14 +751,8 @@ static bool old_contents_step(struct chore *chore)
 rp_status table_reset(struct table *self, rp_error *err)
 {
     struct contents fresh;
-    struct old_contents *old = calloc(1, sizeof *old);
-    if (!old)
-        return err_set(err, RP_NO_MEMORY, "no memory to reset table '%s'", self->name);
-    rp_status status = contents_init(&fresh, self, seeds_after(self), err);
-    if (status != RP_OK) {
-        free(old);
-        return status;
-    }
+    RP_TRY(contents_init(&fresh, self, seeds_after(self), err));
+    struct old_contents *old = need_alloc(sizeof *old);
     *old = (struct old_contents){.chore = {.step = old_contents_step}, .table = self, .in = self->in};
     contents_uncount_slots(&old->in, self->store);
     self->in = fresh;
@@ -801,9 +785,7 @@ rp_status tables_init(struct tables *self, rp_error *err)
 rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
 {
     uint32_t n = self->config->tables.count;
-    self->list = calloc(n, sizeof *self->list);
-    if (!self->list)
-        return err_set(err, RP_NO_MEMORY, "no memory for %u tables", n);
+    self->list = need_alloc(n * sizeof *self->list);
     for (uint32_t i = 0; i < n; i++) {
         rp_status status = table_init(&self->list[i], self, i, rng_next(seeds), err);
         self->n = i + 1;

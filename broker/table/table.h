@@ -18,12 +18,12 @@
 #include <stdint.h>
 
 #include "broker/config/config.h"
-#include "broker/loop/timer.h"
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
+#include "broker/loop/loop.h"
+#include "broker/select/extension.h"
 #include "broker/select/limiter.h"
 #include "broker/table/contents.h"
 #include "broker/table/ordinals.h"
-#include "broker/table/plugin.h"
 #include "replay.pb-c.h"
 #include "replay/plugin.h"
 
@@ -123,7 +123,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
 /* Notes that the newest item has this layout, which says what the table stores. NO_LAYOUT: that is not known. */
 void table_newest_layout(struct table *self, uint32_t layout);
 /* Sets the metadata, which is copied. */
-rp_status table_set_metadata(struct table *self, const char *text, rp_error *err);
+void table_set_metadata(struct table *self, const char *text);
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* A plug-in of interface 2 works, too: it lacks what was added at the end of structs since. */
+/* The interface that a plug-in was built for: the broker refuses any other. */
 #define RP_PLUGIN_ABI 3u
 #define RP_PICK_NO_MEMORY UINT32_MAX
 
@@ -61,7 +61,7 @@ typedef struct rp_selector_ops {
      * options and items. False: the state does not fit the selector. */
     uint32_t (*save)(void *self, void *out, uint32_t size);
     bool (*load)(void *self, const void *data, uint32_t size);
-    /* Optional, since interface 3. Returns the sum of what the probabilities are proportional to; n: number of items. Over
+    /* Optional. Returns the sum of what the probabilities are proportional to; n: number of items. Over
      * shards, a batch is divided among them by this mass. Without it, the selector cannot be the sampler of a sharded table. */
     double (*mass)(void *self, uint32_t n);
 } rp_selector_ops;

@@ -410,7 +410,7 @@ static void check_files(const struct model *model)
 
 static void one_slice(void)
 {
-    chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
+    chores_run(&broker->loop.chores, &broker->loop.clock, 0);
     stream_flush(broker->stream);
     stream_run(broker->stream);
     checkpoints_run(broker->checkpoints);
@@ -857,7 +857,7 @@ TEST(one_that_waits_for_the_disk_sleeps, set_up, tear_down)
     begin(&model);
     uint64_t given = broker->stream->given;
     broker->stream->backlog = UINT64_MAX / 2;
-    chores_run(&broker->loop.chores, broker->loop.clock.now, broker->loop.clock.ctx, 0);
+    chores_run(&broker->loop.chores, &broker->loop.clock, 0);
     assert_null(broker->loop.chores.first);
     assert_false(checkpoints_run(broker->checkpoints));
     assert_int_equal(broker->stream->given, given);
@@ -949,7 +949,7 @@ TEST(a_failure_delays_the_next)
     core->stream->journal_bytes = UINT64_C(1) << 40; /* one is due */
     assert_true(checkpoints_run(checkpoints));
     checkpoint_finished(checkpoints, checkpoints->running->number, false);
-    while (chores_run(&core->loop.chores, core->loop.clock.now, core->loop.clock.ctx, NS_PER_S)) {
+    while (chores_run(&core->loop.chores, &core->loop.clock, NS_PER_S)) {
     }
     assert_false(checkpoint_is_running(checkpoints));
     for (uint32_t i = 0; i < 100; i++)

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "broker/loop/chore.h"
+#include "broker/loop/loop.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
 
@@ -40,19 +40,19 @@ TEST(chores_take_turns_within_the_budget)
     struct chores chores;
     struct clock clock = clock_manual(&manual);
     chores_init(&chores);
-    assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
+    assert_false(chores_run(&chores, &clock, NS_PER_S));
     add(&chores, 'a', 3);
     add(&chores, 'b', 1);
     add(&chores, 'c', 4);
-    assert_true(chores_run(&chores, clock.now, clock.ctx, 2 * NS_PER_MS));
+    assert_true(chores_run(&chores, &clock, 2 * NS_PER_MS));
     assert_int_equal(n_order, 2); /* no longer than asked for */
-    assert_true(chores_run(&chores, clock.now, clock.ctx, 0));
+    assert_true(chores_run(&chores, &clock, 0));
     assert_int_equal(n_order, 3); /* but always a slice */
     add(&chores, 'd', 1);
-    assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
+    assert_false(chores_run(&chores, &clock, NS_PER_S));
     order[n_order] = '\0';
     assert_string_equal(order, "abcacdacc");
-    assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
+    assert_false(chores_run(&chores, &clock, NS_PER_S));
     add(&chores, 'e', 1);
-    assert_false(chores_run(&chores, clock.now, clock.ctx, NS_PER_S));
+    assert_false(chores_run(&chores, &clock, NS_PER_S));
 }

@@ -42,16 +42,6 @@ static void assert_refused(const struct limiter_config *config, const char *part
         fail_msg("'%s' does not say '%s'", err.text, part);
 }
 
-TEST(names_are_those_of_the_configuration)
-{
-    static const char *const names[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack"};
-    for (int i = 0; i < 5; i++) {
-        assert_int_equal(limiter_kind_by_name(names[i]), i);
-        assert_string_equal(limiter_kind_name((enum limiter_kind)i), names[i]);
-    }
-    assert_int_equal(limiter_kind_by_name("fifo"), -1);
-}
-
 TEST(min_size_blocks_samples_until_it_is_reached)
 {
     struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 3});

@@ -1,6 +1,6 @@
 #include <stdint.h>
 
-#include "broker/table/marks.h"
+#include "broker/table/contents.h"
 #include "tests/support/test.h"
 
 #define SLOTS 300u

@@ -1,6 +1,11 @@
-#include "broker/loop/timer.h"
+#include "broker/loop/loop.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+
+#include "proto/base/need.h"
+
+/* ---- timers */
 
 static bool before(const struct timer *a, const struct timer *b)
 {
@@ -33,30 +38,18 @@ static void sift(struct timers *self, uint32_t i, struct timer *timer)
     put(self, i, timer);
 }
 
-bool timer_reserve(struct timers *self)
-{
-    if (self->count < self->capacity)
-        return true;
-    uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
-    struct timer **heap = realloc(self->heap, capacity * sizeof(*heap));
-    if (!heap)
-        return false;
-    self->heap = heap;
-    self->capacity = capacity;
-    return true;
-}
-
-bool timer_set(struct timers *self, struct timer *timer, int64_t at_ns)
+void timer_set(struct timers *self, struct timer *timer, int64_t at_ns)
 {
     if (!timer->place) {
-        if (!timer_reserve(self))
-            return false;
+        if (self->count == self->capacity) {
+            self->capacity = self->capacity ? self->capacity * 2 : 64;
+            self->heap = need_resize(self->heap, self->capacity, sizeof(*self->heap));
+        }
         timer->place = ++self->count;
     }
     timer->at_ns = at_ns;
     timer->order = self->order++;
     sift(self, timer->place - 1, timer);
-    return true;
 }
 
 void timer_clear(struct timers *self, struct timer *timer)
@@ -91,4 +84,47 @@ void timers_fini(struct timers *self)
 {
     free(self->heap);
     *self = (struct timers){0};
+}
+
+/* ---- chores */
+
+void chores_init(struct chores *self)
+{
+    self->first = NULL;
+    self->last = &self->first;
+}
+
+void chores_add(struct chores *self, struct chore *chore)
+{
+    chore->next = NULL;
+    *self->last = chore;
+    self->last = &chore->next;
+}
+
+void chores_remove(struct chores *self, const struct chore *chore)
+{
+    struct chore **at = &self->first;
+    while (*at && *at != chore)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = chore->next;
+    if (!*at)
+        self->last = at;
+}
+
+bool chores_run(struct chores *self, const struct clock *clock, int64_t budget_ns)
+{
+    if (!self->first)
+        return false;
+    int64_t end = clock_now(clock) + budget_ns;
+    do {
+        struct chore *chore = self->first;
+        self->first = chore->next;
+        if (!self->first)
+            self->last = &self->first;
+        if (chore->step(chore))
+            chores_add(self, chore);
+    } while (self->first && clock_now(clock) < end);
+    return self->first != NULL;
 }

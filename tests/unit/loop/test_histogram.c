@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/test.h"

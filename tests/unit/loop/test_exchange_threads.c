@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/metrics/exchange.h"
+#include "broker/loop/snapshot.h"
 #include "tests/support/test.h"
 
 #define ROUNDS 2000u

@@ -1,4 +1,4 @@
-#include "broker/metrics/histogram.h"
+#include "broker/loop/histogram.h"
 
 uint32_t histogram_used(const struct histogram *self)
 {
