@@ -485,20 +485,20 @@ static void print_shards(const Replay__Shards *shards)
 
 static int make_one(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
+    if (rp_admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    const Replay__CheckpointReply *made = reply->checkpoint;
+    const Replay__CheckpointReply *made = ADMIN_AS(CheckpointReply, reply);
     int rc = CTL_OK;
     if (ctl->json) {
-        rc = ctl_print_json(&made->base);
+        rc = ctl_print_json(reply);
     } else if (made->shards) {
         print_shards(made->shards);
     } else {
         print_made(made, "");
     }
-    replay__reply__free_unpacked(reply, NULL);
+    rp_info_free(&reply);
     return rc;
 }
 

@@ -87,13 +87,13 @@ int ctl_unreachable(const struct ctl *ctl, const char *endpoint);
 /* Returns the text of the status.json of the run that was named: free(). NULL: none was, or it cannot be read. */
 char *ctl_read_status(const struct ctl *ctl);
 /* Explains what limits the broker, or the run that was named: then as its launcher does. */
-void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out);
+void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out);
 /* Prints the error (as JSON with --json) and returns its exit code. */
 int ctl_fail(const struct ctl *ctl, const rp_error *err);
 /* The same for a mistake on the command line. */
 #define ctl_usage(...) cli_usage("replay-ctl", __VA_ARGS__)
-/* Prints a message as a line of JSON. Returns an exit code. */
-int ctl_print_json(const ProtobufCMessage *message);
+/* Prints an answer as a line of JSON. Returns an exit code. */
+int ctl_print_json(const rp_info *info);
 /* Prints the text of a writer as a line, and empties it. Returns an exit code. */
 int ctl_print_text(struct json *json);
 

@@ -44,20 +44,20 @@ struct list {
 /* Adds the next page. Returns an exit code. */
 static int add_page(struct ctl *ctl, struct list *self)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
     uint32_t size = self->limit - self->shown < ITEMS_PAGE ? (uint32_t)(self->limit - self->shown) : ITEMS_PAGE;
-    struct admin_page page = {ctl->argv[0], self->cursor, size};
-    if (admin_list(ctl->client, &page, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_list(ctl->client, ctl->argv[0], self->cursor, size, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    self->cursor = reply->list->cursor;
-    self->shown += reply->list->n_items;
-    ctl_warn_missing(reply->list->shards, "items are");
+    const Replay__ListReply *list = ADMIN_AS(ListReply, reply);
+    self->cursor = list->cursor;
+    self->shown += list->n_items;
+    ctl_warn_missing(list->shards, "items are");
     if (ctl->json)
-        json_items(&self->json, reply->list);
+        json_items(&self->json, list);
     else
-        add_items(&self->grid, reply->list, ctl->shards);
-    replay__reply__free_unpacked(reply, NULL);
+        add_items(&self->grid, list, ctl->shards);
+    rp_info_free(&reply);
     return CTL_OK;
 }
 
@@ -145,18 +145,19 @@ static void sessions_print(const Replay__InfoReply *info, bool shards)
 
 int ctl_sessions(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->client, NULL, true, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_info(ctl->client, NULL, 1, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
     int rc = CTL_OK;
-    ctl_warn_missing(reply->info->shards, "sessions are");
+    ctl_warn_missing(info->shards, "sessions are");
     if (ctl->json)
-        rc = sessions_json(reply->info);
-    else if (reply->info->n_sessions == 0)
+        rc = sessions_json(info);
+    else if (info->n_sessions == 0)
         printf("no sessions\n");
     else
-        sessions_print(reply->info, ctl->shards);
-    replay__reply__free_unpacked(reply, NULL);
+        sessions_print(info, ctl->shards);
+    rp_info_free(&reply);
     return rc;
 }

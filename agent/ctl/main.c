@@ -125,10 +125,10 @@ int ctl_print_text(struct json *json)
     return rc;
 }
 
-int ctl_print_json(const ProtobufCMessage *message)
+int ctl_print_json(const rp_info *info)
 {
     struct json json = {0};
-    json_message(&json, message);
+    json_message(&json, (const ProtobufCMessage *)info);
     return ctl_print_text(&json);
 }
 

@@ -148,19 +148,19 @@ int ctl_delete(struct ctl *ctl)
 
 int ctl_reset(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (admin_reset(ctl->client, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_reset(ctl->client, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
     format_buffer count;
     if (ctl->json)
-        rc = ctl_print_json(&reply->change->base);
+        rc = ctl_print_json(reply);
     else
-        printf("%s items removed from %s\n", format_count(count, reply->change->applied), ctl->argv[0]);
+        printf("%s items removed from %s\n", format_count(count, rp_info_u64(reply, "applied")), ctl->argv[0]);
     if (!ctl->json && ctl->shards)
-        ctl_print_removed(reply->change->shards);
-    replay__reply__free_unpacked(reply, NULL);
+        ctl_print_removed(ADMIN_AS(ChangeReply, reply)->shards);
+    rp_info_free(&reply);
     return rc;
 }
 
@@ -217,34 +217,26 @@ static void print_limiter(const char *table, const Replay__LimiterInfo *limiter,
            limiter->samples_wait[0] ? format_clean(clean, sizeof clean, limiter->samples_wait) : "may go on");
 }
 
-static const Replay__LimiterInfo *limiter_in(const Replay__Reply *reply)
-{
-    if (reply->body_case == REPLAY__REPLY__BODY_LIMITER)
-        return reply->limiter;
-    return reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
-}
-
 /* Prints what there is to say about single shards. A change has reached all of them: ask what they have now. */
 static int limiter_shards(struct ctl *ctl, const char *table, const Replay__Shards *shards)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (!shards && ctl->shards && admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (!shards && ctl->shards && rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    shards = reply ? reply->info->shards : shards;
+    shards = reply ? ADMIN_AS(InfoReply, reply)->shards : shards;
     if (ctl->shards)
         ctl_print_shards(shards, false);
     ctl_print_missing(shards);
     ctl_print_differences(shards);
-    if (reply)
-        replay__reply__free_unpacked(reply, NULL);
+    rp_info_free(&reply);
     return CTL_OK;
 }
 
 int ctl_limiter(struct ctl *ctl)
 {
     rp_limiter_change change = {.struct_size = sizeof change};
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
     for (uint32_t i = 1; i < ctl->argc; i++) {
         int rc = read_setting(ctl->argv[i], &change);
@@ -252,25 +244,23 @@ int ctl_limiter(struct ctl *ctl)
             return rc;
     }
     const char *table = ctl->argv[0];
-    rp_status status = change.set ? admin_set_limiter(ctl->client, table, &change, ctl->timeout_ms, &reply, &err)
-                                  : admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err);
-    if (status == RP_OK && !limiter_in(reply)) {
-        err_set(&err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
-        replay__reply__free_unpacked(reply, NULL);
-        return ctl_fail(ctl, &err);
-    }
-    if (status != RP_OK)
-        return ctl_fail(ctl, &err);
-    int rc = CTL_OK;
-    if (ctl->json) {
-        rc = ctl_print_json(&limiter_in(reply)->base);
-        ctl_warn_missing(change.set ? NULL : reply->info->shards, "part is");
+    rp_status status = change.set ? rp_admin_set_limiter(ctl->client, table, &change, ctl->timeout_ms, &reply, &err)
+                                  : rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err);
+    const rp_info *limiter = change.set ? reply : rp_info_at(reply, "tables.0.limiter", 0);
+    const Replay__Shards *shards = change.set || !reply ? NULL : ADMIN_AS(InfoReply, reply)->shards;
+    if (status == RP_OK && !limiter)
+        status = err_set(&err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
+    int rc;
+    if (status != RP_OK) {
+        rc = ctl_fail(ctl, &err);
+    } else if (ctl->json) {
+        rc = ctl_print_json(limiter);
+        ctl_warn_missing(shards, "part is");
     } else {
-        const Replay__Shards *shards = change.set ? NULL : reply->info->shards;
-        print_limiter(table, limiter_in(reply), shards);
+        print_limiter(table, ADMIN_AS(LimiterInfo, limiter), shards);
         rc = limiter_shards(ctl, table, shards);
     }
-    replay__reply__free_unpacked(reply, NULL);
+    rp_info_free(&reply);
     return rc;
 }
 
@@ -359,12 +349,13 @@ int ctl_params(struct ctl *ctl)
         return ctl_usage("--save needs the name of a slot");
     if (ctl->save)
         return save_params(ctl);
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    ctl_warn_missing(reply->info->shards, "slots are");
-    int rc = list_params(ctl, reply->info->slots, reply->info->n_slots);
-    replay__reply__free_unpacked(reply, NULL);
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
+    ctl_warn_missing(info->shards, "slots are");
+    int rc = list_params(ctl, info->slots, info->n_slots);
+    rp_info_free(&reply);
     return rc;
 }

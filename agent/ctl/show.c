@@ -190,15 +190,15 @@ static void print_counters(Replay__CounterInfo *const *counters, size_t n)
 
 int ctl_info(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
     int rc = CTL_OK;
     const char *table = ctl->argc ? ctl->argv[0] : NULL;
-    if (admin_info(ctl->client, table, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    const Replay__InfoReply *info = reply->info;
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
     if (ctl->json) {
-        rc = ctl_print_json(&info->base);
+        rc = ctl_print_json(reply);
     } else if (table) {
         for (size_t i = 0; i < info->n_tables; i++)
             print_table(info->tables[i], info->shards);
@@ -220,7 +220,7 @@ int ctl_info(struct ctl *ctl)
         ctl_print_missing(info->shards);
         ctl_print_differences(info->shards);
     }
-    replay__reply__free_unpacked(reply, NULL);
+    rp_info_free(&reply);
     return rc;
 }
 
@@ -294,7 +294,7 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
     grid_fini(&grid);
 }
 
-void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *waits, struct why *out)
+void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out)
 {
     char *text = ctl_read_status(ctl);
     if (!text || !why_read_status(text, out))
@@ -302,49 +302,42 @@ void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_waits *wai
     free(text);
 }
 
-/* The sentence about the whole, which the launcher's view and the page show, too. Frees both replies. */
-static void print_verdict(const struct ctl *ctl, Replay__Reply *info_reply, Replay__Reply *why_reply)
-{
-    rp_info *info = admin_take_info(info_reply);
-    rp_waits *waits = admin_take_waits(why_reply);
-    struct why why;
-    ctl_explain(ctl, info, waits, &why);
-    if (info && waits)
-        printf("%s%s%s\n", why.text, why.advice[0] ? " " : "", why.advice);
-    rp_info_free(&info);
-    rp_waits_free(&waits);
-}
-
 int ctl_why(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL, *info = NULL;
+    rp_info *waits = NULL, *info = NULL;
     rp_error err = {0};
-    if (admin_why(ctl->client, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    if (ctl->json || admin_info(ctl->client, NULL, false, ctl->timeout_ms, &info, &err) != RP_OK) {
-        int rc = ctl->json ? ctl_print_json(&reply->why->base) : ctl_fail(ctl, &err);
-        replay__reply__free_unpacked(reply, NULL);
-        return rc;
+    struct why why;
+    int rc = CTL_OK;
+    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &err) != RP_OK ||
+        (!ctl->json && rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &info, &err) != RP_OK)) {
+        rc = ctl_fail(ctl, &err);
+    } else if (ctl->json) {
+        rc = ctl_print_json(waits);
+    } else {
+        const Replay__WhyReply *reply = ADMIN_AS(WhyReply, waits);
+        if (reply->n_waits > 0)
+            print_waits(reply, ctl->shards);
+        else
+            puts("nothing waits");
+        ctl_print_differences(ADMIN_AS(InfoReply, info)->shards);
+        ctl_explain(ctl, info, waits, &why); /* the sentence that the launcher's view and the page show, too */
+        printf("%s%s%s\n", why.text, why.advice[0] ? " " : "", why.advice);
     }
-    if (reply->why->n_waits > 0)
-        print_waits(reply->why, ctl->shards);
-    else
-        puts("nothing waits");
-    ctl_print_differences(info->info->shards);
-    print_verdict(ctl, info, reply);
-    return CTL_OK;
+    rp_info_free(&info);
+    rp_info_free(&waits);
+    return rc;
 }
 
 /* ---- counters ---- */
 
 int ctl_counters(struct ctl *ctl)
 {
-    Replay__Reply *reply = NULL;
+    rp_info *reply = NULL;
     rp_error err = {0};
-    if (admin_info(ctl->client, NULL, false, ctl->timeout_ms, &reply, &err) != RP_OK)
+    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     int rc = CTL_OK;
-    const Replay__InfoReply *info = reply->info;
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
     if (info->shards && info->shards->shard[0]->problem[0]) {
         err_set(&err, RP_UNAVAILABLE, "%s, and it has the counters", info->shards->shard[0]->problem);
         rc = ctl_fail(ctl, &err);
@@ -362,6 +355,6 @@ int ctl_counters(struct ctl *ctl)
     } else {
         print_counters(info->counters, info->n_counters);
     }
-    replay__reply__free_unpacked(reply, NULL);
+    rp_info_free(&reply);
     return rc;
 }

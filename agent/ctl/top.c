@@ -148,10 +148,7 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
 /* ---- what is drawn ---- */
 
 struct sample {
-    rp_info *box; /* own the two replies */
-    rp_waits *waits;
-    const Replay__InfoReply *info;
-    const Replay__WhyReply *why;
+    rp_info *info, *waits;
     struct why verdict;
     rp_error err;
     uint64_t messages;
@@ -166,10 +163,8 @@ struct sample {
 
 static void sample_fini(struct sample *self)
 {
-    rp_info_free(&self->box);
-    rp_waits_free(&self->waits);
-    self->info = NULL;
-    self->why = NULL;
+    rp_info_free(&self->info);
+    rp_info_free(&self->waits);
 }
 
 static int by_ordinal(const void *a, const void *b)
@@ -181,7 +176,7 @@ static int by_ordinal(const void *a, const void *b)
 /* The rates of sessions come from what they had sent at the last look. Without memory, sessions are not shown. */
 static void take_sessions(struct sample *self, double seconds)
 {
-    const Replay__InfoReply *info = self->info;
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, self->info);
     struct top_session *list = info->n_sessions ? calloc(info->n_sessions, sizeof *list) : NULL;
     if (self->n_sessions)
         qsort(self->sessions, self->n_sessions, sizeof *self->sessions, by_ordinal);
@@ -199,30 +194,23 @@ static void take_sessions(struct sample *self, double seconds)
 
 static bool sample_take(struct ctl *ctl, struct sample *self)
 {
-    Replay__Reply *info = NULL, *why = NULL;
+    rp_info *info = NULL, *waits = NULL;
     struct clock clock = clock_system();
     self->taken = time(NULL);
-    if (admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
+    if (rp_admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
-    if (admin_why(ctl->client, ctl->timeout_ms, &why, &self->err) != RP_OK) {
-        replay__reply__free_unpacked(info, NULL);
+    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &self->err) != RP_OK) {
+        rp_info_free(&info);
         return false;
     }
     bool first = !self->info;
     sample_fini(self);
-    self->info = info->info;
-    self->why = why->why;
-    self->box = admin_take_info(info);
-    self->waits = admin_take_waits(why);
-    if (!self->box || !self->waits) {
-        sample_fini(self);
-        err_set(&self->err, RP_NO_MEMORY, "no memory for the broker's answer");
-        return false;
-    }
-    ctl_explain(ctl, self->box, self->waits, &self->verdict);
+    self->info = info;
+    self->waits = waits;
+    ctl_explain(ctl, info, waits, &self->verdict);
     int64_t now = clock_now(&clock);
-    uint64_t messages = self->info->server->messages_in;
-    uint32_t missing = top_missing(self->info->shards);
+    uint64_t messages = rp_info_u64(info, "server.messages_in");
+    uint32_t missing = top_missing(ADMIN_AS(InfoReply, info)->shards);
     self->rate = first || messages < self->messages || missing != self->missing
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);
@@ -238,9 +226,9 @@ static int show_json(const struct sample *sample)
     struct json json = {0};
     json_open(&json, '{');
     json_key(&json, "info");
-    json_message(&json, &sample->info->base);
+    json_message(&json, &ADMIN_AS(InfoReply, sample->info)->base);
     json_key(&json, "why");
-    json_message(&json, &sample->why->base);
+    json_message(&json, &ADMIN_AS(WhyReply, sample->waits)->base);
     json_close(&json, '}');
     return ctl_print_text(&json);
 }
@@ -253,8 +241,8 @@ static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample
     struct tm local;
     localtime_r(&sample->taken, &local);
     strftime(clock, sizeof clock, "%H:%M:%S", &local);
-    struct top_frame frame = {.info = sample->info,
-                              .why = sample->why,
+    struct top_frame frame = {.info = ADMIN_AS(InfoReply, sample->info),
+                              .why = ADMIN_AS(WhyReply, sample->waits),
                               .verdict = sample->verdict.text,
                               .advice = sample->verdict.advice,
                               .endpoint = conn_endpoint(client_conn(ctl->client)),

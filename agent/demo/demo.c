@@ -218,24 +218,25 @@ static void show(rp_client *client, double seconds)
         rp_info *info;
         if (rp_admin_info(client, "replay", 0, 2000, &info, &err) != RP_OK)
             fail("info", &err);
-        const rp_table_info *table = &info->tables[0];
-        const rp_limiter_info *limiter = &table->limiter;
-        const char *waits = limiter->inserts_wait[0]   ? limiter->inserts_wait
-                            : limiter->samples_wait[0] ? limiter->samples_wait
-                                                       : "-";
+        const rp_info *table = rp_info_at(info, "tables", 0);
+        uint64_t in = rp_info_u64(table, "limiter.inserts"), out = rp_info_u64(table, "limiter.samples");
+        uint64_t changed = rp_info_u64(table, "updates");
+        const char *insert = rp_info_text(table, "limiter.inserts_wait");
+        const char *sample = rp_info_text(table, "limiter.samples_wait");
+        const char *waits = insert[0] ? insert : sample[0] ? sample : "-";
         printf("%5ds %10llu %11llu %11llu %11llu %8.2f %7.1fs %6.1f MB  %s%.*s\n", second,
-               (unsigned long long)table->size, (unsigned long long)(limiter->inserts - inserts),
-               (unsigned long long)(limiter->samples - samples), (unsigned long long)(table->updates - updates),
-               limiter->inserts ? (double)limiter->samples / (double)limiter->inserts : 0.0, table->mean_age_s,
-               (double)info->server.memory_bytes / 1e6,
-               limiter->inserts_wait[0]   ? "an insert "
-               : limiter->samples_wait[0] ? "a sample "
-                                          : "",
+               (unsigned long long)rp_info_u64(table, "size"), (unsigned long long)(in - inserts),
+               (unsigned long long)(out - samples), (unsigned long long)(changed - updates),
+               in ? (double)out / (double)in : 0.0, rp_info_real(table, "mean_age_s"),
+               rp_info_real(info, "server.memory_bytes") / 1e6,
+               insert[0]   ? "an insert "
+               : sample[0] ? "a sample "
+                           : "",
                (int)strcspn(waits, ":"), waits);
         fflush(stdout);
-        inserts = limiter->inserts;
-        samples = limiter->samples;
-        updates = table->updates;
+        inserts = in;
+        samples = out;
+        updates = changed;
         rp_info_free(&info);
     }
 }

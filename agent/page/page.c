@@ -74,32 +74,25 @@ static void with_client(struct page *self, void (*call)(rp_client *client, void 
 
 struct look {
     struct page_run run;
-    Replay__Reply *info_reply, *why_reply; /* owned by the next two */
-    rp_info *info;
-    rp_waits *waits;
+    rp_info *info, *waits;
     char silence[300]; /* why the broker does not answer */
 };
 
 static void look_at_broker(rp_client *client, struct look *look)
 {
     rp_error err = {0};
-    if (!client) {
+    if (!client)
         snprintf(look->silence, sizeof look->silence, "nobody answers at its endpoint");
-        return;
-    }
-    if (admin_info(client, NULL, false, PAGE_ASK_MS, &look->info_reply, &err) != RP_OK) {
+    else if (rp_admin_info(client, NULL, 0, PAGE_ASK_MS, &look->info, &err) != RP_OK)
         snprintf(look->silence, sizeof look->silence, "%s", err.text);
-        return;
-    }
-    look->info = admin_take_info(look->info_reply);
-    if (admin_why(client, PAGE_ASK_MS, &look->why_reply, NULL) == RP_OK)
-        look->waits = admin_take_waits(look->why_reply);
+    else
+        rp_admin_why(client, PAGE_ASK_MS, &look->waits, NULL);
 }
 
 static void look_fini(struct look *look)
 {
     rp_info_free(&look->info);
-    rp_waits_free(&look->waits);
+    rp_info_free(&look->waits);
     free(look->run.status);
 }
 
@@ -136,8 +129,8 @@ static void put_waits(struct json *out, const struct look *look)
 {
     json_key(out, "waits");
     json_open(out, '[');
-    for (size_t i = 0; look->waits && i < look->why_reply->why->n_waits; i++)
-        json_message(out, &look->why_reply->why->waits[i]->base);
+    for (uint32_t i = 0; i < rp_info_count(look->waits, "waits"); i++)
+        json_message(out, (const ProtobufCMessage *)rp_info_at(look->waits, "waits", i));
     json_close(out, ']');
 }
 
@@ -153,7 +146,7 @@ static char *put_together(const struct look *look)
     json_text(&out, "elsewhere", look->run.node);
     put_verdict(&out, look);
     json_key(&out, "broker");
-    json_message(&out, look->info ? &look->info_reply->info->base : NULL);
+    json_message(&out, (const ProtobufCMessage *)look->info);
     put_waits(&out, look);
     json_key(&out, "run");
     json_raw(&out, look->run.status ? look->run.status : "null");
@@ -366,10 +359,20 @@ static void question(void *ctx, const struct http_request *request, struct http_
     with_client(ctx, put_question, &self);
 }
 
+/* Gives an answer as JSON, and frees it. */
+static rp_status give_json(rp_status status, rp_info *info, char **json, rp_error *err)
+{
+    status = status == RP_OK ? rp_info_json(info, json, err) : status;
+    rp_info_free(&info);
+    return status;
+}
+
 static rp_status ask_sessions(rp_client *client, const struct http_request *request, char **json, rp_error *err)
 {
+    rp_info *info = NULL;
     (void)request;
-    return rp_admin_info_json(client, NULL, 1, PAGE_ASK_MS, json, err);
+    rp_status status = rp_admin_info(client, NULL, 1, PAGE_ASK_MS, &info, err);
+    return give_json(status, info, json, err);
 }
 
 /* A number of the query; 0: there is none. */
@@ -388,14 +391,21 @@ static const char *query_text(const struct http_request *request, const char *na
 static rp_status ask_items(rp_client *client, const struct http_request *request, char **json, rp_error *err)
 {
     uint64_t count = query_number(request, "count");
-    return rp_admin_list_json(client, query_text(request, "table"), query_number(request, "cursor"),
-                              (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, json, err);
+    rp_info *info = NULL;
+    rp_status status =
+        rp_admin_list(client, query_text(request, "table"), query_number(request, "cursor"),
+                      (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, &info, err);
+    return give_json(status, info, json, err);
 }
 
 static rp_status ask_item(rp_client *client, const struct http_request *request, char **json, rp_error *err)
 {
     uint64_t key = query_number(request, "key");
-    return rp_admin_fetch_json(client, query_text(request, "table"), &key, 1, VALUES_MOST, PAGE_ASK_MS, json, err);
+    rp_batch *batch = NULL;
+    RP_TRY(rp_admin_fetch(client, query_text(request, "table"), &key, 1, PAGE_ASK_MS, &batch, err));
+    rp_status status = rp_batch_json(batch, VALUES_MOST, json, err);
+    rp_batch_release(&batch);
+    return status;
 }
 
 static void get_writers(void *ctx, const struct http_request *request, struct http_reply *reply)
@@ -429,17 +439,17 @@ struct sample {
     rp_error err;
 };
 
+/* A shard that does not answer gives no items: those of the others are a sample, too. */
 static void take_part(rp_client *client, struct sample *self, uint64_t cursor)
 {
-    rp_item_info items[PART_ITEMS];
-    uint32_t n = PART_ITEMS;
-    self->status = rp_admin_list(client, self->table, &cursor, items, &n, PAGE_ASK_MS, &self->err);
-    if (self->status == RP_UNAVAILABLE && client_shards(client) > 1)
-        self->status = RP_OK; /* the items of the others are a sample, too */
-    for (uint32_t i = 0; self->status == RP_OK && i < n && self->n < SAMPLE_MOST; i++) {
-        self->priorities[self->n] = items[i].priority;
-        self->ages[self->n++] = (double)items[i].age_ns * 1e-9;
+    rp_info *list = NULL;
+    self->status = rp_admin_list(client, self->table, cursor, PART_ITEMS, PAGE_ASK_MS, &list, &self->err);
+    for (uint32_t i = 0; i < rp_info_count(list, "items") && self->n < SAMPLE_MOST; i++) {
+        const rp_info *item = rp_info_at(list, "items", i);
+        self->priorities[self->n] = rp_info_real(item, "priority");
+        self->ages[self->n++] = rp_info_real(item, "age_ns") * 1e-9;
     }
+    rp_info_free(&list);
 }
 
 static void take_sample(rp_client *client, void *ctx)
@@ -539,24 +549,26 @@ static const char *text_of(struct json_object *object, const char *name)
 
 static void make_checkpoint(rp_client *client, struct change *self)
 {
-    rp_checkpoint_info info = {.struct_size = sizeof info};
-    self->status = rp_admin_checkpoint(client, CHANGE_MS, &info, &self->err);
+    rp_info *made = NULL;
+    self->status = rp_admin_checkpoint(client, CHANGE_MS, &made, &self->err);
     if (self->status == RP_DEADLINE_EXCEEDED) { /* the broker goes on with it, and a browser does not wait for ever */
         self->status = RP_OK;
         snprintf(self->done, sizeof self->done, "The checkpoint takes longer than %d s: the broker goes on with it.",
                  CHANGE_MS / 1000);
         return;
     }
-    snprintf(self->done, sizeof self->done, "Checkpoint %llu is on disk: %llu items.", (unsigned long long)info.number,
-             (unsigned long long)info.items);
+    snprintf(self->done, sizeof self->done, "Checkpoint %llu is on disk: %llu items.",
+             (unsigned long long)rp_info_u64(made, "number"), (unsigned long long)rp_info_u64(made, "items"));
+    rp_info_free(&made);
 }
 
 static void reset(rp_client *client, struct change *self)
 {
-    uint64_t removed = 0;
+    rp_info *removed = NULL;
     self->status = rp_admin_reset(client, self->table, CHANGE_MS, &removed, &self->err);
-    snprintf(self->done, sizeof self->done, "%llu items of '%.100s' are gone.", (unsigned long long)removed,
-             self->table);
+    snprintf(self->done, sizeof self->done, "%llu items of '%.100s' are gone.",
+             (unsigned long long)rp_info_u64(removed, "applied"), self->table);
+    rp_info_free(&removed);
 }
 
 static void set_limiter(rp_client *client, struct change *self)
@@ -576,7 +588,7 @@ static void set_limiter(rp_client *client, struct change *self)
         change.set |= rows[i].field;
         memcpy((char *)&change + rows[i].offset, &value, sizeof value);
     }
-    self->status = rp_admin_set_limiter(client, self->table, &change, CHANGE_MS, &self->err);
+    self->status = rp_admin_set_limiter(client, self->table, &change, CHANGE_MS, NULL, &self->err);
     snprintf(self->done, sizeof self->done, "The limiter of '%.100s' is changed.", self->table);
 }
 

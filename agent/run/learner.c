@@ -452,13 +452,14 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err)
     rp_info *info = NULL;
     if (config->actors.on || rp_admin_info(self->options.client, name, 0, CHECK_MS, &info, NULL) != RP_OK)
         return RP_OK;
-    const rp_table_info *table = info->n_tables == 1 ? &info->tables[0] : NULL;
+    const rp_info *table = rp_info_find(info, "tables", name);
+    double min_size = rp_info_real(table, "limiter.min_size");
     rp_status status = RP_OK;
-    if (table && (double)table->size < table->limiter.min_size)
+    if (rp_info_real(table, "size") < min_size)
         status = err_set(err, RP_FAILED_PRECONDITION,
                          "table '%s' holds %llu items, its limiter wants %g (min_size), and there are no actors "
                          "(actors.on is false): was a checkpoint loaded (broker.checkpoint.dir)?",
-                         name, (unsigned long long)table->size, table->limiter.min_size);
+                         name, (unsigned long long)rp_info_u64(table, "size"), min_size);
     rp_info_free(&info);
     return status;
 }

@@ -1,13 +1,19 @@
 /* One rule for each cause, in the order of enum why_cause; the first that applies speaks. */
 #include "agent/why/why.h"
 
+#include <dirent.h>
+#include <json-c/json.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "agent/why/why_facts.h"
 #include "proto/base/format.h"
+#include "replay.pb-c.h"
 
 /* Parameters and reduce are polled all the time: only a long wait says something. */
 #define POLL_NS UINT64_C(5000000000)
@@ -42,6 +48,123 @@ static void advise(struct why *out, const char *format, ...)
     va_end(args);
 }
 
+/* ---- what the facts say ---- */
+
+/* Without shares of a run: a wait of this length counts. */
+#define LONG_NS UINT64_C(1000000000)
+/* A side that waits for less than this share of its time does not limit anything. */
+#define IDLE_SHARE 0.15
+
+/* The broker's answers, as its messages. */
+static const Replay__InfoReply *info_of(const struct why_facts *facts)
+{
+    return (const Replay__InfoReply *)facts->info;
+}
+
+static const Replay__WhyReply *waits_of(const struct why_facts *facts)
+{
+    static const Replay__WhyReply none = REPLAY__WHY_REPLY__INIT;
+    return facts->waits ? (const Replay__WhyReply *)facts->waits : &none;
+}
+
+static const Replay__LimiterInfo *limiter_of(const Replay__TableInfo *table)
+{
+    static const Replay__LimiterInfo none = REPLAY__LIMITER_INFO__INIT;
+    return table->limiter ? table->limiter : &none;
+}
+
+static const Replay__Shards *shards_of(const struct why_facts *facts)
+{
+    static const Replay__Shards none = REPLAY__SHARDS__INIT;
+    return facts->info && info_of(facts)->shards ? info_of(facts)->shards : &none;
+}
+
+/* Over shards, samplers wait for permits instead of samples. */
+static bool is_kind(const Replay__Wait *wait, const char *kind)
+{
+    return strcmp(wait->kind, kind) == 0 || (strcmp(kind, "sample") == 0 && strcmp(wait->kind, "permit") == 0);
+}
+
+/* Returns the longest wait of a kind that lasts at least this long; table NULL: of any table. */
+static const Replay__Wait *longest(const struct why_facts *facts, const char *kind, const char *table,
+                                   uint64_t least_ns)
+{
+    const Replay__Wait *found = NULL;
+    for (uint32_t i = 0; i < waits_of(facts)->n_waits; i++) {
+        const Replay__Wait *wait = waits_of(facts)->waits[i];
+        if (!is_kind(wait, kind) || wait->waited_ns < least_ns || (table && strcmp(wait->table, table) != 0))
+            continue;
+        if (!found || wait->waited_ns > found->waited_ns)
+            found = wait;
+    }
+    return found;
+}
+
+static bool concerns(const Replay__Wait *wait, const char *kind, const char *table)
+{
+    return is_kind(wait, kind) && strcmp(wait->table, table) == 0;
+}
+
+/* Somebody who waits at several shards counts once. */
+static uint32_t count_waits(const struct why_facts *facts, const char *kind, const char *table)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < waits_of(facts)->n_waits; i++) {
+        const Replay__Wait *wait = waits_of(facts)->waits[i];
+        bool again = !concerns(wait, kind, table);
+        for (uint32_t k = 0; shards_of(facts)->n_shard && k < i && !again; k++)
+            again = concerns(waits_of(facts)->waits[k], kind, table) &&
+                    strcmp(waits_of(facts)->waits[k]->who, wait->who) == 0;
+        n += !again;
+    }
+    return n;
+}
+
+/* Returns the table of that name; NULL: there is none. */
+static const Replay__TableInfo *table_of(const struct why_facts *facts, const char *name)
+{
+    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++)
+        if (strcmp(info_of(facts)->tables[i]->name, name) == 0)
+            return info_of(facts)->tables[i];
+    return NULL;
+}
+
+/* True if a wait is long. With a run, its share of waiting counts; without, the length of the present wait. A sampler asks for its permits again and again,
+ * at other shards: the length of one says nothing. */
+static bool waits_long(double idle, const Replay__Wait *wait)
+{
+    return wait &&
+           (isfinite(idle) ? idle >= IDLE_SHARE : wait->waited_ns >= LONG_NS || strcmp(wait->kind, "permit") == 0);
+}
+
+/* Returns the share of the time for which a side waits; NAN: not known. */
+static double idle_of(const struct why_facts *facts, bool actors)
+{
+    return !facts->run ? NAN : actors ? facts->run->actor_idle : facts->run->learner_idle;
+}
+
+/* Writes who waits, and how much: "Learners wait 34% of the time", "3 samplers wait". Returns out. */
+static const char *how_much(const struct why_facts *facts, bool actors, const char *table, char *out, size_t size)
+{
+    double idle = idle_of(facts, actors);
+    uint32_t n = count_waits(facts, actors ? "insert" : "sample", table);
+    if (isfinite(idle))
+        snprintf(out, size, "%s wait %.0f%% of the time", actors ? "actors" : "learners", 100 * idle);
+    else if (actors)
+        snprintf(out, size, "%u writer%s", n, n == 1 ? " waits" : "s wait");
+    else
+        snprintf(out, size, "%u sampler%s", n, n == 1 ? " waits" : "s wait");
+    out[0] = (char)(out[0] >= 'a' && out[0] <= 'z' ? out[0] - 32 : out[0]);
+    return out;
+}
+
+/* The longest wait of a side, over all tables. */
+static const Replay__Wait *side_waits(const struct why_facts *facts, bool actors)
+{
+    const Replay__Wait *wait = longest(facts, actors ? "insert" : "sample", NULL, 0);
+    return waits_long(idle_of(facts, actors), wait) ? wait : NULL;
+}
+
 /* ---- one rule for each cause: true if it applies ---- */
 
 static bool silent_broker(const struct why_facts *facts, struct why *out)
@@ -58,7 +181,7 @@ static bool silent_broker(const struct why_facts *facts, struct why *out)
 
 static bool slow_disk(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = facts_longest(facts, "journal", NULL, LONG_NS / 2);
+    const Replay__Wait *wait = longest(facts, "journal", NULL, LONG_NS / 2);
     if (!wait)
         return false;
     out->bad = true;
@@ -71,10 +194,11 @@ static bool slow_disk(const struct why_facts *facts, struct why *out)
 /* The others go on, but its items are not sampled, and writers keep what they have sent to it. */
 static bool lost_shard(const struct why_facts *facts, struct why *out)
 {
-    const rp_shard_info *lost = NULL;
+    const Replay__ShardInfo *lost = NULL;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < facts->info->n_shards; i++) {
-        const rp_shard_info *shard = &facts->info->shards[i];
+    const Replay__Shards *shards = shards_of(facts);
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        const Replay__ShardInfo *shard = shards->shard[i];
         n += shard->problem[0] != '\0';
         lost = lost || !shard->problem[0] ? lost : shard;
     }
@@ -85,14 +209,12 @@ static bool lost_shard(const struct why_facts *facts, struct why *out)
     char others[64] = "";
     if (n > 1)
         snprintf(others, sizeof others, " %u other%s not, either.", n - 1, n > 2 ? "s do" : " does");
-    say(out, "%u of %u shards answer: %s.%s", facts->info->n_shards - n, facts->info->n_shards, lost->problem, others);
+    say(out, "%zu of %zu shards answer: %s.%s", shards->n_shard - n, shards->n_shard, lost->problem, others);
     advise(out, lost->shard == 0
                     ? "Counters and rounds of learners wait until shard 0 is back; its log says why it is away."
                     : "The others go on without its items; its log says why it is away.");
     return true;
 }
-
-static const rp_wait *side_waits(const struct why_facts *facts, bool actors);
 
 /* Processes of lost hosts are the cause if none of a side is left, or if the others wait for that side. */
 static bool lost_host(const struct why_facts *facts, struct why *out)
@@ -103,7 +225,7 @@ static bool lost_host(const struct why_facts *facts, struct why *out)
     bool none = (run->stranded_actors > 0 && run->actors == 0) || (run->stranded_learners > 0 && run->learners == 0);
     bool few_actors = run->stranded_actors > 0 && side_waits(facts, false);
     bool few_learners =
-        run->stranded_learners > 0 && (side_waits(facts, true) || facts_longest(facts, "reduce", NULL, POLL_NS));
+        run->stranded_learners > 0 && (side_waits(facts, true) || longest(facts, "reduce", NULL, POLL_NS));
     if (!none && !few_actors && !few_learners)
         return false;
     uint32_t all = run->actors + run->learners + run->stranded_actors + run->stranded_learners;
@@ -120,7 +242,7 @@ static bool lost_host(const struct why_facts *facts, struct why *out)
 
 static bool lost_learner(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = facts_longest(facts, "reduce", NULL, POLL_NS);
+    const Replay__Wait *wait = longest(facts, "reduce", NULL, POLL_NS);
     if (!wait)
         return false;
     out->bad = true;
@@ -133,9 +255,9 @@ static bool lost_learner(const struct why_facts *facts, struct why *out)
 
 static bool no_parameters(const struct why_facts *facts, struct why *out)
 {
-    const rp_wait *wait = facts_longest(facts, "params", NULL, POLL_NS);
-    for (uint32_t i = 0; wait && i < facts->info->n_slots; i++)
-        if (facts->info->slots[i].version > 0)
+    const Replay__Wait *wait = longest(facts, "params", NULL, POLL_NS);
+    for (uint32_t i = 0; wait && i < info_of(facts)->n_slots; i++)
+        if (info_of(facts)->slots[i]->version > 0)
             return false; /* somebody publishes: a poll for the next version is no trouble */
     if (!wait)
         return false;
@@ -147,11 +269,11 @@ static bool no_parameters(const struct why_facts *facts, struct why *out)
 }
 
 /* The first samples wait for min_size items. True also sets the table. */
-static const rp_table_info *short_of_items(const struct why_facts *facts)
+static const Replay__TableInfo *short_of_items(const struct why_facts *facts)
 {
-    for (uint32_t i = 0; i < facts->info->n_tables; i++) {
-        const rp_table_info *table = &facts->info->tables[i];
-        if ((double)table->size < table->limiter.min_size && facts_longest(facts, "sample", table->name, 0))
+    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++) {
+        const Replay__TableInfo *table = info_of(facts)->tables[i];
+        if ((double)table->size < limiter_of(table)->min_size && longest(facts, "sample", table->name, 0))
             return table;
     }
     return NULL;
@@ -159,13 +281,13 @@ static const rp_table_info *short_of_items(const struct why_facts *facts)
 
 static bool too_small(const struct why_facts *facts, struct why *out)
 {
-    const rp_table_info *table = short_of_items(facts);
+    const Replay__TableInfo *table = short_of_items(facts);
     if (!table)
         return false;
-    bool bound = table->limiter.min_size > (double)table->max_size;
+    bool bound = limiter_of(table)->min_size > (double)table->max_size;
     bool evicts = table->evicted > 0 && table->size > 0;
-    bool quiet = table->insert_rate <= 0 && facts->info->server.session_count == 0 &&
-                 facts_longest(facts, "sample", table->name, POLL_NS);
+    bool quiet = table->insert_rate <= 0 && info_of(facts)->server->session_count == 0 &&
+                 longest(facts, "sample", table->name, POLL_NS);
     if (!bound && !evicts && !quiet)
         return false;
     format_buffer size, least;
@@ -173,7 +295,7 @@ static bool too_small(const struct why_facts *facts, struct why *out)
     out->blocked = WHY_SIDE_LEARNERS;
     snprintf(out->table, sizeof out->table, "%s", table->name);
     say(out, "Samples from table '%s' wait for its first %s items (limiter.min_size), and it %s %s.", table->name,
-        format_count(least, (uint64_t)table->limiter.min_size),
+        format_count(least, (uint64_t)limiter_of(table)->min_size),
         quiet && !bound && !evicts ? "stays at" : "cannot have more than",
         format_count(size, bound ? table->max_size : table->size));
     if (bound)
@@ -188,17 +310,17 @@ static bool too_small(const struct why_facts *facts, struct why *out)
 }
 
 /* The broker's sentence says it (broker/table/room.c): the table's figures are of another moment. */
-static bool is_for_room(const rp_wait *wait)
+static bool is_for_room(const Replay__Wait *wait)
 {
     return strstr(wait->text, "needs memory") || strstr(wait->text, "needs room");
 }
 
 static bool no_memory(const struct why_facts *facts, struct why *out)
 {
-    for (uint32_t i = 0; i < facts->info->n_tables; i++) {
-        const rp_table_info *table = &facts->info->tables[i];
-        const rp_wait *wait = facts_longest(facts, "insert", table->name, 0);
-        if (!facts_waits_long(facts_idle_of(facts, true), wait) || !is_for_room(wait))
+    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++) {
+        const Replay__TableInfo *table = info_of(facts)->tables[i];
+        const Replay__Wait *wait = longest(facts, "insert", table->name, 0);
+        if (!waits_long(idle_of(facts, true), wait) || !is_for_room(wait))
             continue; /* the limiter holds them, and no memory would help */
         out->blocked = WHY_SIDE_ACTORS;
         snprintf(out->table, sizeof out->table, "%s", table->name);
@@ -212,12 +334,11 @@ static bool no_memory(const struct why_facts *facts, struct why *out)
 /* The side that waits more, whatever the cause is. */
 static enum why_side who_waits(const struct why_facts *facts)
 {
-    const rp_wait *inserts = facts_longest(facts, "insert", NULL, 0),
-                  *samples = facts_longest(facts, "sample", NULL, 0);
-    double actors = facts_idle_of(facts, true), learners = facts_idle_of(facts, false);
-    if (facts_waits_long(actors, inserts) && !(facts_waits_long(learners, samples) && learners > actors))
+    const Replay__Wait *inserts = longest(facts, "insert", NULL, 0), *samples = longest(facts, "sample", NULL, 0);
+    double actors = idle_of(facts, true), learners = idle_of(facts, false);
+    if (waits_long(actors, inserts) && !(waits_long(learners, samples) && learners > actors))
         return WHY_SIDE_ACTORS;
-    return facts_waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
+    return waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
 }
 
 static bool taken_by_others(const struct why_facts *facts, struct why *out)
@@ -246,8 +367,8 @@ static bool is_rate(double rate)
 static struct on_the_way count_on_the_way(const struct why_facts *facts)
 {
     struct on_the_way sum = {0};
-    for (uint32_t i = 0; facts->waits && i < facts->waits->n; i++) {
-        const rp_wait *wait = &facts->waits->waits[i];
+    for (uint32_t i = 0; i < waits_of(facts)->n_waits; i++) {
+        const Replay__Wait *wait = waits_of(facts)->waits[i];
         bool counts = strcmp(wait->kind, "network") == 0 && wait->waited_ns >= LONG_NS;
         sum.writers += counts;
         sum.rate += counts && is_rate(wait->rate) ? wait->rate : 0.0;
@@ -259,8 +380,8 @@ static struct on_the_way count_on_the_way(const struct why_facts *facts)
 static bool full_network(const struct why_facts *facts, struct why *out)
 {
     struct on_the_way way = count_on_the_way(facts);
-    bool starves = facts_longest(facts, "sample", NULL, 0), full = facts_longest(facts, "insert", NULL, 0);
-    if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < facts->info->server.session_count))
+    bool starves = longest(facts, "sample", NULL, 0), full = longest(facts, "insert", NULL, 0);
+    if (way.writers == 0 || (full && !starves) || (!starves && 2 * way.writers < info_of(facts)->server->session_count))
         return false;
     format_buffer rate;
     out->blocked = WHY_SIDE_ACTORS;
@@ -275,43 +396,36 @@ static bool full_network(const struct why_facts *facts, struct why *out)
 
 static bool filling(const struct why_facts *facts, struct why *out)
 {
-    const rp_table_info *table = short_of_items(facts);
+    const Replay__TableInfo *table = short_of_items(facts);
     if (!table)
         return false;
     format_buffer size, least;
     out->blocked = WHY_SIDE_LEARNERS;
     snprintf(out->table, sizeof out->table, "%s", table->name);
     say(out, "Table '%s' fills: learners begin when it has %s items, and it has %s.", table->name,
-        format_count(least, (uint64_t)table->limiter.min_size), format_count(size, table->size));
+        format_count(least, (uint64_t)limiter_of(table)->min_size), format_count(size, table->size));
     if (table->insert_rate > 0)
         advise(out, "That takes about %.0f s more.",
-               (table->limiter.min_size - (double)table->size) / table->insert_rate);
+               (limiter_of(table)->min_size - (double)table->size) / table->insert_rate);
     return true;
-}
-
-/* The longest wait of a side, over all tables. */
-static const rp_wait *side_waits(const struct why_facts *facts, bool actors)
-{
-    const rp_wait *wait = facts_longest(facts, actors ? "insert" : "sample", NULL, 0);
-    return facts_waits_long(facts_idle_of(facts, actors), wait) ? wait : NULL;
 }
 
 static bool side_limits(const struct why_facts *facts, struct why *out, bool actors)
 {
-    const rp_wait *wait = side_waits(facts, actors), *other = side_waits(facts, !actors);
-    double idle = facts_idle_of(facts, actors), others_idle = facts_idle_of(facts, !actors);
+    const Replay__Wait *wait = side_waits(facts, actors), *other = side_waits(facts, !actors);
+    double idle = idle_of(facts, actors), others_idle = idle_of(facts, !actors);
     if (!wait ||
         (other && (isfinite(idle) && isfinite(others_idle) ? others_idle > idle : other->waited_ns > wait->waited_ns)))
         return false;
     char how[96];
-    const rp_table_info *table = facts_table_of(facts, wait->table);
+    const Replay__TableInfo *table = table_of(facts, wait->table);
     out->blocked = actors ? WHY_SIDE_ACTORS : WHY_SIDE_LEARNERS;
     snprintf(out->table, sizeof out->table, "%s", wait->table);
-    say(out, "%s for %s: %s.", facts_how_much(facts, actors, wait->table, how, sizeof how),
-        actors ? "samples" : "inserts", wait->text);
+    say(out, "%s for %s: %s.", how_much(facts, actors, wait->table, how, sizeof how), actors ? "samples" : "inserts",
+        wait->text);
     bool busy = facts->run && facts->run->cores > 0 && facts->run->cpu >= BUSY_SHARE * facts->run->cores;
-    bool ratio = table && strcmp(table->limiter.kind, "sample_to_insert_ratio") == 0;
-    double spi = ratio ? table->limiter.samples_per_insert : 0; /* the others tell 1 */
+    bool ratio = table && strcmp(limiter_of(table)->kind, "sample_to_insert_ratio") == 0;
+    double spi = ratio ? limiter_of(table)->samples_per_insert : 0; /* the others tell 1 */
     const char *more = actors ? "learner" : "actor";
     if (busy && spi > 0)
         advise(out, "All processors are busy: more of them, or %s samples per insert than %.4g, would change that.",
@@ -346,8 +460,8 @@ static bool full_cores(const struct why_facts *facts, struct why *out)
 
 static bool moves(const struct why_facts *facts)
 {
-    for (uint32_t i = 0; i < facts->info->n_tables; i++)
-        if (facts->info->tables[i].insert_rate > 0 || facts->info->tables[i].sample_rate > 0)
+    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++)
+        if (info_of(facts)->tables[i]->insert_rate > 0 || info_of(facts)->tables[i]->sample_rate > 0)
             return true;
     return false;
 }
@@ -367,7 +481,7 @@ static bool nothing(const struct why_facts *facts, struct why *out)
 
 static bool idle(const struct why_facts *facts, struct why *out)
 {
-    const rp_server_info *server = &facts->info->server;
+    const Replay__ServerInfo *server = info_of(facts)->server;
     say(out, "Nothing is inserted or sampled, and nobody waits: %llu writer%s connected.",
         (unsigned long long)server->session_count, server->session_count == 1 ? " is" : "s are");
     return true;
@@ -396,4 +510,122 @@ void why_explain(const struct why_facts *facts, struct why *out)
         if (rules[cause](facts, out))
             return;
     }
+}
+
+/* ---- the verdict that a launcher has written into status.json ---- */
+
+/* A launcher writes its status every second. */
+#define FRESH_S 5.0
+/* A launcher whose status is older is gone. */
+#define GONE_S 60.0
+/* Largest status.json that is read. */
+#define STATUS_MOST (1u << 20)
+
+static const char *text_of(struct json_object *status, const char *name)
+{
+    struct json_object *value = NULL;
+    const char *text = json_object_object_get_ex(status, name, &value) && json_object_is_type(value, json_type_string)
+                           ? json_object_get_string(value)
+                           : NULL;
+    return text ? text : "";
+}
+
+/* Returns the index of a word, or n. */
+static int find(const char *const *words, int n, const char *word)
+{
+    int i = 0;
+    while (i < n && strcmp(words[i], word) != 0)
+        i++;
+    return i;
+}
+
+static double age_s(double unix_s)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return fabs((double)now.tv_sec + 1e-9 * (double)now.tv_nsec - unix_s);
+}
+
+static bool is_fresh(struct json_object *status)
+{
+    struct json_object *value = NULL;
+    return json_object_object_get_ex(status, "unix_s", &value) && age_s(json_object_get_double(value)) < FRESH_S;
+}
+
+bool why_read_status(const char *text, struct why *out)
+{
+    struct json_object *status = text ? json_tokener_parse(text) : NULL, *bad = NULL;
+    int cause = find(why_cause_names, WHY_CAUSES, text_of(status, "cause"));
+    int blocked = find(why_side_names, WHY_SIDES, text_of(status, "blocked"));
+    bool ok = cause < WHY_CAUSES && text_of(status, "waits")[0] && is_fresh(status);
+    *out = (struct why){.cause = (enum why_cause)(ok ? cause : WHY_IDLE), .network_rate = NAN};
+    if (ok) {
+        out->blocked = blocked < WHY_SIDES ? (enum why_side)blocked : WHY_NOBODY;
+        out->bad = json_object_object_get_ex(status, "bad", &bad) && json_object_get_boolean(bad);
+        snprintf(out->table, sizeof out->table, "%s", text_of(status, "blocked_table"));
+        snprintf(out->text, sizeof out->text, "%s", text_of(status, "waits"));
+        snprintf(out->advice, sizeof out->advice, "%s", text_of(status, "advice"));
+    }
+    json_object_put(status);
+    return ok;
+}
+
+bool why_read_state(const char *text, struct why_state *out)
+{
+    static const char *const ends[] = {"done", "stopped", "failed"};
+    struct json_object *status = text ? json_tokener_parse(text) : NULL, *time = NULL;
+    *out = (struct why_state){0};
+    snprintf(out->phase, sizeof out->phase, "%s", text_of(status, "phase"));
+    snprintf(out->reason, sizeof out->reason, "%s", text_of(status, "reason"));
+    bool ok = out->phase[0] && json_object_object_get_ex(status, "unix_s", &time);
+    if (ok)
+        out->unix_s = json_object_get_double(time);
+    out->ended = ok && find(ends, 3, out->phase) < 3;
+    json_object_put(status);
+    return ok;
+}
+
+/* Returns the time of a run's status if the run lives, else 0. */
+static double lives_since(const char *folder)
+{
+    char path[PATH_MAX];
+    struct why_state state = {0};
+    snprintf(path, sizeof path, "%s/status.json", folder);
+    FILE *file = fopen(path, "re");
+    char *text = file ? calloc(1, STATUS_MOST + 1) : NULL;
+    if (text)
+        text[fread(text, 1, STATUS_MOST, file)] = '\0';
+    bool lives = text && why_read_state(text, &state) && !state.ended && age_s(state.unix_s) < GONE_S;
+    free(text);
+    if (file)
+        fclose(file);
+    return lives ? state.unix_s : 0.0;
+}
+
+bool why_find_living(const char *runs, char *out, size_t size)
+{
+    char path[PATH_MAX], latest[NAME_MAX + 1] = "";
+    double newest = 0.0;
+    snprintf(path, sizeof path, "%s/latest", runs);
+    ssize_t n = readlink(path, latest, sizeof latest - 1);
+    latest[n > 0 ? n : 0] = '\0';
+    snprintf(path, sizeof path, "%s/latest/status.json", runs);
+    if (n > 0 && access(path, F_OK) != 0) /* it is being measured, or waits for its turn */
+        return false;
+    DIR *dir = opendir(runs);
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        if (entry->d_name[0] == '.' || strcmp(entry->d_name, "latest") == 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", runs, entry->d_name);
+        double since = lives_since(path);
+        if (since > 0.0 && strcmp(entry->d_name, latest) == 0)
+            since = INFINITY;
+        if (since > newest && strlen(path) < size) {
+            newest = since;
+            strcpy(out, path);
+        }
+    }
+    if (dir)
+        closedir(dir);
+    return newest > 0.0;
 }

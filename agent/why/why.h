@@ -46,8 +46,8 @@ struct why_run {
 };
 
 struct why_facts {
-    const rp_info *info;       /* NULL: the broker does not answer */
-    const rp_waits *waits;     /* may be NULL */
+    const rp_info *info;       /* of rp_admin_info; NULL: the broker does not answer */
+    const rp_info *waits;      /* of rp_admin_why; may be NULL */
     const struct why_run *run; /* may be NULL */
     const char *silence;       /* why the broker does not answer; may be NULL */
 };

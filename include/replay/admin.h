@@ -1,5 +1,5 @@
-/* Inspects and operates a broker. Each question can also be answered as JSON text, with the names of replay.proto: 64-bit numbers
- * as JSON numbers, bytes as hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and "-Infinity".
+/* Inspects and operates a broker. Each answer can be read by name or turned into JSON text: 64-bit numbers as JSON numbers, bytes as
+ * hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and "-Infinity".
  *
  * A broker of several shards is one broker here: all shards are asked at once, and their answers become one. Counts, sizes,
  * rates, bytes, bounds and cursors are sums; ages and staleness are means over the samples of late. A shard that does not answer
@@ -18,159 +18,61 @@
 extern "C" {
 #endif
 
-typedef struct rp_limiter_info {
-    const char *kind;
-    double samples_per_insert, min_size, min_diff, max_diff;
-    uint64_t inserts, samples, deletes;
-    double cursor;            /* inserts * samples_per_insert - samples */
-    const char *inserts_wait; /* "", or the reason why an insert would wait */
-    const char *samples_wait;
-} rp_limiter_info;
+/* An answer of the broker: an object with numbers, texts, further objects and lists of them, under the names that the messages of
+ * replay.proto give them; docs/METRICS.md says what the numbers mean. A path goes through objects by dots: of an answer of
+ * rp_admin_info,
+ *     rp_info_u64(info, "server.memory_bytes")
+ *     rp_info_real(rp_info_find(info, "tables", "replay"), "limiter.cursor")
+ * Objects and texts inside an answer live until the answer is freed. A name that the broker does not know, a number of an object that
+ * is not there, and any question to NULL give 0, "" or NULL. */
+typedef struct rp_info rp_info;
 
-/* A field of a table's items: shape counts steps first, unless the field has no steps; 0: any number of steps. */
-typedef struct rp_signature_field {
-    const char *name;
-    int32_t dtype; /* an rp_dtype */
-    uint32_t rank;
-    uint32_t shape[RP_MAX_RANK + 1];
-} rp_signature_field;
+RP_API void rp_info_free(rp_info **info);
+/* Numbers are converted to the type that is asked for; a truth value is 0 or 1. */
+RP_API uint64_t rp_info_u64(const rp_info *info, const char *path);
+RP_API int64_t rp_info_i64(const rp_info *info, const char *path);
+RP_API double rp_info_real(const rp_info *info, const char *path);
+RP_API const char *rp_info_text(const rp_info *info, const char *path);
+/* The length of a list; an object that is no list has the length 1. */
+RP_API uint32_t rp_info_count(const rp_info *info, const char *path);
+/* Element i of a list of objects; the object itself for i 0 where there is no list. NULL: there is none. */
+RP_API const rp_info *rp_info_at(const rp_info *info, const char *path, uint32_t i);
+/* The element of a list with this name. */
+RP_API const rp_info *rp_info_find(const rp_info *info, const char *path, const char *name);
+/* Gives an answer, or an object of it, as JSON text: free it with rp_string_free. */
+RP_API rp_status rp_info_json(const rp_info *info, char **json, rp_error *err);
+RP_API void rp_string_free(char **text);
 
-typedef struct rp_table_info {
-    const char *name, *sampler, *remover;
-    rp_limiter_info limiter;
-    uint64_t size, max_size; /* items */
-    uint64_t bytes, max_bytes;
-    uint32_t max_times_sampled;
-    uint32_t reserved;
-    double insert_rate, sample_rate, update_rate; /* recent, in items/s */
-    uint64_t waiting_inserts, waiting_samplers;
-    uint64_t updates, updates_missing, rejected, evicted, orphaned_picks;
-    uint64_t episodes; /* of which items were inserted; since the last reset */
-    double mean_age_s, mean_staleness, total_priority;
-    uint64_t evicted_for_memory; /* of evicted: to free memory; since the broker started */
-    uint64_t unique_samples;     /* items that were sampled at least once; since the last reset */
-    uint64_t deleted_episodes;   /* of episodes: all their items have left the table */
-    const char *metadata;        /* text about the table, from the broker's configuration; "": none */
-    /* The fields that the configuration prescribes for all items; otherwise those of the newest item. */
-    const rp_signature_field *signature;
-    uint32_t n_signature; /* 0: not known: nothing was inserted since the last reset, or the broker restarted empty */
-    uint32_t prescribed;  /* 1: all items have this signature */
-} rp_table_info;
-
-typedef struct rp_server_info {
-    const char *release, *service, *ingest, *events;
-    uint64_t instance, uptime_ns;
-    uint64_t memory_bytes, memory_limit, chunk_count, chunk_bytes, raw_bytes, granted_bytes;
-    uint64_t session_count, waiter_count, messages_in, messages_bad, replies_dropped, longest_stretch_ns;
-} rp_server_info;
-
-typedef struct rp_slot_info {
-    const char *name;
-    uint64_t version, bytes, age_ns;
-} rp_slot_info;
-
-typedef struct rp_counter_info {
-    const char *name;
-    int64_t value;
-} rp_counter_info;
-
-typedef struct rp_session_info {
-    const char *name;
-    uint8_t id[16]; /* the first 4 bytes of the session's id, then zeros: the broker shows no more */
-    uint32_t ordinal;
-    uint32_t expired; /* 1: the session has expired, and only its numbers are kept */
-    uint64_t received, chunk_bytes, silent_ns, rejected;
-    uint64_t resolved, waiting; /* items of all tables */
-    uint32_t shard;             /* that has the session: a writer has one at each shard */
-    uint32_t reserved;
-} rp_session_info;
-
-/* One shard of a broker that has several, by itself. */
-typedef struct rp_shard_info {
-    const char *service; /* endpoint */
-    const char *problem; /* "", or why the shard is missing from the sums: then nothing below is known */
-    rp_server_info server;
-    const rp_table_info *tables; /* without their signatures */
-    uint32_t n_tables;
-    uint32_t shard; /* its number */
-} rp_shard_info;
-
-typedef struct rp_info {
-    rp_server_info server;
-    const rp_table_info *tables;
-    const rp_slot_info *slots;
-    const rp_counter_info *counters;
-    const rp_session_info *sessions; /* only if asked for */
-    uint32_t n_tables, n_slots, n_counters, n_sessions;
-    const rp_shard_info *shards; /* in the order of their numbers */
-    uint32_t n_shards;           /* 0: the broker is alone */
-    uint32_t reserved;
-} rp_info;
-
-/* A request or an insert that waits inside the broker. */
-typedef struct rp_wait {
-    const char *who; /* "actor-3", or a client's number */
-    const char *
-        kind; /* "insert", "sample", "permit", "params", "reduce", "bye", "journal"; "network": data on its way to the broker;
-                * "shard": one that does not answer */
-    const char *table; /* or slot, or group */
-    const char *text;  /* the reason, with numbers; of one of several shards: "shard 2: ...", unless it waits for all of
-                        * them */
-    uint64_t count, got, waited_ns;
-    double rate; /* "network": bytes/s that arrive from the writer */
-} rp_wait;
-
-typedef struct rp_waits {
-    const rp_wait *waits;
-    uint32_t n;
-} rp_waits;
-
-typedef struct rp_item_info {
-    uint64_t key;
-    double priority;
-    uint64_t age_ns, policy, step, bytes;
-    uint32_t times_sampled, session, length, chunks, episode;
-    uint32_t shard; /* that has the item */
-} rp_item_info;
-
-/* Gives the state of the broker; free it with rp_info_free. table NULL: all tables. sessions 1: also the list of sessions,
- * which may be long. */
+/* Gives the state of the broker, an InfoReply: server, tables, slots, counters, and for several shards what each says by itself.
+ * table NULL: all tables. sessions 1: also the list of sessions, which may be long. Free *out with rp_info_free, as in all calls below. */
 RP_API rp_status rp_admin_info(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
                                rp_info **out, rp_error *err);
-RP_API void rp_info_free(rp_info **info);
-/* Gives everything that waits inside the broker, with reasons; free it with rp_waits_free. */
-RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_waits **out, rp_error *err);
-RP_API void rp_waits_free(rp_waits **waits);
+/* Gives everything that waits inside the broker, with reasons: a WhyReply with the list "waits". */
+RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_info **out, rp_error *err);
 /* A cursor of rp_admin_list is a place in the table of a shard, and above these bits the number of the shard. Any place below the
  * size of that table may be given, to look at a part of it. */
 #define RP_CURSOR_BITS 40
-/* Lists up to *n items of a table, starting at *cursor (0: the first). Sets *n to the number of items written and *cursor to the
- * start of the next page, or to 0 after the last page. The items of shards come one shard after another. RP_UNAVAILABLE from a
- * broker of several shards: the next one does not answer; *cursor is then the start of the one after it, or 0. */
-RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t *cursor, rp_item_info *items, uint32_t *n,
-                               int64_t timeout_ms, rp_error *err);
+/* Lists up to `limit` items of a table, starting at `cursor` (0: the first): a ListReply with "items", and the "cursor" of the next
+ * page, or 0 after the last one. limit 0: as many as one reply may have. The items of shards come one shard after another; a page
+ * without items names in "shards" one that does not answer. */
+RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t cursor, uint32_t limit,
+                               int64_t timeout_ms, rp_info **out, rp_error *err);
 /* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys.
  * RP_FAILED_PRECONDITION: the items do not all have the same fields; fetch them in groups that do. */
 RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
                                 int64_t timeout_ms, rp_batch **out, rp_error *err);
-/* Removes all items of a table and sets its limiter to zero. removed may be NULL. */
-RP_API rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_ms, uint64_t *removed,
-                                rp_error *err);
+/* Gives the items of a batch as {"items": [{"key": ..., "priority": ..., "fields": {"name": {"dtype", "shape", "values"}}}]}; at
+ * most max_values numbers of each field are written, and "truncated" says whether there are more. */
+RP_API rp_status rp_batch_json(const rp_batch *batch, uint32_t max_values, char **json, rp_error *err);
 
-/* A checkpoint that was written. */
-typedef struct rp_checkpoint_info {
-    uint64_t struct_size;
-    uint64_t number;
-    uint64_t based_on; /* number of the checkpoint that this one is an increment of; 0: a full checkpoint */
-    uint64_t items;    /* of all tables */
-    uint64_t written_bytes, took_ns;
-} rp_checkpoint_info;
+/* The next three change something. out may be NULL. */
 
-/* Makes a checkpoint of the broker's whole state and waits until it is on disk; the broker keeps serving meanwhile. After a
- * time-out the broker still completes the checkpoint. out may be NULL; otherwise set out->struct_size.
- * With shards: the number is that of the first shard, and the items and bytes are those of all.
- * RP_FAILED_PRECONDITION: the broker's configuration names no folder for checkpoints. */
-RP_API rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_checkpoint_info *out, rp_error *err);
+/* Removes all items of a table and sets its limiter to zero: a ChangeReply, whose "applied" counts the items. */
+RP_API rp_status rp_admin_reset(rp_client *client, const char *table, int64_t timeout_ms, rp_info **out, rp_error *err);
+/* Makes a checkpoint of the broker's whole state and waits until it is on disk; the broker keeps serving meanwhile: a
+ * CheckpointReply. After a time-out the broker still completes the checkpoint. With shards the number is that of the first shard,
+ * and the items and bytes are those of all. RP_FAILED_PRECONDITION: the broker's configuration names no folder for checkpoints. */
+RP_API rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_info **out, rp_error *err);
 
 /* `set` names the members that are changed; the others are ignored. */
 typedef enum rp_limiter_field {
@@ -187,34 +89,17 @@ typedef struct rp_limiter_change {
     double samples_per_insert, min_size, min_diff, max_diff, error_buffer;
 } rp_limiter_change;
 
-/* Changes a table's limiter while the broker runs. Checks every value before it changes any. The change is in force when the
- * call returns; rp_admin_info shows the new state. Bounds that error_buffer has set follow a new ratio or min_size. With a journal
+/* Changes a table's limiter while the broker runs, and gives it as it is then: a LimiterInfo. Checks every value before it changes any;
+ * the change is in force when the call returns. Bounds that error_buffer has set follow a new ratio or min_size. With a journal
  * or a checkpoint the change survives a restart, until the configuration of the limiter is changed. With shards, each gets its part
  * of min_size, min_diff, max_diff and error_buffer, and a shard that is away keeps the old limiter until it is changed again. */
 RP_API rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_limiter_change *change,
-                                      int64_t timeout_ms, rp_error *err);
+                                      int64_t timeout_ms, rp_info **out, rp_error *err);
 
-/* The same calls with JSON text as their result; free it with rp_string_free. */
-RP_API rp_status rp_admin_info_json(rp_client *client, const char *table, uint32_t sessions, int64_t timeout_ms,
-                                    char **json, rp_error *err);
-RP_API rp_status rp_admin_why_json(rp_client *client, int64_t timeout_ms, char **json, rp_error *err);
-/* {"items": [...], "cursor": n}. */
-RP_API rp_status rp_admin_list_json(rp_client *client, const char *table, uint64_t cursor, uint32_t limit,
-                                    int64_t timeout_ms, char **json, rp_error *err);
-/* {"items": [{"key": ..., "priority": ..., "fields": {"name": {"dtype", "shape", "values"}}}]}; at most max_values
- * numbers of each field are written, and "truncated" says whether there are more. */
-RP_API rp_status rp_admin_fetch_json(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
-                                     uint32_t max_values, int64_t timeout_ms, char **json, rp_error *err);
-RP_API rp_status rp_admin_reset_json(rp_client *client, const char *table, int64_t timeout_ms, char **json,
-                                     rp_error *err);
-/* Changes the limiter and gives its new state; change NULL: only gives the state. */
-RP_API rp_status rp_admin_limiter_json(rp_client *client, const char *table, const rp_limiter_change *change,
-                                       int64_t timeout_ms, char **json, rp_error *err);
 /* Records a trace of the broker and of all clients that take part, and gives it in Chrome's trace format, as an array of events:
  * Perfetto and Chrome's developer tools open it. Waits for duration_ms, at most a minute. RP_FAILED_PRECONDITION: another trace is
  * being recorded. */
 RP_API rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **json, rp_error *err);
-RP_API void rp_string_free(char **text);
 
 #ifdef __cplusplus
 }

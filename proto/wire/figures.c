@@ -173,6 +173,21 @@ static const struct figure stat_rows[] = {
     END,
 };
 
+/* What shards answer to changes. */
+static const struct figure change_rows[] = {
+    PLAIN("applied", SUM),
+    PLAIN("missing", SUM),
+    PLAIN("refused", SUM),
+    END,
+};
+
+static const struct figure written_rows[] = {
+    PLAIN("items", SUM),
+    PLAIN("written_bytes", SUM),
+    PLAIN("took_ns", MOST),
+    END,
+};
+
 static const struct figure limiter_rows[] = {
     GAUGE("samples_per_insert", FIRST, "replay_limiter_samples_per_insert", "The limiter's target ratio."),
     GAUGE("min_size", BOUND, "replay_limiter_min_items", "Items before the first sample (min_size)."),
@@ -247,12 +262,14 @@ const struct figures server_figures = {&replay__server_info__descriptor, NULL, s
 
 /* Not in /metrics by themselves. */
 static const struct figures stat_figures = {&replay__stat_info__descriptor, NULL, stat_rows},
+                            change_figures = {&replay__change_reply__descriptor, NULL, change_rows},
+                            written_figures = {&replay__checkpoint_reply__descriptor, NULL, written_rows},
                             restored_figures = {&replay__table_restored__descriptor, NULL, table_rows};
 
-static const struct figures *const all[] = {&server_figures,  &memory_figures,  &disk_figures,    &status_figures,
-                                            &command_figures, &table_figures,   &limiter_figures, &session_figures,
-                                            &slot_figures,    &counter_figures, &process_figures, &thread_figures,
-                                            &stat_figures,    &restored_figures};
+static const struct figures *const all[] = {&server_figures,  &memory_figures,   &disk_figures,    &status_figures,
+                                            &command_figures, &table_figures,    &limiter_figures, &session_figures,
+                                            &slot_figures,    &counter_figures,  &process_figures, &thread_figures,
+                                            &stat_figures,    &restored_figures, &change_figures,  &written_figures};
 
 const struct figure *figure_find(const ProtobufCMessageDescriptor *of, const char *name)
 {

@@ -19,6 +19,7 @@
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -238,12 +239,7 @@ struct waits_wanted {
 static int waits_are(void *ctx)
 {
     const struct waits_wanted *wanted = ctx;
-    rp_waits *waits = NULL;
-    rp_error err = {0};
-    ok(rp_admin_why(wanted->client, WAIT, &waits, &err), &err);
-    int same = waits->n == wanted->n;
-    rp_waits_free(&waits);
-    return same;
+    return asked_waits(wanted->client, NULL, NULL, 0) == wanted->n;
 }
 
 TEST(why, setup, teardown)

@@ -114,15 +114,11 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
 {
     float value = 1;
     const void *row, *values[] = {&value};
-    uint64_t key = 1, cursor = 0;
-    uint32_t n = 1;
+    uint64_t key = 1;
     double priority = 1;
-    char *json;
     rp_batch *batch;
     rp_params *params;
     rp_info *info;
-    rp_waits *waits;
-    rp_item_info item;
     rp_client_info client_info = {.struct_size = sizeof client_info};
     rp_writer_info writer_info = {.struct_size = sizeof writer_info};
     rp_writer_table_info table_info = {.struct_size = sizeof table_info};
@@ -188,9 +184,9 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     case 27:
         return rp_admin_info(all->client, NULL, 1, -1, &info, err);
     case 28:
-        return rp_admin_why(all->client, -1, &waits, err);
+        return rp_admin_why(all->client, -1, &info, err);
     case 29:
-        return rp_admin_list(all->client, "replay", &cursor, &item, &n, -1, err);
+        return rp_admin_list(all->client, "replay", 0, 1, -1, &info, err);
     case 30:
         return rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, err);
     case 31:
@@ -198,41 +194,29 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     case 32:
         return rp_admin_checkpoint(all->client, -1, NULL, err);
     case 33:
-        return rp_admin_set_limiter(all->client, "replay", &change, -1, err);
+        return rp_admin_set_limiter(all->client, "replay", &change, -1, NULL, err);
     case 34:
-        return rp_admin_info_json(all->client, NULL, 0, -1, &json, err);
-    case 35:
-        return rp_admin_why_json(all->client, -1, &json, err);
-    case 36:
-        return rp_admin_list_json(all->client, "replay", 0, 1, -1, &json, err);
-    case 37:
-        return rp_admin_fetch_json(all->client, "replay", &key, 1, 1, -1, &json, err);
-    case 38:
-        return rp_admin_reset_json(all->client, "replay", -1, &json, err);
-    case 39:
-        return rp_admin_limiter_json(all->client, "replay", NULL, -1, &json, err);
-    case 40:
         err->status = rp_writer_new(all->client, &column, 1, NULL, -1, err) ? RP_OK : err->status;
         break;
-    case 41:
+    case 35:
         err->status = rp_sampler_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
         break;
-    case 42:
+    case 36:
         err->status = rp_updater_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
         break;
-    case 43:
+    case 37:
         err->status = rp_publisher_new(all->client, "slot", err) ? RP_OK : err->status;
         break;
-    case 44:
+    case 38:
         err->status = rp_subscriber_new(all->client, "slot", 0, err) ? RP_OK : err->status;
         break;
-    case 45:
+    case 39:
         err->status = rp_reduce_join(all->client, "group", -1, err) ? RP_OK : err->status;
         break;
-    case 46:
+    case 40:
         err->status = rp_counter_begin(all->client, "count", 1, err) ? RP_OK : err->status;
         break;
-    case 47:
+    case 41:
         return rp_writer_row(all->writer, 0, -1, &row, err);
     default:
         err->status = RP_END_OF_STREAM;
@@ -250,7 +234,7 @@ static int all_refuse(const struct objects *all, pid_t parent)
         rp_error err = {0};
         rp_status status = call(all, i, &err);
         if (status == RP_END_OF_STREAM)
-            return i == 48 ? 0 : __LINE__;
+            return i == 42 ? 0 : __LINE__;
         if (status != RP_FAILED_PRECONDITION || err.status != (int32_t)status || !strstr(err.text, pid))
             return 1000 + (int)i;
     }

@@ -18,6 +18,7 @@
 
 #include "replay/admin.h"
 #include "replay/replay.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -83,16 +84,9 @@ static void *write_steps(void *ctx)
 static int is_stuck(void *ctx)
 {
     struct scene *self = ctx;
-    rp_error err = {0};
-    rp_waits *waits = NULL;
-    if (rp_admin_why(self->client, WAIT, &waits, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    int found = 0;
-    for (uint32_t i = 0; i < waits->n; i++)
-        found |= strcmp(waits->waits[i].kind, "journal") == 0 &&
-                 strstr(waits->waits[i].text, "No space left on device") != NULL;
-    rp_waits_free(&waits);
-    return found;
+    char text[512] = "";
+    asked_waits(self->client, "journal", text, sizeof text);
+    return strstr(text, "No space left on device") != NULL;
 }
 
 static int is_done(void *ctx)

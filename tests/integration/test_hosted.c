@@ -10,6 +10,7 @@
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/embed.h"
 #include "tests/support/test.h"
 
@@ -240,10 +241,7 @@ TEST(many_items, setup, teardown)
     for (int32_t i = 0; i < 5000; i++)
         add_item(writer, "prioritized", i, 0);
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
-    rp_info *info;
-    ok(rp_admin_info(f->client, "prioritized", 0, WAIT, &info, &err), &err);
-    assert_int_equal(info->tables[0].size, 1000);
-    rp_info_free(&info);
+    assert_int_equal(asked_table(f->client, "prioritized", "size"), 1000);
 }
 
 /* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing, unless the machine stood
@@ -332,9 +330,8 @@ TEST(parameters, setup, teardown)
     ok(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, &reduced, &err), &err);
     assert_int_equal(reduced.contributors, 1);
     ok(rp_reduce_leave(&reduce, WAIT, &err), &err);
-    rp_info *info = NULL;
-    ok(rp_admin_info(f->client, NULL, 0, WAIT, &info, &err), &err);
-    assert_int_equal(info->n_tables, 3);
+    rp_info *info = asked_info(f->client, NULL);
+    assert_int_equal(rp_info_count(info, "tables"), 3);
     rp_info_free(&info);
 }
 

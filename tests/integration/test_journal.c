@@ -17,6 +17,7 @@
 #include "proto/base/rng.h"
 #include "replay/admin.h"
 #include "replay/replay.h"
+#include "tests/support/asked.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -178,16 +179,15 @@ static void check_counters(struct scene *scene, uint64_t n)
     rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     assert_non_null(client);
-    rp_info *info = NULL;
-    assert_int_equal(rp_admin_info(client, "", 0, WAIT, &info, &err), RP_OK);
+    rp_info *info = asked_info(client, "");
     for (uint32_t i = 0; i < 2; i++) {
-        const rp_table_info *table = &info->tables[i];
-        bool queue = strcmp(table->name, "queue") == 0;
-        assert_int_equal(table->limiter.inserts, n);
-        assert_int_equal(table->limiter.samples, queue ? n : 0);
-        assert_int_equal(table->limiter.deletes, queue ? n : 0);
-        assert_int_equal(table->size, queue ? 0 : n);
-        assert_int_equal(table->rejected, 0);
+        const rp_info *table = rp_info_at(info, "tables", i);
+        bool queue = strcmp(rp_info_text(table, "name"), "queue") == 0;
+        assert_int_equal(rp_info_u64(table, "limiter.inserts"), n);
+        assert_int_equal(rp_info_u64(table, "limiter.samples"), queue ? n : 0);
+        assert_int_equal(rp_info_u64(table, "limiter.deletes"), queue ? n : 0);
+        assert_int_equal(rp_info_u64(table, "size"), queue ? 0 : n);
+        assert_int_equal(rp_info_u64(table, "rejected"), 0);
     }
     int64_t value = 0;
     assert_int_equal(rp_counter_read(client, "steps", WAIT, &value, &err), RP_OK);
@@ -324,10 +324,7 @@ static uint64_t size_of_log(const struct scene *scene)
     rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     assert_non_null(client);
-    rp_info *info = NULL;
-    assert_int_equal(rp_admin_info(client, "log", 0, WAIT, &info, &err), RP_OK);
-    uint64_t size = info->tables[0].size;
-    rp_info_free(&info);
+    uint64_t size = asked_table(client, "log", "size");
     rp_client_destroy(&client);
     return size;
 }

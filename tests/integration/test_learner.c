@@ -11,6 +11,7 @@
 #include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -288,11 +289,7 @@ TEST(delay_is_stopped, setup, teardown)
 static int has_sampled(void *ctx)
 {
     struct fixture *f = ctx;
-    rp_info *info = NULL;
-    ok(rp_admin_info(f->client, "replay", 0, WAIT, &info, &f->err), &f->err);
-    uint64_t samples = info->tables[0].limiter.samples;
-    rp_info_free(&info);
-    return samples == (uint64_t)f->config.learners.prefetch * BATCH;
+    return asked_table(f->client, "replay", "limiter.samples") == (uint64_t)f->config.learners.prefetch * BATCH;
 }
 
 /* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the

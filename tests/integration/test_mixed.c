@@ -10,6 +10,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -358,18 +359,6 @@ static int stop(void *ctx)
     return 1;
 }
 
-static bool somebody_waits(rp_client *client)
-{
-    rp_waits *waits = NULL;
-    rp_error err = {0};
-    ok(rp_admin_why(client, WAIT, &waits, &err), &err);
-    bool some = false;
-    for (uint32_t i = 0; i < waits->n; i++)
-        some = some || strcmp(waits->waits[i].kind, "sample") == 0;
-    rp_waits_free(&waits);
-    return some;
-}
-
 /* A call that its caller ends leaves nothing at the broker, and costs no item of a queue. */
 TEST(a_call_that_its_caller_ends, setup, teardown)
 {
@@ -385,7 +374,7 @@ TEST(a_call_that_its_caller_ends, setup, teardown)
     assert_int_equal(rp_sampler_next(sampler, &batch, -1, &err), RP_CANCELLED);
     rp_wait_set(NULL, NULL);
     assert_int_equal(calls > 0, 1);
-    assert_false(somebody_waits(f->client));
+    assert_false(asked_waits(f->client, "sample", NULL, 0) > 0);
     insert(f->client, "late", "x", 101, 10, 1);
     for (uint32_t left = 40; left > 0;) { /* the last ones in smaller batches */
         ok(rp_sampler_next(sampler, &batch, 100, &err), &err);

@@ -10,6 +10,7 @@
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/params.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -130,15 +131,9 @@ static void *poll_main(void *arg)
 
 static int one_waits(void *ctx)
 {
-    rp_waits *waits = NULL;
-    rp_error err = {0};
-    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
-    int one = waits->n == 1;
-    if (one) {
-        assert_string_equal(waits->waits[0].kind, "params");
-        assert_non_null(strstr(waits->waits[0].text, "policy"));
-    }
-    rp_waits_free(&waits);
+    char text[512] = "";
+    int one = asked_waits(ctx, "params", text, sizeof text) == 1;
+    assert_true(!one || strstr(text, "policy"));
     return one;
 }
 
@@ -174,11 +169,10 @@ TEST(counters, setup, teardown)
     assert_int_equal(value, -10);
     ok(rp_counter_read(f->client, "steps", WAIT, &value, &err), &err);
     assert_int_equal(value, -10);
-    rp_info *info = NULL;
-    ok(rp_admin_info(f->client, NULL, 0, WAIT, &info, &err), &err);
-    assert_int_equal(info->n_counters, 1);
-    assert_string_equal(info->counters[0].name, "steps");
-    assert_int_equal(info->counters[0].value, -10);
+    rp_info *info = asked_info(f->client, NULL);
+    assert_int_equal(rp_info_count(info, "counters"), 1);
+    assert_int_equal(rp_info_i64(rp_info_find(info, "counters", "steps"), "value"), -10);
+    assert_true(rp_info_real(info, "counters.0.value") == -10);
     rp_info_free(&info);
     rp_client_destroy(&other);
 }

@@ -9,6 +9,7 @@
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/params.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -109,14 +110,7 @@ static int reached(void *ctx)
         return 0;
     if (want->waits < 0)
         return 1;
-    rp_waits *waits = NULL;
-    int n = 0;
-    if (rp_admin_why(want->f->client, WAIT, &waits, NULL) != RP_OK)
-        return 0;
-    for (uint32_t i = 0; i < waits->n; i++)
-        n += strcmp(waits->waits[i].kind, "params") == 0;
-    rp_waits_free(&waits);
-    return n == want->waits;
+    return (int)asked_waits(want->f->client, "params", NULL, 0) == want->waits;
 }
 
 static void await(struct await want)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "replay/replay.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/shardset.h"
 #include "tests/support/test.h"
@@ -66,20 +67,19 @@ static void check_bound(const struct shape *shape)
     rp_client *client = rp_client_connect(shardset_endpoint(&set, 0), NULL, WAIT, &err);
     assert_non_null(client);
     fill(client, shape);
-    rp_info *info = NULL;
-    assert_int_equal(rp_admin_info(client, NULL, 0, WAIT, &info, &err), RP_OK);
-    uint64_t most = 0;
+    rp_info *info = asked_info(client, NULL);
+    uint64_t most = 0, items = rp_info_u64(info, "tables.0.size"), counted = rp_info_u64(info, "server.memory_bytes");
     for (uint32_t i = 0; i < shape->shards; i++) {
         uint64_t bytes = resident(set.brokers[i].pid);
         most = bytes > most ? bytes : most;
     }
     print_message("%u floats, chunks of %u, %u shards: %llu items, %.1f MiB counted, %.1f MiB resident at most\n",
-                  shape->floats, shape->chunk_length, shape->shards, (unsigned long long)info->tables[0].size,
-                  (double)info->server.memory_bytes / (double)MIB, (double)most / (double)MIB);
+                  shape->floats, shape->chunk_length, shape->shards, (unsigned long long)items,
+                  (double)counted / (double)MIB, (double)most / (double)MIB);
     if (!*process_env("RP_SANITIZE")) /* a sanitizer's own memory is several times that */
         assert_true(most <= LIMIT / shape->shards * 11 / 10 + 32 * MIB);
-    assert_true(info->server.memory_bytes <= LIMIT);
-    assert_in_range(info->tables[0].size, shape->least, shape->items - 1);
+    assert_true(counted <= LIMIT);
+    assert_in_range(items, shape->least, shape->items - 1);
     rp_info_free(&info);
     rp_client_destroy(&client);
     shardset_fini(&set);

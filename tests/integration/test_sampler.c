@@ -11,6 +11,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -116,18 +117,6 @@ static uint32_t batch_size(const rp_batch *batch)
     return info.n;
 }
 
-/* Figures of one table. */
-static rp_table_info table_info(rp_client *client, const char *name)
-{
-    rp_info *info = NULL;
-    rp_error err = {0};
-    ok(rp_admin_info(client, name, 0, WAIT, &info, &err), &err);
-    assert_int_equal(info->n_tables, 1);
-    rp_table_info table = info->tables[0];
-    rp_info_free(&info);
-    return table;
-}
-
 struct expectation {
     rp_client *client;
     const char *table;
@@ -137,7 +126,7 @@ struct expectation {
 static int samples_reached(void *ctx)
 {
     struct expectation *want = ctx;
-    return table_info(want->client, want->table).limiter.samples == want->samples;
+    return asked_table(want->client, want->table, "limiter.samples") == want->samples;
 }
 
 /* ---- order and bounds ---- */
@@ -169,7 +158,7 @@ TEST(order_and_max_samples, setup, teardown)
     }
     assert_int_equal(expected, 1003);
     /* Exactly: also the table has given no more. */
-    assert_int_equal(table_info(f->client, "queue").limiter.samples, 1003);
+    assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 1003);
     rp_batch *batch = NULL;
     assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_END_OF_STREAM);
     rp_sampler_destroy(&sampler);
@@ -191,7 +180,7 @@ TEST(bounded_prefetch, setup, teardown)
         assert_true(process_await(samples_reached, &want, WAIT));
         /* Several requests to the same broker later, still no more. */
         for (uint32_t i = 0; i < 20; i++)
-            assert_int_equal(table_info(f->client, "queue").limiter.samples, want.samples);
+            assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), want.samples);
         rp_sampler_stats stats = {.struct_size = sizeof stats};
         assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
         assert_true(stats.requested + stats.ready <= 3);
@@ -215,7 +204,7 @@ TEST(bursts, setup, teardown)
         want.samples = 40 + 20 * (k / 4);
         assert_true(process_await(samples_reached, &want, WAIT));
         for (uint32_t i = 0; i < 20; i++)
-            assert_int_equal(table_info(f->client, "queue").limiter.samples, want.samples);
+            assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), want.samples);
     }
     rp_sampler_destroy(&sampler);
 }
@@ -322,12 +311,7 @@ TEST(flexible_and_distinct, setup, teardown)
 
 static int nothing_waits(void *ctx)
 {
-    rp_waits *waits = NULL;
-    rp_error err = {0};
-    ok(rp_admin_why(ctx, WAIT, &waits, &err), &err);
-    int none = waits->n == 0;
-    rp_waits_free(&waits);
-    return none;
+    return asked_waits(ctx, NULL, NULL, 0) == 0;
 }
 
 static int something_waits(void *ctx)
@@ -370,7 +354,7 @@ TEST(stop, setup, teardown)
         }
         assert_int_equal(err.status, RP_END_OF_STREAM);
         assert_int_equal(got, expected);
-        assert_int_equal(table_info(f->client, "queue").size, on_demand ? 8 + 38 - 8 : 38 - 30);
+        assert_int_equal(asked_table(f->client, "queue", "size"), on_demand ? 8 + 38 - 8 : 38 - 30);
         rp_sampler_destroy(&sampler);
     }
 }
@@ -415,7 +399,7 @@ TEST(demand_asks_for_nothing_ahead, setup, teardown)
     rp_error err = {0};
     rp_batch *batch = NULL;
     /* The answer of the broker to INFO comes after whatever was sent before on the same connection. */
-    assert_int_equal(table_info(f->client, "queue").limiter.samples, 0);
+    assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 0);
     for (int32_t expected = 0; expected < 75;) {
         ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
         uint32_t n = batch_size(batch);
@@ -423,7 +407,7 @@ TEST(demand_asks_for_nothing_ahead, setup, teardown)
         for (uint32_t i = 0; i < n; i++)
             assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], expected++);
         rp_batch_release(&batch);
-        assert_int_equal(table_info(f->client, "queue").limiter.samples, expected);
+        assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), expected);
     }
     assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_END_OF_STREAM);
     rp_sampler_stats stats = {.struct_size = sizeof stats};
@@ -432,7 +416,7 @@ TEST(demand_asks_for_nothing_ahead, setup, teardown)
     assert_int_equal(stats.items, 75);
     assert_int_equal(stats.requested + stats.ready, 0);
     rp_sampler_destroy(&sampler);
-    assert_int_equal(table_info(f->client, "queue").limiter.samples, 75);
+    assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 75);
 }
 
 /* ---- items of different fields ---- */
@@ -497,7 +481,7 @@ TEST(items_of_different_fields, setup, teardown)
         assert_int_equal(stats.items, 40);
         assert_int_equal(stats.batches, 10); /* of 5 replies */
         rp_sampler_destroy(&sampler);
-        assert_int_equal(table_info(f->client, "queue").size, 0);
+        assert_int_equal(asked_table(f->client, "queue", "size"), 0);
     }
 }
 
@@ -521,13 +505,12 @@ TEST(fetch_of_different_fields, setup, teardown)
     uint64_t keys[2];
     insert(f->client, "fifo", 0, 1, &keys[0]);
     insert_other(f->client, "fifo", 1);
-    rp_item_info items[4];
-    uint32_t n = 4;
-    uint64_t cursor = 0;
+    rp_info *list = NULL;
     rp_error err = {0};
-    ok(rp_admin_list(f->client, "fifo", &cursor, items, &n, WAIT, &err), &err);
-    assert_int_equal(n, 2);
-    keys[1] = items[items[0].key == keys[0]].key;
+    ok(rp_admin_list(f->client, "fifo", 0, 4, WAIT, &list, &err), &err);
+    assert_int_equal(rp_info_count(list, "items"), 2);
+    keys[1] = rp_info_u64(rp_info_at(list, "items", rp_info_u64(list, "items.0.key") == keys[0]), "key");
+    rp_info_free(&list);
     rp_batch *batch = NULL;
     assert_int_equal(rp_admin_fetch(f->client, "fifo", keys, 2, WAIT, &batch, &err), RP_FAILED_PRECONDITION);
     assert_null(batch);
@@ -584,8 +567,7 @@ TEST(demand_waits_in_the_broker, setup, teardown)
         assert_int_equal(batch_size(batch), 8);
         rp_batch_release(&batch);
         pthread_join(thread, NULL);
-        uint64_t removed = 0;
-        ok(rp_admin_reset(f->client, "late", WAIT, &removed, &err), &err);
+        ok(rp_admin_reset(f->client, "late", WAIT, NULL, &err), &err);
     }
     rp_sampler_destroy(&sampler);
 }
@@ -606,10 +588,10 @@ TEST(demand_without_broker, setup, teardown)
     broker_process_again(&f->broker, NULL);
     insert(f->client, "queue", 0, 10, NULL);
     /* The requests of the calls before are gone. */
-    assert_int_equal(table_info(f->client, "queue").limiter.samples, 0);
+    assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 0);
     ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
     assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[0], 0);
-    assert_int_equal(table_info(f->client, "queue").limiter.samples, 4);
+    assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 4);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
 }
@@ -809,11 +791,10 @@ TEST(updates_and_deletes, setup, teardown)
     ok(rp_items_delete(f->client, "prioritized", keys, N + 1, WAIT, &change, &err), &err);
     assert_int_equal(change.applied, N);
     assert_int_equal(change.missing, 1);
-    rp_table_info table = table_info(f->client, "prioritized");
-    assert_int_equal(table.size, 0);
-    assert_int_equal(table.unique_samples, 1); /* item 77, many times */
-    assert_int_equal(table.episodes, 1);
-    assert_int_equal(table.deleted_episodes, 1);
+    assert_int_equal(asked_table(f->client, "prioritized", "size"), 0);
+    assert_int_equal(asked_table(f->client, "prioritized", "unique_samples"), 1); /* item 77, many times */
+    assert_int_equal(asked_table(f->client, "prioritized", "episodes"), 1);
+    assert_int_equal(asked_table(f->client, "prioritized", "deleted_episodes"), 1);
 }
 
 /* More keys than one request may have. */
@@ -868,13 +849,13 @@ TEST(updater, setup, teardown)
     ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
     ok(rp_updater_destroy(&updater, WAIT, &err), &err);
     assert_null(updater);
-    rp_item_info *items = calloc(N, sizeof *items);
-    uint64_t cursor = 0;
-    uint32_t n = N;
-    ok(rp_admin_list(f->client, "prioritized", &cursor, items, &n, WAIT, &err), &err);
-    for (uint32_t i = 0; i < n; i++)
-        assert_true(items[i].priority == 49.0 + (double)(items[i].key - keys[0]));
-    free(items);
+    rp_info *list = NULL;
+    ok(rp_admin_list(f->client, "prioritized", 0, N, WAIT, &list, &err), &err);
+    for (uint32_t i = 0; i < rp_info_count(list, "items"); i++) {
+        const rp_info *item = rp_info_at(list, "items", i);
+        assert_true(rp_info_real(item, "priority") == 49.0 + (double)(rp_info_u64(item, "key") - keys[0]));
+    }
+    rp_info_free(&list);
 }
 
 /* ---- restarts ---- */

@@ -16,6 +16,7 @@
 
 #include "replay/replay.h"
 #include "replay/server.h"
+#include "tests/support/asked.h"
 #include "tests/support/test.h"
 
 #define WAIT 10000
@@ -154,12 +155,14 @@ TEST(large_replies_of_two_sources)
     zmq_ctx_term(context);
 }
 
-static rp_info *info_of(rp_client *client)
+static void check_field(const rp_info *field, const char *members)
 {
-    rp_info *info = NULL;
+    char *json = NULL;
     rp_error err = {0};
-    assert_int_equal(rp_admin_info(client, NULL, 0, WAIT, &info, &err), RP_OK);
-    return info;
+    assert_int_equal(rp_info_json(field, &json, &err), RP_OK);
+    if (!strstr(json, members))
+        fail_msg("%s is not in %s", members, json);
+    rp_string_free(&json);
 }
 
 /* A table tells what it was configured with and what is stored there. */
@@ -170,17 +173,13 @@ TEST(signature_and_metadata)
                               "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
                               "  - {name: strict, max_size: 10, signature: [{name: y, dtype: int8, shape: [0, 3]}]}\n");
     rp_client *client = connect_to(server);
-    rp_info *info = info_of(client);
-    assert_string_equal(info->tables[0].metadata, "{\"env\": \"CartPole-v1\"}");
-    assert_int_equal(info->tables[0].n_signature, 0);
-    assert_string_equal(info->tables[1].metadata, "");
-    assert_int_equal(info->tables[1].prescribed, 1);
-    assert_int_equal(info->tables[1].n_signature, 1);
-    assert_string_equal(info->tables[1].signature[0].name, "y");
-    assert_int_equal(info->tables[1].signature[0].dtype, RP_DTYPE_INT8);
-    assert_int_equal(info->tables[1].signature[0].rank, 2);
-    assert_int_equal(info->tables[1].signature[0].shape[0], 0);
-    assert_int_equal(info->tables[1].signature[0].shape[1], 3);
+    rp_info *info = asked_info(client, NULL);
+    assert_string_equal(rp_info_text(info, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
+    assert_int_equal(rp_info_count(info, "tables.0.signature"), 0);
+    assert_string_equal(rp_info_text(info, "tables.1.metadata"), "");
+    assert_int_equal(rp_info_u64(info, "tables.1.prescribed"), 1);
+    assert_int_equal(rp_info_count(info, "tables.1.signature"), 1);
+    check_field(rp_info_at(info, "tables.1.signature", 0), "\"name\": \"y\", \"dtype\": \"int8\", \"shape\": [0, 3]");
     rp_info_free(&info);
 
     rp_error err = {0};
@@ -198,28 +197,23 @@ TEST(signature_and_metadata)
         assert_int_equal(rp_writer_append(writer, step, WAIT, &err), RP_OK);
     assert_int_equal(rp_writer_item(writer, "replay", 1, slices, 2, WAIT, &key, &err), RP_OK);
     assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
-    info = info_of(client);
-    const rp_table_info *table = &info->tables[0];
-    assert_int_equal(table->prescribed, 0);
-    assert_int_equal(table->n_signature, 2);
-    assert_string_equal(table->signature[0].name, "observation");
-    assert_int_equal(table->signature[0].rank, 2);
-    assert_int_equal(table->signature[0].shape[0], 2);
-    assert_int_equal(table->signature[0].shape[1], 4);
-    assert_string_equal(table->signature[1].name, "last");
-    assert_int_equal(table->signature[1].dtype, RP_DTYPE_INT64);
-    assert_int_equal(table->signature[1].rank, 0);
+    info = asked_info(client, NULL);
+    assert_int_equal(rp_info_u64(info, "tables.0.prescribed"), 0);
+    assert_int_equal(rp_info_count(info, "tables.0.signature"), 2);
+    check_field(rp_info_at(info, "tables.0.signature", 0),
+                "\"name\": \"observation\", \"dtype\": \"float32\", \"shape\": [2, 4]");
+    check_field(rp_info_at(info, "tables.0.signature", 1), "\"name\": \"last\", \"dtype\": \"int64\", \"shape\": []");
     rp_info_free(&info);
 
     /* The item goes, and the signature stays until a reset. */
     assert_int_equal(rp_items_delete(client, "replay", &key, 1, WAIT, NULL, &err), RP_OK);
-    info = info_of(client);
-    assert_int_equal(info->tables[0].n_signature, 2);
+    info = asked_info(client, NULL);
+    assert_int_equal(rp_info_count(info, "tables.0.signature"), 2);
     rp_info_free(&info);
     assert_int_equal(rp_admin_reset(client, "replay", WAIT, NULL, &err), RP_OK);
-    info = info_of(client);
-    assert_int_equal(info->tables[0].n_signature, 0);
-    assert_string_equal(info->tables[0].metadata, "{\"env\": \"CartPole-v1\"}");
+    info = asked_info(client, NULL);
+    assert_int_equal(rp_info_count(info, "tables.0.signature"), 0);
+    assert_string_equal(rp_info_text(info, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
     rp_info_free(&info);
     rp_client_destroy(&client);
     rp_server_stop(&server);

@@ -16,6 +16,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/shardset.h"
 #include "tests/support/test.h"
 
@@ -109,59 +110,70 @@ TEST(a_table_is_the_sum_of_its_shards)
 {
     struct fixture *f = *state;
     rp_info *info = info_of(f, NULL, 1);
-    assert_int_equal(info->n_tables, 2);
-    assert_int_equal(info->n_shards, SHARDS);
-    assert_int_equal(info->tables[0].size, ITEMS);
-    assert_int_equal(info->tables[0].max_size, 3000);
-    assert_int_equal(info->tables[0].max_bytes, 3000000);
-    assert_int_equal(info->tables[0].limiter.inserts, ITEMS);
-    assert_int_equal(info->tables[0].episodes, ITEMS);
-    assert_int_equal(info->tables[0].n_signature, 1);
-    near(info->tables[1].limiter.min_size, 30);
-    near(info->tables[1].limiter.min_diff, 30 * 4 - 300);
-    near(info->tables[1].limiter.max_diff, 30 * 4 + 300);
-    near(info->tables[1].limiter.samples_per_insert, 4);
-    assert_string_equal(info->tables[1].limiter.kind, "sample_to_insert_ratio");
-    assert_int_equal(info->server.session_count, SHARDS);
-    assert_true(info->n_sessions >= SHARDS);
+    assert_int_equal(rp_info_count(info, "tables"), 2);
+    assert_int_equal(rp_info_count(info, "shards.shard"), SHARDS);
+    assert_int_equal(rp_info_u64(info, "tables.0.size"), ITEMS);
+    assert_int_equal(rp_info_u64(info, "tables.0.max_size"), 3000);
+    assert_int_equal(rp_info_u64(info, "tables.0.max_bytes"), 3000000);
+    assert_int_equal(rp_info_u64(info, "tables.0.limiter.inserts"), ITEMS);
+    assert_int_equal(rp_info_u64(info, "tables.0.episodes"), ITEMS);
+    assert_int_equal(rp_info_count(info, "tables.0.signature"), 1);
+    near(rp_info_real(info, "tables.1.limiter.min_size"), 30);
+    near(rp_info_real(info, "tables.1.limiter.min_diff"), 30 * 4 - 300);
+    near(rp_info_real(info, "tables.1.limiter.max_diff"), 30 * 4 + 300);
+    near(rp_info_real(info, "tables.1.limiter.samples_per_insert"), 4);
+    assert_string_equal(rp_info_text(info, "tables.1.limiter.kind"), "sample_to_insert_ratio");
+    assert_int_equal(rp_info_u64(info, "server.session_count"), SHARDS);
     bool seen[SHARDS] = {false};
-    for (uint32_t i = 0; i < info->n_sessions; i++) {
-        assert_in_range(info->sessions[i].shard, 0, SHARDS - 1);
-        seen[info->sessions[i].shard] = true;
+    for (uint32_t i = 0; i < rp_info_count(info, "sessions"); i++) {
+        uint64_t shard = rp_info_u64(rp_info_at(info, "sessions", i), "shard");
+        assert_in_range(shard, 0, SHARDS - 1);
+        seen[shard] = true;
     }
     uint64_t messages = 0;
     for (uint32_t s = 0; s < SHARDS; s++) {
+        const rp_info *shard = rp_info_at(info, "shards.shard", s);
         assert_true(seen[s]);
-        assert_int_equal(info->shards[s].shard, s);
-        assert_string_equal(info->shards[s].problem, "");
-        assert_string_equal(info->shards[s].service, shardset_endpoint(&f->shards, s));
-        assert_int_equal(info->shards[s].n_tables, 2);
-        assert_int_equal(info->shards[s].tables[0].size, f->by_shard[s]);
-        messages += info->shards[s].server.messages_in;
+        assert_int_equal(rp_info_u64(shard, "shard"), s);
+        assert_string_equal(rp_info_text(shard, "problem"), "");
+        assert_string_equal(rp_info_text(shard, "service"), shardset_endpoint(&f->shards, s));
+        assert_int_equal(rp_info_count(shard, "tables"), 2);
+        assert_int_equal(rp_info_u64(shard, "tables.0.size"), f->by_shard[s]);
+        messages += rp_info_u64(shard, "server.messages_in");
     }
-    assert_int_equal(info->server.messages_in, messages);
+    assert_int_equal(rp_info_u64(info, "server.messages_in"), messages);
     rp_info_free(&info);
     info = info_of(f, "ratio", 0);
-    assert_int_equal(info->n_tables, 1);
-    assert_int_equal(info->shards[2].n_tables, 1);
+    assert_int_equal(rp_info_count(info, "tables"), 1);
+    assert_int_equal(rp_info_count(info, "shards.shard.2.tables"), 1);
+    /* What is not there is nothing. */
+    assert_int_equal(rp_info_u64(info, "tables.1.size") + rp_info_u64(info, "moon") + rp_info_u64(NULL, "server"), 0);
+    assert_string_equal(rp_info_text(info, "server.uptime_ns"), "");
+    assert_null(rp_info_at(info, "tables.0.size", 0));
+    assert_null(rp_info_find(info, "tables", "uniform"));
+    assert_int_equal(rp_info_count(info, "disk") + rp_info_count(info, "server"), 2);
     rp_info_free(&info);
 }
 
 TEST(all_items_are_listed_and_fetched)
 {
     struct fixture *f = *state;
-    rp_item_info items[20];
+    rp_info *list = NULL;
     rp_error err = {0};
     uint64_t cursor = 0;
-    uint32_t n, total = 0, by_shard[SHARDS] = {0};
+    uint32_t total = 0, by_shard[SHARDS] = {0};
     do {
-        n = 20;
-        ok(rp_admin_list(f->client, "uniform", &cursor, items, &n, WAIT, &err), &err);
+        ok(rp_admin_list(f->client, "uniform", cursor, 20, WAIT, &list, &err), &err);
+        uint32_t n = rp_info_count(list, "items");
         for (uint32_t i = 0; i < n; i++) {
-            assert_int_equal(items[i].shard, items[i].key >> 56);
-            by_shard[items[i].shard]++;
+            const rp_info *item = rp_info_at(list, "items", i);
+            uint64_t shard = rp_info_u64(item, "shard");
+            assert_int_equal(shard, rp_info_u64(item, "key") >> 56);
+            by_shard[shard]++;
         }
         total += n;
+        cursor = rp_info_u64(list, "cursor");
+        rp_info_free(&list);
     } while (cursor);
     assert_int_equal(total, ITEMS);
     for (uint32_t s = 0; s < SHARDS; s++)
@@ -178,9 +190,7 @@ TEST(all_items_are_listed_and_fetched)
     ok(rp_admin_fetch(f->client, "uniform", &f->keys[7], 1, WAIT, &batch, &err), &err);
     assert_int_equal(*(const int32_t *)rp_batch_find(batch, "number")->data, 7);
     rp_batch_release(&batch);
-    n = 1;
-    cursor = 0;
-    assert_int_equal(rp_admin_list(f->client, "none", &cursor, items, &n, WAIT, &err), RP_NOT_FOUND);
+    assert_int_equal(rp_admin_list(f->client, "none", 0, 1, WAIT, &list, &err), RP_NOT_FOUND);
 }
 
 TEST(a_limiter_is_divided)
@@ -191,46 +201,40 @@ TEST(a_limiter_is_divided)
                                 .min_size = 61,
                                 .error_buffer = 600};
     rp_error err = {0};
-    ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), &err);
+    ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, NULL, &err), &err);
     rp_info *info = info_of(f, "ratio", 0);
-    near(info->tables[0].limiter.min_size, 61); /* 21 + 20 + 20 */
-    near(info->tables[0].limiter.max_diff - info->tables[0].limiter.min_diff, 2 * 600);
-    near(info->shards[0].tables[0].limiter.min_size, 21);
-    near(info->shards[1].tables[0].limiter.min_size, 20);
-    near(info->shards[1].tables[0].limiter.max_diff - info->shards[1].tables[0].limiter.min_diff, 400);
+    near(rp_info_real(info, "tables.0.limiter.min_size"), 61); /* 21 + 20 + 20 */
+    near(rp_info_real(info, "tables.0.limiter.max_diff") - rp_info_real(info, "tables.0.limiter.min_diff"), 2 * 600);
+    near(rp_info_real(info, "shards.shard.0.tables.0.limiter.min_size"), 21);
+    near(rp_info_real(info, "shards.shard.1.tables.0.limiter.min_size"), 20);
+    near(rp_info_real(info, "shards.shard.1.tables.0.limiter.max_diff") -
+             rp_info_real(info, "shards.shard.1.tables.0.limiter.min_diff"),
+         400);
     rp_info_free(&info);
     change = (rp_limiter_change){.struct_size = sizeof change, .set = RP_LIMITER_SAMPLES_PER_INSERT};
     change.samples_per_insert = -1;
-    assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     static const double wrong[] = {0, 0.5, 1.5, -3};
     for (uint32_t i = 0; i < 4; i++) { /* as one broker does */
         change = (rp_limiter_change){.struct_size = sizeof change, .set = RP_LIMITER_MIN_SIZE, .min_size = wrong[i]};
-        assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, &err), RP_INVALID_ARGUMENT);
+        assert_int_equal(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     }
 }
 
-/* Returns the number of waits of a kind, all of which name a shard in their text. */
+/* Returns the number of waits of a kind, which name a shard in their text. */
 static uint32_t waits_of(struct fixture *f, const char *kind)
 {
-    rp_waits *waits = NULL;
-    rp_error err = {0};
-    uint32_t n = 0;
-    ok(rp_admin_why(f->client, WAIT, &waits, &err), &err);
-    for (uint32_t i = 0; i < waits->n; i++) {
-        if (strcmp(waits->waits[i].kind, kind) != 0)
-            continue;
-        assert_true(strncmp(waits->waits[i].text, "shard ", 6) == 0);
-        n++;
-    }
-    rp_waits_free(&waits);
+    char text[512] = "";
+    uint32_t n = asked_waits(f->client, kind, text, sizeof text);
+    assert_true(n == 0 || strncmp(text, "shard ", 6) == 0);
     return n;
 }
 
 static uint64_t samples_of(struct fixture *f)
 {
     rp_info *info = info_of(f, "uniform", 0);
-    uint64_t n = info->tables[0].limiter.samples;
-    near(info->tables[0].limiter.cursor, ITEMS - (double)n);
+    uint64_t n = rp_info_u64(info, "tables.0.limiter.samples");
+    near(rp_info_real(info, "tables.0.limiter.cursor"), ITEMS - (double)n);
     rp_info_free(&info);
     return n;
 }
@@ -312,11 +316,13 @@ TEST(a_trace_is_of_all)
 TEST(a_checkpoint_is_of_all)
 {
     struct fixture *f = *state;
-    rp_checkpoint_info made = {.struct_size = sizeof made};
+    rp_info *made = NULL;
     rp_error err = {0};
     ok(rp_admin_checkpoint(f->client, WAIT, &made, &err), &err);
-    assert_int_equal(made.items, ITEMS);
-    assert_int_equal(made.number, 1);
+    assert_int_equal(rp_info_u64(made, "items"), ITEMS);
+    assert_int_equal(rp_info_u64(made, "number"), 1);
+    assert_int_equal(rp_info_count(made, "shards.shard"), SHARDS);
+    rp_info_free(&made);
 }
 
 /* Runs replay-ctl with these words and gives its exit status and output. */
@@ -378,19 +384,17 @@ TEST(replay_ctl_shows_each_shard)
 /* Lists all items that can be had; counts shards that do not answer. */
 static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 {
-    rp_item_info items[100];
     rp_error err = {0};
     uint64_t cursor = 0;
-    uint32_t total = 0, n;
+    uint32_t total = 0;
     *missing = 0;
     do {
-        n = 100;
-        rp_status status = rp_admin_list(f->client, "uniform", &cursor, items, &n, WAIT, &err);
-        if (status == RP_UNAVAILABLE)
-            ++*missing;
-        else
-            ok(status, &err);
-        total += n;
+        rp_info *list = NULL;
+        ok(rp_admin_list(f->client, "uniform", cursor, 100, WAIT, &list, &err), &err);
+        *missing += rp_info_text(list, "shards.shard.0.problem")[0] != '\0';
+        total += rp_info_count(list, "items");
+        cursor = rp_info_u64(list, "cursor");
+        rp_info_free(&list);
     } while (cursor);
     return total;
 }
@@ -417,10 +421,10 @@ TEST(a_shard_without_an_answer_is_named)
             kill(f->shards.brokers[1].pid, SIGSTOP);
         rp_info *info = info_of(f, NULL, 1);
         assert_true(clock_now(&clock) - began < 2 * NS_PER_S);
-        assert_int_equal(info->tables[0].size, rest);
-        assert_true(info->shards[1].problem[0] != '\0');
-        assert_int_equal(info->shards[1].n_tables, 0);
-        assert_string_equal(info->shards[2].problem, "");
+        assert_int_equal(rp_info_u64(info, "tables.0.size"), rest);
+        assert_true(rp_info_text(info, "shards.shard.1.problem")[0] != '\0');
+        assert_int_equal(rp_info_count(info, "shards.shard.1.tables"), 0);
+        assert_string_equal(rp_info_text(info, "shards.shard.2.problem"), "");
         rp_info_free(&info);
         observer_look(observer, WAIT, &seen); /* a launcher's counts do not fall */
         assert_int_equal(seen.inserts, ITEMS);
@@ -440,16 +444,15 @@ TEST(a_shard_without_an_answer_is_named)
     rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
     assert_true(status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(err.text, "shard 1"));
-    rp_info *info = info_of(f, "uniform", 0);
-    assert_int_equal(info->tables[0].size, 0); /* the others are reset */
-    rp_info_free(&info);
+    assert_int_equal(asked_table(f->client, "uniform", "size"), 0); /* the others are reset */
     shardset_again(&f->shards, 1);
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     while (waits_of(f, "shard") > 0)
         assert_true(clock_now(&clock) < deadline);
-    uint64_t removed = 0;
+    rp_info *removed = NULL;
     ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err), &err);
-    assert_int_equal(removed, f->by_shard[1]); /* its journal has them */
+    assert_int_equal(rp_info_u64(removed, "applied"), f->by_shard[1]); /* its journal has them */
+    rp_info_free(&removed);
 }
 
 int main(void)

@@ -16,6 +16,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/shardset.h"
 #include "tests/support/test.h"
 
@@ -325,18 +326,20 @@ static const char *await_waits(rp_client *client, const char *table, uint32_t n)
     struct clock clock = clock_system();
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     for (uint32_t seen = n + 1; seen != n;) {
-        rp_waits *waits = NULL;
+        rp_info *waits = NULL;
         rp_error err = {0};
         assert_true(clock_now(&clock) < deadline);
         ok(rp_admin_why(client, WAIT, &waits, &err), &err);
         seen = 0;
-        for (uint32_t i = 0; i < waits->n; i++)
-            if (strcmp(waits->waits[i].kind, "sample") == 0 && strcmp(waits->waits[i].table, table) == 0) {
-                snprintf(text, sizeof text, "%s", waits->waits[i].text);
-                assert_int_equal(waits->waits[i].count, 10);
+        for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
+            const rp_info *wait = rp_info_at(waits, "waits", i);
+            if (strcmp(rp_info_text(wait, "kind"), "sample") == 0 && strcmp(rp_info_text(wait, "table"), table) == 0) {
+                snprintf(text, sizeof text, "%s", rp_info_text(wait, "text"));
+                assert_int_equal(rp_info_u64(wait, "count"), 10);
                 seen++;
             }
-        rp_waits_free(&waits);
+        }
+        rp_info_free(&waits);
     }
     return text;
 }
@@ -384,10 +387,8 @@ TEST(few_items_and_no_priorities, setup, teardown)
     }
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
     rp_sampler_destroy(&sampler);
-    rp_info *info = NULL;
-    ok(rp_admin_info(f->client, "prioritized", 0, WAIT, &info, &err), &err);
-    assert_int_equal(info->tables[0].limiter.samples, 20); /* they count, although nobody has paid for them */
-    rp_info_free(&info);
+    /* They count, although nobody has paid for them. */
+    assert_int_equal(asked_table(f->client, "prioritized", "limiter.samples"), 20);
 }
 
 /* A sampler and a writer go on while a shard is dead, and take it back. */
@@ -796,12 +797,7 @@ TEST(samplers_end_at_any_time, setup, teardown)
 /* Returns the samples that the limiters of all shards have counted. */
 static uint64_t charged(rp_client *client, const char *table)
 {
-    rp_info *info = NULL;
-    rp_error err = {0};
-    ok(rp_admin_info(client, table, 0, WAIT, &info, &err), &err);
-    uint64_t samples = info->tables[0].limiter.samples;
-    rp_info_free(&info);
-    return samples;
+    return asked_table(client, table, "limiter.samples");
 }
 
 /* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */

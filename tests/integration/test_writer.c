@@ -12,6 +12,7 @@
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 #include "replay/replay.h"
+#include "tests/support/asked.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -108,11 +109,7 @@ static uint64_t item(struct fixture *f, const char *table, uint32_t steps)
 
 static uint64_t table_size(struct fixture *f, const char *name)
 {
-    rp_info *info = NULL;
-    OK(f, rp_admin_info(f->client, name, 0, 5000, &info, &f->err));
-    uint64_t size = info->tables[0].size;
-    rp_info_free(&info);
-    return size;
+    return asked_table(f->client, name, "size");
 }
 
 /* ---- rows */
@@ -456,8 +453,8 @@ TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
     for (int i = 0; i < 400 && !expired; i++) {
         rp_info *info = NULL;
         OK(f, rp_admin_info(f->client, NULL, 1, 5000, &info, &f->err));
-        for (uint32_t s = 0; s < info->n_sessions; s++)
-            expired |= info->sessions[s].expired != 0;
+        for (uint32_t s = 0; s < rp_info_count(info, "sessions"); s++)
+            expired |= rp_info_u64(rp_info_at(info, "sessions", s), "expired") != 0;
         rp_info_free(&info);
         usleep(10000);
     }

@@ -32,7 +32,7 @@ struct observer {
     rp_client *client;
     struct observation last;
     rp_info *info; /* of the last look; NULL: the broker did not answer */
-    rp_waits *waits;
+    rp_info *waits;
     struct observe_files files;
     struct clock clock;
     struct counted shards[MOST_SHARDS];
@@ -67,7 +67,7 @@ void observer_destroy(struct observer **self)
     if ((*self)->client)
         rp_client_destroy(&(*self)->client);
     rp_info_free(&(*self)->info);
-    rp_waits_free(&(*self)->waits);
+    rp_info_free(&(*self)->waits);
     observe_files_fini(&(*self)->files);
     free((*self)->table);
     free(*self);
@@ -89,43 +89,33 @@ const struct observe_value *observer_values(const struct observer *self, uint32_
 
 static uint64_t counter(const rp_info *info, const char *name)
 {
-    for (uint32_t i = 0; i < info->n_counters; i++)
-        if (strcmp(info->counters[i].name, name) == 0)
-            return info->counters[i].value > 0 ? (uint64_t)info->counters[i].value : 0;
-    return 0;
+    int64_t value = rp_info_i64(rp_info_find(info, "counters", name), "value");
+    return value > 0 ? (uint64_t)value : 0;
 }
 
-static const rp_table_info *find_table(const rp_table_info *tables, uint32_t n, const char *name)
+static void take_counts(struct counted *self, uint64_t instance, uint64_t inserts, uint64_t samples)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(tables[i].name, name) == 0)
-            return &tables[i];
-    return NULL;
-}
-
-static void take_counts(struct counted *self, const rp_shard_info *shard, const rp_limiter_info *limiter)
-{
-    if (shard->server.instance != self->instance &&
-        (limiter->inserts < self->inserts || limiter->samples < self->samples)) { /* it came back without a journal */
-        self->before[0] += self->inserts;
+    if (instance != self->instance && (inserts < self->inserts || samples < self->samples)) {
+        self->before[0] += self->inserts; /* it came back without a journal */
         self->before[1] += self->samples;
     }
-    self->instance = shard->server.instance;
-    self->inserts = limiter->inserts;
-    self->samples = limiter->samples;
+    self->instance = instance;
+    self->inserts = inserts;
+    self->samples = samples;
 }
 
 /* The counts of a shard that does not answer, or has come back empty, stay as they were: a sum that fell would look like a new
  * start. */
 static void add_missing(struct observer *self, const rp_info *info)
 {
-    for (uint32_t i = 0; i < info->n_shards && i < MOST_SHARDS; i++) {
-        const rp_shard_info *shard = &info->shards[i];
-        const rp_table_info *table = find_table(shard->tables, shard->n_tables, self->table);
+    for (uint32_t i = 0; i < rp_info_count(info, "shards.shard") && i < MOST_SHARDS; i++) {
+        const rp_info *shard = rp_info_at(info, "shards.shard", i);
+        const rp_info *table = rp_info_find(shard, "tables", self->table);
         struct counted *counted = &self->shards[i];
         if (table)
-            take_counts(counted, shard, &table->limiter);
-        bool missing = !table && shard->problem[0];
+            take_counts(counted, rp_info_u64(shard, "server.instance"), rp_info_u64(table, "limiter.inserts"),
+                        rp_info_u64(table, "limiter.samples"));
+        bool missing = !table && rp_info_text(shard, "problem")[0];
         self->last.inserts += counted->before[0] + (missing ? counted->inserts : 0);
         self->last.samples += counted->before[1] + (missing ? counted->samples : 0);
     }
@@ -135,9 +125,9 @@ static void add_missing(struct observer *self, const rp_info *info)
 static void take_first(struct observer *self, const rp_info *info)
 {
     struct observation *out = &self->last;
-    if (info->n_shards && info->shards[0].problem[0])
+    if (rp_info_text(info, "shards.shard.0.problem")[0])
         return;
-    out->broker_instance = info->server.instance;
+    out->broker_instance = rp_info_u64(info, "server.instance");
     out->steps = counter(info, COUNTER_STEPS);
     out->taken = self->files.foreign_actors ? out->steps : counter(info, COUNTER_TAKEN);
     out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
@@ -147,24 +137,22 @@ static void take_info(struct observer *self, const rp_info *info)
 {
     struct observation *out = &self->last;
     take_first(self, info);
-    out->broker_bytes = info->server.memory_bytes;
-    out->broker_limit = info->server.memory_limit;
-    out->policy = 0;
-    for (uint32_t i = 0; i < info->n_slots; i++)
-        if (strcmp(info->slots[i].name, VARIABLES_SLOT) == 0)
-            out->policy = info->slots[i].version;
-    const rp_table_info *table = find_table(info->tables, info->n_tables, self->table);
+    out->broker_bytes = rp_info_u64(info, "server.memory_bytes");
+    out->broker_limit = rp_info_u64(info, "server.memory_limit");
+    out->policy = rp_info_u64(rp_info_find(info, "slots", VARIABLES_SLOT), "version");
+    const rp_info *table = rp_info_find(info, "tables", self->table), *limiter = rp_info_at(table, "limiter", 0);
     if (!table)
         return;
-    out->inserts = table->limiter.inserts;
-    out->samples = table->limiter.samples;
-    out->min_size = table->limiter.min_size;
-    out->cursor = table->limiter.cursor;
-    out->spi = strcmp(table->limiter.kind, "sample_to_insert_ratio") == 0 ? table->limiter.samples_per_insert : 0.0;
-    out->cursor_low = table->limiter.min_diff;
-    out->cursor_high = table->limiter.max_diff;
-    out->size = table->size;
-    out->max_size = table->max_size;
+    bool ratio = strcmp(rp_info_text(limiter, "kind"), "sample_to_insert_ratio") == 0;
+    out->inserts = rp_info_u64(limiter, "inserts");
+    out->samples = rp_info_u64(limiter, "samples");
+    out->min_size = rp_info_real(limiter, "min_size");
+    out->cursor = rp_info_real(limiter, "cursor");
+    out->spi = ratio ? rp_info_real(limiter, "samples_per_insert") : 0.0;
+    out->cursor_low = rp_info_real(limiter, "min_diff");
+    out->cursor_high = rp_info_real(limiter, "max_diff");
+    out->size = rp_info_u64(table, "size");
+    out->max_size = rp_info_u64(table, "max_size");
     add_missing(self, info);
 }
 
@@ -182,37 +170,43 @@ static void names_add(struct names *self, const char *name)
         self->list[self->n++] = name;
 }
 
-/* True if the same client waits for permits at another shard, too, earlier in the list. */
-static bool waits_before(const rp_waits *waits, uint32_t at)
+static bool same_text(const rp_info *a, const rp_info *b, const char *name)
 {
-    const rp_wait *wait = &waits->waits[at];
+    return strcmp(rp_info_text(a, name), rp_info_text(b, name)) == 0;
+}
+
+/* True if the same client waits for permits at another shard, too, earlier in the list. */
+static bool waits_before(const rp_info *waits, uint32_t at)
+{
+    const rp_info *wait = rp_info_at(waits, "waits", at);
     for (uint32_t i = 0; i < at; i++) {
-        const rp_wait *other = &waits->waits[i];
-        if (strcmp(wait->kind, "permit") == 0 && strcmp(other->kind, "permit") == 0 &&
-            strcmp(other->table, wait->table) == 0 && strcmp(other->who, wait->who) == 0)
+        const rp_info *other = rp_info_at(waits, "waits", i);
+        if (strcmp(rp_info_text(wait, "kind"), "permit") == 0 && same_text(wait, other, "kind") &&
+            same_text(wait, other, "table") && same_text(wait, other, "who"))
             return true;
     }
     return false;
 }
 
 /* names borrows from waits. */
-static void take_waits(struct observer *self, const rp_waits *waits, struct names *names)
+static void take_waits(struct observer *self, const rp_info *waits, struct names *names)
 {
     struct observation *out = &self->last;
     out->waiting_samplers = 0;
     out->inserts_wait[0] = out->samples_wait[0] = '\0';
-    for (uint32_t i = 0; waits && i < waits->n; i++) {
-        const rp_wait *wait = &waits->waits[i];
-        if (strcmp(wait->table, self->table) != 0)
+    for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
+        const rp_info *wait = rp_info_at(waits, "waits", i);
+        const char *kind = rp_info_text(wait, "kind"), *text = rp_info_text(wait, "text");
+        if (strcmp(rp_info_text(wait, "table"), self->table) != 0)
             continue;
-        if (strcmp(wait->kind, "insert") == 0) {
-            names_add(names, wait->who);
+        if (strcmp(kind, "insert") == 0) {
+            names_add(names, rp_info_text(wait, "who"));
             if (!out->inserts_wait[0])
-                snprintf(out->inserts_wait, sizeof out->inserts_wait, "%s", wait->text);
-        } else if (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0) {
+                snprintf(out->inserts_wait, sizeof out->inserts_wait, "%s", text);
+        } else if (strcmp(kind, "sample") == 0 || strcmp(kind, "permit") == 0) {
             out->waiting_samplers += !waits_before(waits, i);
             if (!out->samples_wait[0])
-                snprintf(out->samples_wait, sizeof out->samples_wait, "%s", wait->text);
+                snprintf(out->samples_wait, sizeof out->samples_wait, "%s", text);
         }
     }
     out->waiting_inserts = names->n;
@@ -235,7 +229,7 @@ void observer_look(struct observer *self, int64_t timeout_ms, struct observation
     struct names names = {calloc(MOST_NAMES, sizeof *names.list), 0};
     int64_t end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
     rp_info_free(&self->info);
-    rp_waits_free(&self->waits);
+    rp_info_free(&self->waits);
     self->last.broker = rp_admin_info(self->client, NULL, 0, timeout_ms, &self->info, NULL) == RP_OK;
     self->last.at_ns = clock_now(&self->clock);
     if (self->last.broker) {

@@ -26,7 +26,7 @@ struct request {
     rp_params *params;
     rp_batch *batch;
     rp_change change;
-    rp_checkpoint_info checkpoint;
+    rp_info *info;
 };
 
 struct kind {
@@ -37,31 +37,46 @@ struct kind {
 
 /* ---- calls, without the GIL */
 
+/* Turns the answer, or an object of it, into JSON text. */
+static rp_status give_json(struct request *self, rp_status status, const rp_info *info)
+{
+    return status == RP_OK ? rp_info_json(info, &self->json, &self->err) : status;
+}
+
 static rp_status call_info(struct request *self)
 {
-    return rp_admin_info_json(self->conn->client, self->text, (uint32_t)self->number, self->timeout_ms, &self->json,
-                              &self->err);
+    rp_status status = rp_admin_info(self->conn->client, self->text, (uint32_t)self->number, self->timeout_ms,
+                                     &self->info, &self->err);
+    return give_json(self, status, self->info);
 }
 
 static rp_status call_why(struct request *self)
 {
-    return rp_admin_why_json(self->conn->client, self->timeout_ms, &self->json, &self->err);
+    rp_status status = rp_admin_why(self->conn->client, self->timeout_ms, &self->info, &self->err);
+    return give_json(self, status, self->info);
 }
 
 static rp_status call_list(struct request *self)
 {
-    return rp_admin_list_json(self->conn->client, self->text, (uint64_t)self->number, self->count, self->timeout_ms,
-                              &self->json, &self->err);
+    rp_status status = rp_admin_list(self->conn->client, self->text, (uint64_t)self->number, self->count,
+                                     self->timeout_ms, &self->info, &self->err);
+    return give_json(self, status, self->info);
 }
 
 static rp_status call_reset(struct request *self)
 {
-    return rp_admin_reset_json(self->conn->client, self->text, self->timeout_ms, &self->json, &self->err);
+    rp_status status = rp_admin_reset(self->conn->client, self->text, self->timeout_ms, &self->info, &self->err);
+    return give_json(self, status, self->info);
 }
 
+/* Without a change: only asks for the limiter. */
 static rp_status call_limiter(struct request *self)
 {
     rp_limiter_change change = {.struct_size = sizeof change, .set = (uint32_t)self->number};
+    if (!change.set) {
+        rp_status status = rp_admin_info(self->conn->client, self->text, 0, self->timeout_ms, &self->info, &self->err);
+        return give_json(self, status, rp_info_at(self->info, "tables.0.limiter", 0));
+    }
     if (self->n_values == 5) {
         change.samples_per_insert = self->values[0];
         change.min_size = self->values[1];
@@ -69,8 +84,9 @@ static rp_status call_limiter(struct request *self)
         change.max_diff = self->values[3];
         change.error_buffer = self->values[4];
     }
-    return rp_admin_limiter_json(self->conn->client, self->text, change.set ? &change : NULL, self->timeout_ms,
-                                 &self->json, &self->err);
+    rp_status status =
+        rp_admin_set_limiter(self->conn->client, self->text, &change, self->timeout_ms, &self->info, &self->err);
+    return give_json(self, status, self->info);
 }
 
 static rp_status call_fetch(struct request *self)
@@ -81,8 +97,7 @@ static rp_status call_fetch(struct request *self)
 
 static rp_status call_checkpoint(struct request *self)
 {
-    self->checkpoint.struct_size = sizeof self->checkpoint;
-    return rp_admin_checkpoint(self->conn->client, self->timeout_ms, &self->checkpoint, &self->err);
+    return rp_admin_checkpoint(self->conn->client, self->timeout_ms, &self->info, &self->err);
 }
 
 static rp_status call_put(struct request *self)
@@ -135,8 +150,9 @@ static PyObject *answer_batch(struct request *self)
 
 static PyObject *answer_checkpoint(struct request *self)
 {
-    const rp_checkpoint_info *info = &self->checkpoint;
-    return Py_BuildValue("(KKKKK)", info->number, info->based_on, info->items, info->written_bytes, info->took_ns);
+    const rp_info *info = self->info;
+    return Py_BuildValue("(KKKKK)", rp_info_u64(info, "number"), rp_info_u64(info, "based_on"),
+                         rp_info_u64(info, "items"), rp_info_u64(info, "written_bytes"), rp_info_u64(info, "took_ns"));
 }
 
 static PyObject *answer_version(struct request *self)
@@ -182,6 +198,7 @@ static const struct kind kinds[] = {
 static void request_drop(struct request *self)
 {
     rp_string_free(&self->json);
+    rp_info_free(&self->info);
     rp_params_release(&self->params);
     rp_batch_release(&self->batch);
     conn_unref(self->conn);

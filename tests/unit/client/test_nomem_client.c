@@ -254,9 +254,9 @@ static void scene_params(struct run *run)
     rp_info *info = NULL;
     TRY(rp_admin_info(run->client, NULL, 10, WAIT, &info, &err));
     rp_info_free(&info);
-    rp_waits *waits = NULL;
+    rp_info *waits = NULL;
     TRY(rp_admin_why(run->client, WAIT, &waits, &err));
-    rp_waits_free(&waits);
+    rp_info_free(&waits);
     rp_reduce *reduce;
     MAKE(reduce, rp_reduce_join(run->client, "group", WAIT, &err));
     float vector[] = {1, 2, 3};

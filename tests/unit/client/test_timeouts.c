@@ -167,20 +167,13 @@ CALL(counter_end, rp_addition *addition = rp_counter_begin(f->client, "n", 1, er
 CALL(reduce_join, rp_reduce *made = rp_reduce_join(f->client, "group", ms, err); return status_of(made, err);)
 CALL(reduce_add, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, err);)
 CALL(admin_info, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, err);)
-CALL(admin_why, rp_waits *waits; return rp_admin_why(f->client, ms, &waits, err);)
-CALL(admin_list, uint64_t cursor = 0; uint32_t n = 1; rp_item_info item;
-     return rp_admin_list(f->client, "a", &cursor, &item, &n, ms, err);)
+CALL(admin_why, rp_info *info; return rp_admin_why(f->client, ms, &info, err);)
+CALL(admin_list, rp_info *info; return rp_admin_list(f->client, "a", 0, 1, ms, &info, err);)
 CALL(admin_fetch, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, err);)
 CALL(admin_reset, return rp_admin_reset(f->client, "a", ms, NULL, err);)
 CALL(admin_checkpoint, return rp_admin_checkpoint(f->client, ms, NULL, err);)
 CALL(admin_set_limiter, rp_limiter_change change = {.struct_size = sizeof change};
-     return rp_admin_set_limiter(f->client, "a", &change, ms, err);)
-CALL(admin_info_json, char *json; return rp_admin_info_json(f->client, NULL, 0, ms, &json, err);)
-CALL(admin_why_json, char *json; return rp_admin_why_json(f->client, ms, &json, err);)
-CALL(admin_list_json, char *json; return rp_admin_list_json(f->client, "a", 0, 1, ms, &json, err);)
-CALL(admin_fetch_json, char *json; return rp_admin_fetch_json(f->client, "a", &key, 1, 1, ms, &json, err);)
-CALL(admin_reset_json, char *json; return rp_admin_reset_json(f->client, "a", ms, &json, err);)
-CALL(admin_limiter_json, char *json; return rp_admin_limiter_json(f->client, "a", NULL, ms, &json, err);)
+     return rp_admin_set_limiter(f->client, "a", &change, ms, NULL, err);)
 
 struct row {
     const char *name;
@@ -219,12 +212,6 @@ static const struct row rows[] = {
     {"rp_admin_reset", admin_reset, 0},
     {"rp_admin_checkpoint", admin_checkpoint, 2000},
     {"rp_admin_set_limiter", admin_set_limiter, 0},
-    {"rp_admin_info_json", admin_info_json, 0},
-    {"rp_admin_why_json", admin_why_json, 0},
-    {"rp_admin_list_json", admin_list_json, 0},
-    {"rp_admin_fetch_json", admin_fetch_json, 0},
-    {"rp_admin_reset_json", admin_reset_json, 0},
-    {"rp_admin_limiter_json", admin_limiter_json, 0},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 

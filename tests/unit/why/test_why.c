@@ -5,17 +5,20 @@
 #include <time.h>
 
 #include "agent/why/why.h"
+#include "replay.pb-c.h"
 #include "tests/support/test.h"
 
 #define SECOND UINT64_C(1000000000)
 
 /* A broker with one table in good order: a ratio, 5,000 items, both sides move. */
 struct world {
-    rp_table_info table;
-    rp_slot_info slot;
-    rp_info info;
-    rp_wait list[4];
-    rp_waits waits;
+    Replay__TableInfo table, *tables;
+    Replay__LimiterInfo limiter;
+    Replay__SlotInfo slot, *slots;
+    Replay__ServerInfo server;
+    Replay__InfoReply info;
+    Replay__Wait list[4], *waiting[4];
+    Replay__WhyReply waits;
     struct why_run run;
     struct why_facts facts;
 };
@@ -23,34 +26,48 @@ struct world {
 static void world_init(struct world *self)
 {
     *self = (struct world){
-        .table = {.name = "replay",
-                  .sampler = "uniform",
-                  .remover = "fifo",
-                  .limiter = {.kind = "sample_to_insert_ratio",
-                              .samples_per_insert = 8,
-                              .min_size = 1000,
-                              .inserts_wait = "",
-                              .samples_wait = ""},
-                  .size = 5000,
-                  .max_size = 100000,
-                  .insert_rate = 100,
-                  .sample_rate = 800},
-        .slot = {.name = "policy", .version = 7},
+        .table = REPLAY__TABLE_INFO__INIT,
+        .limiter = REPLAY__LIMITER_INFO__INIT,
+        .slot = REPLAY__SLOT_INFO__INIT,
+        .server = REPLAY__SERVER_INFO__INIT,
+        .info = REPLAY__INFO_REPLY__INIT,
+        .waits = REPLAY__WHY_REPLY__INIT,
         .run = {.actors = 2, .learners = 1, .actor_idle = 0.02, .learner_idle = 0.03, .cpu = 1.0, .cores = 4},
     };
-    self->info.tables = &self->table;
-    self->info.n_tables = 1;
-    self->info.slots = &self->slot;
-    self->info.n_slots = 1;
-    self->info.server.session_count = 2;
-    self->waits.waits = self->list;
-    self->facts = (struct why_facts){.info = &self->info, .waits = &self->waits, .run = &self->run};
+    self->limiter.kind = "sample_to_insert_ratio";
+    self->limiter.samples_per_insert = 8;
+    self->limiter.min_size = 1000;
+    self->table.name = "replay";
+    self->table.limiter = &self->limiter;
+    self->table.size = 5000;
+    self->table.max_size = 100000;
+    self->table.insert_rate = 100;
+    self->table.sample_rate = 800;
+    self->slot.name = "policy";
+    self->slot.version = 7;
+    self->server.session_count = 2;
+    self->tables = &self->table;
+    self->slots = &self->slot;
+    self->info.tables = &self->tables;
+    self->info.slots = &self->slots;
+    self->info.n_tables = self->info.n_slots = 1;
+    self->info.server = &self->server;
+    self->waits.waits = self->waiting;
+    self->facts =
+        (struct why_facts){.info = (rp_info *)&self->info, .waits = (rp_info *)&self->waits, .run = &self->run};
 }
 
-static void add_wait(struct world *self, const char *kind, const char *table, const char *text, uint64_t ns)
+static void add_wait(struct world *self, char *kind, char *table, char *text, uint64_t ns)
 {
-    self->list[self->waits.n++] =
-        (rp_wait){.who = "actor-0", .kind = kind, .table = table, .text = text, .count = 4, .waited_ns = ns};
+    Replay__Wait *wait = self->waiting[self->waits.n_waits] = &self->list[self->waits.n_waits];
+    self->waits.n_waits++;
+    *wait = (Replay__Wait)REPLAY__WAIT__INIT;
+    wait->who = "actor-0";
+    wait->kind = kind;
+    wait->table = table;
+    wait->text = text;
+    wait->count = 4;
+    wait->waited_ns = ns;
 }
 
 static void expect(const struct world *self, enum why_cause cause, enum why_side blocked, bool bad)
@@ -114,13 +131,20 @@ TEST(without_a_run)
 /* Over shards samplers wait for permits, which they ask for again and again; a shard that is away is a cause of its own. */
 TEST(shards)
 {
-    rp_shard_info shards[3] = {{.problem = ""}, {.problem = "", .shard = 1}, {.problem = "", .shard = 2}};
+    Replay__ShardInfo shards[3], *list[3];
+    Replay__Shards all = REPLAY__SHARDS__INIT;
+    for (uint32_t i = 0; i < 3; i++) {
+        list[i] = &shards[i];
+        shards[i] = (Replay__ShardInfo)REPLAY__SHARD_INFO__INIT;
+        shards[i].shard = i;
+    }
+    all.shard = list;
+    all.n_shard = 3;
     struct world world;
     struct why why;
     world_init(&world);
     world.facts.run = NULL;
-    world.info.shards = shards;
-    world.info.n_shards = 3;
+    world.info.shards = &all;
     expect(&world, WHY_NOTHING, WHY_NOBODY, false);
     add_wait(&world, "permit", "replay", "shard 0: needs 3 more inserts", SECOND / 100);
     add_wait(&world, "permit", "replay", "shard 1: needs 2 more inserts", SECOND / 50);
@@ -128,7 +152,7 @@ TEST(shards)
     why_explain(&world.facts, &why);
     assert_non_null(strstr(why.text, "1 sampler waits")); /* at two shards */
     assert_non_null(strstr(why.advice, "ratio"));
-    world.table.limiter.kind = "min_size";
+    world.limiter.kind = "min_size";
     why_explain(&world.facts, &why);
     assert_null(strstr(why.advice, "ratio"));
     shards[2].problem = "shard 2 at tcp://b:7600 does not answer for 3 s";
@@ -175,7 +199,7 @@ TEST(too_few_items)
     world.table.evicted = 0;
     world.table.insert_rate = 0;
     expect(&world, WHY_FILLING, WHY_SIDE_LEARNERS, false); /* writers are there, and may be slow */
-    world.info.server.session_count = 0;
+    world.server.session_count = 0;
     expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
 }
 
@@ -204,7 +228,7 @@ TEST(network)
     world.list[0].waited_ns = 2 * SECOND;
     world.list[0].rate = 1.5e6;
     expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
-    world.info.server.session_count = 3;
+    world.server.session_count = 3;
     expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* the others are near, and the learners have enough */
     add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND / 2);
     expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
@@ -237,7 +261,7 @@ TEST(lost_hosts)
     world.run.stranded_actors = 3;
     world.run.actors = 0;
     expect(&world, WHY_HOSTS, WHY_SIDE_LEARNERS, true);
-    world.waits.n = 0;
+    world.waits.n_waits = 0;
     world.run.stranded_actors = 0;
     world.run.stranded_learners = 1;
     expect(&world, WHY_NOTHING, WHY_NOBODY, false);

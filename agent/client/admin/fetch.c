@@ -1,11 +1,12 @@
-/* Items by key: each shard is asked for its own, and their batches become one. */
+/* Items by key: each shard is asked for its own, and their batches become one. And items as JSON. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/admin/admin.h"
 #include "agent/client/admin/gather.h"
 #include "agent/client/sampler/batch.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
-#include "replay/admin.h"
 
 #define MAX_BYTES (UINT64_C(4) << 30)
 
@@ -154,4 +155,159 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     joiner_fini(&joiner, client_shards(client));
     questions_fini(&questions);
     return status;
+}
+
+/* ---- values ---- */
+
+static float widen(uint32_t sign, uint32_t exponent, uint32_t fraction)
+{
+    uint32_t bits = sign << 31 | exponent << 23 | fraction;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float from_half(uint16_t half)
+{
+    uint32_t sign = half >> 15, exponent = half >> 10 & 31, fraction = half & 1023u;
+    if (exponent == 31)
+        return widen(sign, 255, fraction << 13);
+    if (exponent)
+        return widen(sign, exponent + 112, fraction << 13);
+    float value = (float)fraction / 16777216.0f; /* 2^-24 is the smallest subnormal number */
+    return sign ? -value : value;
+}
+
+static void floats(struct json *out, const void *at, uint32_t n)
+{
+    float value[2];
+    memcpy(value, at, n * sizeof *value);
+    for (uint32_t i = 0; i < n; i++)
+        json_float(out, value[i]);
+}
+
+static void doubles(struct json *out, const void *at, uint32_t n)
+{
+    double value[2];
+    memcpy(value, at, n * sizeof *value);
+    for (uint32_t i = 0; i < n; i++)
+        json_double(out, value[i]);
+}
+
+static uint64_t load(const void *at, size_t size)
+{
+    uint64_t value = 0; /* little-endian */
+    memcpy(&value, at, size);
+    return value;
+}
+
+void admin_json_element(struct json *out, int32_t dtype, const void *at)
+{
+    switch (dtype) {
+    case RP_DTYPE_BOOL:
+        json_boolean(out, load(at, 1) != 0);
+        break;
+    case RP_DTYPE_INT8:
+        json_signed(out, (int8_t)load(at, 1));
+        break;
+    case RP_DTYPE_INT16:
+        json_signed(out, (int16_t)load(at, 2));
+        break;
+    case RP_DTYPE_INT32:
+        json_signed(out, (int32_t)load(at, 4));
+        break;
+    case RP_DTYPE_INT64:
+        json_signed(out, (int64_t)load(at, 8));
+        break;
+    case RP_DTYPE_FLOAT16:
+        json_float(out, from_half((uint16_t)load(at, 2)));
+        break;
+    case RP_DTYPE_BFLOAT16: {
+        uint32_t bits = (uint32_t)load(at, 2) << 16;
+        floats(out, &bits, 1);
+        break;
+    }
+    case RP_DTYPE_FLOAT32:
+        floats(out, at, 1);
+        break;
+    case RP_DTYPE_FLOAT64:
+        doubles(out, at, 1);
+        break;
+    case RP_DTYPE_COMPLEX64:
+    case RP_DTYPE_COMPLEX128:
+        json_open(out, '[');
+        if (dtype == RP_DTYPE_COMPLEX64)
+            floats(out, at, 2);
+        else
+            doubles(out, at, 2);
+        json_close(out, ']');
+        break;
+    default:
+        json_unsigned(out, load(at, dtype_size(dtype)));
+        break;
+    }
+}
+
+static void json_field(struct json *out, const rp_field_view *field, uint32_t i, uint32_t max_values)
+{
+    uint64_t bytes = field->bytes / field->shape[0], elem = dtype_size(field->dtype), count = bytes / elem;
+    uint64_t rows = field->rank > 1 && field->lengths ? field->lengths[i] : field->rank > 1 ? field->shape[1] : 1;
+    if (field->lengths && field->shape[1])
+        count = count / field->shape[1] * rows;
+    const uint8_t *at = (const uint8_t *)field->data + bytes * i;
+    json_open(out, '{');
+    json_text(out, "dtype", dtype_name(field->dtype));
+    json_key(out, "shape");
+    json_open(out, '[');
+    for (uint32_t k = 1; k < field->rank; k++)
+        json_unsigned(out, k == 1 ? rows : field->shape[k]);
+    json_close(out, ']');
+    json_key(out, "values");
+    json_open(out, '[');
+    for (uint64_t k = 0; k < count && k < max_values; k++)
+        admin_json_element(out, field->dtype, at + k * elem);
+    json_close(out, ']');
+    json_key(out, "truncated");
+    json_boolean(out, count > max_values);
+    json_close(out, '}');
+}
+
+void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32_t max_values)
+{
+    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+    rp_batch_get_arrays(batch, &arrays);
+    json_open(out, '{');
+    json_item_key(out, arrays.key[i]);
+    json_key(out, "priority");
+    json_double(out, arrays.priority[i]);
+    json_count(out, "times_sampled", arrays.times_sampled[i]);
+    json_count(out, "age_ns", arrays.age_ns[i]);
+    json_count(out, "policy", arrays.policy[i]);
+    json_count(out, "step", arrays.step[i]);
+    json_count(out, "session", arrays.session[i]);
+    json_key(out, "fields");
+    json_open(out, '{');
+    const rp_field_view *field;
+    for (uint32_t f = 0; (field = rp_batch_field(batch, f)) != NULL; f++) {
+        json_key(out, field->name);
+        json_field(out, field, i, max_values);
+    }
+    json_close(out, '}');
+    json_close(out, '}');
+}
+
+rp_status rp_batch_json(const rp_batch *batch, uint32_t max_values, char **json, rp_error *err)
+{
+    struct json out = {0};
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch, &info);
+    json_open(&out, '{');
+    json_key(&out, "items");
+    json_open(&out, '[');
+    for (uint32_t i = 0; i < info.n; i++)
+        admin_json_item(&out, batch, i, max_values);
+    json_close(&out, ']');
+    json_close(&out, '}');
+    *json = json_take(&out);
+    return *json ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the text");
 }
