@@ -238,7 +238,7 @@ static bool measure_stretch(const struct options *given)
     options.items = given->quick ? 100000 : STRETCH_ITEMS;
     options.size = STRETCH_ITEM_BYTES;
     /* Grows the table by a quarter, so that the surplus is evicted in bulk. */
-    options.table_extra = "    soft_capacity: true\n    remove_every: 1s\n";
+    options.table_extra = "    soft_capacity: true\n";
     bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
     const struct lane *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;
     double fill_ms = filled ? (double)filled->value[0] * 1e-6 : 0;

@@ -17,8 +17,7 @@ int command_idle(struct options *options)
     static struct figures figures[2];
     uint32_t sessions = options->clients ? options->clients : IDLE_SESSIONS;
     options->clients = options->processes = 1;
-    options->session = "heartbeat: 1s, expiry: 3600s";
-    options->extra = "ingest_budget: 64MiB\n";
+    options->session = "expiry: 30s"; /* heartbeats of 1 s, in which credit is given up */
     options_settle(options);
     options->warm_seconds = options->quick ? 0.3 : WITHIN_SECONDS;
     options->seconds = options->quick ? 0.5 : options->seconds;

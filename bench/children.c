@@ -157,7 +157,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "    remover: {kind: fifo}\n"
             "    limiter: {%s}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
-            options->session ? options->session : "heartbeat: 600s, expiry: 3600s", (unsigned long long)items,
+            options->session ? options->session : "expiry: 3600s", (unsigned long long)items,
             options->limiter ? options->limiter : "kind: min_size, min_size: 1");
     fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
     return fclose(file) == 0;

@@ -85,8 +85,8 @@ def start_broker(group, plan):
     """Gives its service endpoint."""
     path = os.path.join(plan.folder, "endpoints")
     settings = [f"{name}=tcp://127.0.0.1:0" for name in ("service", "ingest", "events")]
-    settings += [f"endpoints_file={path}", f"seed={plan.seed}", f"shards={plan.shards}"]
-    group.start("replay-broker", "-c", plan.config, "--section", "broker", *sets("broker.", settings))
+    settings += [f"seed={plan.seed}", f"shards={plan.shards}"]
+    group.start("replay-broker", "-c", plan.config, "--section", "broker", "--endpoints-file", path, *sets("broker.", settings))
     group.wait(lambda: os.path.exists(path))
     with open(path) as lines:
         endpoints = dict(line.split()[:2] for line in lines)

@@ -29,7 +29,7 @@
 #define TIMERS_PER_TURN 256u
 /* Time after which the log says that inserts wait for the disk. */
 #define HELD_NS (500 * NS_PER_MS)
-/* How long the end waits for the disk beyond drain_timeout; and if the disk cannot be written. */
+/* How long the end waits for the disk beyond PEER_DRAIN_NS; and if the disk cannot be written. */
 #define FINISH_NS (30 * NS_PER_S)
 #define TROUBLE_NS NS_PER_S
 /* How long the destruction of a broker that was not finished waits for the disk. */
@@ -337,7 +337,7 @@ void broker_finish(struct broker *self)
     self->closed = !self->stream->journal;
     if (self->checkpoints)
         checkpoint_exit(self->checkpoints, exit_turn, self);
-    broker_settle(self, self->config->drain_timeout_ns + FINISH_NS);
+    broker_settle(self, PEER_DRAIN_NS + FINISH_NS);
 }
 
 void broker_memory_settings(void)

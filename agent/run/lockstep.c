@@ -152,7 +152,7 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     self->broker_config = self->config->broker; /* strings and lists still belong to the run */
     if (self->config->actors.on && self->config->learners.on)
         keep_nothing(&self->broker_config);
-    self->broker_config.notice_ns = 0; /* every step waits for its effects */
+    self->broker_config.prompt = true; /* every step waits for its effects */
     self->broker_config.seed = (int64_t)(worker_seed(self->config, "broker", 0) >> 1);
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
     sigset_t before;

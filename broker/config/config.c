@@ -31,6 +31,10 @@ static const char *const security_modes[] = {"auto", "none", "curve", NULL};
 static const double MAX_ITEMS = 2147483647.0;
 static const double KIB = 1024.0;
 
+/* Requests of one key that may wait, unless its line in the list says otherwise: enough for thousands of clients, and few enough that
+ * their memory does not matter. */
+#define QUOTA_WAITING 25000
+
 static const struct schema_row rows[] = {
     {"service", SCHEMA_STRING, ROOT(service), "tcp://127.0.0.1:7600", 0, 0, NULL, 0,
      "endpoint for client requests: tcp://HOST:PORT (port 0: any free port), ipc://PATH or inproc://NAME"},
@@ -40,8 +44,6 @@ static const struct schema_row rows[] = {
      "endpoint on which hints are published"},
     {"advertise", SCHEMA_STRING, ROOT(advertise), "", 0, 200, NULL, 0,
      "name or address under which other machines reach this broker: 10.0.0.5, broker.lab; empty: as bound"},
-    {"endpoints_file", SCHEMA_STRING, ROOT(endpoints_file), "", 0, 0, NULL, 0,
-     "write the bound endpoints to this file"},
     {"http", SCHEMA_STRING, ROOT(http), "", 0, 0, NULL, 0,
      "serve the page, metrics and JSON at HOST:PORT (port 0: any free port); empty: not at all. Only replay-broker "
      "does (docs/OPERATE.md)"},
@@ -55,26 +57,13 @@ static const struct schema_row rows[] = {
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience: its data, items with their keys, sessions, and data in flight"},
-    {"ingest_budget", SCHEMA_BYTES, ROOT(ingest_budget), "0", 0, 9e18, NULL, 0,
-     "share of memory_limit for data in flight; 0: an eighth of it, at most 1GiB"},
     {"max_message_bytes", SCHEMA_BYTES, ROOT(max_message_bytes), "64MiB", 4 * KIB, 1024 * 1024 * KIB, NULL, 0,
      "largest message, and therefore the largest item with its chunks"},
     {"peer_backlog_bytes", SCHEMA_BYTES, ROOT(peer_backlog_bytes), "256MiB", 1024 * KIB, 9e18, NULL, 0,
      "replies that a client may leave unread before it gets errors instead"},
-    {"credit.window_items", SCHEMA_INT, ROOT(window_items), "20000", 1, 1e9, NULL, 0,
-     "maximum number of unconfirmed items of one session in one table"},
-    {"credit.window_bytes", SCHEMA_BYTES, ROOT(window_bytes), "64MiB", 4 * KIB, 9e18, NULL, 0,
-     "maximum number of unconfirmed bytes of one session"},
-    {"session.notice", SCHEMA_TIME, ROOT(notice_ns), "100us", 0, 1e9, NULL, 0,
-     "minimum time between two notices of accepted items while no data arrives (ten times as long while it does)"},
-    {"session.heartbeat", SCHEMA_TIME, ROOT(heartbeat_ns), "1s", 1e6, 3.6e12, NULL, 0,
-     "interval at which a session must send a heartbeat"},
-    {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 1e6, 8.64e13, NULL, 0,
-     "silence after which a session ends and its waiting items are dropped"},
-    {"session.tombstone", SCHEMA_TIME, ROOT(tombstone_ns), "10min", 0, 8.64e14, NULL, 0,
-     "how long an ended session can still be resumed"},
-    {"drain_timeout", SCHEMA_TIME, ROOT(drain_timeout_ns), "2s", 0, 6e11, NULL, 0,
-     "time for sending the last replies after SIGTERM"},
+    {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 30e6, 8.64e13, NULL, 0,
+     "silence after which a session ends and its waiting items are dropped; its writer can resume it for twenty times "
+     "as long"},
     {"seed", SCHEMA_INT, ROOT(seed), "0", 0, 0, NULL, 0, "seed of the selectors; 0: from the system"},
     {"log.level", SCHEMA_ENUM, ROOT(log_level), "info", 0, 0, log_levels, 0, "debug, info, warn, error or off"},
     {"log.file", SCHEMA_STRING, ROOT(log_file), "", 0, 0, NULL, 0,
@@ -111,16 +100,9 @@ static const struct schema_row rows[] = {
      "auto: curve if other machines can reach an endpoint (docs/OPERATE.md)"},
     {"security.keys", SCHEMA_STRING, ROOT(keys_dir), "", 0, 0, NULL, 0,
      "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
-    {"security.quota.sessions", SCHEMA_INT, ROOT(quota.sessions), "1000", 0, 1e9, NULL, 0,
+    {"security.quota.sessions", SCHEMA_INT, ROOT(quota_sessions), "1000", 0, 1e9, NULL, 0,
      "with keys: open writers of one key; 0: no limit. replay-launch writes what its run needs"},
-    {"security.quota.granted", SCHEMA_BYTES, ROOT(quota.granted_bytes), "0", 0, 9e18, NULL, 0,
-     "with keys: bytes that the writers of one key may have in flight; 0: a quarter of ingest_budget"},
-    {"security.quota.waiting", SCHEMA_INT, ROOT(quota.waiting), "25000", 0, 1e9, NULL, 0,
-     "with keys: requests of one key that wait, each KiB of a request counting as one more; 0: no limit of its own"},
-    {"security.quota.unread", SCHEMA_BYTES, ROOT(quota.unread_bytes), "0", 0, 9e18, NULL, 0,
-     "with keys: replies that all clients of one key may leave unread; 0: a quarter of memory_limit, or "
-     "peer_backlog_bytes if that is more"},
-    {"security.quota.inserts", SCHEMA_INT, ROOT(quota.inserts_per_second), "0", 0, 1e12, NULL, 0,
+    {"security.quota.inserts", SCHEMA_INT, ROOT(quota_inserts), "0", 0, 1e12, NULL, 0,
      "with keys: items per second that the writers of one key may insert; 0: no limit"},
     {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
      "shared objects with further selectors and extensions; relative to the file, if they exist there"},
@@ -133,8 +115,6 @@ static const struct schema_row rows[] = {
      "an item leaves the table after this many samples; 0: never for that reason"},
     {"tables[].soft_capacity", SCHEMA_BOOL, TABLE(soft_capacity), "false", 0, 0, NULL, 0,
      "let the table grow past max_size (by at most a quarter) and remove the surplus periodically"},
-    {"tables[].remove_every", SCHEMA_TIME, TABLE(remove_every_ns), "1s", 1e6, 3.6e12, NULL, 0,
-     "with soft_capacity: interval between removals"},
     {"tables[].sampler.kind", SCHEMA_STRING, TABLE(sampler.kind), "uniform", 0, 0, NULL, 0,
      "fifo, lifo, uniform, min_heap, max_heap, prioritized, or a selector of a plug-in"},
     {"tables[].sampler.options", SCHEMA_OPTIONS, TABLE(sampler.options), NULL, 0, 32, NULL, 0, "prioritized: exponent"},
@@ -169,8 +149,6 @@ static const struct schema_row rows[] = {
      "statistics, priority_diffusion, insert_on_sample, or an extension of a plug-in"},
     {"tables[].extensions[].options", SCHEMA_OPTIONS, EXTENSION(options), NULL, 0, 32, NULL, 0,
      "priority_diffusion: radius, decay; insert_on_sample: table"},
-    {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
-     "parameter slot whose version determines how stale an item is"},
     {"tables[].metadata", SCHEMA_STRING, TABLE(metadata), "", 0, CONFIG_METADATA_MOST, NULL, 0,
      "any text about the table, for its users: the broker keeps it and shows it to clients; empty: as in the files "
      "that "
@@ -264,21 +242,20 @@ rp_status config_check_keys(const struct broker_config *config, rp_error *err)
 
 int64_t config_ingest_budget(const struct broker_config *config)
 {
-    if (config->ingest_budget > 0)
-        return config->ingest_budget;
     int64_t eighth = config->memory_limit / 8;
     return eighth < (INT64_C(1) << 30) ? eighth : (INT64_C(1) << 30);
 }
 
 struct quota config_quota(const struct broker_config *config)
 {
-    struct quota quota = config->quota;
     int64_t quarter = config->memory_limit / 4, least = config->peer_backlog_bytes;
-    if (quota.granted_bytes == 0)
-        quota.granted_bytes = config_ingest_budget(config) / 4;
-    if (quota.unread_bytes == 0)
-        quota.unread_bytes = quarter > least ? quarter : least;
-    return quota;
+    return (struct quota){
+        .sessions = config->quota_sessions,
+        .granted_bytes = config_ingest_budget(config) / 4,
+        .waiting = QUOTA_WAITING,
+        .unread_bytes = quarter > least ? quarter : least,
+        .inserts_per_second = config->quota_inserts,
+    };
 }
 
 /* ---- memory */
@@ -367,7 +344,7 @@ static void report_need(const struct broker_config *config, const struct need *n
     if (need->all > need->table)
         snprintf(with, sizeof with, " (%s with the other tables)", format_size(sum, need->all));
     schema_problem(report, path,
-                   "%s %s%s, and tables may take %s: %smemory_limit %s less ingest_budget; "
+                   "%s %s%s, and tables may take %s: %smemory_limit %s less what is in flight; "
                    "write %smax_bytes, a smaller max_size, or a higher memory_limit",
                    what, format_size(own, need->table), with,
                    format_size(left, (double)(config->memory_limit - config_ingest_budget(config))), prefix,
@@ -672,10 +649,8 @@ static void divide(struct broker_config *config, uint32_t shards)
 {
     uint32_t shard = (uint32_t)config->shard;
     int64_t *const parts[] = {
-        &config->memory_limit,       &config->ingest_budget,
-        &config->journal_max,        &config->storage_memory,
-        &config->storage_disk,       &config->quota.granted_bytes,
-        &config->quota.unread_bytes, &config->quota.inserts_per_second,
+        &config->memory_limit, &config->journal_max,   &config->storage_memory,
+        &config->storage_disk, &config->quota_inserts,
     };
     struct table_config *tables = config->tables.data;
     for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -1060,9 +1035,6 @@ rp_status config_check_folder(const struct broker_config *config, const char *fo
 static void config_check(const void *root, struct schema_report *report)
 {
     const struct broker_config *config = root;
-    int64_t budget = config_ingest_budget(config);
-    if (budget > config->memory_limit / 2)
-        schema_problem(report, "ingest_budget", "must be at most half of memory_limit");
     check_endpoint("service", config->service, report);
     check_endpoint("ingest", config->ingest, report);
     check_endpoint("events", config->events, report);
@@ -1074,8 +1046,6 @@ static void config_check(const void *root, struct schema_report *report)
             config->advertise);
     check_http(config->http, report);
     check_disk(config, report);
-    if (config->expiry_ns < 2 * config->heartbeat_ns)
-        schema_problem(report, "session.expiry", "must be at least twice session.heartbeat");
     config_check_shards(config, report); /* first: with shards a limiter needs more room */
     for (uint32_t i = 0; i < config->tables.count; i++)
         check_table(config, i, report);

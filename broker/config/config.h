@@ -45,12 +45,10 @@ struct table_config {
     int64_t max_bytes; /* 0: no limit */
     int64_t max_times_sampled;
     bool soft_capacity;
-    int64_t remove_every_ns;
     struct selector_config sampler, remover;
     struct limiter_section limiter;
     struct schema_list signature;  /* struct field_config */
     struct schema_list extensions; /* struct extension_config */
-    char *policy_slot;
     char *metadata;
 };
 
@@ -66,17 +64,12 @@ struct table_config {
 struct broker_config {
     char *service, *ingest, *events;
     char *advertise; /* host under which other machines reach the broker; empty: as bound */
-    char *endpoints_file;
-    char *http; /* HOST:PORT of metrics; "": none are served */
+    char *http;      /* HOST:PORT of metrics; "": none are served */
     int64_t io_threads;
     int64_t memory_limit;
-    int64_t ingest_budget; /* 0: an eighth of memory_limit, at most 1 GiB */
     int64_t max_message_bytes;
     int64_t peer_backlog_bytes;
-    int64_t window_items, window_bytes;
-    int64_t notice_ns;
-    int64_t heartbeat_ns, expiry_ns, tombstone_ns;
-    int64_t drain_timeout_ns;
+    int64_t expiry_ns;
     int64_t seed;
     int32_t log_level;
     char *log_file;
@@ -92,13 +85,14 @@ struct broker_config {
     char *storage_dir;
     int64_t storage_memory; /* 0: all data stays in memory */
     int64_t storage_disk;
-    int32_t security_mode; /* enum security_mode */
-    char *keys_dir;        /* of the keys that are let in */
-    struct quota quota;    /* of each key that has none of its own */
+    int32_t security_mode;                 /* enum security_mode */
+    char *keys_dir;                        /* of the keys that are let in */
+    int64_t quota_sessions, quota_inserts; /* of each key that has no such limit of its own; 0: none */
     struct schema_list
         shards;    /* char *: service endpoints; empty strings: processes of one broker. One: it is alone; none: auto */
     bool pin;      /* binds the core thread of shard i to the core i */
     int64_t shard; /* number of this broker among them; -1: it is none of them */
+    bool prompt;   /* not a key: confirm items at once, for a run in one process that waits for each of its effects */
     uint64_t settings;          /* hash of what all shards must have in common; 0: it is alone */
     struct schema_list plugins; /* char * */
     struct schema_list tables;  /* struct table_config */
@@ -125,7 +119,11 @@ bool config_is_open(const struct broker_config *config);
 rp_status config_check_keys(const struct broker_config *config, rp_error *err);
 /* True if clients need keys. */
 bool config_uses_curve(const struct broker_config *config);
-/* Returns the part of memory_limit for data in flight; the rest is for tables. */
+/* Interval at which a session must send a heartbeat: it takes thirty lost ones to end it. */
+#define CONFIG_HEARTBEATS 30
+/* How long an ended session can be resumed, and picks of a lost client are kept, in units of session.expiry. */
+#define CONFIG_TOMBSTONE 20
+/* Returns the part of memory_limit for data in flight: an eighth, at most 1 GiB. The rest is for tables. */
 int64_t config_ingest_budget(const struct broker_config *config);
 /* Returns the limits of a key that has none of its own, with those filled in that are shares of others. */
 struct quota config_quota(const struct broker_config *config);

@@ -62,7 +62,7 @@ static void *socket_open(struct peers *peers, int type, rp_error *err)
         err_set(err, RP_IO, "cannot open a socket: %s", zmq_strerror(errno));
         return NULL;
     }
-    int linger = (int)(peers->config->drain_timeout_ns / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
+    int linger = (int)(PEER_DRAIN_NS / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
     int64_t most = peers->config->max_message_bytes;
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);

@@ -2,9 +2,13 @@
 #ifndef BROKER_SOCKETS_H
 #define BROKER_SOCKETS_H
 
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 
 struct peers;
+
+/* Time for sending the last replies when the broker ends. */
+#define PEER_DRAIN_NS (2 * NS_PER_S)
 
 /* Binds the sockets and watches for connections that end. context: a zmq context to bind in (for inproc); NULL: a new one,
  * which is terminated by sockets_close. A broker with ducts opens nothing. */

@@ -216,7 +216,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
-    const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
+    const char *path = options->endpoints_file;
     struct face *face = NULL;
     rp_status started = face_open(broker, options->has_page_key ? &options->page_key : NULL, &face, &err);
     const char *url = started == RP_OK ? face_url(face) : "";
@@ -288,7 +288,7 @@ static int run_parent(struct options *options, struct broker_config *config, con
 /* A broker by itself, one of several shards that were started one by one, or the parent of shards. */
 static int run_all(struct options *options, struct broker_config *config)
 {
-    const char *path = options->endpoints_file ? options->endpoints_file : config->endpoints_file;
+    const char *path = options->endpoints_file;
     rp_error err = {0};
     rp_status status = config_check_folder(config, config_folder(config), &err);
     if (config->shards.count == 0)

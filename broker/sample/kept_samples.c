@@ -292,7 +292,7 @@ void kept_samples_sweep(struct samples *samples)
     uint32_t left = DROPS_PER_SWEEP, lost = 0;
     while (self->first_client && left) {
         struct kept_client *client = self->first_client;
-        if (now_ns - client->heard_ns <= samples->config->tombstone_ns)
+        if (now_ns - client->heard_ns <= CONFIG_TOMBSTONE * samples->config->expiry_ns)
             break;
         for (struct kept_sample *sample = client->first, *after; sample && left; sample = after, left--) {
             after = sample->after;

@@ -15,6 +15,8 @@
 /* How many chunks ahead of the copy data is prefetched, and headers, which say how much data there is. */
 #define PREFETCH_AHEAD 6u
 #define HEADERS_AHEAD 16u
+/* The parameter slot whose version says how stale an item is. */
+#define POLICY_SLOT "policy"
 
 /* Copies the needed blocks of a chunk. Returns the end of the copy. */
 static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk, uint8_t *out)
@@ -118,7 +120,7 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
 {
     struct table *table = reply->table;
     const struct picks *picks = reply->picks;
-    uint64_t newest = params_version(samples->params, table->config->policy_slot);
+    uint64_t newest = params_version(samples->params, POLICY_SLOT);
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
         uint64_t now = (uint64_t)samples->loop->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;

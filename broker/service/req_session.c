@@ -71,7 +71,7 @@ static rp_status hello_reply(struct service *service, struct request *request, s
         return err_set(err, RP_NO_MEMORY, "no memory to answer HELLO");
     }
     Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
-    reply.heartbeat_ms = (uint32_t)(service->config->heartbeat_ns / NS_PER_MS);
+    reply.heartbeat_ms = (uint32_t)(service->config->expiry_ns / CONFIG_HEARTBEATS / NS_PER_MS);
     reply.expiry_ms = (uint32_t)(service->config->expiry_ns / NS_PER_MS);
     reply.ingest = service->peers->told.ingest;
     reply.events = service->peers->told.events;

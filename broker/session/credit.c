@@ -16,6 +16,9 @@
 #include "proto/base/utf8.h"
 
 #define REJECTIONS_PER_MESSAGE 32u
+/* Least time between two notices; while data arrives they come less often, since each costs as much as many items. */
+#define NOTICE_NS (100 * NS_PER_US)
+#define BUSY_NOTICE_NS NS_PER_MS
 
 void credit_mark(struct session *self, bool urgent)
 {
@@ -52,7 +55,8 @@ static bool is_due(const struct session *self)
         if (flow->resolved - flow->told_resolved >= flow->window / 8)
             return true;
     }
-    return sessions->loop->now_ns - self->told_ns >= sessions->config->notice_ns * (sessions->ingest_idle ? 1 : 10);
+    return sessions->config->prompt ||
+           sessions->loop->now_ns - self->told_ns >= (sessions->ingest_idle ? NOTICE_NS : BUSY_NOTICE_NS);
 }
 
 static void send_notice(struct session *self)

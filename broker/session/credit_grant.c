@@ -42,7 +42,7 @@ static uint64_t most_bytes(const struct session *self)
 {
     const struct sessions *sessions = self->sessions;
     uint64_t own = (uint64_t)self->owner->quota.granted_bytes;
-    uint64_t most = least((uint64_t)sessions->config->window_bytes, sessions->ingest_budget / (writers(self) + 1));
+    uint64_t most = least(WINDOW_BYTES, sessions->ingest_budget / (writers(self) + 1));
     return own ? least(most, own / ((uint64_t)self->owner->sessions + 1)) : most;
 }
 
@@ -50,18 +50,17 @@ static uint64_t most_bytes(const struct session *self)
 static uint64_t idle_bytes(const struct sessions *sessions)
 {
     uint64_t part = sessions->ingest_budget / IDLE_PART / ((uint64_t)sessions->n_open + 1);
-    return least(least(FIRST_WINDOW_BYTES, (uint64_t)sessions->config->window_bytes), part ? part : 1);
+    return least(FIRST_WINDOW_BYTES, part ? part : 1);
 }
 
 static uint64_t most_items(const struct flow *flow, uint32_t flows)
 {
-    const struct sessions *sessions = flow->session->sessions;
     const struct session *self = flow->session;
     uint64_t all = flow->table->sampled_lately ? SAMPLED_WINDOW_ITEMS : SHARED_WINDOW_ITEMS;
     uint64_t fair = all / writers(self);
     if (fair < LEAST_WINDOW_ITEMS)
         fair = LEAST_WINDOW_ITEMS;
-    uint64_t most = least((uint64_t)sessions->config->window_items, fair);
+    uint64_t most = least(WINDOW_ITEMS, fair);
     uint64_t rate = (uint64_t)self->owner->quota.inserts_per_second;
     if (rate) /* a short queue: credit that comes later is what limits the rate */
         most = least(most, rate / 10 ? rate / 10 : 1);
@@ -201,7 +200,7 @@ void credit_measure(struct session *self)
 {
     struct sessions *sessions = self->sessions;
     /* Some clients poll for credit with many heartbeats per second. */
-    if (sessions->loop->now_ns - self->measured_ns < sessions->config->heartbeat_ns / 2)
+    if (sessions->loop->now_ns - self->measured_ns < sessions->config->expiry_ns / CONFIG_HEARTBEATS / 2)
         return;
     uint64_t used = self->received_bytes - self->measured_bytes, keep = idle_bytes(sessions);
     self->measured_ns = sessions->loop->now_ns;

@@ -481,8 +481,7 @@ static bool item_wait(struct intake *self, struct flow *flow, const struct arriv
                       const char *text)
 {
     /* Of a writer that ignores its credit, a few rejected items are reported one by one and the rest are counted. */
-    if (status != RP_OK && flow->count > 2 * self->session->sessions->config->window_items &&
-        flow_merge_rejection(flow))
+    if (status != RP_OK && flow->count > 2 * WINDOW_ITEMS && flow_merge_rejection(flow))
         return true;
     struct ingest_message *message = self->message ? self->message : calloc(1, sizeof *message);
     struct pending_item item = {*arrival, message, status != RP_OK ? strdup(text) : NULL, status, 0};

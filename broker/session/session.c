@@ -177,9 +177,7 @@ struct session *session_restore(struct sessions *sessions, const struct session_
         return NULL;
     session_number(self, origin->ordinal, origin->keys);
     self->tombstone = self->restored = true;
-    const struct broker_config *config = sessions->config;
-    set_timer(self, sessions->loop->now_ns +
-                        (config->tombstone_ns > config->expiry_ns ? config->tombstone_ns : config->expiry_ns));
+    set_timer(self, sessions->loop->now_ns + CONFIG_TOMBSTONE * sessions->config->expiry_ns);
     return self;
 }
 
@@ -250,7 +248,7 @@ static void session_silent(struct timer *timer, void *ctx)
     session_empty(self);
     self->tombstone = true;
     count_open(self, false);
-    set_timer(self, sessions->loop->now_ns + sessions->config->tombstone_ns);
+    set_timer(self, sessions->loop->now_ns + CONFIG_TOMBSTONE * sessions->config->expiry_ns);
 }
 
 const char *session_quoted(const struct session *self, char out[SESSION_QUOTED])

@@ -42,6 +42,10 @@ struct session_layout {
 
 /* A chunk that was refused, and why: for the rejection of items that refer to it. */
 #define REFUSALS_KEPT 16u
+/* Most unconfirmed items of a session in one table, and bytes: several milliseconds of the fastest writers, so that they never wait
+ * for a notice. */
+#define WINDOW_ITEMS 20000u
+#define WINDOW_BYTES (UINT64_C(64) << 20)
 struct refusal {
     uint64_t number;
     rp_error error; /* RP_OK: not used yet */

@@ -34,7 +34,7 @@ static bool ring_grow(struct session *self, uint64_t span)
 static rp_status check_kept(const struct session *self, uint64_t held, rp_error *err)
 {
     const struct sessions *sessions = self->sessions;
-    uint64_t window = (uint64_t)sessions->config->window_bytes, message = (uint64_t)sessions->config->max_message_bytes;
+    uint64_t window = WINDOW_BYTES, message = (uint64_t)sessions->config->max_message_bytes;
     uint64_t all = sessions->kept_bytes - self->chunk_bytes + held;
     /* A first chunk is let in only as long as all chunks leave the tables half of the memory. */
     bool first = self->chunk_bytes == 0 && (sessions->kept_bytes == 0 || all <= sessions->tables->storage_budget / 2);
@@ -44,12 +44,12 @@ static rp_status check_kept(const struct session *self, uint64_t held, rp_error 
     if (held > 2 * (window > message ? window : message))
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
-                       "keep-alive window, or raise credit.window_bytes",
+                       "keep-alive window",
                        (unsigned long long)held);
     if (all > 2 * sessions->ingest_budget)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
-                       "windows, or raise ingest_budget",
+                       "windows, or raise memory_limit",
                        (unsigned long long)all, (unsigned long long)held);
     return RP_OK;
 }

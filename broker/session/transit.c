@@ -37,7 +37,7 @@ void transit_measure(struct session *session, const struct transit_report *repor
 {
     struct transit *self = &session->transit;
     int64_t now = session->sessions->loop->now_ns, ns = now - self->at_ns;
-    if (ns < session->sessions->config->heartbeat_ns / 2)
+    if (ns < session->sessions->config->expiry_ns / CONFIG_HEARTBEATS / 2)
         return;
     bool known = self->at_ns > 0 && report->waited_ns >= self->waited_ns && session->received_bytes >= self->bytes;
     double share = known ? (double)(report->waited_ns - self->waited_ns) / (double)ns : 0.0;
@@ -60,7 +60,7 @@ bool transit_holds(const struct session *session)
     const struct transit *self = &session->transit;
     int64_t silent = session->sessions->loop->now_ns - self->at_ns;
     return self->since_ns > 0 && !session->tombstone &&
-           silent < SILENT_HEARTBEATS * session->sessions->config->heartbeat_ns;
+           silent < SILENT_HEARTBEATS * session->sessions->config->expiry_ns / CONFIG_HEARTBEATS;
 }
 
 void transit_explain(const struct session *session, char *out, unsigned size)

@@ -525,7 +525,7 @@ void room_explain(const struct table *self, const struct span *span, char *text,
         snprintf(
             text, size,
             "needs memory: %.1f MiB are in use, of which table '%s' holds %.1f MiB, and tables may have %.1f MiB "
-            "(memory_limit less ingest_budget); the %u items of this table are not evicted, since they still have to "
+            "(seven eighths of memory_limit); the %u items of this table are not evicted, since they still have to "
             "be sampled: inserts continue when they are",
             used, holder->name, (double)room_held(holder) / MIB, (double)self->tables->storage_budget / MIB,
             self->in.size);
@@ -797,6 +797,9 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
     return RP_OK;
 }
 
+/* Interval at which the surplus of soft tables is removed: rare enough to be cheap, and a table grows by a quarter at most meanwhile. */
+#define REMOVE_EVERY_NS NS_PER_S
+
 static void soft_timer(struct timer *timer, void *ctx)
 {
     struct tables *self = ctx;
@@ -806,7 +809,7 @@ static void soft_timer(struct timer *timer, void *ctx)
         if (!table->config->soft_capacity)
             continue;
         if (now_ns >= table->next_removal_ns) {
-            table->next_removal_ns = now_ns + table->config->remove_every_ns;
+            table->next_removal_ns = now_ns + REMOVE_EVERY_NS;
             table_remove_surplus(table);
         }
         if (table->next_removal_ns < next_ns)

@@ -47,7 +47,7 @@ static const struct figure server_rows[] = {
     COUNTER("bytes_out", "replay_sent_bytes", "Bytes of all replies and notices to clients."),
     GAUGE("granted_bytes", SUM, "replay_credit_granted_bytes",
           "Credit of all sessions that is granted and not returned."),
-    GAUGE("ingest_budget", SUM, "replay_credit_limit_bytes", "Most credit of all sessions (ingest_budget)."),
+    GAUGE("ingest_budget", SUM, "replay_credit_limit_bytes", "Most credit of all sessions."),
     GAUGE("longest_stretch_ns", MOST, "replay_longest_stretch_seconds",
           "Most processor time that one turn of the core thread has taken."),
     COUNTER("snapshots", "replay_snapshots", "Snapshots that the core thread has made for HTTP."),

@@ -90,7 +90,7 @@ class Conductor:
             "journal": not self.options.no_journal, "fsync": rng.choice(["never", "interval", "always"]),
             "max": rng.choice(["1MiB", "8MiB", "1GiB"]), "every": rng.choice(["0s", "150ms", "1s"]),
             "keep": rng.randint(1, 3), "on_exit": rng.choice(["true", "false"]),
-            "memory": rng.choice(["0", "0", "300KiB", "2MiB"]), "window": rng.choice([200, 1000]),
+            "memory": rng.choice(["0", "0", "300KiB", "2MiB"]),
             "expiry": rng.choice(["600ms", "5s"]), "curve": self.options.curve,
             "load": "salvage" if self.options.only_starts else "newest"}
         return dict(chosen, **dict(pair.split("=") for pair in self.options.set))
@@ -391,7 +391,7 @@ def main():
     add("--items", type=float, default=float("inf"), help="stop after so many items")
     add("--tables", type=lambda text: text.split(","), help="only these")
     add("--set", type=lambda text: text.split(","), default=[], metavar="KEY=VALUE,...",
-        help="the broker's settings, instead of the seed's: fsync, max, every, keep, on_exit, memory, window, expiry")
+        help="the broker's settings, instead of the seed's: fsync, max, every, keep, on_exit, memory, expiry")
     add("--only", default="", help="only faults whose names contain one of these words")
     add("--between", type=float, default=0.15, help="longest pause between faults, in seconds")
     add("--longest", type=float, default=0.6, help="longest stop, in seconds")

@@ -179,9 +179,8 @@ class Broker:
     def text(self):
         o, host = self.options, self.ground.host
         lines = ["service: tcp://%s:%d" % (host, self.ports[0]), "ingest: tcp://%s:%d" % (host, self.ports[1]),
-                 "events: tcp://%s:%d" % (host, self.ports[2]), "memory_limit: 512MiB", "drain_timeout: 300ms",
-                 "credit: {window_items: %d, window_bytes: 8MiB}" % int(o["window"]),
-                 "session: {heartbeat: 100ms, expiry: %s, tombstone: 10min}" % o["expiry"], "log: {level: info}"]
+                 "events: tcp://%s:%d" % (host, self.ports[2]), "memory_limit: 512MiB",
+                 "session: {expiry: %s}" % o["expiry"], "log: {level: info}"]
         if o["journal"]:
             lines += ["journal: {dir: %s, fsync: %s, interval: 20ms, max: %s}" % (self.journal, o["fsync"], o["max"]),
                       "checkpoint: {every: %s, keep: %d, on_exit: %s, load: %s}"

@@ -41,7 +41,7 @@ broker:
   service: ipc://BASE/service
   ingest: ipc://BASE/ingest
   events: ipc://BASE/events
-  session: {heartbeat: 100ms, expiry: EXPIRY}
+  session: {expiry: EXPIRY}
   tables:
     - name: replay
       max_size: 20000

@@ -26,7 +26,7 @@ RATIO, MIN_SIZE, BUFFER = 2, 9, 60
 
 TABLES = """
 memory_limit: 384MiB
-session: {heartbeat: 200ms, expiry: 30s, tombstone: 60s}
+session: {expiry: 6s}
 tables:
   - name: replay
     max_size: 30000

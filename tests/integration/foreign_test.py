@@ -36,8 +36,7 @@ service: tcp://127.0.0.1:0
 ingest: tcp://127.0.0.1:0
 events: tcp://127.0.0.1:0
 memory_limit: 256MiB
-credit: {window_items: 16, window_bytes: 1MiB}
-session: {heartbeat: 200ms, expiry: 30s, tombstone: 60s}
+session: {expiry: 6s}
 tables:
   - name: replay
     max_size: 10000
@@ -68,8 +67,8 @@ SHORT_LIVED = """
 service: tcp://127.0.0.1:0
 ingest: tcp://127.0.0.1:0
 events: tcp://127.0.0.1:0
-credit: {window_bytes: 1MiB}
-session: {heartbeat: 100ms, expiry: 600ms, tombstone: 60s}
+memory_limit: 64MiB
+session: {expiry: 600ms}
 tables:
   - {name: open, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
@@ -369,7 +368,7 @@ def an_actor_stops_without_credit_and_goes_on_with_it(world):
     actor, learner = world.actor("held back"), world.learner()
     layout, table = actor.layout("queue", TRANSITION), actor.tables["queue"].id
     held, sent = False, 0
-    for t in range(60):
+    for t in range(600):
         chunk = actor.chunk(rows(actor.next_step, 4), 4)
         actor.item(layout, chunk, 0, 4)
         actor.oldest_chunk = chunk
@@ -377,9 +376,9 @@ def an_actor_stops_without_credit_and_goes_on_with_it(world):
             held = True
             break
         sent += 1
-    check(held, "a queue of 8 took 60 items and nobody read")
+    check(held, "a queue of 8 took 600 items and nobody read")
     equal(service.table("queue").size, 8)
-    check(8 < sent <= 8 + 16, "sent", sent, "with a window of 16")
+    check(sent > 8, "sent", sent)
     credit = actor.heartbeat(explain=True)
     equal(actor.resolved(table), 8)
     equal(actor.items_sent[table], actor.allowed(table), "it waits though it has credit")
@@ -422,11 +421,11 @@ def a_req_actor_polls_with_heartbeats(world):
     actor = world.actor("req", kind="REQ")
     equal(actor.notices, False)
     layout = actor.layout("replay", TRANSITION)
-    for _ in range(50):  # more than a window
+    for _ in range(200):  # more than a window
         actor.item(layout, actor.chunk(rows(actor.next_step, 4), 4), 0, 4)
         check(actor.send(), "no credit")
     check(actor.flush(), "not resolved")
-    equal(world.service().table("replay").size, 50)
+    equal(world.service().table("replay").size, 200)
     equal(actor.bye().status, 0)
 
 
@@ -663,8 +662,7 @@ def an_expired_session_may_resend_more_than_its_window(world):
 @test
 def credit_that_an_idle_actor_gives_up_serves_another(world):
     """One actor writes and stops. Its heartbeats give up what it does not use; then another has the larger part."""
-    broker = Broker(SHORT_LIVED.replace("1MiB}", "8MiB}").replace("600ms", "10s")
-                    + "memory_limit: 64MiB\ningest_budget: 2MiB\n")
+    broker = Broker(SHORT_LIVED.replace("600ms", "10s").replace("64MiB", "16MiB"))
     try:
         service = Service(broker.endpoints["service"])
         columns = [pb.Column(name="bytes", dtype="uint8", shape=[20000])]

@@ -534,7 +534,7 @@ class Crowded(Actor):
 @test
 def a_thousand_sessions_and_a_hundred_tables():
     tables = "tables:\n" + "".join("  - {name: table-%d, max_size: 1000}\n" % i for i in range(100))
-    with Site(tables, "session: {heartbeat: 60s, expiry: 600s}\n") as site:
+    with Site(tables, "session: {expiry: 600s}\n") as site:
         service = Service(site.endpoint)
         for i in range(1000):
             actor = Crowded(service, COLUMNS, "actor-%d" % i, notices=False)

@@ -378,7 +378,7 @@ def writers_that_ignore_the_insert_rate(world):
 
 @test
 def limits_of_the_configuration(world):
-    broker = KeyBroker("quota: {sessions: 1, waiting: 1}")
+    broker = KeyBroker("quota: {sessions: 1}")
     try:
         key, other = broker.new("a", "actor"), broker.new("b", "actor")
         service, second = broker.service(key), broker.service(other)

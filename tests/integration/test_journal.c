@@ -28,7 +28,7 @@
     "     limiter: {kind: none}}\n"                                                                                    \
     "  - {name: queue, max_size: 1000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: "     \
     "200}}\n"
-#define TIMES "session: {heartbeat: 100ms}\n"
+#define TIMES "session: {expiry: 3s}\n"
 #define WRITERS 2u
 #define WAIT 60000
 

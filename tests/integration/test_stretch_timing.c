@@ -268,15 +268,16 @@ static void removal_en_masse(const char *unused)
     (void)unused;
     char tables[400];
     snprintf(tables, sizeof tables,
-             "  - {name: t, max_size: %u, soft_capacity: true, remove_every: 1h, sampler: {kind: prioritized}, "
+             "  - {name: t, max_size: %u, soft_capacity: true, sampler: {kind: prioritized}, "
              "remover: {kind: prioritized, options: {exponent: -0.4}}, limiter: {kind: none}}\n",
              n_items / 5 * 4);
     struct embed embed;
     embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
+    struct table *table = embed_table(&embed, "t");
+    table->next_removal_ns = INT64_MAX; /* the surplus stays until it is removed below */
     struct testpeer *peer = open_wide(&embed, "t");
     fill(&embed, peer, "t", n_items - 20000 * (n_items > 100000), false);
     struct watch watch = {.phase = "removal en masse"};
-    struct table *table = embed_table(&embed, "t");
     assert_true(table->in.size > table->config->max_size);
     int64_t start = cpu_now();
     table_remove_surplus(table);
@@ -295,12 +296,12 @@ static void session_release(const char *unused)
     embed_start_real(&embed,
                      "  - {name: t, max_size: 2000000, limiter: {kind: none}}\n"
                      "  - {name: blocked, max_size: 2000000, limiter: {kind: queue, size: 1}}\n",
-                     "memory_limit: 4GiB\ncredit: {window_items: 100000}\n");
+                     "memory_limit: 4GiB\n");
     struct testpeer *peer = open_wide(&embed, "t");
     fill(&embed, peer, "t", n_items / 2, true);
     /* Items over chunks that are there, for a table that takes none of them. */
     struct session *session = session_find(&embed.broker->sessions, peer->session);
-    uint32_t layout = testpeer_plain(peer, "blocked"), waiting = n_items / 10;
+    uint32_t layout = testpeer_plain(peer, "blocked"), waiting = WINDOW_ITEMS;
     session->flows[1]->allowed = waiting;
     for (uint32_t i = 0; i < waiting; i++) {
         testpeer_item(peer, layout, peer->key_base + i, 1, peer->oldest_chunk + i, 0, 1);

@@ -29,7 +29,7 @@ static const char tables[] = "  - name: replay\n"
                              "    signature: [{name: x, dtype: float32, shape: [2, 3]}]\n"
                              "  - name: ranked\n"
                              "    sampler: {kind: prioritized}\n";
-static const char sessions[] = "session: {heartbeat: 100ms, expiry: 1s, tombstone: 20s}\n";
+static const char sessions[] = "session: {expiry: 1s}\n";
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},

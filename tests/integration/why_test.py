@@ -118,7 +118,7 @@ def the_table_fills():
 def min_size_above_what_the_table_can_have():
     """Items leave after one sample, so the table never has as many as a second sampler waits for."""
     table = replaybus.Table("t", max_size=50, limiter={"kind": "min_size", "min_size": 50})
-    with Place() as place, Watched(place, [table], memory_limit="2MiB", ingest_budget="1MiB") as broker:
+    with Place() as place, Watched(place, [table], memory_limit="2MiB") as broker:
         broker.later(lambda: insert(broker.client, "t", 400, size=16384))  # 64 KiB each: memory ends before 50 items
         broker.later(lambda: next(iter(broker.client.sampler("t", batch_size=2, timeout=PATIENCE))))
         broker.await_cause("size", "learners")
@@ -127,7 +127,7 @@ def min_size_above_what_the_table_can_have():
 @test
 def memory():
     """A queue's items are not evicted: its writer waits for memory."""
-    with Place() as place, Watched(place, [replaybus.Table.queue("q", 1000)], memory_limit="2MiB", ingest_budget="1MiB") as broker:
+    with Place() as place, Watched(place, [replaybus.Table.queue("q", 1000)], memory_limit="2MiB") as broker:
         broker.later(lambda: insert(broker.client, "q", 200, size=16384))
         broker.await_cause("memory", "actors")
 

@@ -19,9 +19,8 @@
 /* Keys that do not matter for speed. */
 static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", "hosts", NULL};
 /* The throw-away broker has its own values for these. */
-static const char *const ignored_of_broker[] = {"service",    "ingest",  "events",    "endpoints_file",
-                                                "seed",       "log",     "http",      "journal",
-                                                "checkpoint", "storage", "advertise", NULL};
+static const char *const ignored_of_broker[] = {"service", "ingest",     "events",  "seed",      "log", "http",
+                                                "journal", "checkpoint", "storage", "advertise", NULL};
 
 static bool is_key(const char *line, const char *const *names)
 {

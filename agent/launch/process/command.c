@@ -249,7 +249,7 @@ static void add_writers(struct words *words, const struct run_config *config)
     uint32_t least, most = 0;
     run_config_slurm_actors(config, &least, &most);
     int64_t need = 2 * (int64_t)most * config->actors.environments;
-    if (config->broker.quota.sessions == 0 || config->broker.quota.sessions >= need)
+    if (config->broker.quota_sessions == 0 || config->broker.quota_sessions >= need)
         return;
     words_set(words, "broker.security.quota.sessions=%lld", (long long)need);
 }

@@ -41,7 +41,7 @@ struct broker *__wrap_broker_new(const struct broker_config *config, struct cloc
     return __real_broker_new(config, clock, context, err);
 }
 
-static const char yaml[] = "seed: 7\nsession: {heartbeat: 50ms}\ntables:\n"
+static const char yaml[] = "seed: 7\nsession: {expiry: 1500ms}\ntables:\n"
                            "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
                            "     limiter: {kind: queue, size: 100}}\n"
                            "  - {name: plain, max_size: 1000, sampler: {kind: fifo}, remover: {kind: fifo},\n"

@@ -99,16 +99,14 @@ TEST(units_are_understood)
     struct broker_config config;
     char problems[1000];
     assert_true(
-        embed_read_config("memory_limit: 1.5GiB\nmax_message_bytes: 500kB\nsession: {heartbeat: 250ms, expiry: 2min}\n"
-                          "credit: {window_items: 2k}\ntables: [{name: a, max_size: 3M, max_bytes: 4MB, "
+        embed_read_config("memory_limit: 1.5GiB\nmax_message_bytes: 500kB\nsession: {expiry: 2min}\n"
+                          "tables: [{name: a, max_size: 3M, max_bytes: 4MB, "
                           "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 1e3, error_buffer: "
                           "100}}]\n",
                           &config, problems, sizeof problems));
     assert_int_equal(config.memory_limit, INT64_C(1610612736));
     assert_int_equal(config.max_message_bytes, 500000);
-    assert_int_equal(config.heartbeat_ns, 250 * NS_PER_MS);
     assert_int_equal(config.expiry_ns, 120 * NS_PER_S);
-    assert_int_equal(config.window_items, 2000);
     const struct table_config *table = config.tables.data;
     assert_int_equal(table->max_size, 3000000);
     assert_int_equal(table->max_bytes, 4000000);
@@ -121,7 +119,7 @@ TEST(every_mistake_is_reported_at_once_with_its_place)
     static const char yaml[] = "servce: tcp://*:1\n"                                         /* 1 */
                                "memory_limit: lots\n"                                        /* 2 */
                                "session:\n"                                                  /* 3 */
-                               "  heartbeat: 20s\n"                                          /* 4 */
+                               "  # in silence\n"                                            /* 4 */
                                "  expiry: 30\n"                                              /* 5 */
                                "tables:\n"                                                   /* 6 */
                                "  - name: a\n"                                               /* 7 */
@@ -158,8 +156,8 @@ TEST(every_mistake_is_reported_at_once_with_its_place)
 TEST(keys_are_checked_against_each_other)
 {
     static const char yaml[] =
-        "ingest_budget: 3GiB\n"                                                               /* 1 */
-        "session: {heartbeat: 20s, expiry: 30s}\n"                                            /* 2 */
+        "storage: {memory: 5GiB, dir: b}\n"                                                   /* 1 */
+        "journal: {dir: a}\n"                                                                 /* 2 */
         "tables:\n"                                                                           /* 3 */
         "  - name: a\n"                                                                       /* 4 */
         "    sampler: {kind: priritized}\n"                                                   /* 5 */
@@ -172,9 +170,8 @@ TEST(keys_are_checked_against_each_other)
         "  - name: d\n"                                                                       /* 12 */
         "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n";                   /* 13 */
     static const char *const wants[] = {"test.yaml:1:",
-                                        "ingest_budget",
-                                        "test.yaml:2:",
-                                        "twice session.heartbeat",
+                                        "at most memory_limit",
+                                        "is another folder",
                                         "test.yaml:5:",
                                         "(did you mean 'prioritized'?)",
                                         "test.yaml:6:",

@@ -97,7 +97,7 @@ TEST(broker_rows)
                                "broker:\n"
                                "  service: tcp://127.0.0.1:1\n"
                                "  memory_limit: 2GiB\n"
-                               "  credit: {window_items: 77}\n"
+                               "  session: {expiry: 77s}\n"
                                "  log: {level: warn}\n"
                                "  plugins: []\n"
                                "  tables:\n"
@@ -122,7 +122,7 @@ TEST(broker_rows)
     schema_print(&broker_schema, &alone, out);
     fclose(out);
     assert_string_equal(a, b);
-    assert_int_equal(alone.window_items, 77);
+    assert_int_equal(alone.expiry_ns, INT64_C(77000000000));
     free(a);
     free(b);
     run_config_free(&config);

@@ -315,7 +315,7 @@ TEST(memory)
         "      max_size: 1000000\n",
         "run.yaml:5:17: broker.tables[0].max_size: 1000000 items of 144B and 79B of overhead need 213MiB, and tables "
         "may take 56MiB: "
-        "broker.memory_limit 64MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
+        "broker.memory_limit 64MiB less what is under way; write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n");
     runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_size: 260000}]}", "");
     runtext_expect("broker: {memory_limit: 64MiB, tables: [{name: replay, max_bytes: 35MiB}]}", "");
@@ -327,7 +327,7 @@ TEST(memory)
         "      max_bytes: 60MiB\n",
         "run.yaml:5:18: broker.tables[0].max_bytes: 436906 items of 144B and 79B of overhead need 93MiB, and tables "
         "may take 56MiB: "
-        "broker.memory_limit 64MiB less what is under way (ingest_budget); write a smaller max_bytes, a smaller "
+        "broker.memory_limit 64MiB less what is under way; write a smaller max_bytes, a smaller "
         "max_size, or a higher memory_limit\n");
 }
 
@@ -348,7 +348,7 @@ TEST(memory_of_signatures)
         "    - {name: small, max_size: 1024, signature: [{name: x, dtype: float32, shape: [0, 64]}]}\n",
         "run.yaml:7:17: broker.tables[1].max_size: 100000 items of 16KiB and 79B of overhead need 1.5GiB (1.5GiB with "
         "the other tables), "
-        "and tables may take 896MiB: broker.memory_limit 1.0GiB less what is under way (ingest_budget); write "
+        "and tables may take 896MiB: broker.memory_limit 1.0GiB less what is under way; write "
         "max_bytes, a smaller max_size, or a higher memory_limit\n");
 }
 
@@ -390,7 +390,7 @@ TEST(all_at_once)
         "run.yaml:13:17: broker.tables[0].max_size: 400000 items of 144B and 79B of overhead need 85MiB (85MiB with "
         "the other "
         "tables), and tables may take 28MiB: "
-        "broker.memory_limit 32MiB less what is under way (ingest_budget); write max_bytes, a smaller max_size, or a "
+        "broker.memory_limit 32MiB less what is under way; write max_bytes, a smaller max_size, or a "
         "higher memory_limit\n"
         "run.yaml:14:26: broker.tables[0].max_times_sampled: an item leaves after 2 samples, but the limiter wants 8 "
         "for each insert: inserts would end up waiting for samples, and samples for items; write at least 8, or 0\n"

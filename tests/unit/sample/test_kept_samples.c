@@ -352,7 +352,7 @@ TEST(a_stop_leaves_picks_behind)
 
 TEST(clients_that_stay_away_are_forgotten)
 {
-    begin(QUEUE, "session: {tombstone: 100s}\n");
+    begin(QUEUE, "session: {expiry: 5s}\n");
     insert(1, 4);
     testpeer_await(peer, ask(peer, 0, 2, 0, 0, 0));
     uint64_t id = ask(peer, 0, 5, NO_TIMEOUT, 0, 0);

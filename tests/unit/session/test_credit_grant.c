@@ -17,7 +17,7 @@
     "  - {name: open, max_size: 400, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 #define BLOCKED 0
 #define OPEN 1
-#define TIMES "session: {heartbeat: 1s, expiry: 10s, tombstone: 600s}\n"
+#define TIMES "session: {expiry: 30s}\n"
 #define ITEM_BYTES 20000u
 #define MESSAGE_BYTES (ITEM_BYTES + 500u)
 
@@ -285,7 +285,7 @@ TEST(resumed_sessions_fit_into_the_budget)
             send(&old[i], OPEN);
         peer->lose = false;
     }
-    embed_advance(&embed, 10001);
+    embed_advance(&embed, 30001);
     assert_int_equal(embed.broker->sessions.n_open, 0);
     assert_int_equal(embed.broker->sessions.granted_bytes, 0);
     open_crowd(&embed, crowd, false);
@@ -395,14 +395,14 @@ TEST(nobody_who_keeps_the_rules_is_refused)
         struct writer writers[5];
         struct rng rng;
         rng_seed(&rng, seed);
-        embed_start(&embed, TABLES, "memory_limit: 32MiB\ningest_budget: 1MiB\n" TIMES);
+        embed_start(&embed, TABLES, "memory_limit: 8MiB\n" TIMES);
         for (uint32_t i = 0; i < 5; i++) {
             open_writer(&embed, &writers[i], i % 2);
             writers[i].peer->keep = true;
         }
         for (uint32_t n = 0; n < 300; n++) {
             step(&embed, &writers[rng_below(&rng, 5)], &rng);
-            embed_advance(&embed, rng_below(&rng, 50) ? (int64_t)rng_below(&rng, 700) : 11000);
+            embed_advance(&embed, rng_below(&rng, 50) ? (int64_t)rng_below(&rng, 700) : 31000);
             check_account(&embed);
             if (rng_below(&rng, 6) == 0)
                 testpeer_await(writers[0].peer, testpeer_sample(writers[0].peer, "blocked", 1, 0, 0));

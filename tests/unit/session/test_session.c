@@ -11,7 +11,7 @@
 #define FREE_TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 #define QUEUE_TABLE                                                                                                    \
     "  - {name: q, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 2}}\n"
-#define TIMES "session: {heartbeat: 1s, expiry: 10s, tombstone: 60s}\n"
+#define TIMES "session: {expiry: 10s}\n"
 
 static uint64_t size_of(struct embed *embed, const char *table)
 {
@@ -231,7 +231,7 @@ EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES)
     struct testpeer *peer = testpeer_opened(embed, false);
     embed_advance(embed, 10001);
     assert_non_null(session_find(&embed->broker->sessions, peer->session));
-    embed_advance(embed, 60001);
+    embed_advance(embed, 200001);
     assert_null(session_find(&embed->broker->sessions, peer->session));
     struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
     assert_int_equal(answer->status, RP_SESSION_UNKNOWN);
@@ -377,7 +377,7 @@ EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES)
     assert_int_equal(answer->reply->hello->n_tables, 2);
     assert_string_equal(answer->reply->hello->tables[1]->name, "q");
     assert_string_equal(answer->reply->hello->ingest, "inproc://ingest");
-    assert_int_equal(answer->reply->hello->heartbeat_ms, 1000);
+    assert_int_equal(answer->reply->hello->heartbeat_ms, 333);
     assert_int_equal(answer->reply->hello->expiry_ms, 10000);
     assert_int_equal(embed->broker->sessions.n_open, 0);
 }

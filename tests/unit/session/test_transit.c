@@ -20,7 +20,7 @@ struct world {
 static void world_init(struct world *self)
 {
     memset(self, 0, sizeof *self);
-    self->config.heartbeat_ns = NS_PER_S;
+    self->config.expiry_ns = CONFIG_HEARTBEATS * NS_PER_S;
     self->loop.now_ns = 100 * NS_PER_S;
     self->sessions = (struct sessions){.loop = &self->loop, .config = &self->config, .ingest_idle = true};
     self->flows[0] = &self->flow;
