@@ -1,6 +1,7 @@
 # Compiler flags of everything in this tree, as one interface library: replay_flags.
 
 option(RP_WERROR "treat warnings as errors" OFF)
+option(RP_UNITY "compile the files of a room as one" OFF)
 option(RP_COVERAGE "instrument for gcov" OFF)
 option(RP_FUZZ "build the libFuzzer targets in tests/fuzz (clang only)" OFF)
 set(RP_SANITIZE "" CACHE STRING "address (with UBSan), thread, or empty")

@@ -1,29 +1,46 @@
 #include "tests/support/test.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct test *first;
 static size_t n_tests;
 
+static bool is_before(const struct test *one, const struct test *other)
+{
+    int order = strcmp(one->file, other->file);
+    return order != 0 ? order < 0 : one->line < other->line;
+}
+
 void test_add(struct test *test)
 {
     struct test **at = &first;
-    while (*at && (*at)->line < test->line)
+    while (*at && is_before(*at, test))
         at = &(*at)->next;
     test->next = *at;
     *at = test;
     n_tests++;
 }
 
-int test_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
+/* True if the path ends with the file's name. */
+static bool is_in(const struct test *test, const char *file)
+{
+    const char *name = strrchr(test->file, '/');
+    return !file || strcmp(name ? name + 1 : test->file, file) == 0;
+}
+
+int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {
     struct CMUnitTest *tests = calloc(n_tests, sizeof *tests);
-    if (!tests)
-        return 1;
     size_t n = 0;
-    for (struct test *test = first; test; test = test->next)
-        tests[n++] = test->unit;
-    int failed = _cmocka_run_group_tests("tests", tests, n_tests, set_up, tear_down);
+    for (struct test *test = first; tests && test; test = test->next)
+        if (is_in(test, file))
+            tests[n++] = test->unit;
+    if (n == 0)
+        fprintf(stderr, "there are no tests in '%s'\n", file ? file : "this program");
+    int failed = n > 0 ? _cmocka_run_group_tests(file ? file : "tests", tests, n, set_up, tear_down) : 1;
     free(tests);
     return failed;
 }

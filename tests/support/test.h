@@ -1,5 +1,6 @@
-/* Tests that register themselves: a file of TEST(name) { ... } is a whole program. cmocka.h comes with it. A file with a main of its
- * own, for its arguments or for a set-up of all its tests, ends it with `return test_run(...)`. */
+/* Tests that register themselves: a file of TEST(name) { ... } needs nothing else. cmocka.h comes with it. The files of a folder are
+ * one program, which runs the tests of the file that its argument names, or all. A file with a main or other functions that are not
+ * static is a program by itself; its main ends with `return test_run(...)`. */
 #ifndef TESTS_SUPPORT_TEST_H
 #define TESTS_SUPPORT_TEST_H
 
@@ -12,21 +13,25 @@
 
 struct test {
     struct CMUnitTest unit;
+    const char *file;
     int line;
     struct test *next;
 };
 
-/* Adds a test before those that stand further down in the file. */
+/* Adds a test before those that stand further down in its file. */
 void test_add(struct test *test);
 
-/* Runs the tests of this file. Returns the number of those that failed. */
-int test_run(CMFixtureFunction set_up, CMFixtureFunction tear_down);
+/* Runs the tests of a file, or of all if file is NULL. Returns the number of those that failed; 1 if there are none. */
+int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down);
+
+/* Runs the tests of this file, which is a program by itself. */
+#define test_run(set_up, tear_down) test_run_file(NULL, set_up, tear_down)
 
 /* TEST(title, set_up, tear_down, initial state): what is left out is NULL. The body has `state`. */
 #define TEST(title, ...)                                                                                               \
     static void test_##title(void **state);                                                                            \
     static struct test test_entry_##title = {                                                                          \
-        {.name = #title, .test_func = test_##title, __VA_ARGS__}, __LINE__, NULL};                                     \
+        {.name = #title, .test_func = test_##title, __VA_ARGS__}, __FILE__, __LINE__, NULL};                           \
     __attribute__((constructor)) static void test_add_##title(void)                                                    \
     {                                                                                                                  \
         test_add(&test_entry_##title);                                                                                 \

@@ -1,7 +1,7 @@
-/* The main of test programs that have none. */
+/* The main of test programs that have none: unit_table [test_limiter.c]. */
 #include "tests/support/test.h"
 
-int main(void)
+int main(int argc, char **argv)
 {
-    return test_run(NULL, NULL);
+    return test_run_file(argc > 1 ? argv[1] : NULL, NULL, NULL);
 }
