@@ -10,7 +10,7 @@
 
 #include "agent/client/sampler/batch.h"
 #include "agent/ctl/ctl.h"
-#include "broker/disk/image.h"
+#include "broker/checkpoint/loading.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
@@ -25,6 +25,7 @@
 struct exporter {
     struct ctl *ctl;
     const struct folder *folder;
+    const struct layouts *layouts;
     FILE *out;
     struct batch_pool *pool;
     struct batch_decoder *decoder;
@@ -97,13 +98,13 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static rp_status load(const struct exporter *self, const struct image_item *const *items, uint32_t n,
-                      struct loaded *out, rp_error *err)
+static rp_status load(const struct exporter *self, const struct item *const *items, uint32_t n, struct loaded *out,
+                      rp_error *err)
 {
     uint64_t total = 0;
     *out = (struct loaded){0};
     for (uint32_t i = 0; i < n; i++)
-        total += items[i]->n;
+        total += items[i]->span.n;
     bool ok = grow((void **)&out->at, total, 8) && grow((void **)&out->length, total, 4) &&
               grow((void **)&out->blocks, total, 4) && grow((void **)&out->step, total, 8) &&
               grow((void **)&out->session, total, 4);
@@ -111,8 +112,8 @@ static rp_status load(const struct exporter *self, const struct image_item *cons
         return err_set(err, RP_NO_MEMORY, "no memory to export");
     uint64_t used = 0;
     for (uint32_t i = 0; i < n; i++) {
-        memcpy(out->at + used, image_chunks(items[i]), items[i]->n * sizeof(uint64_t));
-        used += items[i]->n;
+        memcpy(out->at + used, offline_places(items[i]), items[i]->span.n * sizeof(uint64_t));
+        used += items[i]->span.n;
     }
     qsort(out->at, used, sizeof *out->at, by_place);
     for (uint64_t i = 0; i < used; i++)
@@ -129,7 +130,7 @@ static uint32_t place_of(const struct loaded *self, uint64_t at)
 
 /* The parts of a reply with one item. */
 struct parts {
-    struct pb_writer layouts, data, sizes, columns, codecs;
+    struct pb_writer data, sizes, columns, codecs;
     uint32_t *length, *blocks, n_blocks, session;
     uint64_t step;
 };
@@ -141,23 +142,18 @@ static void add(struct pb_writer *to, const void *data, size_t size)
         memcpy(at, data, size);
 }
 
-static bool parts_init(struct parts *self, const struct image_item *item, const struct loaded *from,
-                       const uint64_t *offsets, const uint32_t *first_block)
+static bool parts_init(struct parts *self, const struct item *item, const struct loaded *from, const uint64_t *offsets,
+                       const uint32_t *first_block)
 {
-    *self = (struct parts){.length = calloc(item->n, 4), .blocks = calloc(item->n, 4)};
-    size_t packed = replay__layout__get_packed_size(item->layout->wire);
-    pb_tag(&self->layouts, 20, PB_BYTES);
-    pb_varint(&self->layouts, packed);
-    uint8_t *at = pb_reserve(&self->layouts, packed);
-    if (at)
-        replay__layout__pack(item->layout->wire, at);
-    for (uint32_t c = 0; self->length && self->blocks && c < item->n; c++) {
-        uint32_t i = place_of(from, image_chunks(item)[c]), b = first_block[i], n = from->blocks[i];
+    uint32_t chunks = item->span.n;
+    *self = (struct parts){.length = calloc(chunks, 4), .blocks = calloc(chunks, 4)};
+    for (uint32_t c = 0; self->length && self->blocks && c < chunks; c++) {
+        uint32_t i = place_of(from, offline_places(item)[c]), b = first_block[i], n = from->blocks[i];
         self->length[c] = from->length[i];
         self->blocks[c] = n;
         self->n_blocks += n;
         if (c == 0) {
-            self->step = from->step[i] + item->offset;
+            self->step = from->step[i] + item->span.offset;
             self->session = from->session[i];
         }
         add(&self->data, from->data + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
@@ -165,30 +161,31 @@ static bool parts_init(struct parts *self, const struct image_item *item, const 
         add(&self->columns, from->block_column + b, n);
         add(&self->codecs, from->block_codec + b, n);
     }
-    return self->length && self->blocks && !self->layouts.failed && !self->data.failed && !self->sizes.failed &&
-           !self->columns.failed && !self->codecs.failed;
+    return self->length && self->blocks && !self->data.failed && !self->sizes.failed && !self->columns.failed &&
+           !self->codecs.failed;
 }
 
 static void parts_fini(struct parts *self)
 {
-    struct pb_writer *const writers[] = {&self->layouts, &self->data, &self->sizes, &self->columns, &self->codecs};
+    struct pb_writer *const writers[] = {&self->data, &self->sizes, &self->columns, &self->codecs};
     for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++)
         pb_writer_fini(writers[i]);
     free(self->length);
     free(self->blocks);
 }
 
-static void write_reply(const struct exporter *self, const struct image_item *item, const struct parts *parts,
+static void write_reply(const struct exporter *self, const struct item *item, const struct parts *parts,
                         struct pb_writer *frame)
 {
-    uint64_t age = self->now_ns > item->insert_ns ? (uint64_t)(self->now_ns - item->insert_ns) : 0;
+    uint64_t age = (uint64_t)item_age(item, self->now_ns);
+    const struct layout *layout = layouts_at(self->layouts, item->span.layout);
     uint32_t zero = 0;
     double probability = 0;
     struct wire_sampled_out out = {.id = 1,
                                    .n_items = 1,
-                                   .n_chunks = item->n,
+                                   .n_chunks = item->span.n,
                                    .n_blocks = parts->n_blocks,
-                                   .n_chunk_refs = item->n,
+                                   .n_chunk_refs = item->span.n,
                                    .key = &item->key,
                                    .age_ns = &age,
                                    .policy = &item->policy,
@@ -198,18 +195,18 @@ static void write_reply(const struct exporter *self, const struct image_item *it
                                    .times_sampled = &item->times_sampled,
                                    .session = &parts->session,
                                    .layout = &zero,
-                                   .offset = &item->offset,
-                                   .length = &item->length,
-                                   .chunks = &item->n,
+                                   .offset = &item->span.offset,
+                                   .length = &item->span.length,
+                                   .chunks = &item->span.n,
                                    .chunk_length = parts->length,
                                    .chunk_blocks = parts->blocks,
                                    .block_size = (const uint32_t *)(const void *)parts->sizes.data,
                                    .block_column = parts->columns.data,
                                    .block_codec = parts->codecs.data,
                                    .n_block_columns = parts->n_blocks,
-                                   .packed = item->n,
-                                   .layouts = parts->layouts.data,
-                                   .layouts_size = parts->layouts.size,
+                                   .packed = item->span.n,
+                                   .layouts = layout->wire,
+                                   .layouts_size = layout->wire_size,
                                    .table_size = 1};
     wire_write_sampled(frame, &out);
 }
@@ -226,7 +223,7 @@ static rp_status decode(const struct exporter *self, const struct pb_writer *fra
 }
 
 /* Writes one item: makes a reply with its chunks, decodes it into a batch, and prints that as a line. */
-static rp_status export_one(const struct exporter *self, const struct image_item *item, const struct loaded *from,
+static rp_status export_one(const struct exporter *self, const struct item *item, const struct loaded *from,
                             const uint64_t *offsets, const uint32_t *first_block, rp_error *err)
 {
     struct parts parts;
@@ -251,8 +248,7 @@ static rp_status export_one(const struct exporter *self, const struct image_item
     return status;
 }
 
-static rp_status export_some(const struct exporter *self, const struct image_item *const *items, uint32_t n,
-                             rp_error *err)
+static rp_status export_some(const struct exporter *self, const struct item *const *items, uint32_t n, rp_error *err)
 {
     struct loaded loaded;
     rp_status status = load(self, items, n, &loaded, err);
@@ -276,19 +272,19 @@ static rp_status export_some(const struct exporter *self, const struct image_ite
 
 static int by_insertion(const void *a, const void *b)
 {
-    const struct image_item *x = *(const struct image_item *const *)a, *y = *(const struct image_item *const *)b;
+    const struct item *x = *(const struct item *const *)a, *y = *(const struct item *const *)b;
     return (x->insert_ns > y->insert_ns) - (x->insert_ns < y->insert_ns);
 }
 
-static rp_status export_table(const struct exporter *self, const struct image_table *table, rp_error *err)
+static rp_status export_table(const struct exporter *self, const struct contents *in, rp_error *err)
 {
-    const struct image_item **items = calloc(table->size ? table->size : 1, sizeof(*items));
+    const struct item **items = calloc(in->size + 1, sizeof(*items));
     if (!items)
-        return err_set(err, RP_NO_MEMORY, "no memory to export %u items", table->size);
+        return err_set(err, RP_NO_MEMORY, "no memory to export %u items", in->size);
     uint32_t n = 0;
-    for (uint32_t slot = 0; slot < table->high && n < table->size; slot++)
-        if (table->items[slot].n)
-            items[n++] = &table->items[slot];
+    for (uint32_t slot = 0; slot < in->high; slot++)
+        if (in->items[slot].span.n)
+            items[n++] = &in->items[slot];
     qsort(items, n, sizeof(*items), by_insertion);
     uint64_t most = self->ctl->given & CTL_LIMIT && self->ctl->limit ? self->ctl->limit : n;
     rp_status status = RP_OK;
@@ -300,17 +296,17 @@ static rp_status export_table(const struct exporter *self, const struct image_ta
     return status;
 }
 
-static const struct image_table *find_table(const struct image *image, const char *name, rp_error *err)
+static const struct table *find_table(const struct loading *loading, const char *name, rp_error *err)
 {
-    if (!name && image->n_tables == 1)
-        return &image->tables[0];
-    for (uint32_t i = 0; name && i < image->n_tables; i++)
-        if (strcmp(image->tables[i].name, name) == 0)
-            return &image->tables[i];
+    if (!name && loading->n_tables == 1)
+        return loading->tables[0].table;
+    for (uint32_t i = 0; name && i < loading->n_tables; i++)
+        if (strcmp(loading->tables[i].table->name, name) == 0)
+            return loading->tables[i].table;
     char names[160] = "";
-    for (uint32_t i = 0; i < image->n_tables && strlen(names) < 100; i++)
+    for (uint32_t i = 0; i < loading->n_tables && strlen(names) < 100; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s'%.40s'", i ? ", " : "",
-                 image->tables[i].name);
+                 loading->tables[i].table->name);
     if (name)
         err_set(err, RP_NOT_FOUND, "no table '%.64s' in these files: there are %s", name, names);
     else
@@ -318,15 +314,19 @@ static const struct image_table *find_table(const struct image *image, const cha
     return NULL;
 }
 
-static int export_image(struct ctl *ctl, const struct image *image, const struct folder *folder)
+static int export_items(struct ctl *ctl, struct offline *offline)
 {
     rp_error err = {0};
-    const struct image_table *table = find_table(image, ctl->table, &err);
+    const struct loading *loading = &offline->loading;
+    const struct table *table = find_table(loading, ctl->table, &err);
     if (!table)
         return ctl_fail(ctl, &err);
     bool to_file = ctl->save && strcmp(ctl->save, "-") != 0;
-    struct exporter self = {.ctl = ctl, .folder = folder, .out = to_file ? fopen(ctl->save, "w") : stdout};
-    self.now_ns = image->clock_ns;
+    struct exporter self = {.ctl = ctl,
+                            .folder = loading->folder,
+                            .layouts = &offline->layouts,
+                            .out = to_file ? fopen(ctl->save, "w") : stdout,
+                            .now_ns = loading->files.start.wall_ns};
     if (!self.out) {
         err_set(&err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
         return ctl_fail(ctl, &err);
@@ -335,7 +335,7 @@ static int export_image(struct ctl *ctl, const struct image *image, const struct
     self.pool = batch_pool_new(1);
     self.decoder = self.pool ? batch_decoder_new(self.pool, &options) : NULL;
     rp_status status =
-        self.decoder ? export_table(&self, table, &err) : err_set(&err, RP_NO_MEMORY, "no memory to export");
+        self.decoder ? export_table(&self, &table->in, &err) : err_set(&err, RP_NO_MEMORY, "no memory to export");
     batch_decoder_destroy(&self.decoder);
     if (self.pool)
         batch_pool_unref(&self.pool);
@@ -352,55 +352,56 @@ void ctl_when(char *out, size_t size, int64_t wall_ns)
         snprintf(out, size, "-");
 }
 
-static void show_tables(const struct image *image)
+static void show_tables(const struct loading *loading)
 {
     static const char *const titles[] = {"table", ">items", ">inserts", ">samples", ">deletes", "sampler", "remover"};
     struct grid grid;
     grid_init(&grid, titles, 7);
-    for (uint32_t i = 0; i < image->n_tables; i++) {
-        const struct image_table *table = &image->tables[i];
+    for (uint32_t i = 0; i < loading->n_tables; i++) {
+        const struct loaded_table *table = &loading->tables[i];
         format_buffer a;
         char clean[260];
-        grid_add(&grid, format_clean(clean, sizeof clean, table->name));
-        grid_add(&grid, format_count(a, table->size));
+        grid_add(&grid, format_clean(clean, sizeof clean, table->table->name));
+        grid_add(&grid, format_count(a, table->table->in.size));
         grid_add(&grid, format_count(a, table->limiter.inserts));
         grid_add(&grid, format_count(a, table->limiter.samples));
         grid_add(&grid, format_count(a, table->limiter.deletes));
-        grid_add(&grid, table->info ? format_clean(clean, sizeof clean, table->info->sampler) : "-");
-        grid_add(&grid, table->info ? format_clean(clean, sizeof clean, table->info->remover) : "-");
+        grid_add(&grid, format_clean(clean, sizeof clean, table->info->sampler));
+        grid_add(&grid, format_clean(clean, sizeof clean, table->info->remover));
     }
     grid_print(&grid, stdout);
     grid_fini(&grid);
 }
 
-static void show_rest(const struct image *image)
+static void show_rest(const struct offline *offline)
 {
     format_buffer a;
     char clean[260];
-    printf("\nsessions %u, answered requests %u, samples that may be asked for again %u\n", image->n_sessions,
-           image->replies.n, image->selections.n);
-    for (uint32_t i = 0; i < image->n_slots; i++)
-        printf("slot %s: version %llu, %s\n", format_clean(clean, sizeof clean, image->slots[i].name),
-               (unsigned long long)image->slots[i].version, format_bytes(a, image->slots[i].bytes));
-    for (uint32_t i = 0; i < image->n_counters; i++)
-        printf("counter %s: %lld\n", format_clean(clean, sizeof clean, image->counters[i].name),
-               (long long)image->counters[i].value);
+    const struct params *params = &offline->params;
+    printf("\nsessions %u, answered requests %u, samples that may be asked for again %u\n",
+           offline->loading.sessions.count, offline->replies.by_name.count, offline->loading.selections.count);
+    for (uint32_t i = 0; i < params->n_slots; i++)
+        printf("slot %s: version %llu, %s\n", format_clean(clean, sizeof clean, params->slots[i].name),
+               (unsigned long long)params->slots[i].version, format_bytes(a, zmq_msg_size(&params->slots[i].value)));
+    for (uint32_t i = 0; i < params->n_counters; i++)
+        printf("counter %s: %lld\n", format_clean(clean, sizeof clean, params->counters[i].name),
+               (long long)params->counters[i].value);
 }
 
-static void table_json(struct json *json, const struct image_table *table)
+static void table_json(struct json *json, const struct loaded_table *table)
 {
     json_open(json, '{');
     json_key(json, "name");
-    json_string(json, table->name);
+    json_string(json, table->table->name);
     const struct {
         const char *key;
         uint64_t value;
-    } numbers[] = {{"size", table->size},
+    } numbers[] = {{"size", table->table->in.size},
                    {"inserts", table->limiter.inserts},
                    {"samples", table->limiter.samples},
                    {"deletes", table->limiter.deletes},
-                   {"total_inserts", table->total_inserts},
-                   {"total_samples", table->total_samples}};
+                   {"total_inserts", table->table->stats.total_inserts},
+                   {"total_samples", table->table->stats.total_samples}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         json_key(json, numbers[i].key);
         json_unsigned(json, numbers[i].value);
@@ -408,52 +409,54 @@ static void table_json(struct json *json, const struct image_table *table)
     json_close(json, '}');
 }
 
-static int show_json(const struct image *image)
+static int show_json(const struct offline *offline)
 {
+    const struct loading *loading = &offline->loading;
+    const struct params *params = &offline->params;
     struct json json = {0};
     json_open(&json, '{');
     json_key(&json, "checkpoint");
-    json_unsigned(&json, image->checkpoint);
+    json_unsigned(&json, loading->files.checkpoint);
     json_key(&json, "journal_entries");
-    json_unsigned(&json, image->journal_entries);
+    json_unsigned(&json, loading->files.journal_entries);
     json_key(&json, "sessions");
-    json_unsigned(&json, image->n_sessions);
+    json_unsigned(&json, loading->sessions.count);
     json_key(&json, "tables");
     json_open(&json, '[');
-    for (uint32_t i = 0; i < image->n_tables; i++)
-        table_json(&json, &image->tables[i]);
+    for (uint32_t i = 0; i < loading->n_tables; i++)
+        table_json(&json, &loading->tables[i]);
     json_close(&json, ']');
     json_key(&json, "slots");
     json_open(&json, '{');
-    for (uint32_t i = 0; i < image->n_slots; i++) {
-        json_key(&json, image->slots[i].name);
-        json_unsigned(&json, image->slots[i].version);
+    for (uint32_t i = 0; i < params->n_slots; i++) {
+        json_key(&json, params->slots[i].name);
+        json_unsigned(&json, params->slots[i].version);
     }
     json_close(&json, '}');
     json_key(&json, "counters");
     json_open(&json, '{');
-    for (uint32_t i = 0; i < image->n_counters; i++) {
-        json_key(&json, image->counters[i].name);
-        json_signed(&json, image->counters[i].value);
+    for (uint32_t i = 0; i < params->n_counters; i++) {
+        json_key(&json, params->counters[i].name);
+        json_signed(&json, params->counters[i].value);
     }
     json_close(&json, '}');
     json_close(&json, '}');
     return ctl_print_text(&json);
 }
 
-static int show_image(struct ctl *ctl, const struct image *image, const struct folder *folder)
+static int show(struct ctl *ctl, struct offline *offline)
 {
-    (void)folder;
+    const struct load *files = &offline->loading.files;
     if (ctl->json)
-        return show_json(image);
+        return show_json(offline);
     char made[32];
     format_buffer entries;
-    ctl_when(made, sizeof made, image->wall_ns);
-    if (image->checkpoint)
-        printf("checkpoint %llu, ", (unsigned long long)image->checkpoint);
-    printf("%s journal entries after it; last file begun %s\n\n", format_count(entries, image->journal_entries), made);
-    show_tables(image);
-    show_rest(image);
+    ctl_when(made, sizeof made, files->start.wall_ns);
+    if (files->checkpoint)
+        printf("checkpoint %llu, ", (unsigned long long)files->checkpoint);
+    printf("%s journal entries after it; last file begun %s\n\n", format_count(entries, files->journal_entries), made);
+    show_tables(&offline->loading);
+    show_rest(offline);
     return CTL_OK;
 }
 
@@ -610,106 +613,62 @@ static int list(struct ctl *ctl, const struct folder *folder, bool verify)
     return verify && damaged ? CTL_REFUSED : CTL_OK;
 }
 
-static void print_notes(const struct image *image)
+/* Prints what was found. Returns whether there is damage. */
+static bool print_notes(const struct load *files)
 {
-    for (uint32_t i = 0; i < image->n_notes; i++)
-        fprintf(stderr, "%s: %s\n", image->notes[i].damage ? "damage" : "note", image->notes[i].text);
-}
-
-static bool has_damage(const struct image *image)
-{
-    for (uint32_t i = 0; i < image->n_notes; i++)
-        if (image->notes[i].damage)
-            return true;
-    return false;
+    bool damage = false;
+    for (uint32_t i = 0; i < files->n_notes; i++) {
+        fprintf(stderr, "%s: %s\n", files->notes[i].damage ? "damage" : "note", files->notes[i].text);
+        damage |= files->notes[i].damage;
+    }
+    return damage;
 }
 
 /* ---- what a broker would start with ---- */
 
-/* Loads, then calls fn. */
-static int with_image(struct ctl *ctl, const struct folder *folder,
-                      int (*fn)(struct ctl *ctl, const struct image *image, const struct folder *folder))
+/* Checks that every chunk is there: inspecting files one by one does not find a missing segment, or one that was cut between two
+ * records. */
+static int verified(const struct ctl *ctl, struct offline *offline, bool damage)
+{
+    format_buffer items;
+    rp_error err = {0};
+    rp_status status = offline_check_chunks(offline, &err);
+    if (status != RP_OK)
+        fprintf(stderr, "damage: a broker would not start with this: %s\n", err.text);
+    else if (!ctl->json)
+        printf("\na broker would start with %s items%s\n", format_count(items, loading_items(&offline->loading)),
+               damage ? ", not with all that was there" : "");
+    return status != RP_OK || damage ? CTL_REFUSED : CTL_OK;
+}
+
+enum verb { LS, VERIFY, SHOW, EXPORT, VERBS };
+static const char *const verbs[] = {"ls", "verify", "show", "export"};
+
+static int with_state(struct ctl *ctl, enum verb verb, const struct folder *folder)
 {
     int64_t number = 0;
     if (ctl->argc > 2 && (!schema_parse_int(ctl->argv[2], &number) || number < 1))
         return ctl_usage("'%s' is not the number of a checkpoint: see 'replay-ctl checkpoint ls %s'", ctl->argv[2],
                          ctl->argv[1]);
-    struct image image;
+    struct offline offline;
     rp_error err = {0};
-    image_init(&image);
-    rp_status status = image_load(&image, folder, (uint64_t)number, number != 0, false, &err);
-    print_notes(&image);
-    int rc = status == RP_OK ? fn(ctl, &image, folder) : ctl_fail(ctl, &err);
-    image_fini(&image);
+    offline_init(&offline);
+    rp_status status = offline_load(&offline, folder, (uint64_t)number, number != 0, &err);
+    bool damage = print_notes(&offline.loading.files);
+    int rc = status != RP_OK  ? ctl_fail(ctl, &err)
+             : verb == VERIFY ? verified(ctl, &offline, damage)
+             : verb == SHOW   ? show(ctl, &offline)
+                              : export_items(ctl, &offline);
+    offline_fini(&offline);
     return rc;
-}
-
-/* Lists the places of all chunks that a broker would read, and returns their number; out may be NULL. */
-static uint64_t chunk_places(const struct image *image, uint64_t *out)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < image->n_tables; i++)
-        for (uint32_t slot = 0; slot < image->tables[i].high; slot++) {
-            const struct image_item *item = &image->tables[i].items[slot];
-            for (uint32_t c = 0; c < item->n; c++, n++)
-                if (out)
-                    out[n] = image_chunks(item)[c];
-        }
-    for (struct image_request *at = image->selections.oldest; at; at = at->newer)
-        for (uint32_t k = 0; k < image_selection(at)->n; k++) {
-            const struct image_item *item = &image_selection(at)->items[k];
-            for (uint32_t c = 0; c < item->n; c++, n++)
-                if (out)
-                    out[n] = image_chunks(item)[c];
-        }
-    return n;
-}
-
-static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
-{
-    (void)ctx;
-    (void)at;
-    (void)chunk;
-    (void)err;
-    return RP_OK;
-}
-
-/* Checks that every chunk is there: inspecting files one by one does not find a missing segment, or one that was cut between two
- * records. */
-static rp_status check_chunks(const struct image *image, const struct folder *folder, rp_error *err)
-{
-    uint64_t n = chunk_places(image, NULL), *places = malloc((n + 1) * sizeof *places);
-    if (!places)
-        return err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
-    chunk_places(image, places);
-    qsort(places, n, sizeof *places, by_place);
-    rp_status status = chunks_read(folder, places, n, pass_chunk, NULL, err);
-    free(places);
-    return status;
-}
-
-static int verified(struct ctl *ctl, const struct image *image, const struct folder *folder)
-{
-    format_buffer items;
-    rp_error err = {0};
-    rp_status status = check_chunks(image, folder, &err);
-    if (status != RP_OK)
-        fprintf(stderr, "damage: a broker would not start with this: %s\n", err.text);
-    else if (!ctl->json)
-        printf("\na broker would start with %s items%s\n", format_count(items, image_size(image)),
-               has_damage(image) ? ", not with all that was there" : "");
-    return status != RP_OK || has_damage(image) ? CTL_REFUSED : CTL_OK;
 }
 
 static int verify(struct ctl *ctl, const struct folder *folder)
 {
     int rc = list(ctl, folder, true);
-    int loaded = folder->n_files ? with_image(ctl, folder, verified) : CTL_OK;
+    int loaded = folder->n_files ? with_state(ctl, VERIFY, folder) : CTL_OK;
     return rc != CTL_OK ? rc : loaded;
 }
-
-enum verb { LS, VERIFY, SHOW, EXPORT, VERBS };
-static const char *const verbs[] = {"ls", "verify", "show", "export"};
 
 static int inspect(struct ctl *ctl, enum verb verb, const char *path)
 {
@@ -721,7 +680,7 @@ static int inspect(struct ctl *ctl, enum verb verb, const char *path)
     if (verb == LS || verb == VERIFY)
         rc = verb == LS ? list(ctl, &folder, false) : verify(ctl, &folder);
     else
-        rc = with_image(ctl, &folder, verb == SHOW ? show_image : export_image);
+        rc = with_state(ctl, verb, &folder);
     folder_close(&folder);
     return rc;
 }

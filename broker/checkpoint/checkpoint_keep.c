@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/disk/image.h"
+#include "broker/disk/load.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"

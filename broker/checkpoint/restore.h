@@ -1,7 +1,7 @@
-/* The restore: from files to a running broker. The newest valid checkpoint and the journal after it become tables,
- * sessions and parameters. Settings that differ between the files and the configuration are logged; the configuration
- * wins where it can (sizes, selectors, options, and limiters that were not changed while the broker ran), and otherwise (a
- * signature) the start is refused. */
+/* The restore: from files to a running broker. The entries of the newest valid checkpoint and of the journal after it are
+ * applied to the broker's own tables, sessions and parameters (loading.h). Settings that differ between the files and the
+ * configuration are logged; the configuration wins where it can (sizes, selectors, options, and limiters that were not changed
+ * while the broker ran), and otherwise (a signature) the start is refused. */
 #ifndef BROKER_RESTORE_H
 #define BROKER_RESTORE_H
 

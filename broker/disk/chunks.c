@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/disk/image.h"
+#include "broker/disk/load.h"
 #include "proto/base/error.h"
 
 #define WINDOW_BYTES (4u << 20)

@@ -1,12 +1,14 @@
-/* Loads an image from files: a chain of checkpoints, then the journal after it.
+/* Reads the files of a broker in their order: a chain of checkpoints, then the journal after it.
  *
  * The journal is one stream of entries over all segments. A process that loads it notes the place up to which it could apply it
  * (START.after) in its own first segment. Entries between that place and that segment, a torn end or what follows a damage, are
  * not part of the state. So every later load gives the same state, whatever happens to the process. */
-#include "broker/disk/image.h"
+#include "broker/disk/load.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -66,14 +68,33 @@ rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct c
     return status;
 }
 
-static rp_status apply_record(struct image *self, struct record_view record, uint64_t limit, struct applied *out,
-                              rp_error *err)
+static void note(struct load *self, bool damage, const char *format, ...) RP_PRINTF(3, 4);
+static void note(struct load *self, bool damage, const char *format, ...)
+{
+    self->notes = need_resize(self->notes, self->n_notes + 1, sizeof *self->notes);
+    struct load_note *out = &self->notes[self->n_notes++];
+    out->damage = damage;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out->text, sizeof out->text, format, args);
+    va_end(args);
+}
+
+static rp_status apply_record(struct load *self, enum load_phase phase, struct record_view record, uint64_t limit,
+                              struct applied *out, rp_error *err)
 {
     struct entry_reader reader = entry_reader(record);
     for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit; out->entries++) {
         out->stop = entry.at;
         RP_TRY(entry_check(&entry, err));
-        RP_TRY(image_apply(self, &entry, err));
+        if (entry.type == ENTRY_START)
+            memcpy(&self->start, entry.body, sizeof self->start);
+        rp_status status = self->apply(self->ctx, phase, &entry, err);
+        if (status != RP_OK) {
+            err_prefix(err, "%s entry at offset %llu", entry_name(entry.type),
+                       (unsigned long long)disk_offset(entry.at));
+            return status;
+        }
     }
     out->stop = reader.at;
     if (reader.bad)
@@ -116,7 +137,8 @@ static bool record_end(struct record_view record, struct entry_end *out)
 }
 
 /* Applies one file of the chain. */
-static rp_status load_checkpoint(struct image *self, const struct folder *folder, uint64_t number, rp_error *err)
+static rp_status load_checkpoint(struct load *self, const struct folder *folder, uint64_t number, enum load_phase phase,
+                                 rp_error *err)
 {
     struct reader reader;
     RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
@@ -126,7 +148,7 @@ static rp_status load_checkpoint(struct image *self, const struct folder *folder
     bool ended = false;
     rp_status status;
     while ((status = reader_next(&reader, &record, err)) == RP_OK) {
-        status = apply_record(self, record, UINT64_MAX, &applied, err);
+        status = apply_record(self, phase, record, UINT64_MAX, &applied, err);
         if (status != RP_OK) {
             err_prefix(err, "%s", reader.name);
             break;
@@ -142,23 +164,25 @@ static rp_status load_checkpoint(struct image *self, const struct folder *folder
     return status;
 }
 
-/* Applies a checkpoint after those that it is based on. */
-static rp_status load_chain(struct image *self, const struct folder *folder, uint64_t number, uint32_t depth,
-                            rp_error *err)
+/* Applies a checkpoint after those that it is based on, of which only the items matter. */
+static rp_status load_chain(struct load *self, const struct folder *folder, uint64_t number, enum load_phase phase,
+                            uint32_t depth, rp_error *err)
 {
     struct checkpoint_about about;
     if (depth == CHAIN_MOST)
         return err_set(err, RP_BAD_MESSAGE, "the chain of base checkpoints is too long");
     RP_TRY(checkpoint_peek(folder, number, &about, err));
     if (about.head.base != 0) {
-        rp_status status = load_chain(self, folder, about.head.base, depth + 1, err);
+        rp_status status = load_chain(self, folder, about.head.base, LOAD_BASE, depth + 1, err);
         if (status != RP_OK) {
             err_prefix(err, "checkpoint %llu is based on %llu", (unsigned long long)number,
                        (unsigned long long)about.head.base);
             return status;
         }
     }
-    return load_checkpoint(self, folder, number, err);
+    self->checkpoint = number;
+    self->end = about.head.journal;
+    return load_checkpoint(self, folder, number, phase, err);
 }
 
 /* True if a later process started from an older checkpoint or from nothing, so that this checkpoint is not part of the
@@ -177,7 +201,7 @@ static bool is_abandoned(const struct folder *folder, uint64_t number, uint64_t 
 }
 
 /* Loads the newest checkpoint that can be loaded. RP_NOT_FOUND: none of the *tried ones can. */
-static rp_status load_newest(struct image *self, const struct folder *folder, uint32_t *tried, rp_error *err)
+static rp_status load_newest(struct load *self, const struct folder *folder, uint32_t *tried, rp_error *err)
 {
     for (uint32_t i = folder->n_files; i-- > 0;) {
         const struct folder_file *file = &folder->files[i];
@@ -187,19 +211,20 @@ static rp_status load_newest(struct image *self, const struct folder *folder, ui
         struct checkpoint_about about;
         bool known = checkpoint_peek(folder, file->number, &about, &why) == RP_OK;
         if (known && is_abandoned(folder, file->number, about.head.journal)) {
-            image_note(self, false, "checkpoint %llu is skipped: the broker was started from an older state after it",
-                       (unsigned long long)file->number);
+            note(self, false, "checkpoint %llu is skipped: the broker was started from an older state after it",
+                 (unsigned long long)file->number);
             continue;
         }
-        rp_status status = load_chain(self, folder, file->number, 0, &why);
+        rp_status status = load_chain(self, folder, file->number, LOAD_CHECKPOINT, 0, &why);
         if (status == RP_OK)
             return RP_OK;
-        image_clear(self);
+        self->clear(self->ctx);
+        self->checkpoint = self->end = 0;
         if (status == RP_NO_MEMORY)
             return err_set(err, status, "%s", why.text);
         ++*tried;
-        image_note(self, true, "checkpoint %llu cannot be used, the one before it is tried: %s",
-                   (unsigned long long)file->number, why.text);
+        note(self, true, "checkpoint %llu cannot be used, the one before it is tried: %s",
+             (unsigned long long)file->number, why.text);
     }
     return err_set(err, RP_NOT_FOUND, "folder '%s' has no checkpoint that can be loaded", folder->path);
 }
@@ -213,7 +238,7 @@ struct segment {
 };
 
 struct journal {
-    struct image *image;
+    struct load *load;
     const struct folder *folder;
     struct segment *segments;
     uint32_t n;
@@ -280,7 +305,7 @@ static uint64_t count_inserts(struct reader *reader, uint64_t limit)
 /* Notes what is lost: the rest of segment `index`, if the reader is in it, and the segments after it. */
 static void note_lost(const struct journal *self, uint32_t index, struct reader *in)
 {
-    struct image *image = self->image;
+    struct load *load = self->load;
     uint64_t bytes = in ? in->bytes - in->offset : 0, inserts = in ? count_inserts(in, self->segments[index].limit) : 0;
     for (uint32_t i = in ? index + 1 : index; i < self->n; i++) {
         struct reader reader;
@@ -291,19 +316,19 @@ static void note_lost(const struct journal *self, uint32_t index, struct reader 
             inserts += count_inserts(&reader, self->segments[i].limit);
         reader_close(&reader);
     }
-    image->whole = false;
-    image->lost_inserts = inserts;
-    image_note(image, true,
-               "%llu bytes of the journal are left out, because they cannot be applied without what is missing. Sound "
-               "records in them have %llu inserts of items",
-               (unsigned long long)bytes, (unsigned long long)inserts);
+    load->whole = false;
+    load->lost_inserts = inserts;
+    note(load, true,
+         "%llu bytes of the journal are left out, because they cannot be applied without what is missing. Sound "
+         "records in them have %llu inserts of items",
+         (unsigned long long)bytes, (unsigned long long)inserts);
 }
 
 static void journal_cut(const struct journal *self, const struct reader *reader)
 {
     int file = openat(self->folder->descriptor, reader->name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0 || ftruncate(file, (off_t)reader->offset) != 0)
-        image_note(self->image, false, "%s cannot be cut: %s", reader->name, strerror(errno));
+        note(self->load, false, "%s cannot be cut: %s", reader->name, strerror(errno));
     if (file >= 0) {
         fsync(file);
         close(file);
@@ -314,7 +339,7 @@ static void journal_cut(const struct journal *self, const struct reader *reader)
  * it wrote that record. */
 static void journal_broken(const struct journal *self, uint32_t index, struct reader *reader, const char *why)
 {
-    struct image *image = self->image;
+    struct load *load = self->load;
     uint64_t left = reader->bytes - reader->offset;
     bool last = true;
     for (uint32_t i = index + 1; i < self->n; i++)
@@ -324,17 +349,17 @@ static void journal_broken(const struct journal *self, uint32_t index, struct re
     uint64_t sound = reader->offset;
     reader_seek(reader, bad);
     if (last && !more) {
-        image_note(image, false, "torn end of the journal: the last %llu bytes of %s are %s (%s)",
-                   (unsigned long long)left, reader->name, self->cut ? "cut off" : "passed over", why);
+        note(load, false, "torn end of the journal: the last %llu bytes of %s are %s (%s)", (unsigned long long)left,
+             reader->name, self->cut ? "cut off" : "passed over", why);
         if (self->cut)
             journal_cut(self, reader);
         return;
     }
     if (more)
-        image_note(image, true, "%s. It is damaged in the middle: records that were written later begin at offset %llu",
-                   why, (unsigned long long)sound);
+        note(load, true, "%s. It is damaged in the middle: records that were written later begin at offset %llu", why,
+             (unsigned long long)sound);
     else
-        image_note(image, true, "%s. The journal is applied up to there", why);
+        note(load, true, "%s. The journal is applied up to there", why);
     note_lost(self, index, reader);
 }
 
@@ -374,7 +399,7 @@ static uint64_t preamble_end(struct record_view record)
 static rp_status journal_record(struct journal *self, uint32_t index, struct reader *reader, struct record_view record,
                                 bool *go_on, rp_error *err)
 {
-    struct image *image = self->image;
+    struct load *load = self->load;
     uint64_t limit = self->segments[index].limit, news = record_news(record, limit);
     struct applied applied = {0};
     if (news && !self->anchored)
@@ -383,16 +408,16 @@ static rp_status journal_record(struct journal *self, uint32_t index, struct rea
                        "from",
                        self->folder->path, reader->name);
     rp_error why = {0};
-    rp_status status = apply_record(image, record, limit, &applied, &why);
-    image->journal_entries += news;
-    image->journal_bytes += record.size;
-    if (applied.stop > image->end)
-        image->end = applied.stop;
+    rp_status status = apply_record(load, LOAD_JOURNAL, record, limit, &applied, &why);
+    load->journal_entries += news;
+    load->journal_bytes += record.size;
+    if (applied.stop > load->end)
+        load->end = applied.stop;
     if (status == RP_NO_MEMORY)
         return err_set(err, status, "%s", why.text);
     *go_on = status == RP_OK;
     if (status != RP_OK) {
-        image_note(image, true, "%s: %s. The journal is applied up to there", reader->name, why.text);
+        note(load, true, "%s: %s. The journal is applied up to there", reader->name, why.text);
         note_lost(self, index, reader);
     }
     return RP_OK;
@@ -416,8 +441,7 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
             return journal_unread(&why, err);
         if (status != RP_OK && reader->offset < from) {
             /* The process that wrote this also wrote the checkpoint, and named its tables there. */
-            image_note(self->image, true, "%s. It is not needed", why.text);
-            self->image->in_checkpoint = false;
+            note(self->load, true, "%s. It is not needed", why.text);
             reader_seek(reader, from);
         } else if (status != RP_OK) {
             journal_broken(self, index, reader, why.text);
@@ -425,9 +449,7 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
         } else if (disk_offset(record.at) < from) {
             uint64_t until = preamble_end(record);
             struct applied applied = {0};
-            self->image->naming = true;
-            status = apply_record(self->image, record, until, &applied, &why);
-            self->image->naming = false;
+            status = apply_record(self->load, LOAD_NAMES, record, until, &applied, &why);
             if (status == RP_NO_MEMORY)
                 return err_set(err, status, "%s", why.text);
             if (until < record.at + record.size || status != RP_OK)
@@ -443,11 +465,11 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
 static bool journal_follows(const struct journal *self, uint32_t index)
 {
     const struct segment *segment = &self->segments[index];
-    const struct image *image = self->image;
-    if (index == 0 || image->end == 0)
+    const struct load *load = self->load;
+    if (index == 0 || load->end == 0)
         return true;
     if (segment->start.after != 0)
-        return segment->start.after == image->end;
+        return segment->start.after == load->end;
     const struct segment *before = &self->segments[index - 1];
     return segment->number == before->number + 1 || segment->start.previous == before->number;
 }
@@ -459,8 +481,8 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     if (!counts(segment))
         return RP_OK;
     if (segment->readable && !journal_follows(self, index)) {
-        image_note(self->image, true, "segment %llu does not continue segment %llu: what lies between is missing",
-                   (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
+        note(self->load, true, "segment %llu does not continue segment %llu: what lies between is missing",
+             (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
         note_lost(self, index, NULL);
         *go_on = false;
         return RP_OK;
@@ -472,13 +494,13 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     if (status == RP_IO)
         return journal_unread(&why, err);
     if (status != RP_OK && segment->bytes < FILE_HEAD_BYTES) {
-        image_note(self->image, false, "segment %llu was just created when the broker ended, and is empty",
-                   (unsigned long long)segment->number);
+        note(self->load, false, "segment %llu was just created when the broker ended, and is empty",
+             (unsigned long long)segment->number);
         *go_on = true;
         return RP_OK;
     }
     if (status != RP_OK) {
-        image_note(self->image, true, "%s", why.text);
+        note(self->load, true, "%s", why.text);
         note_lost(self, index + 1, NULL);
         return RP_OK;
     }
@@ -500,19 +522,19 @@ static uint32_t journal_first(const struct journal *self, const struct entry_sta
     return self->n;
 }
 
-static rp_status load_journal(struct image *image, const struct folder *folder, bool cut, rp_error *err)
+static rp_status load_journal(struct load *load, const struct folder *folder, bool cut, rp_error *err)
 {
-    struct journal self = {.image = image, .folder = folder, .cut = cut, .anchored = image->checkpoint != 0};
-    uint64_t place = image->end;
-    struct entry_start checkpoint = image->start;
+    struct journal self = {.load = load, .folder = folder, .cut = cut, .anchored = load->checkpoint != 0};
+    uint64_t place = load->end;
+    struct entry_start checkpoint = load->start;
     journal_list(&self, disk_number(place));
     uint32_t first = 0;
-    if (image->checkpoint && place == 0)
+    if (load->checkpoint && place == 0)
         first = journal_first(&self, &checkpoint);
-    else if (!image->checkpoint)
+    else if (!load->checkpoint)
         self.anchored = self.n && (self.segments[0].number == 1 ||
                                    (self.segments[0].readable && self.segments[0].start.previous == 0));
-    for (uint32_t i = 0; i < self.n && !image->checkpoint; i++)
+    for (uint32_t i = 0; i < self.n && !load->checkpoint; i++)
         if (self.segments[i].readable && self.segments[i].start.flags & START_FRESH) {
             first = i;
             self.anchored = true;
@@ -521,8 +543,8 @@ static rp_status load_journal(struct image *image, const struct folder *folder, 
     bool go_on = true;
     if (place && self.n && self.segments[0].number != disk_number(place) && self.segments[0].readable &&
         self.segments[0].start.after != place) {
-        image_note(image, true, "segment %llu, with which the journal after checkpoint %llu begins, is missing",
-                   (unsigned long long)disk_number(place), (unsigned long long)image->checkpoint);
+        note(load, true, "segment %llu, with which the journal after checkpoint %llu begins, is missing",
+             (unsigned long long)disk_number(place), (unsigned long long)load->checkpoint);
         note_lost(&self, 0, NULL);
         go_on = false;
     }
@@ -533,12 +555,14 @@ static rp_status load_journal(struct image *image, const struct folder *folder, 
     return status;
 }
 
-rp_status image_load(struct image *self, const struct folder *folder, uint64_t number, bool until_checkpoint, bool cut,
+rp_status load_files(struct load *self, const struct folder *folder, uint64_t number, bool until_checkpoint, bool cut,
                      rp_error *err)
 {
     uint32_t tried = 0;
-    rp_status status = number ? load_chain(self, folder, number, 0, err) : load_newest(self, folder, &tried, err);
-    if (number && status == RP_BAD_MESSAGE) {
+    self->whole = true;
+    rp_status status =
+        number ? load_chain(self, folder, number, LOAD_CHECKPOINT, 0, err) : load_newest(self, folder, &tried, err);
+    if (status == RP_BAD_MESSAGE) {
         status = RP_DATA_LOSS;
         if (err)
             err->status = RP_DATA_LOSS;
@@ -551,8 +575,11 @@ rp_status image_load(struct image *self, const struct folder *folder, uint64_t n
     if (status == RP_NOT_FOUND && tried)
         status =
             err_set(err, RP_DATA_LOSS, "none of the %u checkpoints in folder '%s' can be loaded", tried, folder->path);
-    if (status != RP_OK)
-        image_clear(self);
-    image_finish(self);
     return status;
+}
+
+void load_fini(struct load *self)
+{
+    free(self->notes);
+    *self = (struct load){0};
 }

@@ -4,7 +4,7 @@
  *   record  = struct record_head, entry*            the unit that is whole or not there: a checksum covers all of it
  *   entry   = struct entry_head, body, padding to 8 bytes
  *
- * An entry is one effect on the broker's state; applied in order, entries make up the state (image.h). A checkpoint holds
+ * An entry is one effect on the broker's state; applied in order, entries make up the state (checkpoint/restore.c). A checkpoint holds
  * the state at one instant as such entries. A segment holds chunks and, with the journal on, what happened since. All
  * numbers are little-endian, and no struct has holes. docs/OPERATE.md describes the files; PROTOCOL.md does not.
  *
@@ -109,7 +109,7 @@ struct entry_start {
     int64_t clock_ns;
     uint64_t previous; /* number of the file of this kind before it; 0: none */
     uint64_t after;    /* of a segment: the place where the journal that it goes on from ends. The end of the segment
-                        * before; after a start, image.end: what lies between is no part of the state. 0: nothing is
+                        * before; after a start, load.end: what lies between is no part of the state. 0: nothing is
                         * before it, or it is not known */
     uint64_t loaded;   /* of the first segment of a process: the checkpoint that it loaded, or 0 */
     uint64_t next;     /* and the number that its own first one gets: those between are no part of the state. 0: not the
@@ -209,8 +209,7 @@ struct entry_flow {
 struct entry_rejection {
     uint32_t session, table; /* table: REJECTED_NOWHERE, or its index */
     uint64_t item, key;
-    uint32_t status;
-    uint32_t more; /* number of further items that were refused for the same reason */
+    uint32_t status, pad;
     /* text without a zero */
 };
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/disk/image.h"
+#include "broker/disk/load.h"
 #include "broker/disk/reader.h"
 #include "proto/base/error.h"
 

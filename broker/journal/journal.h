@@ -4,7 +4,7 @@
  * (disk_writer.h, syncer.h), and the rules for room on the disk (space.h). It offers an implementation of the effects
  * (loop/effects.h) that other rooms report, and functions that write state as entries, which checkpoints use. It uses
  * the disk format and the rooms whose state it records (durable_state.h). disk/record.h describes the entries;
- * disk/image.c reads them. */
+ * checkpoint/loading.c applies them. */
 #ifndef BROKER_JOURNAL_H
 #define BROKER_JOURNAL_H
 

@@ -77,7 +77,7 @@ static void link_newest(struct kept_replies *self, struct kept_place *place)
 }
 
 /* Returns a free place for a permit: that of the oldest one of its client, or of one that has others, unless there are free ones. */
-static struct kept_place *permit_place(struct kept_replies *self, struct loop *loop, uint64_t client)
+static struct kept_place *permit_place(struct kept_replies *self, uint64_t client)
 {
     struct kept_place *oldest = idmap_get(&self->clients, client);
     if (!oldest || oldest->count < KEPT_OF_CLIENT) {
@@ -86,7 +86,6 @@ static struct kept_place *permit_place(struct kept_replies *self, struct loop *l
             return place;
         oldest = idmap_get(&self->clients, place->reply.client);
     }
-    EFFECT(loop, forget, oldest->reply.client, oldest->reply.id);
     unlink_oldest(self, oldest);
     drop(self, oldest);
     return oldest;
@@ -134,7 +133,7 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     if (!copy)
         return;
     memcpy(copy, reply->frame, reply->size);
-    struct kept_place *place = kind == KEPT_PERMITS ? permit_place(self, loop, reply->client) : other_place(self);
+    struct kept_place *place = kind == KEPT_PERMITS ? permit_place(self, reply->client) : other_place(self);
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
     *place = (struct kept_place){.reply = {reply->client, reply->id, copy, reply->size}};
     count_bytes(self, reply->size, 0);

@@ -3,7 +3,7 @@
  *
  * Permits come far more often than all other requests, and from few clients: they have places of their own, of which a client
  * takes KEPT_OF_CLIENT at most. Of a client with more, the oldest goes; so no client pushes out the permits of another, as long
- * as there are places. The journal is told of each permit that goes, since it counts all replies together. */
+ * as there are places. */
 #ifndef BROKER_KEPT_REPLIES_H
 #define BROKER_KEPT_REPLIES_H
 

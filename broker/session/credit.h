@@ -15,7 +15,7 @@ struct session;
 struct sessions;
 
 #define REJECTED_NOWHERE UINT32_MAX /* the item did not get as far as a table */
-#define REJECTIONS_KEPT 8192u       /* of one session; image.c keeps no more, either */
+#define REJECTIONS_KEPT 8192u       /* of one session */
 struct rejection {
     uint32_t table; /* or REJECTED_NOWHERE */
     rp_status status;

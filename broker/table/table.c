@@ -182,24 +182,20 @@ static bool span_enter(struct table *self, const struct span *span)
     return true;
 }
 
-/* Takes a slot for an item, and enters its key and its chunks. An error: nothing has changed. */
-static rp_status slot_claim(struct table *self, const struct arrival *arrival, uint32_t *out, rp_error *err)
+rp_status table_enter(struct table *self, uint32_t slot, uint64_t key, const struct span *span, rp_error *err)
 {
-    uint32_t slot = *out = slot_take(self);
-    if (!keymap_put(self->in.keys, arrival->key, slot)) {
-        slot_give_back(&self->in, slot);
-        if (keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
+    if (!keymap_put(self->in.keys, key, slot)) {
+        if (keymap_get(self->in.keys, key) == KEYMAP_NONE)
             return err_set(err, RP_NO_MEMORY, "no memory for the key map of table '%s'", self->name);
         return err_set(err, RP_ALREADY_EXISTS,
                        "key %llu is in table '%s' already: to change its priority send an update",
-                       (unsigned long long)arrival->key, self->name);
+                       (unsigned long long)key, self->name);
     }
-    if (!span_enter(self, &arrival->span)) {
-        keymap_remove(self->in.keys, arrival->key);
-        slot_give_back(&self->in, slot);
+    if (!span_enter(self, span)) {
+        keymap_remove(self->in.keys, key);
         return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
     }
-    ordinals_enter(&self->tables->ordinals, arrival->key);
+    ordinals_enter(&self->tables->ordinals, key);
     return RP_OK;
 }
 
@@ -224,8 +220,12 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     struct effects *effects = loop->effects;
     if (effects && !effects->prepare(effects, span_chunks(&arrival->span), arrival->span.n))
         return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
-    uint32_t slot;
-    RP_TRY(slot_claim(self, arrival, &slot, err));
+    uint32_t slot = slot_take(self);
+    rp_status status = table_enter(self, slot, arrival->key, &arrival->span, err);
+    if (status != RP_OK) {
+        slot_give_back(&self->in, slot);
+        return status;
+    }
     struct item *item = &self->in.items[slot];
     touch(self, slot);
     self->last_insert_ns = loop->now_ns > self->last_insert_ns ? loop->now_ns : self->last_insert_ns + 1;
@@ -684,9 +684,21 @@ static rp_status table_init(struct table *self, struct tables *tables, uint32_t 
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
 {
     struct table old = *self;
-    table_fini(self);
     *self = (struct table){.tables = old.tables, .config = old.config, .id = old.id, .seed = old.seed};
-    return init_with(self, capacity, err);
+    rp_status status = init_with(self, capacity, err);
+    if (status != RP_OK) {
+        table_fini(self);
+        *self = old;
+        return status;
+    }
+    memcpy(self->in.items, old.in.items, old.in.high * sizeof *old.in.items);
+    self->in.high = old.in.high;
+    self->in.size = old.in.size;
+    self->stats = old.stats;
+    self->resets = old.resets;
+    old.in.high = 0;
+    table_fini(&old);
+    return RP_OK;
 }
 
 void table_fini(struct table *self)

@@ -111,7 +111,8 @@ static inline uint32_t table_slots(const struct table_config *config)
     return (uint32_t)(config->max_size + 1 + (config->soft_capacity ? config->max_size / 4 + 1 : 0));
 }
 
-/* Gives an empty table at least this many slots: a restored table keeps its slot numbers. */
+/* Gives a table that is being restored this many slots, since items keep their slot numbers. Its slots and counters are kept;
+ * nothing else is filled yet. */
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err);
 void table_fini(struct table *self);
 
@@ -120,6 +121,8 @@ rp_status table_check_priority(const struct table *self, double priority, rp_err
 /* Inserts an item, counts it, then evicts the surplus. Does not ask the limiter: the caller has. On RP_OK the table takes the
  * span's references. ALREADY_EXISTS, RESOURCE_EXHAUSTED, NO_MEMORY: nothing has changed. */
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err);
+/* Enters the key and the chunks of an item that has this slot. An error: nothing has changed. */
+rp_status table_enter(struct table *self, uint32_t slot, uint64_t key, const struct span *span, rp_error *err);
 /* Notes that the newest item has this layout, which says what the table stores. NO_LAYOUT: that is not known. */
 void table_newest_layout(struct table *self, uint32_t layout);
 /* Sets the metadata, which is copied. */

@@ -1,9 +1,9 @@
 /* Any bytes as a record as they are, and as the entries of a record whose sums are right: all that is checked is applied
- * to an image, which must stay in order whatever it is told. */
+ * to a state, which must stay in order whatever it is told. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/image.h"
+#include "broker/checkpoint/loading.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -13,44 +13,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             abort();                                                                                                   \
     } while (0)
 
-static void check_table(const struct image_table *table)
+static void check_table(const struct offline *state, const struct loaded_table *loaded)
 {
+    const struct table *table = loaded->table;
     uint32_t size = 0;
-    CHECK(table->high <= table->capacity && table->size <= table->high && table->spec && table->info);
-    for (uint32_t i = 0; i < table->high; i++) {
-        const struct image_item *item = &table->items[i];
-        size += item->n > 0;
-        CHECK(item->n == 0 || (item->layout && item->layout->refs > 0 && item->layout->wire));
-        for (uint32_t k = 0; k < item->n; k++)
-            CHECK(disk_number(image_chunks(item)[k]) > 0);
+    CHECK(table->in.high <= table->capacity && table->in.size <= table->in.high && loaded->info);
+    for (uint32_t i = 0; i < table->in.high; i++) {
+        const struct item *item = &table->in.items[i];
+        size += item->span.n > 0;
+        CHECK(item->span.n == 0 || layouts_at(&state->layouts, item->span.layout)->refs > 0);
+        for (uint32_t k = 0; k < item->span.n; k++)
+            CHECK(disk_number(offline_places(item)[k]) > 0);
     }
-    CHECK(size == table->size);
+    CHECK(size == table->in.size);
 }
 
-static void check_image(struct image *image)
+static void check_state(const struct offline *state)
 {
-    image_finish(image);
-    for (uint32_t i = 0; i < image->n_tables; i++)
-        check_table(&image->tables[i]);
-    for (uint32_t i = 0; i < image->n_sessions; i++) {
-        const struct image_session *session = image->sessions[i];
-        CHECK(i == 0 || session->ordinal > image->sessions[i - 1]->ordinal);
-        CHECK(session->hello && session->n_flows <= image->n_tables && session->n_rejections <= IMAGE_REJECTIONS);
-    }
-    for (struct image_request *at = image->selections.oldest; at; at = at->newer)
-        CHECK(image_selection(at)->table < image->n_tables);
-    uint32_t replies = 0;
-    for (struct image_request *at = image->replies.oldest; at; at = at->newer, replies++)
-        CHECK(image_reply(at)->frame && (at->newer || image->replies.newest == at));
-    CHECK(replies == image->replies.n && replies <= IMAGE_REPLIES);
+    const struct loading *loading = &state->loading;
+    for (uint32_t i = 0; i < loading->n_tables; i++)
+        check_table(state, &loading->tables[i]);
+    uint32_t selections = 0;
+    for (const struct loaded_selection *at = loading->oldest; at; at = at->newer, selections++)
+        CHECK(at->kept.info.table && (at->newer || loading->newest == at));
+    CHECK(selections >= loading->selections.count);
 }
 
 /* A record that was checked. */
 static void walk(const uint8_t *record, size_t size, uint64_t at)
 {
-    struct image image;
-    image_init(&image);
-    image.most_slots = 4096;
+    struct offline state;
+    offline_init(&state);
+    state.loading.most_slots = 4096;
     struct entry_reader reader = entry_reader((struct record_view){record, size, at});
     for (struct entry_view entry; entry_next(&reader, &entry);) {
         CHECK(entry.body + entry.size <= record + size && entry.at > at);
@@ -61,13 +55,13 @@ static void walk(const uint8_t *record, size_t size, uint64_t at)
             CHECK(chunk.data + chunk.head->bytes == entry.body + entry.size && chunk_crc(&chunk) == chunk.head->crc);
         }
         if (status == RP_OK)
-            status = image_apply(&image, &entry, &err);
+            status = offline_apply(&state, LOAD_JOURNAL, &entry, &err);
         CHECK(status == RP_OK || err.text[0] != '\0');
     }
-    check_image(&image);
-    image_rebase(&image, INT64_C(1) << 60, 1000);
-    check_image(&image);
-    image_fini(&image);
+    check_state(&state);
+    loading_clamp(&state.loading, INT64_C(1) << 60);
+    check_state(&state);
+    offline_fini(&state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -129,6 +129,14 @@ void diskfile_layout(struct diskfile *self, uint32_t table, uint64_t id, const c
     char text[64];
     snprintf(text, sizeof text, "%s", name);
     layout.table = text;
+    Replay__Column column = REPLAY__COLUMN__INIT, *columns[] = {&column};
+    Replay__Field field = REPLAY__FIELD__INIT, *fields[] = {&field};
+    char column_name[] = "x", dtype[] = "uint8";
+    column.name = field.name = column_name;
+    column.dtype = dtype;
+    layout.columns = columns;
+    layout.fields = fields;
+    layout.n_columns = layout.n_fields = 1;
     uint8_t packed[256];
     size_t size = replay__layout__pack(&layout, packed);
     struct entry_named named = {id};

@@ -79,22 +79,42 @@ void twin_checkpoint(struct embed *embed)
     embed_settle(embed);
 }
 
-void twin_load(struct image *image, const struct twin_folder *from)
+/* ---- the files ---- */
+
+void twin_load(struct twin_files *self, const struct embed *embed, const struct twin_folder *from, uint64_t number)
 {
-    struct folder folder;
     rp_error err = {0};
-    if (folder_open(&folder, from->path, false, &err) != RP_OK)
+    *self = (struct twin_files){.config = embed->config, .context = zmq_ctx_new()};
+    self->config.journal_dir = self->config.checkpoint_dir = self->config.storage_dir = NULL;
+    self->broker = broker_new(&self->config, embed->broker->loop.clock, self->context, &err);
+    if (!self->broker || folder_open(&self->folder, from->path, false, &err) != RP_OK)
         fail_msg("%s", err.text);
-    image_init(image);
-    if (image_load(image, &folder, 0, false, false, &err) != RP_OK)
+    struct broker *broker = self->broker;
+    broker->loop.wall_offset_ns = embed->broker->loop.wall_offset_ns; /* so that times are the same */
+    self->state = (struct durable_state){.config = &self->config,
+                                         .loop = &broker->loop,
+                                         .store = &broker->store,
+                                         .layouts = &broker->layouts,
+                                         .tables = &broker->tables,
+                                         .peers = &broker->peers,
+                                         .samples = &broker->samples,
+                                         .sessions = &broker->sessions,
+                                         .params = &broker->params};
+    loading_init(&self->loading, &self->state, &broker->peers.kept_replies);
+    if (load_files(&self->loading.files, &self->folder, number, number != 0, false, &err) != RP_OK)
         fail_msg("%s", err.text);
-    for (uint32_t i = 0; i < image->n_notes; i++)
-        if (image->notes[i].damage)
-            fail_msg("%s", image->notes[i].text);
-    folder_close(&folder);
+    for (uint32_t i = 0; i < self->loading.files.n_notes; i++)
+        if (self->loading.files.notes[i].damage)
+            fail_msg("%s", self->loading.files.notes[i].text);
 }
 
-/* ---- an image ---- */
+void twin_unload(struct twin_files *self)
+{
+    loading_fini(&self->loading);
+    folder_close(&self->folder);
+    broker_destroy(&self->broker);
+    zmq_ctx_term(self->context);
+}
 
 static void check_limiter(const struct limiter *a, const struct entry_limiter *b)
 {
@@ -107,16 +127,15 @@ static void check_limiter(const struct limiter *a, const struct entry_limiter *b
     assert_int_equal(a->deletes, b->deletes);
 }
 
-static void check_image_item(const struct item *a, const struct image_item *b)
+static void check_numbers(const struct item *a, const struct item *b)
 {
     assert_int_equal(a->key, b->key);
     assert_true(a->priority == b->priority);
-    assert_int_equal(a->insert_ns, b->insert_ns);
     assert_int_equal(a->policy, b->policy);
     assert_int_equal(a->times_sampled, b->times_sampled);
-    assert_int_equal(a->span.n, b->n);
-    assert_int_equal(a->span.offset, b->offset);
-    assert_int_equal(a->span.length, b->length);
+    assert_int_equal(a->span.n, b->span.n);
+    assert_int_equal(a->span.offset, b->span.offset);
+    assert_int_equal(a->span.length, b->span.length);
 }
 
 /* A chunk that was moved is in two places: compare the data. */
@@ -132,151 +151,68 @@ static rp_status check_data(void *ctx, uint64_t at, const struct chunk_view *vie
     return RP_OK;
 }
 
-static void check_places(const struct folder *folder, const struct item *a, const struct image_item *b)
+static void check_places(const struct folder *folder, const struct item *a, const struct item *b)
 {
     struct chunk *const *chunks = span_chunks(&a->span);
-    for (uint32_t i = 0; i < b->n; i++) {
+    for (uint32_t i = 0; i < b->span.n; i++) {
         rp_error err = {0};
-        if (chunks[i]->at != image_chunks(b)[i] &&
-            chunks_read(folder, &image_chunks(b)[i], 1, check_data, chunks[i], &err) != RP_OK)
+        const uint64_t *at = &offline_places(b)[i];
+        if (chunks[i]->at != *at && chunks_read(folder, at, 1, check_data, chunks[i], &err) != RP_OK)
             fail_msg("%s", err.text);
     }
 }
 
-static void check_image_table(const struct folder *folder, const struct table *a, const struct image_table *b)
+static void check_loaded_table(const struct folder *folder, const struct table *a, const struct loaded_table *from)
 {
+    const struct table *b = from->table;
     assert_string_equal(a->name, b->name);
-    assert_int_equal(a->in.size, b->size);
-    check_limiter(&a->limiter, &b->limiter);
-    assert_int_equal(a->stats.total_inserts, b->total_inserts);
-    assert_int_equal(a->stats.total_samples, b->total_samples);
-    assert_int_equal(a->stats.episodes, b->episodes);
-    assert_int_equal(a->stats.unique_samples, b->unique_samples);
+    assert_int_equal(a->in.size, b->in.size);
+    check_limiter(&a->limiter, &from->limiter);
+    assert_int_equal(a->stats.total_inserts, b->stats.total_inserts);
+    assert_int_equal(a->stats.total_samples, b->stats.total_samples);
+    assert_int_equal(a->stats.episodes, b->stats.episodes);
+    assert_int_equal(a->stats.unique_samples, b->stats.unique_samples);
     assert_int_equal(a->resets, b->resets);
-    for (uint32_t slot = 0; slot < a->in.high || slot < b->high; slot++) {
-        bool in_a = slot < a->in.high && a->in.items[slot].span.n, in_b = slot < b->high && b->items[slot].n;
+    for (uint32_t slot = 0; slot < a->in.high || slot < b->in.high; slot++) {
+        bool in_a = slot < a->in.high && a->in.items[slot].span.n, in_b = slot < b->in.high && b->in.items[slot].span.n;
         assert_int_equal(in_a, in_b);
         if (!in_a)
             continue;
-        check_image_item(&a->in.items[slot], &b->items[slot]);
-        check_places(folder, &a->in.items[slot], &b->items[slot]);
+        check_numbers(&a->in.items[slot], &b->in.items[slot]);
+        assert_int_equal(a->in.items[slot].insert_ns, b->in.items[slot].insert_ns);
+        check_places(folder, &a->in.items[slot], &b->in.items[slot]);
     }
 }
 
-static void check_image_session(const struct session *a, const struct image_session *b)
+static const struct session *same_session(const struct broker *in, const struct session *session)
 {
-    assert_int_equal(b->hello->session.len, sizeof a->id);
-    assert_memory_equal(a->id, b->hello->session.data, sizeof a->id);
-    assert_string_equal(a->name, b->hello->name);
-    assert_int_equal(a->columns->count, b->hello->n_columns);
-    assert_int_equal(a->epoch, b->epoch);
-    assert_int_equal(a->received, b->received);
-    assert_int_equal(a->counted, b->counted);
-    assert_int_equal(a->received_bytes, b->received_bytes);
-    assert_int_equal(a->allowed_bytes, b->allowed_bytes);
-    assert_int_equal(a->confirmed_rejections, b->confirmed_rejections);
-    uint32_t forms = 0;
-    for (uint32_t i = 0; i < b->n_forms; i++)
-        forms += b->forms[i] != NULL;
-    assert_int_equal(a->n_layouts, forms);
-    for (uint32_t i = 0; i < a->n_tables; i++) {
-        const struct flow *flow = a->flows[i];
-        struct entry_flow none = {0};
-        const struct entry_flow *from = i < b->n_flows ? &b->flows[i] : &none;
-        assert_int_equal(flow ? flow->resolved : 0, from->resolved);
-        assert_int_equal(flow ? flow->rejected : 0, from->rejected);
-        assert_int_equal(flow ? flow->allowed : 0, from->allowed);
-    }
-    assert_int_equal(a->rejection_count, b->n_rejections);
-    for (uint32_t i = 0; i < b->n_rejections; i++) {
-        const struct rejection *x = &a->rejections[(a->rejection_head + i) % a->rejection_capacity];
-        assert_int_equal(x->table, b->rejections[i].table);
-        assert_int_equal(x->item, b->rejections[i].item);
-        assert_int_equal(x->key, b->rejections[i].key);
-        assert_int_equal(x->status, b->rejections[i].status);
-        assert_string_equal(x->text, b->rejections[i].text);
-    }
-}
-
-static void check_image_params(const struct params *a, const struct image *b)
-{
-    assert_int_equal(a->n_slots, b->n_slots);
-    for (uint32_t i = 0; i < b->n_slots; i++) {
-        struct param_slot *slot = params_find(a, b->slots[i].name);
-        assert_non_null(slot);
-        assert_int_equal(slot->version, b->slots[i].version);
-        assert_int_equal(slot->put_ns, b->slots[i].put_ns);
-        assert_int_equal(zmq_msg_size(&slot->value), b->slots[i].bytes);
-        assert_memory_equal(zmq_msg_data(&slot->value), b->slots[i].value, b->slots[i].bytes);
-    }
-    assert_int_equal(a->n_counters, b->n_counters);
-    for (uint32_t i = 0; i < b->n_counters; i++) {
-        assert_string_equal(a->counters[i].name, b->counters[i].name);
-        assert_int_equal(a->counters[i].value, b->counters[i].value);
-    }
-}
-
-static const struct image_session *find_session(const struct image *image, const struct session *session)
-{
-    for (uint32_t i = 0; i < image->n_sessions; i++)
-        if (image->sessions[i]->ordinal == session->ordinal)
-            return image->sessions[i];
-    fail_msg("session %u is not in the files", session->ordinal);
-    return NULL;
+    const struct session *found = session_find((struct sessions *)(uintptr_t)&in->sessions, session->id);
+    if (!found)
+        fail_msg("session %u is not in the files", session->ordinal);
+    return found;
 }
 
 /* Inserts and rejections alone determine what is resolved. */
 static void check_resolved(struct embed *embed, const struct twin_folder *folder)
 {
-    struct image image;
+    struct twin_files files;
     embed_settle(embed);
-    twin_load(&image, folder);
+    twin_load(&files, embed, folder, 0);
     for (const struct session *session = embed->broker->sessions.list; session; session = session->next) {
-        const struct image_session *found = find_session(&image, session);
+        const struct session *found = same_session(files.broker, session);
         for (uint32_t i = 0; i < session->n_tables; i++) {
-            const struct flow *flow = session->flows[i];
-            assert_int_equal(flow ? flow->resolved : 0, i < found->n_flows ? found->flows[i].resolved : 0);
-            assert_int_equal(flow ? flow->rejected : 0, i < found->n_flows ? found->flows[i].rejected : 0);
+            assert_int_equal(session->flows[i]->resolved, found->flows[i]->resolved);
+            assert_int_equal(session->flows[i]->rejected, found->flows[i]->rejected);
         }
     }
-    image_fini(&image);
-}
-
-void twin_check_image(struct embed *embed, const struct twin_folder *folder)
-{
-    struct broker *broker = embed->broker;
-    check_resolved(embed, folder);
-    for (struct session *session = broker->sessions.list; session; session = session->next)
-        EFFECT(&broker->loop, progress, session);
-    embed_settle(embed);
-    struct image image;
-    twin_load(&image, folder);
-    assert_true(image.whole);
-    assert_int_equal(image.n_tables, broker->tables.n);
-    for (uint32_t i = 0; i < broker->tables.n; i++)
-        check_image_table(&broker->stream->folder, &broker->tables.list[i], &image.tables[i]);
-    uint32_t n = 0;
-    for (const struct session *session = broker->sessions.list; session; session = session->next, n++) {
-        const struct image_session *found = find_session(&image, session);
-        check_image_session(session, found);
-    }
-    assert_int_equal(n, image.n_sessions);
-    assert_int_equal(broker->tables.ordinals.next, image.next_ordinal);
-    check_image_params(&broker->params, &image);
-    image_fini(&image);
+    twin_unload(&files);
 }
 
 /* ---- another broker ---- */
 
 static void check_item(const struct embed *old, const struct embed *new, const struct item *a, const struct item *b)
 {
-    assert_int_equal(a->key, b->key);
-    assert_true(a->priority == b->priority);
-    assert_int_equal(a->policy, b->policy);
-    assert_int_equal(a->times_sampled, b->times_sampled);
-    assert_int_equal(a->span.n, b->span.n);
-    assert_int_equal(a->span.offset, b->span.offset);
-    assert_int_equal(a->span.length, b->span.length);
+    check_numbers(a, b);
     size_t size_a, size_b;
     const uint8_t *layout_a = layout_message(layouts_at(&old->broker->layouts, a->span.layout), &size_a);
     const uint8_t *layout_b = layout_message(layouts_at(&new->broker->layouts, b->span.layout), &size_b);
@@ -367,6 +303,15 @@ static void check_session(const struct session *a, const struct session *b)
     assert_true(b->tombstone);
     assert_int_equal(a->confirmed_rejections, b->confirmed_rejections);
     assert_int_equal(a->rejection_count, b->rejection_count);
+    for (uint32_t i = 0; i < a->rejection_count; i++) {
+        const struct rejection *x = &a->rejections[(a->rejection_head + i) % a->rejection_capacity];
+        const struct rejection *y = &b->rejections[(b->rejection_head + i) % b->rejection_capacity];
+        assert_int_equal(x->table, y->table);
+        assert_int_equal(x->item, y->item);
+        assert_int_equal(x->key, y->key);
+        assert_int_equal(x->status, y->status);
+        assert_string_equal(x->text, y->text);
+    }
     assert_int_equal(a->n_layouts, b->n_layouts);
     for (uint32_t i = 0; i < a->n_layouts; i++)
         assert_int_equal(a->layouts[i].layout != NULL, b->layouts[i].layout != NULL);
@@ -396,20 +341,43 @@ static void check_params(const struct params *a, const struct params *b)
         assert_int_equal(a->counters[i].value, b->counters[i].value);
 }
 
+/* Sessions, ordinals and parameters. */
+static void check_rest(const struct broker *a, const struct broker *b, uint64_t next_ordinal)
+{
+    assert_int_equal(a->sessions.by_id.count, b->sessions.by_id.count);
+    for (const struct session *session = a->sessions.list; session; session = session->next)
+        check_session(session, same_session(b, session));
+    assert_int_equal(a->tables.ordinals.next, next_ordinal);
+    check_params(&a->params, &b->params);
+}
+
+void twin_check_files(struct embed *embed, const struct twin_folder *folder)
+{
+    struct broker *broker = embed->broker;
+    check_resolved(embed, folder);
+    for (struct session *session = broker->sessions.list; session; session = session->next)
+        EFFECT(&broker->loop, progress, session);
+    embed_settle(embed);
+    struct twin_files files;
+    twin_load(&files, embed, folder, 0);
+    assert_true(files.loading.files.whole);
+    assert_int_equal(files.loading.n_tables, broker->tables.n);
+    for (uint32_t i = 0; i < broker->tables.n; i++)
+        check_loaded_table(&broker->stream->folder, &broker->tables.list[i], &files.loading.tables[i]);
+    check_rest(broker, files.broker, files.loading.next_ordinal);
+    for (uint32_t i = 0; i < broker->params.n_slots; i++)
+        assert_int_equal(broker->params.slots[i].put_ns,
+                         params_find(&files.broker->params, broker->params.slots[i].name)->put_ns);
+    twin_unload(&files);
+}
+
 void twin_check(struct embed *old, struct embed *new)
 {
     struct broker *a = old->broker, *b = new->broker;
     assert_int_equal(a->tables.n, b->tables.n);
     for (uint32_t i = 0; i < a->tables.n; i++)
         check_table(old, new, &a->tables.list[i], &b->tables.list[i]);
-    assert_int_equal(a->sessions.by_id.count, b->sessions.by_id.count);
-    for (const struct session *session = a->sessions.list; session; session = session->next) {
-        const struct session *other = session_find(&b->sessions, session->id);
-        assert_non_null(other);
-        check_session(session, other);
-    }
-    assert_int_equal(a->tables.ordinals.next, b->tables.ordinals.next);
-    check_params(&a->params, &b->params);
+    check_rest(a, b, b->tables.ordinals.next);
 }
 
 void twin_drain(struct embed *old, struct embed *new, const char *name, bool remover)

@@ -1,8 +1,8 @@
-/* Compares two states that must be equal: a running broker and the image of its files, or a broker that was started from them. */
+/* Compares two states that must be equal: a running broker and its files, or a broker that was started from them. */
 #ifndef TESTS_SUPPORT_TWIN_H
 #define TESTS_SUPPORT_TWIN_H
 
-#include "broker/disk/image.h"
+#include "broker/checkpoint/loading.h"
 #include "tests/support/embed.h"
 
 struct twin_folder {
@@ -22,11 +22,22 @@ void twin_kill(struct embed *embed);
 /* Makes a checkpoint and waits until it is complete. */
 void twin_checkpoint(struct embed *embed);
 
-/* Reads the files. Fails the test if they are damaged. */
-void twin_load(struct image *image, const struct twin_folder *folder);
-/* Checks that broker and image have the same tables, limiters, sessions and parameters. Writes the progress of sessions first, so
+/* Files that were loaded into the tables and sessions of a broker without a folder: items have no chunks. */
+struct twin_files {
+    struct broker_config config;
+    void *context;
+    struct broker *broker;
+    struct folder folder;
+    struct durable_state state;
+    struct loading loading;
+};
+/* Loads the files of embed's broker, whose configuration counts: all, or the checkpoint `number` without what came after it. Fails
+ * the test if they are damaged. */
+void twin_load(struct twin_files *self, const struct embed *embed, const struct twin_folder *folder, uint64_t number);
+void twin_unload(struct twin_files *self);
+/* Checks that broker and files have the same tables, limiters, sessions and parameters. Writes the progress of sessions first, so
  * that their numbers are current. */
-void twin_check_image(struct embed *embed, const struct twin_folder *folder);
+void twin_check_files(struct embed *embed, const struct twin_folder *folder);
 /* The same for a broker that was started from a copy of the other's files. */
 void twin_check(struct embed *old, struct embed *new);
 /* Empties a table of both in the order of its sampler, or of its remover, and checks that the keys are the same. For selectors

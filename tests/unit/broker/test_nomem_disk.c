@@ -291,7 +291,7 @@ static void serve(const struct nomem_scene *scene, uint64_t n, enum nomem_mode m
     embed_settle(&run.embed);
     look(&run, out);
     if (run.embed.broker->stream->journal)
-        twin_check_image(&run.embed, &run.folder);
+        twin_check_files(&run.embed, &run.folder);
     embed_stop(&run.embed);
     folder_remove_all(&run.folder);
 }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/disk/image.h"
 #include "proto/base/rng.h"
 #include "tests/support/embed.h"
 #include "tests/support/naive.h"
@@ -327,17 +326,29 @@ static void check_chunks(const struct folder *in)
     free(places);
 }
 
-static void check_table(const struct image_table *got, const struct model_table *want)
+/* Returns the first letter of the name of a layout's first field. */
+static char first_field(const struct layout *layout)
 {
-    assert_int_equal(got->size, want->size);
+    size_t size;
+    const uint8_t *packed = layout_message(layout, &size);
+    Replay__Layout *wire = replay__layout__unpack(NULL, size, packed);
+    char letter = wire->fields[0]->name[0];
+    replay__layout__free_unpacked(wire, NULL);
+    return letter;
+}
+
+static void check_table(const struct layouts *layouts, const struct loaded_table *got, const struct model_table *want)
+{
+    const struct table *table = got->table;
+    assert_int_equal(table->in.size, want->size);
     assert_int_equal(got->limiter.inserts, want->limiter.inserts);
     assert_int_equal(got->limiter.samples, want->limiter.samples);
     assert_int_equal(got->limiter.deletes, want->limiter.deletes);
-    assert_int_equal(got->total_inserts, want->total_inserts);
-    assert_int_equal(got->total_samples, want->total_samples);
-    assert_int_equal(got->updates, want->updates);
-    assert_int_equal(got->evicted, want->evicted);
-    assert_int_equal(got->unique_samples, want->unique_samples);
+    assert_int_equal(table->stats.total_inserts, want->total_inserts);
+    assert_int_equal(table->stats.total_samples, want->total_samples);
+    assert_int_equal(table->stats.updates, want->updates);
+    assert_int_equal(table->stats.evicted, want->evicted);
+    assert_int_equal(table->stats.unique_samples, want->unique_samples);
     for (uint32_t w = 0; w < 2; w++) {
         assert_int_equal(got->selector_bytes[w], want->selector_bytes[w]);
         if (want->selector_bytes[w])
@@ -345,9 +356,9 @@ static void check_table(const struct image_table *got, const struct model_table 
     }
     for (uint32_t slot = 0; slot < SLOTS_MOST; slot++) {
         const struct model_item *item = &want->items[slot];
-        const struct image_item *is = slot < got->high ? &got->items[slot] : NULL;
+        const struct item *is = slot < table->in.high ? &table->in.items[slot] : NULL;
         if (!item->n) {
-            assert_true(!is || is->n == 0);
+            assert_true(!is || is->span.n == 0);
             continue;
         }
         assert_non_null(is);
@@ -355,55 +366,48 @@ static void check_table(const struct image_table *got, const struct model_table 
         assert_int_equal(is->policy, item->policy);
         assert_int_equal(is->insert_ns, item->insert_ns);
         assert_int_equal(is->times_sampled, item->times_sampled);
-        assert_int_equal(is->n, item->n);
+        assert_int_equal(is->span.n, item->n);
         assert_true(is->priority == item->priority);
-        assert_int_equal(is->order[0], item->order[0]);
-        assert_int_equal(is->order[1], item->order[1]);
-        assert_int_equal(is->layout->wire->fields[0]->name[0], item->field);
-        for (uint32_t c = 0; c < is->n; c++) {
-            wanted[n_wanted].at = image_chunks(is)[c];
+        for (uint32_t w = 0; w < 2 && got->rank; w++)
+            assert_int_equal(got->rank[slot][w], item->order[w]);
+        assert_int_equal(first_field(layouts_at(layouts, is->span.layout)), item->field);
+        for (uint32_t c = 0; c < is->span.n; c++) {
+            wanted[n_wanted].at = offline_places(is)[c];
             wanted[n_wanted].key = is->key;
             wanted[n_wanted++].place = c;
         }
     }
 }
 
-static void check_image(const struct image *image, const struct model *model)
+static void check_params(const struct params *params, const struct model *model)
 {
-    assert_int_equal(image->checkpoint, model->number);
-    assert_int_equal(image->n_tables, TABLES);
-    n_wanted = 0;
-    for (uint32_t t = 0; t < TABLES; t++)
-        check_table(&image->tables[t], &model->tables[t]);
-    for (uint32_t i = 0; i < image->n_counters; i++)
-        assert_int_equal(image->counters[i].value, model->counters[image->counters[i].name[1] - '0']);
+    for (uint32_t i = 0; i < params->n_counters; i++)
+        assert_int_equal(params->counters[i].value, model->counters[params->counters[i].name[1] - '0']);
     uint32_t slots = 0;
     for (uint32_t i = 0; i < 5; i++)
         slots += model->versions[i] != 0;
-    assert_int_equal(image->n_slots, slots);
-    for (uint32_t i = 0; i < image->n_slots; i++) {
-        uint32_t at = (uint32_t)(image->slots[i].name[1] - '0');
-        assert_int_equal(image->slots[i].version, model->versions[at]);
-        assert_int_equal(image->slots[i].bytes, model->bytes[at]);
-        assert_memory_equal(image->slots[i].value, model->values[at], model->bytes[at]);
+    assert_int_equal(params->n_slots, slots);
+    for (uint32_t i = 0; i < params->n_slots; i++) {
+        uint32_t at = (uint32_t)(params->slots[i].name[1] - '0');
+        assert_int_equal(params->slots[i].version, model->versions[at]);
+        assert_int_equal(zmq_msg_size(&params->slots[i].value), model->bytes[at]);
+        assert_memory_equal(zmq_msg_data(&params->slots[i].value), model->values[at], model->bytes[at]);
     }
 }
 
 /* The checkpoint as the files have it is the model. */
 static void check_files(const struct model *model)
 {
-    struct folder in = {0};
-    struct image image;
-    rp_error err = {0};
-    if (folder_open(&in, folder.path, false, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    image_init(&image);
-    if (image_load(&image, &in, model->number, true, false, &err) != RP_OK)
-        fail_msg("checkpoint %llu: %s", (unsigned long long)model->number, err.text);
-    check_image(&image, model);
-    check_chunks(&in);
-    image_fini(&image);
-    folder_close(&in);
+    struct twin_files files;
+    twin_load(&files, &embed, &folder, model->number);
+    assert_int_equal(files.loading.files.checkpoint, model->number);
+    assert_int_equal(files.loading.n_tables, TABLES);
+    n_wanted = 0;
+    for (uint32_t t = 0; t < TABLES; t++)
+        check_table(&files.broker->layouts, &files.loading.tables[t], &model->tables[t]);
+    check_params(&files.broker->params, model);
+    check_chunks(&files.folder);
+    twin_unload(&files);
 }
 
 /* ---- making one ---- */
@@ -900,38 +904,34 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
     testpeer_insert(writer[0], "once", 1500, 3, 1);
     embed_settle(&embed);
 
-    struct folder in = {0};
-    struct image image;
-    rp_error err = {0};
-    assert_int_equal(folder_open(&in, folder.path, false, &err), RP_OK);
-    image_init(&image);
-    if (image_load(&image, &in, number, true, false, &err) != RP_OK)
-        fail_msg("%s", err.text);
-    assert_int_equal(image.n_sessions, 3);
+    struct twin_files files;
+    twin_load(&files, &embed, &folder, number);
+    const struct sessions *sessions = &files.broker->sessions;
+    assert_int_equal(sessions->by_id.count, 3);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(image.sessions[i]->ordinal, ordinal[i]);
-        assert_int_equal(image.sessions[i]->received, 1);
-        assert_int_equal(image.sessions[i]->n_forms, writer[i]->n_layouts);
-        assert_int_equal(image.sessions[i]->flows[6].resolved, 10 + i);
+        const struct session *session = idmap_get(&files.loading.sessions, ordinal[i]);
+        assert_int_equal(session->received, 1);
+        assert_int_equal(session->n_layouts, writer[i]->n_layouts);
+        assert_int_equal(session->flows[6]->resolved, 10 + i);
     }
-    assert_int_equal(image.next_ordinal, broker->tables.ordinals.next);
-    assert_true(image.replies.n >= 3); /* of HELLO */
-    assert_int_equal(image.tables[6].size, 33 - 4);
-    assert_int_equal(image.n_slots, 1);
-    assert_int_equal(image.slots[0].version, 5);
-    assert_int_equal(image.slots[0].bytes, large);
-    assert_memory_equal(image.slots[0].value, value, large);
-    assert_int_equal(image.selections.n, 1);
-    const struct image_selection *selection = image_selection(image.selections.oldest);
-    assert_int_equal(selection->n, 4);
-    assert_true(selection->answered);
+    assert_int_equal(files.loading.next_ordinal, broker->tables.ordinals.next);
+    assert_true(files.broker->peers.kept_replies.by_name.count >= 3); /* of HELLO */
+    assert_int_equal(files.broker->tables.list[6].in.size, 33 - 4);
+    const struct params *params = &files.broker->params;
+    assert_int_equal(params->n_slots, 1);
+    assert_int_equal(params->slots[0].version, 5);
+    assert_int_equal(zmq_msg_size(&params->slots[0].value), large);
+    assert_memory_equal(zmq_msg_data(&params->slots[0].value), value, large);
+    assert_int_equal(files.loading.selections.count, 1);
+    const struct kept_image *kept = &files.loading.oldest->kept;
+    assert_int_equal(kept->picks.n, 4);
+    assert_true(kept->info.answered);
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(selection->items[i].key, keys[i]);
-        assert_int_equal(selection->items[i].n, 1);
-        assert_true(selection->items[i].one != 0);
+        assert_int_equal(kept->picks.key[i], keys[i]);
+        assert_int_equal(kept->picks.chunks[i], 1);
+        assert_non_null(kept->picks.refs[i]);
     }
-    image_fini(&image);
-    folder_close(&in);
+    twin_unload(&files);
     free(value);
     stop();
 }

@@ -1,4 +1,4 @@
-#include "broker/disk/image.h"
+#include "broker/disk/load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "proto/base/error.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 #include "tests/support/test.h"
@@ -36,20 +37,63 @@ struct world {
     struct diskfile out; /* the segment that is being written */
     uint64_t items, instance;
     uint64_t place[64]; /* place[k]: where the record of item k + 1 begins */
-    struct image image; /* that was loaded last, with this status */
+    struct load load;   /* the last one, with this status, */
     rp_status status;
+    /* and what it gave: keys by slot, and the counter of the table. */
+    uint64_t keys[64], inserts, found;
+    bool named;
 };
+
+static void drop_all(void *ctx)
+{
+    struct world *w = ctx;
+    memset(w->keys, 0, sizeof w->keys);
+    w->inserts = w->found = 0;
+    w->named = false;
+}
+
+static void keep_item(struct world *w, const struct entry_insert *insert)
+{
+    assert_true(insert->slot < 40 && insert->key == insert->slot + 1 && insert->priority == (double)insert->key);
+    w->found += !w->keys[insert->slot];
+    w->keys[insert->slot] = insert->key;
+}
+
+/* What checkpoint/restore.c does with items, for one table. */
+static rp_status take(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *err)
+{
+    struct world *w = ctx;
+    const struct entry_insert *insert = (const void *)entry->body;
+    const struct entry_slot *slot = (const void *)entry->body;
+    if (entry->type == ENTRY_TABLE && (!w->named || phase == LOAD_CHECKPOINT)) {
+        w->inserts = ((const struct entry_table *)(const void *)entry->body)->total_inserts;
+        w->named = true;
+    } else if (entry->type == ENTRY_INSERT) {
+        if (w->keys[insert->slot])
+            return err_set(err, RP_BAD_MESSAGE, "slot %u is taken already", insert->slot);
+        assert_int_equal(phase, LOAD_JOURNAL);
+        keep_item(w, insert);
+        w->inserts++;
+    } else if (entry->type == ENTRY_ITEM) {
+        keep_item(w, insert); /* which it begins with */
+    } else if (entry->type == ENTRY_FREE) {
+        w->found -= w->keys[slot->slot] != 0;
+        w->keys[slot->slot] = 0;
+    } else if (entry->type == ENTRY_END && ((const struct entry_end *)(const void *)entry->body)->items != w->found) {
+        return err_set(err, RP_BAD_MESSAGE, "the checkpoint has another number of items");
+    }
+    return RP_OK;
+}
 
 static void world_open(struct world *w)
 {
     *w = (struct world){.path = diskfile_folder(), .instance = 1};
     assert_int_equal(folder_open(&w->folder, w->path, true, NULL), RP_OK);
-    image_init(&w->image);
 }
 
 static void world_close(struct world *w)
 {
-    image_fini(&w->image);
+    load_fini(&w->load);
     folder_close(&w->folder);
     diskfile_remove(&w->path);
 }
@@ -110,46 +154,41 @@ static void checkpoint(struct world *w, uint64_t number, uint64_t base, uint64_t
     diskfile_end(&out, &w->folder);
 }
 
+static rp_status load_again(struct world *w, uint64_t number, bool until_checkpoint, bool cut, rp_error *err)
+{
+    assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
+    load_fini(&w->load);
+    drop_all(w);
+    w->load = (struct load){.apply = take, .clear = drop_all, .ctx = w};
+    return w->status = load_files(&w->load, &w->folder, number, until_checkpoint, cut, err);
+}
+
 /* Loads and gives how many items there are, or -1 with a status that says why not. */
 static int64_t load(struct world *w, uint64_t number, bool cut)
 {
-    struct image *image = &w->image;
     rp_error err = {0};
-    assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
-    image_fini(image);
-    image_init(image);
-    w->status = image_load(image, &w->folder, number, false, cut, &err);
-    if (w->status != RP_OK) {
+    if (load_again(w, number, false, cut, &err) != RP_OK) {
         assert_true(err.text[0] != '\0');
-        assert_int_equal(image_size(image), 0);
         return -1;
     }
-    if (image->n_tables == 0)
-        return 0;
-    const struct image_table *table = &image->tables[0];
-    assert_int_equal(image->n_tables, 1);
-    for (uint32_t i = 0; i < table->size; i++) {
-        assert_int_equal(table->items[i].key, i + 1);
-        assert_true(table->items[i].priority == i + 1 && table->items[i].n == 1);
-        assert_int_equal(table->items[i].insert_ns, i + 1);
-    }
-    assert_int_equal(table->limiter.inserts, table->size);
-    assert_int_equal(table->total_inserts, table->size);
-    return table->size;
+    for (uint32_t i = 0; i < w->found; i++)
+        assert_int_equal(w->keys[i], i + 1);
+    assert_int_equal(w->inserts, w->found);
+    return (int64_t)w->found;
 }
 
-static uint32_t damages(const struct image *image)
+static uint32_t damages(const struct load *load)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < image->n_notes; i++)
-        n += image->notes[i].damage;
+    for (uint32_t i = 0; i < load->n_notes; i++)
+        n += load->notes[i].damage;
     return n;
 }
 
-static bool noted(const struct image *image, const char *words)
+static bool noted(const struct load *load, const char *words)
 {
-    for (uint32_t i = 0; i < image->n_notes; i++)
-        if (facts_within(image->notes[i].text, words))
+    for (uint32_t i = 0; i < load->n_notes; i++)
+        if (facts_within(load->notes[i].text, words))
             return true;
     return false;
 }
@@ -211,17 +250,14 @@ TEST(chain_and_journal, set_up_history, tear_down)
 {
     struct world *w = *state;
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->image.checkpoint, 2);
-    assert_int_equal(w->image.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
-    assert_int_equal(w->image.end, diskfile_here(&w->out));
-    assert_int_equal(w->image.n_notes, 0);
-    assert_true(w->image.whole && !w->image.exact);
+    assert_int_equal(w->load.checkpoint, 2);
+    assert_int_equal(w->load.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
+    assert_int_equal(w->load.end, diskfile_here(&w->out));
+    assert_int_equal(w->load.n_notes, 0);
+    assert_true(w->load.whole);
     assert_int_equal(load(w, 1, false), 10);
-    image_fini(&w->image);
-    image_init(&w->image);
-    assert_int_equal(image_load(&w->image, &w->folder, 2, true, false, NULL), RP_OK);
-    assert_int_equal(image_size(&w->image), 5);
-    assert_true(w->image.exact);
+    assert_int_equal(load_again(w, 2, true, false, NULL), RP_OK);
+    assert_int_equal(w->found, 5);
     assert_int_equal(load(w, 3, false), -1);
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
@@ -249,18 +285,18 @@ TEST(damaged_checkpoints_fall_back, set_up_history, tear_down)
     struct world *w = *state;
     flip(w, DISK_CHECKPOINT, 2, 200);
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->image.checkpoint, 1);
-    assert_int_equal(damages(&w->image), 1);
-    assert_true(noted(&w->image, "checkpoint 2") && noted(&w->image, "checkpoint-00000002.replay at offset"));
+    assert_int_equal(w->load.checkpoint, 1);
+    assert_int_equal(damages(&w->load), 1);
+    assert_true(noted(&w->load, "checkpoint 2") && noted(&w->load, "checkpoint-00000002.replay at offset"));
     assert_int_equal(load(w, 2, false), -1);
     assert_int_equal(w->status, RP_DATA_LOSS);
     flip(w, DISK_CHECKPOINT, 2, 200);
     /* One that others stand on. */
     flip(w, DISK_CHECKPOINT, 1, 200);
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->image.checkpoint, 0);
-    assert_int_equal(damages(&w->image), 2);
-    assert_true(noted(&w->image, "based on 1"));
+    assert_int_equal(w->load.checkpoint, 0);
+    assert_int_equal(damages(&w->load), 2);
+    assert_true(noted(&w->load, "based on 1"));
 }
 
 TEST(torn_end, set_up_history, tear_down)
@@ -271,17 +307,17 @@ TEST(torn_end, set_up_history, tear_down)
     path_of(w, DISK_SEGMENT, 2, path, sizeof path);
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
     assert_int_equal(load(w, 0, false), 9);
-    assert_int_equal(damages(&w->image), 0);
+    assert_int_equal(damages(&w->load), 0);
     assert_true(
-        noted(&w->image, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
-    assert_true(w->image.whole);
-    assert_int_equal(w->image.end, w->place[9]);
+        noted(&w->load, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
+    assert_true(w->load.whole);
+    assert_int_equal(w->load.end, w->place[9]);
     assert_int_equal(load(w, 0, true), 9);
-    assert_true(noted(&w->image, "cut off"));
+    assert_true(noted(&w->load, "cut off"));
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(about.st_size, disk_offset(w->place[9]));
     assert_int_equal(load(w, 0, true), 9);
-    assert_int_equal(w->image.n_notes, 0);
+    assert_int_equal(w->load.n_notes, 0);
 }
 
 /* Killed when a segment had just been made: it has no head yet, or a part of one. Nothing is lost, and nothing is said. */
@@ -300,8 +336,8 @@ TEST(segment_without_a_head, set_up, tear_down)
         assert_true(file >= 0 && write(file, "RPLYDISK............................", bytes) == (ssize_t)bytes);
         close(file);
         assert_int_equal(load(w, 0, true), 5);
-        assert_int_equal(damages(&w->image), 0);
-        assert_true(w->image.whole);
+        assert_int_equal(damages(&w->load), 0);
+        assert_true(w->load.whole);
     }
 }
 
@@ -326,27 +362,27 @@ TEST(going_on_after_damage, set_up_history, tear_down)
     uint64_t bad = disk_offset(w->place[8]) + 30;
     flip(w, DISK_SEGMENT, 2, bad);
     assert_int_equal(load(w, 0, true), 8);
-    assert_true(damages(&w->image) > 0 && !w->image.whole);
-    assert_true(noted(&w->image, "damaged in the middle"));
-    assert_int_equal(w->image.lost_inserts, 1);
-    assert_int_equal(w->image.end, w->place[8]);
-    uint64_t after = w->image.end;
+    assert_true(damages(&w->load) > 0 && !w->load.whole);
+    assert_true(noted(&w->load, "damaged in the middle"));
+    assert_int_equal(w->load.lost_inserts, 1);
+    assert_int_equal(w->load.end, w->place[8]);
+    uint64_t after = w->load.end;
     w->instance = 2;
     w->items = 8;
     segment(w, 3, after, 0);
     grow(w, 3);
     diskfile_end(&w->out, &w->folder);
     assert_int_equal(load(w, 0, true), 11);
-    assert_int_equal(damages(&w->image), 0);
-    assert_true(w->image.whole);
+    assert_int_equal(damages(&w->load), 0);
+    assert_true(w->load.whole);
     /* The same when the damage heals: what was not loaded then is no part of the state. */
     flip(w, DISK_SEGMENT, 2, bad);
     assert_int_equal(load(w, 0, false), 11);
     /* A damage before that place was not there then. */
     flip(w, DISK_SEGMENT, 2, disk_offset(w->place[6]) + 30);
     assert_int_equal(load(w, 0, true), 6);
-    assert_true(damages(&w->image) > 0);
-    assert_int_equal(w->image.lost_inserts, 4);
+    assert_true(damages(&w->load) > 0);
+    assert_int_equal(w->load.lost_inserts, 4);
 }
 
 /* A torn record is no torn end while a later segment has sound records, even if that one does not begin with one. */
@@ -362,8 +398,8 @@ TEST(torn_before_a_damaged_segment, set_up_history, tear_down)
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
     flip(w, DISK_SEGMENT, 3, FILE_HEAD_BYTES + 40);
     assert_int_equal(load(w, 0, true), 9);
-    assert_true(damages(&w->image) > 0 && !w->image.whole);
-    assert_int_equal(w->image.lost_inserts, 1); /* the other is in the record that was hit */
+    assert_true(damages(&w->load) > 0 && !w->load.whole);
+    assert_int_equal(w->load.lost_inserts, 1); /* the other is in the record that was hit */
 }
 
 TEST(missing_segments, set_up_history, tear_down)
@@ -376,12 +412,12 @@ TEST(missing_segments, set_up_history, tear_down)
     assert_int_equal(load(w, 0, false), 12);
     assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 2, false, NULL), RP_OK);
     assert_int_equal(load(w, 0, false), 6);
-    assert_true(noted(&w->image, "segment 3 does not go on from segment 1"));
-    assert_true(damages(&w->image) > 0 && !w->image.whole);
+    assert_true(noted(&w->load, "segment 3 does not go on from segment 1"));
+    assert_true(damages(&w->load) > 0 && !w->load.whole);
     /* The one with which the journal begins. */
     assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
     assert_int_equal(load(w, 0, false), 5);
-    assert_true(noted(&w->image, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
+    assert_true(noted(&w->load, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
     /* Without a checkpoint there is nothing to go on from. */
     assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 1, false, NULL), RP_OK);
     assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 2, false, NULL), RP_OK);
@@ -397,7 +433,7 @@ TEST(cut_between_records, set_up_history, tear_down)
     path_of(w, DISK_SEGMENT, 1, path, sizeof path);
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[5])), 0);
     assert_int_equal(load(w, 0, false), 5);
-    assert_true(damages(&w->image) > 0 && noted(&w->image, "does not continue"));
+    assert_true(damages(&w->load) > 0 && noted(&w->load, "does not continue"));
 }
 
 /* Checkpoints of a broker without a journal: older segments are of the past, later ones go on. */
@@ -441,7 +477,7 @@ TEST(changes, set_up, tear_down)
     diskfile_finish(&out, 5);
     diskfile_end(&out, &w->folder);
     assert_int_equal(load(w, 0, false), 5);
-    assert_int_equal(w->image.checkpoint, 2);
+    assert_int_equal(w->load.checkpoint, 2);
     /* One whose count of items is not that of the state is damaged, whatever its checksums say. */
     diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, 3);
     diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
@@ -450,8 +486,8 @@ TEST(changes, set_up, tear_down)
     diskfile_finish(&out, 6);
     diskfile_end(&out, &w->folder);
     assert_int_equal(load(w, 0, false), 5);
-    assert_int_equal(w->image.checkpoint, 2);
-    assert_true(noted(&w->image, "there are 5 items where the checkpoint had 6"));
+    assert_int_equal(w->load.checkpoint, 2);
+    assert_true(noted(&w->load, "another number of items"));
     /* Neither is one without its end, or with an entry less. */
     for (uint64_t number = 4; number < 6; number++) {
         diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, number);
@@ -463,8 +499,8 @@ TEST(changes, set_up, tear_down)
             diskfile_finish(&out, 5);
         diskfile_end(&out, &w->folder);
         assert_int_equal(load(w, 0, false), 5);
-        assert_int_equal(w->image.checkpoint, 2);
-        assert_true(noted(&w->image, "is cut short"));
+        assert_int_equal(w->load.checkpoint, 2);
+        assert_true(noted(&w->load, "is cut short"));
     }
 }
 
@@ -486,7 +522,7 @@ static uint64_t step(void)
 static void check_damaged(struct world *w, const char *what, uint64_t offset)
 {
     int64_t n = load(w, 0, false);
-    bool told = w->status != RP_OK || n == 10 || w->image.n_notes > 0;
+    bool told = w->status != RP_OK || n == 10 || w->load.n_notes > 0;
     if (!told || (w->status != RP_OK && w->status != RP_DATA_LOSS))
         fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)w->status);
 }
@@ -551,7 +587,7 @@ TEST(moved_records, set_up_history, tear_down)
             assert_int_equal(pwrite(file, data + i + sizes[k], (size_t)rest, i), rest);
             assert_int_equal(ftruncate(file, bytes - sizes[k]), 0);
             int64_t n = load(w, 0, true);
-            if (n < 6 || n > 9 || !damages(&w->image) || w->image.whole || !w->image.lost_inserts)
+            if (n < 6 || n > 9 || !damages(&w->load) || w->load.whole || !w->load.lost_inserts)
                 fail_msg("%zd bytes at %lld: %lld items", sizes[k], (long long)i, (long long)n);
             assert_int_equal(disk_verify_file(&w->folder, DISK_SEGMENT, 2, &result, NULL), RP_OK);
             assert_true(result.damaged && result.sound_after > 0);
@@ -560,13 +596,13 @@ TEST(moved_records, set_up_history, tear_down)
     off_t middle = (off_t)disk_offset(w->place[7]);
     assert_int_equal(pwrite(file, data + middle, (size_t)(bytes - middle), middle + 13), bytes - middle);
     assert_int_equal(load(w, 0, true), 7);
-    assert_int_equal(w->image.lost_inserts, 3);
+    assert_int_equal(w->load.lost_inserts, 3);
     /* A copy of what was applied is no sign that something is lost. */
     assert_int_equal(pwrite(file, data, (size_t)bytes, 0), bytes);
     assert_int_equal(ftruncate(file, bytes), 0);
     assert_int_equal(pwrite(file, data + FILE_HEAD_BYTES, (size_t)middle, bytes), middle);
     assert_int_equal(load(w, 0, true), 10);
-    assert_int_equal(damages(&w->image), 0);
+    assert_int_equal(damages(&w->load), 0);
     close(file);
 }
 
@@ -587,7 +623,7 @@ TEST(heads_without_records, set_up_history, tear_down)
     free(heads);
     close(file);
     assert_int_equal(load(w, 0, true), 10);
-    assert_int_equal(damages(&w->image), 0);
+    assert_int_equal(damages(&w->load), 0);
 }
 
 TEST(verify, set_up_history, tear_down)

@@ -16,7 +16,7 @@ TEST(whatever_happens_the_files_make_the_same_state)
     world_start(&world, naive_seed(__func__), NULL);
     for (uint32_t round = 0; round < 12; round++) {
         world_run(&world, 120);
-        twin_check_image(&world.embed, &world.folder);
+        twin_check_files(&world.embed, &world.folder);
     }
     uint64_t rejected = 0;
     for (uint32_t i = 0; i < world.embed.broker->tables.n; i++) {
@@ -40,16 +40,17 @@ TEST(picks_in_a_row_are_one_entry)
     testpeer_insert(peer, "fifo", 1, 20, 1);
     embed_settle(&embed);
     testpeer_sampled(peer, "fifo", 16);
-    struct image image;
-    twin_load(&image, &folder);
-    assert_int_equal(image.selections.n, 1);
-    assert_int_equal(image_selection(image.selections.oldest)->n, 16);
-    assert_true(image_selection(image.selections.oldest)->answered);
-    assert_int_equal(image.selections.oldest->client, peer->client);
-    assert_int_equal(image.tables[0].limiter.samples, 16);
+    struct twin_files files;
+    twin_load(&files, &embed, &folder, 0);
+    assert_int_equal(files.loading.selections.count, 1);
+    const struct kept_image *kept = &files.loading.oldest->kept;
+    assert_int_equal(kept->picks.n, 16);
+    assert_true(kept->info.answered);
+    assert_int_equal(kept->info.client, peer->client);
+    assert_int_equal(files.loading.tables[0].limiter.samples, 16);
     /* START, 7 TABLEs, ORDINAL, SESSION, FORM, LAYOUT, 20 CHUNKs and INSERTs, PROGRESS, PICK, ANSWERED, replies */
-    assert_true(image.journal_entries < 20 + 16);
-    image_fini(&image);
+    assert_true(files.loading.files.journal_entries < 20 + 16);
+    twin_unload(&files);
     embed_stop(&embed);
     twin_folder_fini(&folder);
 }
@@ -73,23 +74,23 @@ TEST(whatever_a_client_was_told_is_in_the_files)
         }
         embed_settle(&embed);
         testpeer_read(peer);
-        struct image image;
-        twin_load(&image, &folder);
-        assert_int_equal(image.n_sessions, 1);
-        const struct image_session *session = image.sessions[0];
+        struct twin_files files;
+        twin_load(&files, &embed, &folder, 0);
+        assert_int_equal(files.broker->sessions.by_id.count, 1);
+        const struct session *session = files.broker->sessions.list;
         const Replay__Credit *told = peer->credit;
         assert_true(session->epoch >= told->epoch && session->epoch >= peer->epoch);
         assert_true(session->received >= told->received);
         assert_true(session->allowed_bytes >= told->allowed_bytes);
         for (size_t t = 0; t < told->n_table; t++) {
-            const struct entry_flow *flow = &session->flows[told->table[t]];
+            const struct flow *flow = session->flows[told->table[t]];
             assert_true(flow->resolved >= told->resolved[t]);
             assert_true(flow->allowed >= told->allowed[t]);
             assert_true(flow->rejected >= told->rejected[t]);
         }
-        assert_true(session->confirmed_rejections + session->n_rejections >=
+        assert_true(session->confirmed_rejections + session->rejection_count >=
                     told->first_rejection + told->n_rejections);
-        image_fini(&image);
+        twin_unload(&files);
     }
     embed_stop(&embed);
     twin_folder_fini(&folder);
@@ -138,13 +139,14 @@ TEST(a_put_and_its_reply_are_in_one_record)
     reader_close(&reader);
     assert_int_equal(slots, 4);
     assert_int_equal(replies, 3);
-    struct image image;
-    twin_load(&image, &folder);
-    assert_int_equal(image.n_slots, 1);
-    assert_int_equal(image.slots[0].version, 4);
-    assert_int_equal(image.slots[0].bytes, sizeof value);
-    assert_memory_equal(image.slots[0].value, value, sizeof value);
-    image_fini(&image);
+    struct twin_files files;
+    twin_load(&files, &embed, &folder, 0);
+    const struct params *params = &files.broker->params;
+    assert_int_equal(params->n_slots, 1);
+    assert_int_equal(params->slots[0].version, 4);
+    assert_int_equal(zmq_msg_size(&params->slots[0].value), sizeof value);
+    assert_memory_equal(zmq_msg_data(&params->slots[0].value), value, sizeof value);
+    twin_unload(&files);
     embed_stop(&embed);
     twin_folder_fini(&folder);
 }

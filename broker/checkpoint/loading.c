@@ -1,0 +1,1087 @@
+#include "broker/checkpoint/loading.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "broker/checkpoint/pairs.h"
+#include "broker/peer/peers.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
+#include "broker/session/ingest.h"
+#include "broker/session/session.h"
+#include "proto/base/error.h"
+#include "proto/base/need.h"
+
+_Static_assert(sizeof(struct chunk *) == sizeof(uint64_t), "a pointer has room for a place");
+
+#define NOWHERE UINT32_MAX
+#define MOST_SLOTS ((1u << 30) + (1u << 28))
+/* No broker has more layouts than this. */
+#define LAYOUT_IDS (1u << 22)
+#define FORM_IDS 65536u
+
+static int64_t add_times(int64_t a, int64_t b)
+{
+    int64_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
+        return b > 0 ? INT64_MAX : INT64_MIN;
+    return sum;
+}
+
+static int64_t time_here(const struct loading *self, int64_t time_ns)
+{
+    return add_times(time_ns, self->adjust);
+}
+
+/* Returns the table of the file's index. NULL with err set: this file has not named it. */
+static struct loaded_table *table_of(const struct loading *self, uint32_t in_file, rp_error *err)
+{
+    if (in_file < self->n_map && self->map[in_file] != NOWHERE)
+        return &self->tables[self->map[in_file]];
+    err_set(err, RP_BAD_MESSAGE, "table %u was not named in this file", in_file);
+    return NULL;
+}
+
+uint64_t loading_items(const struct loading *self)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        n += self->tables[i].table->in.size;
+    return n;
+}
+
+static struct layout *layout_hold(const struct loading *self, uint32_t id)
+{
+    struct layout *layout = layouts_at(self->state->layouts, id);
+    layout->refs++;
+    return layout;
+}
+
+static void layout_drop(const struct loading *self, uint32_t id)
+{
+    layouts_release(self->state->layouts, layouts_at(self->state->layouts, id));
+}
+
+/* ---- slots ---- */
+
+struct pair *loading_by_age(const struct table *table)
+{
+    struct pair *pairs = malloc((table->in.size + 1) * sizeof *pairs);
+    uint32_t n = 0;
+    for (uint32_t slot = 0; pairs && slot < table->in.high; slot++)
+        if (table->in.items[slot].span.n)
+            pairs[n++] = (struct pair){(uint64_t)table->in.items[slot].insert_ns ^ UINT64_C(1) << 63, slot};
+    if (pairs && !pairs_sort(pairs, n)) {
+        free(pairs);
+        return NULL;
+    }
+    return pairs;
+}
+
+/* No item was inserted after this time. The order of insertion stays. */
+static void clamp_times(struct loaded_table *self, int64_t now)
+{
+    struct table *table = self->table;
+    if (self->newest_ns <= now || table->in.size == 0)
+        return;
+    struct pair *aged = loading_by_age(table);
+    int64_t most = now;
+    for (uint32_t n = aged ? table->in.size : 0; n-- > 0;) {
+        struct item *item = &table->in.items[aged[n].value];
+        if (item->insert_ns <= most)
+            break;
+        item->insert_ns = most;
+        most = add_times(most, -1);
+    }
+    free(aged);
+    self->newest_ns = now;
+}
+
+/* Frees an item whose span has places. */
+static void slot_clear(const struct loading *self, struct table *table, uint32_t slot)
+{
+    struct span *span = &table->in.items[slot].span;
+    if (!span->n)
+        return;
+    if (span->n > 1)
+        free(span->many);
+    layout_drop(self, span->layout);
+    span->n = 0;
+    table->in.size--;
+}
+
+static void slots_clear(const struct loading *self, struct table *table)
+{
+    for (uint32_t slot = 0; slot < table->in.high; slot++)
+        slot_clear(self, table, slot);
+    table->in.high = 0;
+}
+
+/* Maps memory of zeros for more slots; pages are there when they are touched. NULL: no memory, and the old map stays. */
+static void *map_slots(void *old, uint32_t before, uint32_t slots, size_t size)
+{
+    void *map =
+        old ? mremap(old, before * size, slots * size, MREMAP_MAYMOVE)
+            : mmap(NULL, slots * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+/* Lets the table have the slots that a file gives it: what a broker gives a table of this size (see soft_capacity), or the
+ * number in the file if that is larger. */
+static rp_status slots_allow(struct loading *self, struct loaded_table *to, uint64_t max_size, uint64_t said,
+                             rp_error *err)
+{
+    struct table *table = to->table;
+    uint64_t most = (max_size < UINT32_MAX ? max_size : UINT32_MAX) / 4 * 5 + 16;
+    most = said > most ? said : most;
+    uint32_t slots = most < self->most_slots ? (uint32_t)most : self->most_slots;
+    if (slots <= to->slots)
+        return RP_OK;
+    bool ok = true;
+    if (!to->configured) {
+        void *items = map_slots(table->in.items, to->slots, slots, sizeof *table->in.items);
+        ok = items != NULL;
+        table->in.items = ok ? items : table->in.items;
+        table->capacity = ok ? slots : table->capacity;
+    } else if (table->sampler_ops->order || table->remover_ops->order) {
+        void *rank = map_slots(to->rank, to->slots, slots, sizeof *to->rank);
+        ok = rank != NULL;
+        to->rank = ok ? rank : to->rank;
+    }
+    if (!ok)
+        return err_set(err, RP_NO_MEMORY, "no memory for the %u slots of table '%s'", slots, table->name);
+    to->slots = slots;
+    return RP_OK;
+}
+
+static rp_status slot_reserve(struct loaded_table *self, uint32_t slot, rp_error *err)
+{
+    struct table *table = self->table;
+    if (slot >= self->slots)
+        return err_set(err, RP_BAD_MESSAGE, "slot %u is outside of table '%s', which has %u", slot, table->name,
+                       self->slots);
+    if (slot < table->capacity)
+        return RP_OK;
+    uint64_t more = (uint64_t)slot + slot / 4 + 1;
+    return table_grow(table, more < self->slots ? (uint32_t)more : self->slots, err);
+}
+
+static struct item *item_at(const struct table *table, uint32_t slot, rp_error *err)
+{
+    if (slot < table->in.high && table->in.items[slot].span.n)
+        return &table->in.items[slot];
+    err_set(err, RP_BAD_MESSAGE, "slot %u of table '%s' holds no item", slot, table->name);
+    return NULL;
+}
+
+static void rank_set(struct loaded_table *self, uint32_t slot, uint64_t sampler, uint64_t remover)
+{
+    if (!self->rank)
+        return;
+    self->rank[slot][0] = sampler;
+    self->rank[slot][1] = remover;
+    self->highest = sampler > self->highest ? sampler : self->highest;
+    self->highest = remover > self->highest ? remover : self->highest;
+}
+
+/* Puts an item into a free slot. */
+static rp_status slot_put(struct loading *self, struct loaded_table *to, const struct entry_insert *insert,
+                          const uint8_t *places, uint32_t times_sampled, rp_error *err)
+{
+    struct table *table = to->table;
+    struct layout *layout = insert->layout < self->n_layouts ? self->layouts[insert->layout] : NULL;
+    if (!layout)
+        return err_set(err, RP_BAD_MESSAGE, "layout %u was not described", insert->layout);
+    uint32_t n = insert->n_chunks;
+    struct item item = {
+        .key = insert->key,
+        .priority = insert->priority,
+        .insert_ns = time_here(self, insert->insert_ns),
+        .policy = insert->policy,
+        .span = {.n = n, .offset = insert->offset, .length = insert->length, .layout = layout->id},
+        .times_sampled = times_sampled,
+    };
+    if (n > 1 && !(item.span.many = malloc(n * sizeof(uint64_t))))
+        return err_set(err, RP_NO_MEMORY, "no memory for the items of table '%s'", table->name);
+    memcpy(n > 1 ? (void *)item.span.many : &item.span.one, places, n * sizeof(uint64_t));
+    layout->refs++;
+    table->in.items[insert->slot] = item;
+    table->in.size++;
+    table->in.high = insert->slot >= table->in.high ? insert->slot + 1 : table->in.high;
+    to->newest_ns = item.insert_ns > to->newest_ns ? item.insert_ns : to->newest_ns;
+    return RP_OK;
+}
+
+/* ---- sessions ----
+ *
+ * Entries of an unknown session are skipped: it has ended, and what still came from it concerned its items alone. */
+
+static struct session *session_of(const struct loading *self, uint64_t ordinal)
+{
+    return self->state->sessions ? idmap_get(&self->sessions, ordinal) : NULL;
+}
+
+static void session_end(struct loading *self, uint64_t ordinal)
+{
+    struct session *session = session_of(self, ordinal);
+    idmap_remove(&self->sessions, ordinal);
+    if (session)
+        session_close(session);
+}
+
+static struct session *session_revive(const struct loading *self, uint32_t ordinal, const Replay__Hello *hello,
+                                      rp_error *err)
+{
+    uint64_t key = hello->oldest_number;
+    if (hello->session.len != WIRE_SESSION_BYTES || ordinal >= KEY_ORDINALS || ordinal_of_key(key) != ordinal) {
+        err_set(err, RP_BAD_MESSAGE, "session %u has no id, or its first key, %llu, is not one of its ordinal", ordinal,
+                (unsigned long long)key);
+        return NULL;
+    }
+    struct identity *owner =
+        identity_by_key(&self->state->peers->identities, hello->owner.len == KEY_BYTES ? hello->owner.data : NULL);
+    if (!owner) {
+        err_set(err, RP_NO_MEMORY, "no memory for the key that opened session %u", ordinal);
+        return NULL;
+    }
+    struct columns *columns = columns_new(hello->columns, hello->n_columns, err);
+    if (!columns)
+        return NULL;
+    struct session_origin origin = {
+        hello->session.data, hello->name ? hello->name : "", ordinal, {key, KEY_COUNTERS - (key & (KEY_COUNTERS - 1))}};
+    struct session *session = session_restore(self->state->sessions, &origin, columns, err);
+    if (!session)
+        columns_release(columns);
+    else
+        session_set_owner(session, owner);
+    return session;
+}
+
+static rp_status apply_session(struct loading *self, const void *body)
+{
+    uint64_t ordinal = ((const struct entry_named *)body)->number;
+    if (ordinal == 0 || ordinal > UINT32_MAX)
+        return err_set(self->err, RP_BAD_MESSAGE, "session %llu has an impossible ordinal",
+                       (unsigned long long)ordinal);
+    Replay__Hello *hello = replay__hello__unpack(NULL, self->entry->size - sizeof(struct entry_named),
+                                                 (const uint8_t *)body + sizeof(struct entry_named));
+    if (!hello)
+        return err_set(self->err, RP_BAD_MESSAGE, "the HELLO of session %llu cannot be decoded",
+                       (unsigned long long)ordinal);
+    session_end(self, ordinal);
+    void *session = self->state->sessions ? (void *)session_revive(self, (uint32_t)ordinal, hello, self->err) : self;
+    replay__hello__free_unpacked(hello, NULL);
+    if (!session)
+        return self->err && self->err->status ? (rp_status)self->err->status : RP_NO_MEMORY;
+    idmap_put(&self->sessions, ordinal, session);
+    self->next_ordinal = ordinal >= self->next_ordinal ? ordinal + 1 : self->next_ordinal;
+    return RP_OK;
+}
+
+static rp_status apply_session_end(struct loading *self, const void *body)
+{
+    session_end(self, ((const struct entry_named *)body)->number);
+    return RP_OK;
+}
+
+static rp_status apply_form(struct loading *self, const void *body)
+{
+    const struct entry_named *named = body;
+    const uint8_t *packed = (const uint8_t *)body + sizeof *named;
+    size_t size = self->entry->size - sizeof *named;
+    struct session *session = session_of(self, named->number);
+    if (!session)
+        return RP_OK;
+    Replay__Layout *form = replay__layout__unpack(NULL, size, packed);
+    if (!form || form->id >= FORM_IDS) {
+        if (form)
+            replay__layout__free_unpacked(form, NULL);
+        return err_set(self->err, RP_BAD_MESSAGE, "a layout of session %u cannot be decoded", session->ordinal);
+    }
+    bool ok = intake_register(session, form, packed, size);
+    replay__layout__free_unpacked(form, NULL);
+    return ok ? RP_OK : err_set(self->err, RP_NO_MEMORY, "no memory for a layout of session %u", session->ordinal);
+}
+
+/* Returns the session's flow to a table. NULL: the table is not configured. */
+static struct flow *flow_of(struct session *session, const struct loaded_table *to)
+{
+    struct flow *flow = session && to && to->configured ? session_flow(session, to->table) : NULL;
+    /* After an older state was loaded, a writer may continue with later items; without this they would be refused for
+     * ever. */
+    if (flow)
+        flow->jumps = true;
+    return flow;
+}
+
+static void flow_resolved(struct flow *flow, uint64_t number)
+{
+    flow->arrived = flow->resolved = flow->told_resolved = number;
+    flow->allowed = flow->allowed > number ? flow->allowed : number;
+}
+
+static rp_status apply_progress(struct loading *self, const void *body)
+{
+    const struct entry_progress *from = body;
+    const struct entry_flow *flows = (const void *)(from + 1);
+    struct session *session = session_of(self, from->session);
+    for (uint32_t i = 0; i < from->n_flows; i++)
+        if (!table_of(self, flows[i].table, self->err))
+            return RP_BAD_MESSAGE;
+    if (!session)
+        return RP_OK;
+    for (uint32_t i = 0; i < from->n_flows; i++) {
+        struct flow *flow = flow_of(session, table_of(self, flows[i].table, NULL));
+        if (!flow)
+            continue;
+        flow->rejected = flows[i].rejected;
+        flow->allowed = flows[i].allowed;
+        flow_resolved(flow, flows[i].resolved);
+    }
+    session->epoch = from->epoch > 0 ? from->epoch : 1;
+    session->received = from->received;
+    session->counted = from->counted;
+    session->received_bytes = session->returned_bytes = session->told_returned = from->received_bytes;
+    session->allowed_bytes = from->allowed_bytes > from->received_bytes ? from->allowed_bytes : from->received_bytes;
+    /* A checkpoint holds only unconfirmed ones. */
+    if (self->phase == LOAD_JOURNAL)
+        credit_confirm(session, from->confirmed_rejections);
+    session->confirmed_rejections = from->confirmed_rejections;
+    return RP_OK;
+}
+
+static rp_status apply_rejection(struct loading *self, const void *body)
+{
+    const struct entry_rejection *from = body;
+    struct session *session = session_of(self, from->session);
+    struct loaded_table *to = NULL;
+    if (from->table != REJECTED_NOWHERE && !(to = table_of(self, from->table, self->err)))
+        return RP_BAD_MESSAGE;
+    if (!session)
+        return RP_OK;
+    struct rejection rejection = {
+        to && to->configured ? to->table->id : REJECTED_NOWHERE, (rp_status)from->status, from->item, from->key,
+        need_print("%.*s", (int)(self->entry->size - sizeof *from), (const char *)(from + 1))};
+    credit_keep_rejection(session, &rejection);
+    free(rejection.text);
+    struct flow *flow = flow_of(session, to);
+    /* The counters of a checkpoint include its rejections. An item that was not the next one of its flow resolves
+     * nothing. */
+    if (flow && self->phase == LOAD_JOURNAL && from->item == flow->resolved + 1) {
+        flow_resolved(flow, from->item);
+        flow->rejected++;
+        to->table->stats.rejected++;
+    }
+    return RP_OK;
+}
+
+/* ---- tables ---- */
+
+static void map_table(struct loading *self, uint32_t in_file, uint32_t index)
+{
+    if (in_file >= self->n_map) {
+        uint32_t n = in_file + 16;
+        self->map = need_resize(self->map, n, sizeof *self->map);
+        memset(self->map + self->n_map, 0xff, (n - self->n_map) * sizeof *self->map);
+        self->n_map = n;
+    }
+    self->map[in_file] = index;
+}
+
+/* Returns the index of the table of this name, which is added if there is none. */
+static uint32_t table_named(struct loading *self, const char *name)
+{
+    uint32_t index = 0;
+    while (index < self->n_tables && strcmp(self->tables[index].table->name, name) != 0)
+        index++;
+    if (index < self->n_tables)
+        return index;
+    struct table *table = tables_find(self->state->tables, name, strlen(name));
+    bool configured = table != NULL;
+    if (!table) {
+        table = need_alloc(sizeof *table);
+        *table = (struct table){.name = need_text(name), .id = self->state->tables->n + index};
+    }
+    self->tables = need_resize(self->tables, index + 1, sizeof *self->tables);
+    self->tables[self->n_tables++] =
+        (struct loaded_table){.table = table, .configured = configured, .newest_ns = INT64_MIN};
+    return index;
+}
+
+/* Takes the counters of a TABLE entry. Those in a segment are as of its beginning, so counters that were applied since
+ * are kept. */
+static void table_counters(struct loaded_table *self, const struct entry_table *head, bool all)
+{
+    struct entry_limiter before = self->limiter;
+    self->limiter = head->limiter;
+    if (!all) {
+        self->limiter.inserts = before.inserts;
+        self->limiter.samples = before.samples;
+        self->limiter.deletes = before.deletes;
+        return;
+    }
+    Replay__TableInfo *stats = &self->table->stats;
+    stats->total_inserts = head->total_inserts;
+    stats->total_samples = head->total_samples;
+    stats->updates = head->updates;
+    stats->episodes = head->episodes;
+    stats->unique_samples = head->unique_samples;
+    stats->rejected = head->rejected;
+    stats->evicted = head->evicted;
+    self->table->resets = head->resets;
+}
+
+static rp_status apply_table(struct loading *self, const void *body)
+{
+    const struct entry_table *head = body;
+    const uint8_t *packed = (const uint8_t *)body + sizeof *head;
+    Replay__TableSpec *spec = replay__table_spec__unpack(NULL, head->spec_bytes, packed);
+    Replay__TableInfo *info = replay__table_info__unpack(NULL, head->info_bytes, packed + head->spec_bytes);
+    rp_status status = RP_OK;
+    if (!spec || !info || !spec->name[0]) {
+        status =
+            err_set(self->err, RP_BAD_MESSAGE, "the description of table %u cannot be decoded", self->entry->table);
+    } else {
+        uint32_t index = table_named(self, spec->name);
+        struct loaded_table *to = &self->tables[index];
+        status = slots_allow(self, to, spec->max_size, head->slots, self->err);
+        if (status == RP_OK) {
+            map_table(self, self->entry->table, index);
+            if (!to->info || self->phase != LOAD_NAMES)
+                table_counters(to, head, !to->info || self->phase <= LOAD_CHECKPOINT);
+            Replay__TableInfo *old = to->info;
+            to->info = info;
+            info = old;
+        }
+    }
+    if (spec)
+        replay__table_spec__free_unpacked(spec, NULL);
+    if (info)
+        replay__table_info__free_unpacked(info, NULL);
+    return status;
+}
+
+/* The signature is checked when all is loaded: items before a reset may have had another one. */
+static rp_status apply_layout(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_named *named = body;
+    uint64_t id = named->number;
+    if (id >= LAYOUT_IDS)
+        return err_set(self->err, RP_BAD_MESSAGE, "layout %llu has an impossible id", (unsigned long long)id);
+    if (id >= self->n_layouts) {
+        uint32_t n = (uint32_t)id + (uint32_t)id / 2 + 64;
+        self->layouts = need_resize(self->layouts, n, sizeof(*self->layouts));
+        memset(self->layouts + self->n_layouts, 0, (n - self->n_layouts) * sizeof(*self->layouts));
+        self->n_layouts = n;
+    }
+    Replay__Layout *wire =
+        replay__layout__unpack(NULL, self->entry->size - sizeof *named, (const uint8_t *)body + sizeof *named);
+    if (!wire)
+        return err_set(self->err, RP_BAD_MESSAGE, "layout %llu cannot be decoded", (unsigned long long)id);
+    rp_error why = {0};
+    struct layout *layout = NULL;
+    struct columns *columns = columns_new(wire->columns, wire->n_columns, &why);
+    if (columns)
+        layout = layouts_intern(self->state->layouts, wire, columns, to->table->id, (struct signature){0}, &why);
+    columns_release(columns);
+    replay__layout__free_unpacked(wire, NULL);
+    if (!layout)
+        return err_set(self->err, why.status == RP_NO_MEMORY ? RP_NO_MEMORY : RP_BAD_MESSAGE, "%s", why.text);
+    if (self->layouts[id])
+        layouts_release(self->state->layouts, self->layouts[id]);
+    self->layouts[id] = layout;
+    return RP_OK;
+}
+
+static rp_status apply_insert(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_insert *insert = body;
+    struct table *table = to->table;
+    RP_TRY(slot_reserve(to, insert->slot, self->err));
+    if (table->in.items[insert->slot].span.n)
+        return err_set(self->err, RP_BAD_MESSAGE, "slot %u of table '%s' is taken already", insert->slot, table->name);
+    RP_TRY(slot_put(self, to, insert, (const uint8_t *)body + sizeof *insert, 0, self->err));
+    rank_set(to, insert->slot, to->highest + 1, to->highest + 1);
+    struct flow *flow = flow_of(session_of(self, insert->session), to);
+    if (flow)
+        flow_resolved(flow, insert->number);
+    to->limiter.inserts++;
+    table->stats.total_inserts++;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_item(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_item *from = body;
+    RP_TRY(slot_reserve(to, from->insert.slot, self->err));
+    slot_clear(self, to->table, from->insert.slot);
+    RP_TRY(slot_put(self, to, &from->insert, (const uint8_t *)body + sizeof *from, from->times_sampled, self->err));
+    rank_set(to, from->insert.slot, from->order[0], from->order[1]);
+    return RP_OK;
+}
+
+static rp_status apply_free(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_slot *from = body;
+    RP_TRY(slot_reserve(to, from->slot, self->err));
+    slot_clear(self, to->table, from->slot);
+    return RP_OK;
+}
+
+static rp_status apply_remove(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    uint32_t slot = ((const struct entry_slot *)body)->slot;
+    if (!item_at(to->table, slot, self->err))
+        return RP_BAD_MESSAGE;
+    slot_clear(self, to->table, slot);
+    to->limiter.deletes++;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_priority(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_priority *from = body;
+    struct item *item = item_at(to->table, from->slot, self->err);
+    if (!item)
+        return RP_BAD_MESSAGE;
+    item->priority = from->priority;
+    rank_set(to, from->slot, to->highest + 1, to->highest + 1);
+    to->table->stats.updates++;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_reset(struct loading *self, const void *body)
+{
+    (void)body;
+    struct loaded_table *to = self->to;
+    slots_clear(self, to->table);
+    if (self->phase != LOAD_JOURNAL)
+        return RP_OK; /* an incremental checkpoint drops the items of its base; the counters are in its TABLE */
+    to->limiter.inserts = to->limiter.samples = to->limiter.deletes = 0;
+    to->limiter.offset = 0;
+    to->table->stats.episodes = to->table->stats.unique_samples = 0;
+    to->table->resets++;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_episodes(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    to->table->stats.episodes = ((const struct entry_named *)body)->number;
+    return RP_OK;
+}
+
+static rp_status apply_charge(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    to->limiter.samples += ((const struct entry_named *)body)->number;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_limiter(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    memcpy(&to->limiter, (const uint8_t *)body, sizeof to->limiter);
+    return RP_OK;
+}
+
+static rp_status apply_selector(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_selector *from = body;
+    uint8_t *state = malloc(from->bytes + 1);
+    if (!state)
+        return err_set(self->err, RP_NO_MEMORY, "no memory for a selector's state");
+    memcpy(state, from + 1, from->bytes);
+    free(to->selector[from->which]);
+    to->selector[from->which] = state;
+    to->selector_bytes[from->which] = from->bytes;
+    return RP_OK;
+}
+
+/* ---- requests that may be repeated: replies, and selections of samples ---- */
+
+/* Returns the number by which a request is known. If two requests share a number, the later one is known. */
+static uint64_t request_name(uint64_t client, uint64_t id)
+{
+    return (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
+}
+
+static struct loaded_selection *selection_find(const struct loading *self, uint64_t client, uint64_t id)
+{
+    struct loaded_selection *found = idmap_get(&self->selections, request_name(client, id));
+    return found && found->kept.info.client == client && found->kept.info.id == id ? found : NULL;
+}
+
+/* Only keys and numbers of its items are kept from now on. */
+static void selection_strip(const struct loading *self, struct loaded_selection *selection)
+{
+    struct picks *picks = &selection->kept.picks;
+    for (uint32_t i = 0; i < picks->n; i++)
+        if (picks->chunks[i]) {
+            layout_drop(self, picks->layout[i]);
+            picks->chunks[i] = 0;
+        }
+    picks->n_refs = 0;
+}
+
+/* Does nothing for NULL. */
+static void selection_drop(struct loading *self, struct loaded_selection *selection)
+{
+    if (!selection)
+        return;
+    uint64_t name = request_name(selection->kept.info.client, selection->kept.info.id);
+    if (idmap_get(&self->selections, name) == selection)
+        idmap_remove(&self->selections, name);
+    *(selection->older ? &selection->older->newer : &self->oldest) = selection->newer;
+    *(selection->newer ? &selection->newer->older : &self->newest) = selection->older;
+    selection_strip(self, selection);
+    picks_fini(&selection->kept.picks);
+    free(selection);
+}
+
+/* Appends an empty selection, in place of an older one of the same request. */
+static struct loaded_selection *selection_new(struct loading *self, const struct loaded_table *to, uint64_t client,
+                                              uint64_t id)
+{
+    selection_drop(self, selection_find(self, client, id));
+    struct loaded_selection *selection = need_alloc(sizeof *selection);
+    *selection = (struct loaded_selection){.kept.info = {.client = client, .id = id, .table = to->table},
+                                           .configured = to->configured,
+                                           .older = self->newest};
+    idmap_put(&self->selections, request_name(client, id), selection);
+    *(self->newest ? &self->newest->newer : &self->oldest) = selection;
+    self->newest = selection;
+    return selection;
+}
+
+/* Adds an item as it was picked. False: no memory. */
+static bool selection_add(const struct loading *self, struct loaded_selection *to, const struct item *item,
+                          const void *places, double probability)
+{
+    struct picks *picks = &to->kept.picks;
+    const struct span *span = &item->span;
+    if (!picks_reserve(picks, 1) || !picks_reserve_refs(picks, span->n))
+        return false;
+    uint32_t i = picks->n++;
+    picks->key[i] = item->key;
+    picks->priority[i] = item->priority;
+    picks->probability[i] = probability;
+    picks->times_sampled[i] = item->times_sampled;
+    picks->age_ns[i] = (uint64_t)item->insert_ns;
+    picks->policy[i] = item->policy;
+    picks->layout[i] = span->layout;
+    picks->offset[i] = span->offset;
+    picks->length[i] = span->length;
+    picks->chunks[i] = span->n;
+    picks->step[i] = picks->session[i] = 0; /* as its first chunk says */
+    if (span->n) {
+        memcpy(picks->refs + picks->n_refs, places, span->n * sizeof(uint64_t));
+        layout_hold(self, span->layout);
+    }
+    picks->n_refs += span->n;
+    return true;
+}
+
+/* The same rule as in kept_samples_keep. */
+static void selection_answered(const struct loading *self, struct loaded_selection *selection)
+{
+    selection->kept.info.answered = true;
+    if (selection->configured && !selection->kept.info.table->one_by_one)
+        selection_strip(self, selection);
+}
+
+static rp_status apply_pick(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_pick *from = body;
+    const struct entry_picked *picked = (const void *)(from + 1);
+    for (uint32_t i = 0; i < from->n; i++)
+        if (!item_at(to->table, picked[i].slot, self->err))
+            return RP_BAD_MESSAGE;
+    struct loaded_selection *selection = NULL;
+    if (from->client || from->id) {
+        selection = selection_find(self, from->client, from->id);
+        if (!selection || selection->kept.info.answered || selection->kept.info.table != to->table)
+            selection = selection_new(self, to, from->client, from->id);
+        selection->kept.info.want = from->want;
+        selection->kept.info.flags = from->flags & ~(uint32_t)PICK_COUNTED;
+        selection->kept.picks.table_size = from->table_size;
+    }
+    for (uint32_t i = 0; i < from->n; i++) {
+        struct item *item = &to->table->in.items[picked[i].slot];
+        item->times_sampled = picked[i].times_sampled;
+        to->table->stats.unique_samples += item->times_sampled == 1;
+        if (selection && !selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
+            return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
+    }
+    to->limiter.samples += (from->flags & (PICK_PAID | PICK_COUNTED)) == PICK_PAID ? 0 : from->n;
+    to->table->stats.total_samples += from->n;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_answered(struct loading *self, const void *body)
+{
+    const struct entry_request *request = body;
+    struct loaded_selection *selection = selection_find(self, request->client, request->id);
+    if (selection)
+        selection_answered(self, selection);
+    return RP_OK;
+}
+
+static rp_status apply_forget(struct loading *self, const void *body)
+{
+    const struct entry_request *request = body;
+    selection_drop(self, selection_find(self, request->client, request->id));
+    return RP_OK;
+}
+
+static rp_status apply_selection(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_selection *head = body;
+    const struct entry_selected *from = (const void *)(head + 1);
+    const uint8_t *places = (const uint8_t *)(from + head->n);
+    struct loaded_selection *selection = selection_new(self, to, head->client, head->id);
+    bool ok = true;
+    for (uint32_t i = 0; i < head->n && ok; places += (size_t)from[i++].chunks * 8) {
+        struct layout *layout = from[i].layout < self->n_layouts ? self->layouts[from[i].layout] : NULL;
+        if (!layout && from[i].chunks) {
+            selection_drop(self, selection);
+            return err_set(self->err, RP_BAD_MESSAGE, "layout %u was not described", from[i].layout);
+        }
+        struct item item = {
+            .key = from[i].key,
+            .priority = from[i].priority,
+            .insert_ns = time_here(self, self->files.start.clock_ns - (int64_t)from[i].age_ns),
+            .policy = from[i].policy,
+            .span = {.n = from[i].chunks, .offset = from[i].offset, .length = from[i].length},
+            .times_sampled = from[i].times_sampled,
+        };
+        item.span.layout = layout ? layout->id : 0;
+        ok = selection_add(self, selection, &item, places, from[i].probability);
+    }
+    if (!ok) {
+        selection_drop(self, selection);
+        return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
+    }
+    selection->kept.info.want = head->want;
+    selection->kept.info.flags = head->flags;
+    selection->kept.picks.table_size = head->table_size;
+    if (head->answered)
+        selection_answered(self, selection);
+    return RP_OK;
+}
+
+static rp_status apply_reply(struct loading *self, const void *body)
+{
+    const struct entry_request *request = body;
+    struct kept_reply reply = {request->client, request->id, (uint8_t *)(uintptr_t)(request + 1),
+                               self->entry->size - sizeof *request};
+    kept_replies_add(self->replies, self->state->loop, &reply);
+    return RP_OK;
+}
+
+/* ---- parameters, and the rest ---- */
+
+static rp_status apply_value(struct loading *self, const void *body)
+{
+    const struct entry_value *from = body;
+    struct params *params = self->state->params;
+    char name[PARAMS_NAME_MOST + 1] = "";
+    const uint8_t *rest = (const uint8_t *)(from + 1);
+    if (from->name_bytes > PARAMS_NAME_MOST)
+        return err_set(self->err, RP_BAD_MESSAGE, "a name has %u bytes", from->name_bytes);
+    memcpy(name, rest, from->name_bytes);
+    bool ok = self->entry->type == ENTRY_COUNTER
+                  ? params_restore_counter(params, name, (int64_t)from->version)
+                  : params_restore_slot(params, name, from->version, time_here(self, from->put_ns),
+                                        rest + from->name_bytes, from->value_bytes);
+    return ok ? RP_OK
+              : err_set(self->err, RP_NO_MEMORY, "no memory for '%.64s', of %llu bytes", name,
+                        (unsigned long long)from->value_bytes);
+}
+
+static rp_status apply_ordinal(struct loading *self, const void *body)
+{
+    uint64_t number = ((const struct entry_named *)body)->number;
+    self->next_ordinal = number > self->next_ordinal ? number : self->next_ordinal;
+    return RP_OK;
+}
+
+void loading_clamp(struct loading *self, int64_t now)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        clamp_times(&self->tables[i], now);
+    struct params *params = self->state->params;
+    for (uint32_t i = 0; i < params->n_slots; i++)
+        if (params->slots[i].put_ns > now)
+            params->slots[i].put_ns = now;
+    for (struct loaded_selection *at = self->oldest; at; at = at->newer)
+        for (uint32_t i = 0; i < at->kept.picks.n; i++)
+            if ((int64_t)at->kept.picks.age_ns[i] > now)
+                at->kept.picks.age_ns[i] = (uint64_t)now;
+}
+
+static rp_status apply_start(struct loading *self, const void *body)
+{
+    const struct entry_start *start = body;
+    memset(self->map, 0xff, self->n_map * sizeof *self->map);
+    if (self->started && start->instance == self->instance)
+        return RP_OK;
+    /* Another process, with another clock, in whose time nothing was inserted after its start. */
+    int64_t zero = add_times(start->wall_ns, start->clock_ns == INT64_MIN ? INT64_MAX : -start->clock_ns);
+    self->adjust = add_times(zero, -self->state->loop->wall_offset_ns);
+    self->instance = start->instance;
+    if (self->started)
+        loading_clamp(self, time_here(self, start->clock_ns));
+    self->started = true;
+    return RP_OK;
+}
+
+static rp_status apply_end(struct loading *self, const void *body)
+{
+    const struct entry_end *end = body;
+    if (self->phase != LOAD_CHECKPOINT && self->phase != LOAD_BASE)
+        return err_set(self->err, RP_BAD_MESSAGE, "an END outside of a checkpoint");
+    if (end->items != loading_items(self))
+        return err_set(self->err, RP_BAD_MESSAGE, "there are %llu items where the checkpoint had %llu",
+                       (unsigned long long)loading_items(self), (unsigned long long)end->items);
+    return RP_OK;
+}
+
+/* What each type of entry does. CHUNK, CHECKPOINT and PARTS say nothing about the state. */
+enum {
+    APPLY_TABLE = 1, /* it is about one table */
+    APPLY_BASE = 2,  /* also of a checkpoint that others are based on */
+};
+static const struct {
+    rp_status (*apply)(struct loading *self, const void *body);
+    uint32_t flags;
+} appliers[ENTRY_TYPES] = {
+    [ENTRY_START] = {apply_start, APPLY_BASE},
+    [ENTRY_TABLE] = {apply_table, APPLY_BASE},
+    [ENTRY_LAYOUT] = {apply_layout, APPLY_TABLE | APPLY_BASE},
+    [ENTRY_INSERT] = {apply_insert, APPLY_TABLE},
+    [ENTRY_REMOVE] = {apply_remove, APPLY_TABLE},
+    [ENTRY_PRIORITY] = {apply_priority, APPLY_TABLE},
+    [ENTRY_PICK] = {apply_pick, APPLY_TABLE},
+    [ENTRY_RESET] = {apply_reset, APPLY_TABLE | APPLY_BASE},
+    [ENTRY_LIMITER] = {apply_limiter, APPLY_TABLE},
+    [ENTRY_SESSION] = {apply_session, 0},
+    [ENTRY_FORM] = {apply_form, 0},
+    [ENTRY_PROGRESS] = {apply_progress, 0},
+    [ENTRY_REJECTION] = {apply_rejection, 0},
+    [ENTRY_SESSION_END] = {apply_session_end, 0},
+    [ENTRY_SLOT] = {apply_value, 0},
+    [ENTRY_COUNTER] = {apply_value, 0},
+    [ENTRY_REPLY] = {apply_reply, 0},
+    [ENTRY_ANSWERED] = {apply_answered, 0},
+    [ENTRY_FORGET] = {apply_forget, 0},
+    [ENTRY_SELECTOR] = {apply_selector, APPLY_TABLE},
+    [ENTRY_ITEM] = {apply_item, APPLY_TABLE | APPLY_BASE},
+    [ENTRY_FREE] = {apply_free, APPLY_TABLE | APPLY_BASE},
+    [ENTRY_SELECTION] = {apply_selection, APPLY_TABLE},
+    [ENTRY_ORDINAL] = {apply_ordinal, 0},
+    [ENTRY_END] = {apply_end, APPLY_BASE},
+    [ENTRY_EPISODES] = {apply_episodes, APPLY_TABLE},
+    [ENTRY_CHARGE] = {apply_charge, APPLY_TABLE},
+};
+
+rp_status loading_apply(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *err)
+{
+    struct loading *self = ctx;
+    uint16_t type = entry->type;
+    if (type != ENTRY_START && !self->started)
+        return err_set(err, RP_BAD_MESSAGE, "a %s entry before the first START", entry_name(type));
+    if (!appliers[type].apply || (phase == LOAD_BASE && !(appliers[type].flags & APPLY_BASE)))
+        return RP_OK;
+    self->phase = phase;
+    self->entry = entry;
+    self->err = err;
+    self->to = NULL;
+    if (appliers[type].flags & APPLY_TABLE && !(self->to = table_of(self, entry->table, err)))
+        return RP_BAD_MESSAGE;
+    return appliers[type].apply(self, entry->body);
+}
+
+/* Drops all that was applied. */
+static void loading_clear(void *ctx)
+{
+    struct loading *self = ctx;
+    struct sessions *sessions = self->state->sessions;
+    while (self->oldest)
+        selection_drop(self, self->oldest);
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        struct loaded_table *at = &self->tables[i];
+        slots_clear(self, at->table);
+        if (at->info)
+            replay__table_info__free_unpacked(at->info, NULL);
+        at->info = NULL;
+        at->newest_ns = INT64_MIN;
+        at->highest = 0;
+    }
+    while (sessions && sessions->list)
+        session_close(sessions->list);
+    idmap_fini(&self->sessions);
+    params_fini(self->state->params);
+    uint64_t *account = self->replies->account;
+    if (account)
+        *account -= self->replies->bytes;
+    kept_replies_fini(self->replies);
+    self->replies->account = account;
+    self->next_ordinal = 1;
+    self->started = self->changed = false;
+}
+
+void loading_init(struct loading *self, const struct durable_state *state, struct kept_replies *replies)
+{
+    *self = (struct loading){.state = state, .replies = replies, .most_slots = MOST_SLOTS, .next_ordinal = 1};
+    self->files = (struct load){.apply = loading_apply, .clear = loading_clear, .ctx = self};
+}
+
+void loading_fini(struct loading *self)
+{
+    const struct durable_state *state = self->state;
+    while (self->oldest) {
+        if (self->read && self->oldest->configured)
+            picks_clear(&self->oldest->kept.picks, state->samples);
+        selection_drop(self, self->oldest);
+    }
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        struct loaded_table *at = &self->tables[i];
+        struct table *table = at->table;
+        for (uint32_t slot = at->entered; slot < table->in.high; slot++) {
+            struct span *span = &table->in.items[slot].span;
+            if (!self->read || !at->configured) {
+                slot_clear(self, table, slot);
+            } else {
+                state->store->outside += span->n > 1 ? span_list_bytes(span->n) : 0;
+                span_release(span, state->store, state->layouts);
+            }
+        }
+        if (at->info)
+            replay__table_info__free_unpacked(at->info, NULL);
+        if (at->rank)
+            munmap(at->rank, at->slots * sizeof *at->rank);
+        free(at->selector[0]);
+        free(at->selector[1]);
+        if (at->configured)
+            continue;
+        if (table->in.items)
+            munmap(table->in.items, at->slots * sizeof *table->in.items);
+        free((char *)(uintptr_t)table->name);
+        free(table);
+    }
+    for (uint32_t i = 0; i < self->n_layouts; i++)
+        if (self->layouts[i])
+            layouts_release(state->layouts, self->layouts[i]);
+    idmap_fini(&self->sessions);
+    idmap_fini(&self->selections);
+    load_fini(&self->files);
+    free(self->layouts);
+    free(self->tables);
+    free(self->map);
+    free(self->wanted);
+}
+
+/* ---- chunks ---- */
+
+/* Lists the chunks of items and samples, and returns their number; out may be NULL. Without a broker: of all tables. */
+static uint64_t list_chunks(const struct loading *self, struct pair *out)
+{
+    bool all = !self->state->sessions;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        const struct table *table = self->tables[i].table;
+        for (uint32_t slot = 0; (all || self->tables[i].configured) && slot < table->in.high; slot++) {
+            struct chunk *const *chunks = span_chunks(&table->in.items[slot].span);
+            for (uint32_t c = 0; c < table->in.items[slot].span.n; c++, n++)
+                if (out)
+                    out[n] = (struct pair){(uintptr_t)chunks[c], (uintptr_t)&chunks[c]};
+        }
+    }
+    for (const struct loaded_selection *at = self->oldest; at; at = at->newer)
+        for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
+            if (out)
+                out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};
+    return n;
+}
+
+rp_status loading_read_chunks(struct loading *self, chunk_fn *fn, rp_error *err)
+{
+    uint64_t n = self->n_wanted = list_chunks(self, NULL), distinct = 0;
+    self->wanted = malloc((n + 1) * sizeof *self->wanted);
+    uint64_t *places = malloc((n + 1) * sizeof *places);
+    if (self->wanted)
+        list_chunks(self, self->wanted);
+    rp_status status = RP_OK;
+    if (!places || !self->wanted || !pairs_sort(self->wanted, n))
+        status = err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
+    for (uint64_t i = 0; status == RP_OK && i < n; i++)
+        if (distinct == 0 || places[distinct - 1] != self->wanted[i].key)
+            places[distinct++] = self->wanted[i].key;
+    if (status == RP_OK && n)
+        status = chunks_read(self->folder, places, distinct, fn, self, err);
+    free(places);
+    return status;
+}
+
+/* ---- without a broker ---- */
+
+void offline_init(struct offline *self)
+{
+    *self = (struct offline){0};
+    self->state = (struct durable_state){
+        .loop = &self->loop, .layouts = &self->layouts, .tables = &self->tables, .params = &self->params};
+    loading_init(&self->loading, &self->state, &self->replies);
+}
+
+void offline_fini(struct offline *self)
+{
+    loading_fini(&self->loading);
+    kept_replies_fini(&self->replies);
+    params_fini(&self->params);
+    layouts_fini(&self->layouts);
+}
+
+rp_status offline_load(struct offline *self, const struct folder *folder, uint64_t number, bool until_checkpoint,
+                       rp_error *err)
+{
+    self->loading.folder = folder;
+    return load_files(&self->loading.files, folder, number, until_checkpoint, false, err);
+}
+
+rp_status offline_apply(struct offline *self, enum load_phase phase, const struct entry_view *entry, rp_error *err)
+{
+    if (entry->type == ENTRY_START)
+        memcpy(&self->loading.files.start, entry->body, sizeof self->loading.files.start);
+    return loading_apply(&self->loading, phase, entry, err);
+}
+
+static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+{
+    (void)ctx;
+    (void)at;
+    (void)chunk;
+    (void)err;
+    return RP_OK;
+}
+
+rp_status offline_check_chunks(struct offline *self, rp_error *err)
+{
+    return loading_read_chunks(&self->loading, pass_chunk, err);
+}

@@ -1,0 +1,556 @@
+/* What entries of files do, without a broker. Sessions: test_restore.c. */
+#include "broker/checkpoint/loading.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/rng.h"
+#include "tests/support/diskfile.h"
+#include "tests/support/facts.h"
+#include "tests/support/naive.h"
+#include "tests/support/test.h"
+
+/* Entries on their way, without a file. */
+static struct diskfile feed = {.number = 1, .offset = FILE_HEAD_BYTES, .used = sizeof(struct record_head)};
+
+static enum load_phase phase = LOAD_JOURNAL; /* of what is put */
+
+/* Applies what was put; gives the first status that is not RP_OK. */
+static rp_status run(struct offline *state, rp_error *err)
+{
+    rp_status status = RP_OK;
+    record_seal(feed.record, feed.used, disk_at(1, feed.offset));
+    struct entry_reader reader = entry_reader((struct record_view){feed.record, feed.used, disk_at(1, feed.offset)});
+    for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
+        status = entry_check(&entry, err);
+        if (status == RP_OK)
+            status = offline_apply(state, phase, &entry, err);
+    }
+    assert_false(reader.bad);
+    feed.used = sizeof(struct record_head);
+    return status;
+}
+
+static void sure(struct offline *state)
+{
+    rp_error err = {0};
+    if (run(state, &err) != RP_OK)
+        fail_msg("%s", err.text);
+}
+
+static void refused(struct offline *state, const char *words)
+{
+    rp_error err = {0};
+    assert_int_equal(run(state, &err), RP_BAD_MESSAGE);
+    if (!facts_within(err.text, words))
+        fail_msg("'%s' instead of '%s'", err.text, words);
+}
+
+static void begin(struct offline *state, int64_t wall_ns, int64_t clock_ns, uint64_t instance)
+{
+    diskfile_start(&feed, instance, wall_ns, clock_ns, 0, 0, 0);
+    diskfile_table(&feed, 0, "a", 64, NULL);
+    diskfile_table(&feed, 1, "b", 64, NULL);
+    diskfile_layout(&feed, 0, 0, "a");
+    diskfile_layout(&feed, 1, 1, "b");
+    sure(state);
+}
+
+static void put_insert(uint32_t table, uint32_t slot, uint64_t key, double priority, int64_t insert_ns,
+                       uint32_t session, uint64_t number, uint32_t n_chunks)
+{
+    uint64_t chunks[8];
+    for (uint32_t i = 0; i < n_chunks; i++)
+        chunks[i] = disk_at(1 + key % 5, 64 + 8 * (key % 1000 + i));
+    struct entry_insert insert = {.slot = slot,
+                                  .n_chunks = n_chunks,
+                                  .key = key,
+                                  .priority = priority,
+                                  .insert_ns = insert_ns,
+                                  .policy = key * 3,
+                                  .layout = table,
+                                  .offset = 1,
+                                  .length = 2,
+                                  .session = session,
+                                  .number = number};
+    diskfile_insert(&feed, table, &insert, chunks);
+}
+
+static void put_slot(uint16_t type, uint32_t table, uint32_t slot)
+{
+    struct entry_slot body = {.slot = slot};
+    diskfile_put(&feed, type, table, &body, sizeof body, NULL, 0);
+}
+
+static void put_request(uint16_t type, uint64_t client, uint64_t id, const char *frame)
+{
+    struct entry_request body = {client, id};
+    diskfile_put(&feed, type, 0, &body, sizeof body, frame, frame ? strlen(frame) : 0);
+}
+
+static void put_pick(uint32_t table, uint64_t client, uint64_t id, uint32_t slot, uint32_t times, double probability)
+{
+    struct entry_pick pick = {.client = client, .id = id, .want = 3, .n = 1, .table_size = 9, .flags = PICK_WHOLE};
+    struct entry_picked picked = {slot, times, probability};
+    diskfile_put(&feed, ENTRY_PICK, table, &pick, sizeof pick, &picked, sizeof picked);
+}
+
+TEST(items)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 5000, 100, 1);
+    diskfile_session(&feed, 3, "actor");
+    put_insert(0, 0, 77, 1.5, 110, 3, 1, 1);
+    put_insert(0, 1, 78, 2.5, 120, 0, 0, 3);
+    sure(&off);
+    const struct loaded_table *loaded = &off.loading.tables[0];
+    const struct table *table = loaded->table;
+    assert_string_equal(table->name, "a");
+    assert_int_equal(table->in.size, 2);
+    assert_int_equal(table->in.high, 2);
+    assert_int_equal(loaded->limiter.inserts, 2);
+    assert_int_equal(table->stats.total_inserts, 2);
+    assert_int_equal(table->in.items[1].span.n, 3);
+    assert_int_equal(offline_places(&table->in.items[1])[2], disk_at(4, 64 + 8 * 80));
+    assert_int_equal(offline_places(&table->in.items[0])[0], disk_at(3, 64 + 8 * 77));
+    put_insert(0, 1, 79, 1, 130, 0, 0, 1);
+    refused(&off, "taken");
+    put_insert(0, 3000, 79, 1, 130, 0, 0, 1);
+    refused(&off, "outside");
+    put_slot(ENTRY_REMOVE, 0, 2);
+    refused(&off, "no item");
+    put_slot(ENTRY_REMOVE, 2, 0);
+    refused(&off, "not named");
+    put_pick(0, 1, 1, 5, 1, 0.5);
+    refused(&off, "no item");
+    assert_int_equal(table->in.size, 2);
+    put_slot(ENTRY_REMOVE, 0, 1);
+    struct entry_priority priority = {.slot = 0, .priority = 9};
+    diskfile_put(&feed, ENTRY_PRIORITY, 0, &priority, sizeof priority, NULL, 0);
+    sure(&off);
+    assert_true(table->in.items[0].priority == 9 && table->stats.updates == 1);
+    assert_int_equal(loaded->limiter.deletes, 1);
+    assert_int_equal(table->in.items[1].span.n, 0);
+    diskfile_put(&feed, ENTRY_RESET, 0, NULL, 0, NULL, 0);
+    sure(&off);
+    assert_int_equal(table->in.size, 0);
+    assert_int_equal(loaded->limiter.inserts + loaded->limiter.deletes, 0);
+    assert_int_equal(table->stats.total_inserts, 2);
+    assert_int_equal(table->resets, 1);
+    offline_fini(&off);
+}
+
+/* Ids of layouts are used again: items keep what they were inserted with. */
+TEST(layouts)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    put_insert(0, 0, 1, 1, 1, 0, 0, 1);
+    diskfile_layout(&feed, 0, 0, "other");
+    put_insert(0, 1, 2, 1, 2, 0, 0, 1);
+    diskfile_layout(&feed, 0, 0, "other");
+    put_insert(0, 2, 3, 1, 3, 0, 0, 1);
+    sure(&off);
+    const struct item *items = off.loading.tables[0].table->in.items;
+    assert_int_equal(items[1].span.layout, items[2].span.layout);
+    assert_int_not_equal(items[0].span.layout, items[1].span.layout);
+    assert_int_equal(layouts_at(&off.layouts, items[0].span.layout)->refs, 1);
+    assert_int_equal(layouts_at(&off.layouts, items[1].span.layout)->refs, 3);
+    diskfile_layout(&feed, 0, UINT64_C(1) << 40, "far");
+    refused(&off, "impossible id");
+    struct entry_named named = {7};
+    diskfile_put(&feed, ENTRY_LAYOUT, 0, &named, sizeof named, "\xff\xff\xff", 3);
+    refused(&off, "decoded");
+    offline_fini(&off);
+}
+
+TEST(picks)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    put_insert(0, 0, 10, 1, 1, 0, 0, 2);
+    put_insert(0, 1, 11, 2, 2, 0, 0, 1);
+    put_pick(0, 5, 1, 0, 1, 0.25);
+    put_pick(0, 5, 1, 1, 4, 0.75);
+    put_slot(ENTRY_REMOVE, 0, 1);
+    put_pick(0, 0, 0, 0, 2, 1);
+    put_request(ENTRY_ANSWERED, 5, 1, NULL);
+    put_pick(0, 5, 2, 0, 3, 1);
+    sure(&off);
+    const struct loading *loading = &off.loading;
+    assert_int_equal(loading->tables[0].limiter.samples, 4);
+    assert_int_equal(loading->tables[0].table->stats.total_samples, 4);
+    assert_int_equal(loading->tables[0].table->in.items[0].times_sampled, 3);
+    assert_int_equal(loading->selections.count, 2);
+    const struct kept_image *first = &loading->oldest->kept;
+    assert_true(first->info.answered && first->info.want == 3 && first->info.flags == PICK_WHOLE);
+    assert_int_equal(first->picks.n, 2);
+    assert_int_equal(first->picks.key[1], 11);
+    assert_int_equal(first->picks.times_sampled[1], 4);
+    assert_int_equal(first->picks.chunks[0], 2);
+    assert_int_equal(first->picks.n_refs, 3);
+    assert_true(first->picks.probability[1] == 0.75);
+    assert_false(loading->newest->kept.info.answered);
+    put_request(ENTRY_FORGET, 5, 1, NULL);
+    put_request(ENTRY_FORGET, 6, 6, NULL);
+    sure(&off);
+    assert_int_equal(loading->selections.count, 1);
+    assert_int_equal(loading->oldest->kept.info.id, 2);
+    assert_ptr_equal(loading->oldest, loading->newest);
+    offline_fini(&off);
+}
+
+TEST(sessions_and_replies)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    diskfile_session(&feed, 9, "nine");
+    diskfile_session(&feed, 4, "four");
+    diskfile_session(&feed, 9, "again");
+    put_request(ENTRY_REPLY, 1, 7, "frame");
+    sure(&off);
+    assert_int_equal(off.loading.next_ordinal, 10);
+    assert_int_equal(off.loading.sessions.count, 2);
+    assert_int_equal(kept_replies_find(&off.replies, 1, 7)->size, 5);
+    struct entry_progress progress = {.session = 4, .n_flows = 1};
+    struct entry_flow flow = {.table = 5};
+    diskfile_put(&feed, ENTRY_PROGRESS, 0, &progress, sizeof progress, &flow, sizeof flow);
+    refused(&off, "not named");
+    struct entry_named ended = {4};
+    diskfile_put(&feed, ENTRY_SESSION_END, 0, &ended, sizeof ended, NULL, 0);
+    put_insert(0, 0, 1, 1, 1, 4, 3, 1);
+    sure(&off);
+    assert_int_equal(off.loading.sessions.count, 1);
+    diskfile_session(&feed, 0, "nobody");
+    refused(&off, "ordinal");
+    offline_fini(&off);
+}
+
+TEST(values)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    diskfile_value(&feed, ENTRY_SLOT, "policy", 1, 5, "abc", 3);
+    diskfile_value(&feed, ENTRY_SLOT, "policy2", 7, 5, NULL, 0);
+    diskfile_value(&feed, ENTRY_SLOT, "policy", 2, 6, "defg", 4);
+    diskfile_value(&feed, ENTRY_COUNTER, "steps", (uint64_t)-5, 0, NULL, 0);
+    diskfile_value(&feed, ENTRY_COUNTER, "steps", (uint64_t)-4, 0, NULL, 0);
+    struct entry_limiter limiter = {.kind = 2, .samples_per_insert = 4, .inserts = 8, .samples = 9, .deletes = 1};
+    diskfile_put(&feed, ENTRY_LIMITER, 1, &limiter, sizeof limiter, NULL, 0);
+    struct entry_named ordinal = {100};
+    diskfile_put(&feed, ENTRY_ORDINAL, 0, &ordinal, sizeof ordinal, NULL, 0);
+    sure(&off);
+    assert_int_equal(off.params.n_slots, 2);
+    assert_int_equal(off.params.slots[0].version, 2);
+    assert_int_equal(zmq_msg_size(&off.params.slots[0].value), 4);
+    assert_memory_equal(zmq_msg_data(&off.params.slots[0].value), "defg", 4);
+    assert_int_equal(off.params.n_counters, 1);
+    assert_int_equal(off.params.counters[0].value, -4);
+    assert_memory_equal(&off.loading.tables[1].limiter, &limiter, sizeof limiter);
+    assert_int_equal(off.loading.next_ordinal, 100);
+    offline_fini(&off);
+}
+
+/* Tables are known by their names: indexes are a file's own, and its counters are not news. */
+TEST(files_number_tables_anew)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    put_insert(0, 0, 1, 1, 1, 0, 0, 1);
+    sure(&off);
+    struct entry_table counters = {.limiter = {.min_size = 5, .inserts = 1000}, .total_inserts = 1000};
+    diskfile_start(&feed, 1, 0, 10, 1, 0, 0);
+    sure(&off);
+    put_slot(ENTRY_REMOVE, 0, 0);
+    refused(&off, "not named");
+    diskfile_table(&feed, 0, "new", 8, &counters);
+    diskfile_table(&feed, 5, "a", 1000, &counters);
+    put_insert(5, 1, 2, 1, 2, 0, 0, 1);
+    rp_error err = {0};
+    assert_int_equal(run(&off, &err), RP_BAD_MESSAGE); /* a layout that was not described */
+    diskfile_layout(&feed, 5, 5, "a");
+    put_insert(5, 1100, 2, 1, 2, 0, 0, 1);
+    sure(&off);
+    const struct loaded_table *tables = off.loading.tables;
+    assert_int_equal(off.loading.n_tables, 3);
+    assert_string_equal(tables[2].table->name, "new");
+    assert_int_equal(tables[2].table->stats.total_inserts, 1000);
+    assert_int_equal(tables[0].table->stats.total_inserts, 2);
+    assert_int_equal(tables[0].limiter.inserts, 2);
+    assert_true(tables[0].limiter.min_size == 5);
+    assert_int_equal(tables[0].table->in.size, 2);
+    offline_fini(&off);
+}
+
+TEST(clocks)
+{
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 1000000, 1000, 1);
+    put_insert(0, 0, 1, 1, 1500, 0, 0, 1);
+    put_insert(0, 1, 2, 1, 2500, 0, 0, 1);
+    put_insert(0, 2, 3, 1, 2501, 0, 0, 1);
+    diskfile_value(&feed, ENTRY_SLOT, "p", 1, 2400, "x", 1);
+    sure(&off);
+    /* Another file of the same process: its clock is the same, whatever the wall clock does. */
+    begin(&off, 7000000, 2600, 1);
+    put_insert(0, 3, 4, 1, 2700, 0, 0, 1);
+    sure(&off);
+    /* A new process with a clock of its own. */
+    begin(&off, 7000500, 10, 2);
+    put_insert(0, 4, 5, 1, 11, 0, 0, 1);
+    sure(&off);
+    /* All times are in wall time. */
+    const struct item *items = off.loading.tables[0].table->in.items;
+    const int64_t zero = 1000000 - 1000, next = 7000500 - 10;
+    assert_int_equal(items[0].insert_ns, zero + 1500);
+    assert_int_equal(items[3].insert_ns, zero + 2700);
+    assert_int_equal(items[4].insert_ns, next + 11);
+    assert_int_equal(off.params.slots[0].put_ns, zero + 2400);
+    /* A process whose wall clock went back by far: nothing lies after its beginning, and the order stays. */
+    begin(&off, 1000, 50000, 3);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(items[i].insert_ns, 1000 - 4 + i);
+    assert_int_equal(off.params.slots[0].put_ns, 1000);
+    put_insert(0, 5, 6, 1, 50001, 0, 0, 1);
+    sure(&off);
+    loading_clamp(&off.loading, 500);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(items[i].insert_ns, 500 - 5 + i);
+    offline_fini(&off);
+}
+
+/* Times at the ends of what is possible do no harm. */
+TEST(far_clocks)
+{
+    const int64_t far = INT64_C(1) << 62;
+    struct offline off;
+    offline_init(&off);
+    begin(&off, far, -far, 1);
+    put_insert(0, 0, 1, 1, far, 0, 0, 1);
+    put_insert(0, 1, 2, 1, -far, 0, 0, 1);
+    sure(&off);
+    begin(&off, -far, far, 2);
+    begin(&off, far, -far, 3);
+    const struct item *items = off.loading.tables[0].table->in.items;
+    loading_clamp(&off.loading, far);
+    assert_true(items[0].insert_ns >= items[1].insert_ns);
+    offline_fini(&off);
+}
+
+static void put_selector(uint32_t table, uint32_t which, const char *bytes)
+{
+    struct entry_selector body = {which, (uint32_t)strlen(bytes)};
+    diskfile_put(&feed, ENTRY_SELECTOR, table, &body, sizeof body, bytes, strlen(bytes));
+}
+
+TEST(selectors_are_exact_until_a_change)
+{
+    struct offline off;
+    offline_init(&off);
+    phase = LOAD_CHECKPOINT;
+    diskfile_start(&feed, 1, 0, 0, 0, 0, 0);
+    diskfile_checkpoint(&feed, 0, 0);
+    diskfile_table(&feed, 0, "a", 64, NULL);
+    diskfile_table(&feed, 1, "b", 64, NULL);
+    diskfile_layout(&feed, 0, 0, "a");
+    put_selector(0, 0, "sampler");
+    put_selector(0, 1, "remover");
+    put_selector(1, 0, "other");
+    diskfile_finish(&feed, 0);
+    sure(&off);
+    phase = LOAD_JOURNAL;
+    assert_false(off.loading.changed);
+    assert_memory_equal(off.loading.tables[0].selector[1], "remover", 7);
+    begin(&off, 0, 0, 1);
+    assert_false(off.loading.changed);
+    put_insert(0, 0, 1, 1, 1, 0, 0, 1);
+    sure(&off);
+    assert_true(off.loading.changed);
+    offline_fini(&off);
+}
+
+/* ---- against a model */
+
+#define SLOTS 80u
+struct model_item {
+    bool taken;
+    uint64_t key;
+    double priority;
+    uint32_t times, n;
+};
+struct model {
+    struct model_item items[2][SLOTS];
+    uint64_t inserts[2], samples[2], deletes[2], total[2], updates[2], resets[2];
+    bool open[4];
+    struct {
+        uint64_t id;
+        bool answered, there;
+        uint32_t n;
+        uint64_t keys[64];
+    } samples_of[8];
+};
+
+static void model_insert(struct model *m, struct rng *rng, uint32_t t, uint32_t slot, uint64_t key)
+{
+    uint32_t session = (uint32_t)rng_below(rng, 5), n = 1 + (uint32_t)rng_below(rng, 3);
+    uint64_t number = ++m->total[t];
+    m->items[t][slot] = (struct model_item){true, key, (double)(key % 7), 0, n};
+    m->inserts[t]++;
+    put_insert(t, slot, key, (double)(key % 7), (int64_t)key, session, number, n);
+}
+
+static void model_pick(struct model *m, struct rng *rng, uint32_t t, uint32_t slot)
+{
+    uint64_t id = rng_below(rng, 8);
+    struct model_item *item = &m->items[t][slot];
+    item->times++;
+    m->samples[t]++;
+    /* Requests 4 to 7 are of table 1; request 0 cannot be asked again. */
+    id = id ? (id & 3) | (t ? 4 : 0) : 0;
+    put_pick(t, id ? 1 : 0, id, slot, item->times, 0.5);
+    if (!id)
+        return;
+    if (!m->samples_of[id].there || m->samples_of[id].answered || m->samples_of[id].n == 64) {
+        if (m->samples_of[id].n == 64) {
+            feed.used -= entry_padded(8 + sizeof(struct entry_pick) + sizeof(struct entry_picked));
+            item->times--;
+            m->samples[t]--;
+            return;
+        }
+        m->samples_of[id].n = 0;
+        m->samples_of[id].answered = false;
+    }
+    m->samples_of[id].there = true;
+    m->samples_of[id].keys[m->samples_of[id].n++] = item->key;
+}
+
+static void model_step(struct model *m, struct rng *rng, uint64_t key)
+{
+    uint32_t t = (uint32_t)rng_below(rng, 2), slot = (uint32_t)rng_below(rng, SLOTS);
+    struct model_item *item = &m->items[t][slot];
+    uint64_t what = rng_below(rng, 100);
+    if (what == 0) {
+        memset(m->items[t], 0, sizeof m->items[t]);
+        m->inserts[t] = m->samples[t] = m->deletes[t] = 0;
+        m->resets[t]++;
+        diskfile_put(&feed, ENTRY_RESET, t, NULL, 0, NULL, 0);
+    } else if (what < 5) {
+        uint32_t session = (uint32_t)rng_below(rng, 4);
+        struct entry_named named = {session + 1};
+        if (m->open[session])
+            diskfile_put(&feed, ENTRY_SESSION_END, 0, &named, sizeof named, NULL, 0);
+        else
+            diskfile_session(&feed, session + 1, "s");
+        m->open[session] = !m->open[session];
+    } else if (what < 12) {
+        uint64_t id = 1 + rng_below(rng, 7);
+        m->samples_of[id].answered = true;
+        put_request(ENTRY_ANSWERED, 1, id, NULL);
+    } else if (what < 18) {
+        uint64_t id = 1 + rng_below(rng, 7);
+        memset(&m->samples_of[id], 0, sizeof m->samples_of[id]);
+        put_request(ENTRY_FORGET, 1, id, NULL);
+    } else if (!item->taken) {
+        model_insert(m, rng, t, slot, key);
+    } else if (what < 40) {
+        item->taken = false;
+        m->deletes[t]++;
+        put_slot(ENTRY_REMOVE, t, slot);
+    } else if (what < 70) {
+        item->priority = (double)what;
+        m->updates[t]++;
+        struct entry_priority body = {.slot = slot, .priority = (double)what};
+        diskfile_put(&feed, ENTRY_PRIORITY, t, &body, sizeof body, NULL, 0);
+    } else {
+        model_pick(m, rng, t, slot);
+    }
+}
+
+static void model_compare_table(const struct model *m, const struct loaded_table *loaded, uint32_t t)
+{
+    const struct table *table = loaded->table;
+    uint32_t size = 0;
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        const struct model_item *want = &m->items[t][i];
+        const struct item *got = &table->in.items[i];
+        assert_int_equal(got->span.n, want->taken ? want->n : 0);
+        size += want->taken;
+        if (!want->taken)
+            continue;
+        assert_int_equal(got->key, want->key);
+        assert_true(got->priority == want->priority);
+        assert_int_equal(got->times_sampled, want->times);
+        for (uint32_t k = 0; k < got->span.n; k++)
+            assert_int_equal(offline_places(got)[k], disk_at(1 + want->key % 5, 64 + 8 * (want->key % 1000 + k)));
+    }
+    assert_int_equal(table->in.size, size);
+    assert_int_equal(loaded->limiter.inserts, m->inserts[t]);
+    assert_int_equal(loaded->limiter.samples, m->samples[t]);
+    assert_int_equal(loaded->limiter.deletes, m->deletes[t]);
+    assert_int_equal(table->stats.total_inserts, m->total[t]);
+    assert_int_equal(table->stats.updates, m->updates[t]);
+    assert_int_equal(table->resets, m->resets[t]);
+}
+
+static void model_compare(const struct model *m, const struct loading *loading)
+{
+    for (uint32_t t = 0; t < 2; t++)
+        model_compare_table(m, &loading->tables[t], t);
+    uint32_t open = 0, selections = 0;
+    for (uint32_t i = 0; i < 4; i++)
+        open += m->open[i];
+    assert_int_equal(loading->sessions.count, open);
+    for (uint32_t id = 1; id < 8; id++)
+        selections += m->samples_of[id].there;
+    assert_int_equal(loading->selections.count, selections);
+    for (const struct loaded_selection *at = loading->oldest; at; at = at->newer, selections--) {
+        uint64_t id = at->kept.info.id;
+        assert_true(m->samples_of[id].there);
+        assert_int_equal(at->kept.info.answered, m->samples_of[id].answered);
+        assert_int_equal(at->kept.picks.n, m->samples_of[id].n);
+        for (uint32_t k = 0; k < at->kept.picks.n; k++)
+            assert_int_equal(at->kept.picks.key[k], m->samples_of[id].keys[k]);
+    }
+    assert_int_equal(selections, 0);
+}
+
+TEST(against_a_model)
+{
+    struct rng rng;
+    rng_seed(&rng, naive_seed("loading"));
+    static struct model m;
+    struct offline off;
+    offline_init(&off);
+    begin(&off, 0, 0, 1);
+    uint64_t key = 1;
+    for (uint32_t round = 0; round < 400; round++) {
+        uint64_t steps = 1 + rng_below(&rng, 100);
+        for (uint64_t i = 0; i < steps; i++)
+            model_step(&m, &rng, key++);
+        if (feed.used > sizeof(struct record_head))
+            sure(&off);
+        model_compare(&m, &off.loading);
+    }
+    offline_fini(&off);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    free(feed.record);
+    return 0;
+}
+
+int main(void)
+{
+    return test_run(NULL, teardown);
+}
