@@ -297,7 +297,7 @@ static int save_params(struct ctl *ctl)
         err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
     if (status != RP_OK)
         return ctl_fail(ctl, &err);
-    int rc = save_slot(ctl, rp_params_slot(params, 0));
+    int rc = save_slot(ctl, rp_params_slot(params));
     rp_params_release(&params);
     return rc;
 }

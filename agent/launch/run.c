@@ -11,7 +11,7 @@
 #include "agent/run/worker.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
-#include "replay/params.h"
+#include "replay/collective.h"
 
 #define LOOK_NS (NS_PER_S / 2)
 #define SAVE_NS NS_PER_S

@@ -11,7 +11,7 @@
 
 #include "proto/base/clock.h"
 #include "replay/client.h"
-#include "replay/params.h"
+#include "replay/collective.h"
 
 struct claim_options {
     rp_client *client; /* borrowed */

@@ -186,7 +186,7 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
             continue;
         if (status != RP_OK)
             return status;
-        const rp_param *slot = rp_params_slot(params, 0);
+        const rp_param *slot = rp_params_slot(params);
         status = weights_decode(slot->data, slot->bytes, &which, 1, err);
         have = slot->version;
         if (status == RP_OK && found == round) {

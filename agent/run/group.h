@@ -25,6 +25,7 @@
 
 #include "agent/learn/agent.h"
 #include "replay/client.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 
 #define GROUP_MAX_LEARNERS 64u

@@ -54,7 +54,7 @@ rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh
         return RP_OK;
     if (status != RP_OK)
         return status;
-    const rp_param *slot = rp_params_slot(params, 0);
+    const rp_param *slot = rp_params_slot(params);
     if (slot && slot->data) {
         struct tensor tensors[AGENT_MAX_TENSORS + 1];
         uint32_t n = list_tensors(self->agent, &self->steps, tensors);

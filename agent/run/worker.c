@@ -19,7 +19,7 @@
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
-#include "replay/params.h"
+#include "replay/collective.h"
 
 #define CONNECT_MS 30000
 #define CALL_MS 10000

@@ -1,4 +1,4 @@
-/* The whole client library. */
+/* What most programs need of the client library. Apart from it stand collective.h (shared counters, sums over learners) and trace.h. */
 #ifndef REPLAY_REPLAY_H
 #define REPLAY_REPLAY_H
 
@@ -8,7 +8,6 @@
 #include "replay/log.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
-#include "replay/trace.h"
 #include "replay/types.h"
 #include "replay/writer.h"
 

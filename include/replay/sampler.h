@@ -22,13 +22,6 @@ typedef struct rp_updater rp_updater;
 
 /* ---- batches ---- */
 
-typedef enum rp_batch_memory {
-    RP_BATCH_LIBRARY = 0, /* the fields are in memory of the library */
-    RP_BATCH_CALLER = 1,  /* the fields are in posted memory */
-    /* Posted memory was too small (rp_batch_text says which buffer) and is returned; library memory is used. */
-    RP_BATCH_MISFIT = 2,
-} rp_batch_memory;
-
 /* Set struct_size before rp_batch_get_info. */
 typedef struct rp_batch_info {
     uint32_t struct_size;
@@ -37,8 +30,6 @@ typedef struct rp_batch_info {
     uint32_t partial;    /* 1: fewer items than requested, or only some of a reply's items; rp_batch_text says why */
     uint64_t table_size; /* before removals by max_times_sampled */
     uint64_t waited_ns;  /* wait inside the broker, for the limiter or for items */
-    uint32_t memory;     /* an rp_batch_memory */
-    uint32_t reserved;
 } rp_batch_info;
 
 /* One value per item in each array; all are valid until the batch is released. */
@@ -65,7 +56,7 @@ typedef struct rp_field_view {
     int32_t dtype; /* an rp_dtype */
     uint32_t rank;
     uint64_t shape[RP_MAX_RANK + 2];
-    void *data; /* aligned to 64 bytes in library memory */
+    void *data; /* aligned to 64 bytes */
     uint64_t bytes;
     /* [n] number of steps of each item, the rest is padded with 0. NULL: all items have shape[1] steps, or the field has no
      * steps. Not NULL if the items leave the number open (rp_slice.count 0), even if all have the same. */
@@ -79,9 +70,9 @@ RP_API rp_status rp_batch_get_arrays(const rp_batch *batch, rp_batch_arrays *out
 RP_API const rp_field_view *rp_batch_field(const rp_batch *batch, uint32_t i);
 /* Returns the field of that name, or NULL. */
 RP_API const rp_field_view *rp_batch_find(const rp_batch *batch, const char *name);
-/* Returns why the batch is partial, or what was wrong with posted memory; "" otherwise. */
+/* Returns why the batch is partial; "" otherwise. */
 RP_API const char *rp_batch_text(const rp_batch *batch);
-/* Releases the batch and nulls *batch. Posted memory that it used belongs to the caller again. */
+/* Releases the batch and nulls *batch. */
 RP_API void rp_batch_release(rp_batch **batch);
 
 /* ---- samplers ---- */
@@ -157,24 +148,12 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * kept for the next call), and samples depend on the masses that brokers have told last. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
-/* Memory of the caller, for one field. */
-typedef struct rp_buffer {
-    void *data;
-    uint64_t bytes;
-} rp_buffer;
-
-/* Lends memory for one future batch: one buffer per field, in the order of the fields. Batches that are decoded from now on
- * use posted memory, in the order of posting, before the library's own. The memory belongs to the caller again when the
- * batch that used it is released (its views point there) or when the sampler is destroyed. Once a batch was decoded, this
- * call checks the number of buffers and their sizes for a full batch. */
-RP_API rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err);
-
 /* Set struct_size before. */
 typedef struct rp_sampler_stats {
     uint32_t struct_size;
     uint32_t requested; /* requests in flight */
     uint32_t ready;     /* batches decoded and not yet taken */
-    uint32_t posted;    /* sets of buffers not yet used */
+    uint32_t reserved;
     uint64_t batches;   /* taken */
     uint64_t items;     /* in them */
     uint64_t decode_ns; /* time spent decoding */

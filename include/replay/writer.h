@@ -190,16 +190,6 @@ typedef struct rp_writer_info {
 
 RP_API rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err);
 
-typedef struct rp_writer_table_info {
-    uint32_t struct_size;
-    uint32_t reserved;
-    uint64_t created, sent, resolved, rejected;
-    uint64_t allowed; /* number of items that may be sent in all */
-} rp_writer_table_info;
-
-RP_API rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out,
-                                          rp_error *err);
-
 #ifdef __cplusplus
 }
 #endif

@@ -16,6 +16,7 @@
 
 #include "replay/admin.h"
 #include "replay/client.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"

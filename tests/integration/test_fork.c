@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "replay/collective.h"
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/test.h"
@@ -121,11 +122,9 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     rp_info *info;
     rp_client_info client_info = {.struct_size = sizeof client_info};
     rp_writer_info writer_info = {.struct_size = sizeof writer_info};
-    rp_writer_table_info table_info = {.struct_size = sizeof table_info};
     rp_slice slice = {.start = -1};
     rp_pattern pattern = {.table = "replay", .slices = &slice, .n_slices = 1};
     rp_limiter_change change = {.struct_size = sizeof change};
-    rp_buffer buffer = {&value, sizeof value};
     switch (i) {
     case 0:
         return rp_client_get_info(all->client, &client_info, err);
@@ -150,13 +149,13 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     case 10:
         return rp_writer_get_info(all->writer, &writer_info, err);
     case 11:
-        return rp_writer_get_table_info(all->writer, "replay", &table_info, err);
+        return rp_writer_row(all->writer, 0, -1, &row, err);
     case 12:
         return rp_sampler_next(all->sampler, &batch, -1, err);
     case 13:
         return rp_sampler_next(all->demand, &batch, -1, err);
     case 14:
-        return rp_sampler_post_buffers(all->sampler, &buffer, 1, err);
+        return rp_sampler_stop(all->sampler, err);
     case 15:
         return rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, err);
     case 16:
@@ -216,8 +215,6 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     case 40:
         err->status = rp_counter_begin(all->client, "count", 1, err) ? RP_OK : err->status;
         break;
-    case 41:
-        return rp_writer_row(all->writer, 0, -1, &row, err);
     default:
         err->status = RP_END_OF_STREAM;
         break;
@@ -234,7 +231,7 @@ static int all_refuse(const struct objects *all, pid_t parent)
         rp_error err = {0};
         rp_status status = call(all, i, &err);
         if (status == RP_END_OF_STREAM)
-            return i == 42 ? 0 : __LINE__;
+            return i == 41 ? 0 : __LINE__;
         if (status != RP_FAILED_PRECONDITION || err.status != (int32_t)status || !strstr(err.text, pid))
             return 1000 + (int)i;
     }

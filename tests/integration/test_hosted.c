@@ -7,6 +7,7 @@
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
@@ -317,7 +318,7 @@ TEST(parameters, setup, teardown)
     assert_int_equal(rp_params_get(f->client, "policy", 0, 20, &params, &err), RP_DEADLINE_EXCEEDED);
     ok(rp_params_put(f->client, "policy", "abc", 3, WAIT, &version, &err), &err);
     ok(rp_params_get(f->client, "policy", 0, WAIT, &params, &err), &err);
-    assert_int_equal(rp_params_slot(params, 0)->bytes, 3);
+    assert_int_equal(rp_params_slot(params)->bytes, 3);
     rp_params_release(&params);
     int64_t value = 0;
     ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
@@ -350,7 +351,7 @@ TEST(without_waiting, setup, teardown)
         status = rp_subscriber_take(subscriber, 0, &params, &err);
     while (status == RP_DEADLINE_EXCEEDED);
     ok(status, &err);
-    assert_int_equal(rp_params_slot(params, 0)->bytes, 4);
+    assert_int_equal(rp_params_slot(params)->bytes, 4);
     rp_params_release(&params);
     rp_addition *addition = rp_counter_begin(f->client, "steps", 3, &err);
     int64_t value = 0;

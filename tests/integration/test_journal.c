@@ -16,6 +16,7 @@
 
 #include "proto/base/rng.h"
 #include "replay/admin.h"
+#include "replay/collective.h"
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/naive.h"
@@ -194,7 +195,7 @@ static void check_counters(struct scene *scene, uint64_t n)
     assert_int_equal(value, scene->counted);
     rp_params *params = NULL;
     assert_int_equal(rp_params_get(client, "policy", 0, WAIT, &params, &err), RP_OK);
-    assert_int_equal(rp_params_slot(params, 0)->version, scene->version);
+    assert_int_equal(rp_params_slot(params)->version, scene->version);
     rp_params_release(&params);
     rp_info_free(&info);
     rp_client_destroy(&client);

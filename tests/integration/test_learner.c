@@ -311,7 +311,7 @@ TEST(publishing_does_not_wait, setup, teardown)
     uint64_t steps = 0;
     struct tensor which = {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &steps};
     ok(rp_params_get(f->client, VARIABLES_SLOT, 0, WAIT, &params, &f->err), &f->err);
-    ok(weights_decode(rp_params_slot(params, 0)->data, rp_params_slot(params, 0)->bytes, &which, 1, &f->err), &f->err);
+    ok(weights_decode(rp_params_slot(params)->data, rp_params_slot(params)->bytes, &which, 1, &f->err), &f->err);
     rp_params_release(&params);
     assert_int_equal(steps, 6);
 }

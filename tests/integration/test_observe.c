@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "proto/base/log.h"
+#include "replay/collective.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"

@@ -9,6 +9,7 @@
 
 #include "replay/admin.h"
 #include "replay/client.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
@@ -69,12 +70,11 @@ TEST(put_and_get, setup, teardown)
     ok(rp_params_put(f->client, "policy", "second!", 7, WAIT, &version, &err), &err);
     assert_int_equal(version, 2);
     ok(rp_params_get(f->client, "policy", 1, 0, &params, &err), &err);
-    const rp_param *slot = rp_params_slot(params, 0);
+    const rp_param *slot = rp_params_slot(params);
     assert_string_equal(slot->name, "policy");
     assert_int_equal(slot->version, 2);
     assert_int_equal(slot->bytes, 7);
     assert_memory_equal(slot->data, "second!", 7);
-    assert_null(rp_params_slot(params, 1));
     rp_params_release(&params);
     assert_int_equal(rp_params_get(f->client, "policy", 2, 0, &params, &err), RP_DEADLINE_EXCEEDED);
     assert_int_equal(rp_params_get(f->client, "policy", 2, 50, &params, &err), RP_DEADLINE_EXCEEDED);
@@ -92,21 +92,14 @@ TEST(large_and_empty, setup, teardown)
         data[i] = (uint8_t)(i * 31 >> 3);
     ok(rp_params_put(f->client, "large", data, size, WAIT, NULL, &err), &err);
     ok(rp_params_put(f->client, "empty", NULL, 0, WAIT, NULL, &err), &err);
-    const char *names[] = {"empty", "none", "large"};
-    ok(rp_params_get_many(f->client, names, NULL, 3, WAIT, &params, &err), &err);
-    assert_int_equal(rp_params_slot(params, 0)->bytes, 0);
-    assert_int_equal(rp_params_slot(params, 0)->version, 1);
-    assert_non_null(rp_params_slot(params, 0)->data);
-    assert_null(rp_params_slot(params, 1)->data);
-    assert_int_equal(rp_params_slot(params, 1)->version, 0);
-    assert_int_equal(rp_params_slot(params, 2)->bytes, size);
-    assert_memory_equal(rp_params_slot(params, 2)->data, data, size);
+    ok(rp_params_get(f->client, "empty", 0, WAIT, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params)->bytes, 0);
+    assert_int_equal(rp_params_slot(params)->version, 1);
+    assert_non_null(rp_params_slot(params)->data);
     rp_params_release(&params);
-    uint64_t have[] = {1, 0, 0};
-    ok(rp_params_get_many(f->client, names, have, 3, WAIT, &params, &err), &err);
-    assert_null(rp_params_slot(params, 0)->data);
-    assert_int_equal(rp_params_slot(params, 0)->version, 1);
-    assert_non_null(rp_params_slot(params, 2)->data);
+    ok(rp_params_get(f->client, "large", 0, WAIT, &params, &err), &err);
+    assert_int_equal(rp_params_slot(params)->bytes, size);
+    assert_memory_equal(rp_params_slot(params)->data, data, size);
     rp_params_release(&params);
     free(data);
 }
@@ -124,7 +117,7 @@ static void *poll_main(void *arg)
     rp_error err = {0};
     poll->status = rp_params_get(poll->client, "policy", 0, WAIT, &params, &err);
     if (params)
-        poll->version = rp_params_slot(params, 0)->version;
+        poll->version = rp_params_slot(params)->version;
     rp_params_release(&params);
     return NULL;
 }

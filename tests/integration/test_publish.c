@@ -8,6 +8,7 @@
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
 #include "replay/client.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
@@ -85,7 +86,7 @@ static uint32_t take(struct fixture *f, int64_t timeout_ms, uint64_t *version)
         return 0;
     }
     ok(status, &f->err);
-    const rp_param *slot = rp_params_slot(params, 0);
+    const rp_param *slot = rp_params_slot(params);
     uint32_t value;
     assert_string_equal(slot->name, SLOT);
     assert_int_equal(slot->bytes, sizeof value);
@@ -145,7 +146,7 @@ TEST(newest_wins, setup, teardown)
     rp_params *params = NULL;
     uint32_t value = 0;
     ok(rp_params_get(f->client, SLOT, 0, WAIT, &params, &f->err), &f->err);
-    memcpy(&value, rp_params_slot(params, 0)->data, sizeof value);
+    memcpy(&value, rp_params_slot(params)->data, sizeof value);
     rp_params_release(&params);
     assert_int_equal(value, 50);
 }

@@ -1,4 +1,4 @@
-/* The sampler against a real broker: order, bounds, ends, deadlines, restarts, updates, memory of the caller. */
+/* The sampler against a real broker: order, bounds, ends, deadlines, restarts, updates. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -681,39 +681,6 @@ TEST(variable_length, setup, teardown)
             assert_int_equal(((uint8_t *)x->data)[i * 10 + k], k <= i ? 10 * (i + 1) + k : 0);
     }
     rp_batch_release(&batch);
-    rp_sampler_destroy(&sampler);
-}
-
-TEST(posted_buffers, setup, teardown)
-{
-    struct fixture *f = *state;
-    insert(f->client, "queue", 0, 40, NULL);
-    rp_sampler_options with = options(10, 1);
-    rp_error err = {0};
-    /* The first batch is decoded before anything can be posted. */
-    rp_sampler *sampler = sampler_new(f->client, "queue", &with);
-    rp_batch *batch = next(sampler);
-    rp_batch_release(&batch);
-    int32_t numbers[10];
-    float pairs[20];
-    rp_buffer buffers[] = {{numbers, sizeof numbers}, {pairs, sizeof pairs}};
-    rp_buffer small[] = {{numbers, sizeof numbers}, {pairs, 8}};
-    assert_int_equal(rp_sampler_post_buffers(sampler, small, 2, &err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "pair"));
-    ok(rp_sampler_post_buffers(sampler, buffers, 2, &err), &err);
-    bool used = false;
-    for (uint32_t k = 0; k < 3; k++) {
-        batch = next(sampler);
-        const rp_field_view *number = rp_batch_find(batch, "number");
-        rp_batch_info info = {.struct_size = sizeof info};
-        rp_batch_get_info(batch, &info);
-        assert_int_equal(info.memory == RP_BATCH_CALLER, number->data == numbers);
-        used |= info.memory == RP_BATCH_CALLER;
-        for (int32_t i = 0; i < 10; i++)
-            assert_int_equal(((int32_t *)number->data)[i], 10 + 10 * (int32_t)k + i);
-        rp_batch_release(&batch);
-    }
-    assert_true(used);
     rp_sampler_destroy(&sampler);
 }
 

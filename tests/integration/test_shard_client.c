@@ -11,6 +11,7 @@
 
 #include "agent/client/conn/client.h"
 #include "replay/client.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
@@ -346,8 +347,8 @@ static void take(rp_subscriber *subscriber, uint64_t version, const char *text)
     rp_params *params = NULL;
     rp_error err = {0};
     ok(rp_subscriber_take(subscriber, WAIT, &params, &err), &err);
-    assert_int_equal(rp_params_slot(params, 0)->version, version);
-    assert_memory_equal(rp_params_slot(params, 0)->data, text, strlen(text));
+    assert_int_equal(rp_params_slot(params)->version, version);
+    assert_memory_equal(rp_params_slot(params)->data, text, strlen(text));
     rp_params_release(&params);
 }
 
@@ -374,7 +375,7 @@ TEST(params, setup, teardown)
     assert_int_equal(version, 1);
     expect_version(f, 1);
     ok(rp_params_get(f->client, "policy", 0, 0, &params, &err), &err);
-    assert_int_equal(rp_params_slot(params, 0)->version, 1);
+    assert_int_equal(rp_params_slot(params)->version, 1);
     rp_params_release(&params);
     assert_int_equal(rp_params_get(f->client, "policy", 1, 50, &params, &err), RP_DEADLINE_EXCEEDED);
 
@@ -522,10 +523,10 @@ TEST(get_of_a_slow_shard, setup, teardown)
         (void)client_move_nearest(f->client, client_nearest(f->client));
     assert_int_equal(rp_params_get(f->client, "policy", 7, 0, &params, &err), RP_DEADLINE_EXCEEDED);
     ok(rp_params_get(f->client, "policy", 5, 0, &params, &err), &err);
-    assert_int_equal(rp_params_slot(params, 0)->version, 6);
+    assert_int_equal(rp_params_slot(params)->version, 6);
     rp_params_release(&params);
     ok(rp_params_get(f->client, "policy", 9, 0, &params, &err), &err); /* nobody has more than 7 */
-    assert_int_equal(rp_params_slot(params, 0)->version, 7);
+    assert_int_equal(rp_params_slot(params)->version, 7);
     rp_params_release(&params);
 }
 
@@ -561,7 +562,7 @@ static void *rival_run(void *ctx)
 /* Takes what was read and releases it. Returns 1 if its version is not newer, or its block was seen before. */
 static uint32_t see(rp_params **params, uint64_t *last, bool seen[])
 {
-    const rp_param *slot = rp_params_slot(*params, 0);
+    const rp_param *slot = rp_params_slot(*params);
     uint32_t block;
     memcpy(&block, slot->data, sizeof block);
     uint32_t wrong = slot->version <= *last || seen[block];

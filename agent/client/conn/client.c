@@ -243,29 +243,39 @@ static rp_status open_all(rp_client *self, const struct client_plan *plan, rp_er
 
 /* ---- life */
 
-/* An older caller has a smaller struct: members that it does not know stay 0. */
-static bool read_options(const rp_client_options *in, rp_client_options *out, rp_error *err)
+rp_status client_copy_out(void *out, const void *from, size_t size, rp_error *err)
 {
-    *out = (rp_client_options){.struct_size = sizeof *out};
-    if (!in)
-        return true;
-    if (in->struct_size < offsetof(rp_client_options, name)) {
-        err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_options to its size");
-        return false;
-    }
-    memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
-    if (out->name && strlen(out->name) > RP_MAX_NAME) {
-        err_set(err, RP_INVALID_ARGUMENT, "a client's name has at most %u bytes", RP_MAX_NAME);
-        return false;
-    }
-    return true;
+    uint32_t known;
+    memcpy(&known, out, sizeof known);
+    if (known < 2 * sizeof known)
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size to the size of the struct");
+    memcpy(out, from, known < size ? known : size);
+    memcpy(out, &known, sizeof known);
+    return RP_OK;
+}
+
+rp_status client_copy_options(void *out, size_t size, const void *given, const char *what, rp_error *err)
+{
+    uint32_t known = 2 * sizeof known;
+    memset(out, 0, size);
+    if (given)
+        memcpy(&known, given, sizeof known);
+    if (known < 2 * sizeof known)
+        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of %s to its size", what);
+    if (given)
+        memcpy(out, given, known < size ? known : size);
+    return RP_OK;
 }
 
 /* options: of the caller; NULL: none. */
 static rp_client *connect_by(struct client_plan plan, const rp_client_options *options, rp_error *err)
 {
-    if (!read_options(options, &plan.options, err))
+    if (client_copy_options(&plan.options, sizeof plan.options, options, "rp_client_options", err) != RP_OK)
         return NULL;
+    if (plan.options.name && strlen(plan.options.name) > RP_MAX_NAME) {
+        err_set(err, RP_INVALID_ARGUMENT, "a client's name has at most %u bytes", RP_MAX_NAME);
+        return NULL;
+    }
     if (!plan.endpoints || !*plan.endpoints) {
         err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
         return NULL;
@@ -356,11 +366,6 @@ uint32_t client_shard_of(const rp_client *self, uint64_t key)
     return shard < self->n ? shard : 0;
 }
 
-struct conn *client_owner(rp_client *self, uint64_t key)
-{
-    return self->conns[client_shard_of(self, key)];
-}
-
 uint32_t client_nearest(rp_client *self)
 {
     uint32_t at = __atomic_load_n(&self->nearest, __ATOMIC_RELAXED);
@@ -406,13 +411,10 @@ int32_t rp_client_get_state(rp_client *client)
 
 rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err)
 {
-    if (out->struct_size < offsetof(rp_client_info, id))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_client_info to its size");
     struct conn *conn = client_conn(client);
     RP_TRY(conn_check_process(conn, err));
     struct conn_hello *hello = conn_hello_ref(conn);
     rp_client_info info = {
-        .struct_size = out->struct_size,
         .state = conn_state(conn),
         .id = conn_client_id(conn),
         .broker = hello->instance,
@@ -427,8 +429,7 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
     snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(conn));
     snprintf(info.release, sizeof info.release, "%s", hello->release);
     conn_hello_unref(&hello);
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
-    return RP_OK;
+    return client_copy_out(out, &info, sizeof info, err);
 }
 
 const char *rp_client_table(rp_client *client, uint32_t i)

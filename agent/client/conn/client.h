@@ -19,9 +19,7 @@ struct conn *client_conn(rp_client *self);
  * too: it keeps trying, and its conn_hello_ref gives what another shard said. */
 uint32_t client_shards(const rp_client *self);
 struct conn *client_shard(rp_client *self, uint32_t shard);
-/* Returns the connection to the shard that owns a key. A key of no shard goes to shard 0, which does not have it. */
-struct conn *client_owner(rp_client *self, uint64_t key);
-/* Returns the number of that shard. */
+/* Returns the number of the shard that owns a key. A key of no shard goes to shard 0, which does not have it. */
 uint32_t client_shard_of(const rp_client *self, uint64_t key);
 /* Returns the number of the shard to read from, where any would do: clients are spread over the shards, and go to another when
  * theirs has not answered for a second. */
@@ -33,5 +31,12 @@ uint32_t client_move_nearest(rp_client *self, uint32_t from);
 void client_describe(rp_client *self, char *out, size_t size);
 /* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
+
+/* ---- public structs, which begin with their struct_size: a caller may know a shorter one ---- */
+
+/* Fills the caller's struct. RP_INVALID_ARGUMENT: struct_size is not set. */
+rp_status client_copy_out(void *out, const void *from, size_t size, rp_error *err);
+/* Reads the caller's options (NULL: none); members that it does not know are 0. what: their type, for the error. */
+rp_status client_copy_options(void *out, size_t size, const void *given, const char *what, rp_error *err);
 
 #endif

@@ -1,28 +1,28 @@
-/* Parameter slots: put, get, and what was received; and counters. */
-#include "agent/client/conn/params.h"
+/* Parameter slots: put, get, publishers and subscribers. All of it is public in replay/params.h.
+ *
+ * A publisher and a subscriber have in common: a name, errors that the caller learns of at the next call, and lanes: one part for
+ * each connection (one for each shard), which has at most one request in flight. A single put is a publisher with one block. */
+#include "replay/params.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/conn/client.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
-#include "replay/params.h"
+#include "proto/base/trace.h"
 #include "replay/types.h"
 
-#define MAX_NAMES 256u
 /* Grace beyond the broker's own time-out. */
 #define GRACE_MS 2000
 /* With shards: how long one of them is asked at a time, and how long it may be silent beyond that. */
 #define TURN_MS 500
 #define SILENCE_MS 500
+/* Delay before the next request after the broker has ended one because it shuts down. */
+#define RETRY_NS (100 * NS_PER_MS)
 
-struct rp_params {
-    struct conn_reply *reply; /* holds the payload frames */
-    Replay__Reply *wire;      /* holds the names */
-    uint32_t n;
-    rp_param slots[];
-};
-
-rp_status params_check_name(const char *name, rp_error *err)
+static rp_status check_name(const char *name, rp_error *err)
 {
     size_t size = name ? strlen(name) : 0;
     if (size == 0 || size > RP_MAX_NAME)
@@ -30,116 +30,91 @@ rp_status params_check_name(const char *name, rp_error *err)
     return RP_OK;
 }
 
-rp_status params_unexpected(rp_error *err)
+static rp_status unexpected(rp_error *err)
 {
     return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
 
-/* ---- slots ---- */
+/* ---- slots */
+
+struct rp_params {
+    struct conn_reply *reply; /* holds the payload frame */
+    rp_param slot;
+    char name[RP_MAX_NAME + 1];
+};
 
 void rp_params_release(rp_params **params)
 {
     if (!params || !*params)
         return;
-    rp_params *self = *params;
+    conn_reply_destroy(&(*params)->reply);
+    free(*params);
     *params = NULL;
-    if (self->wire)
-        conn_reply_unpacked_free(self->wire);
-    conn_reply_destroy(&self->reply);
-    free(self);
 }
 
-const rp_param *rp_params_slot(const rp_params *params, uint32_t i)
+const rp_param *rp_params_slot(const rp_params *params)
 {
-    return i < params->n ? &params->slots[i] : NULL;
+    return &params->slot;
 }
 
-/* Copies the names behind the slots, so that slots that are not in the reply have names too. */
-static rp_params *params_new(const char *const *names, const uint64_t *have, uint32_t n)
+/* Reads the slot of a reply to ParamsGet or ParamsPut; its data is the first frame. Without memory: the broker may have carried the
+ * request out. *found: the reply has a slot. */
+static rp_status read_slot(struct conn_reply *reply, rp_param *out, bool *found, rp_error *err)
 {
-    size_t text = 0;
-    for (uint32_t i = 0; i < n; i++)
-        text += strlen(names[i]) + 1;
-    rp_params *self = calloc(1, sizeof *self + n * sizeof *self->slots + text);
-    if (!self)
-        return NULL;
-    char *at = (char *)(self->slots + n);
-    for (uint32_t i = 0; i < n; i++) {
-        size_t size = strlen(names[i]) + 1;
-        memcpy(at, names[i], size);
-        self->slots[i].name = at;
-        self->slots[i].version = have ? have[i] : 0;
-        at += size;
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field slot, field;
+    *found = reply->view.body == REPLAY__REPLY__BODY_PARAMS && pb_next(&reader, &slot) == 1;
+    if (!*found)
+        return reply->view.body == 0 || reply->view.body == REPLAY__REPLY__BODY_PARAMS ? RP_OK : unexpected(err);
+    reader = pb_reader(slot.data, slot.wire == PB_BYTES ? slot.size : 0);
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1) {
+        if (field.number == 2 && field.wire == PB_FIXED64)
+            out->version = field.value;
+        else if (field.number == 4 && field.wire == PB_FIXED64)
+            out->age_ns = field.value;
     }
-    self->n = n;
-    return self;
-}
-
-/* Takes the slots that the reply lists, with one frame for each, in order. */
-static rp_status params_fill(rp_params *self, struct conn_reply *reply, uint32_t *newer, rp_error *err)
-{
-    self->reply = reply;
-    *newer = 0;
-    RP_TRY(conn_reply_read(reply, &self->wire, err));
-    if (self->wire->body_case == REPLAY__REPLY__BODY__NOT_SET)
-        return RP_OK;
-    if (self->wire->body_case != REPLAY__REPLY__BODY_PARAMS)
-        return params_unexpected(err);
-    const Replay__ParamsReply *params = self->wire->params;
-    if (params->n_slots > reply->n_payload)
-        return params_unexpected(err);
-    for (size_t k = 0; k < params->n_slots; k++) {
-        const Replay__SlotInfo *slot = params->slots[k];
-        for (uint32_t i = 0; i < self->n; i++) {
-            rp_param *out = &self->slots[i];
-            if (out->data || strcmp(out->name, slot->name) != 0)
-                continue;
-            out->version = slot->version;
-            out->age_ns = slot->age_ns;
-            out->data = zmq_msg_data(&reply->payload[k]);
-            out->bytes = zmq_msg_size(&reply->payload[k]);
-            ++*newer;
-        }
+    if (more < 0 || slot.wire != PB_BYTES)
+        return unexpected(err);
+    if (reply->n_payload > 0) {
+        out->data = zmq_msg_data(&reply->payload[0]);
+        out->bytes = zmq_msg_size(&reply->payload[0]);
     }
     return RP_OK;
 }
 
-rp_status params_read(const char *const *names, const uint64_t *have, uint32_t n, struct conn_reply *reply,
-                      rp_params **out, rp_error *err)
+/* Makes a copy of a slot of a reply to ParamsGet; takes the reply. RP_DEADLINE_EXCEEDED: it has no other version than `have`. */
+static rp_status params_new(const char *name, uint64_t have, struct conn_reply *reply, rp_params **out, rp_error *err)
 {
-    *out = NULL;
-    rp_params *self = params_new(names, have, n);
+    rp_params *self = calloc(1, sizeof *self);
+    bool found;
     if (!self) {
         conn_reply_destroy(&reply);
-        return err_set(err, RP_NO_MEMORY, "no memory for %u slots", n);
+        return err_set(err, RP_NO_MEMORY, "no memory for slot '%s'", name);
     }
-    uint32_t newer;
-    rp_status status = params_fill(self, reply, &newer, err);
-    if (status == RP_OK && newer == 0)
-        status = err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s'%s has no version newer than %llu", names[0],
-                         n > 1 ? " and the others asked for" : "", (unsigned long long)(have ? have[0] : 0));
+    self->reply = reply;
+    strcpy(self->name, name);
+    self->slot.name = self->name;
+    rp_status status = read_slot(reply, &self->slot, &found, err);
+    if (status == RP_OK && found && !self->slot.data)
+        status = unexpected(err);
+    if (status == RP_OK && !found)
+        status = err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' has no version newer than %llu", name,
+                         (unsigned long long)have);
     if (status != RP_OK)
         rp_params_release(&self);
     *out = self;
     return status;
 }
 
-/* What is asked for. */
-struct ask {
-    const char *const *names;
-    const uint64_t *have;
-    uint32_t n;
-};
-
 /* Asks one shard, which answers within timeout_ms; silence_ms later the call ends. */
-static rp_status get_from(struct conn *conn, const struct ask *ask, int64_t timeout_ms, int64_t silence_ms,
+static rp_status get_from(struct conn *conn, const char *name, uint64_t have, int64_t timeout_ms, int64_t silence_ms,
                           rp_params **out, rp_error *err)
 {
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
-    body.n_name = ask->n;
-    body.name = (char **)(uintptr_t)ask->names;
-    body.n_have = ask->have ? ask->n : 0;
-    body.have = (uint64_t *)(uintptr_t)ask->have;
+    body.n_name = body.n_have = 1;
+    body.name = (char **)(uintptr_t)&name;
+    body.have = &have;
     if (timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;
@@ -149,131 +124,121 @@ static rp_status get_from(struct conn *conn, const struct ask *ask, int64_t time
                                    .timeout_ms = conn_with_grace(timeout_ms, silence_ms)};
     struct conn_reply *reply = NULL;
     RP_TRY(conn_call(conn, &message, &reply, err));
-    return params_read(ask->names, ask->have, ask->n, reply, out, err);
-}
-
-static bool has_nothing(const struct ask *ask)
-{
-    for (uint32_t i = 0; ask->have && i < ask->n; i++)
-        if (ask->have[i])
-            return false;
-    return true;
-}
-
-/* True if a slot's version is lower than the one that the caller has. */
-static bool is_older(const rp_params *params, const struct ask *ask)
-{
-    for (uint32_t i = 0; ask->have && i < ask->n; i++)
-        if (params->slots[i].data && params->slots[i].version < ask->have[i])
-            return true;
-    return false;
+    return params_new(name, have, reply, out, err);
 }
 
 /* Asks the nearest shard, again and again until the time is over, and another one if that is silent. A client that has nothing
  * asks all in turn, because a shard that was restarted may have nothing either. A shard that has an older version than the client
  * may be slow: then shard 0, which gives the versions, knows whether they count anew. */
-static rp_status get_from_shards(rp_client *client, const struct ask *ask, int64_t timeout_ms, rp_params **out,
-                                 rp_error *err)
+static rp_status get_from_shards(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms,
+                                 rp_params **out, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
     bool older = false;
     for (uint32_t tries = 1;; tries++) {
         uint32_t shard = older ? 0 : client_nearest(client);
         int64_t left = conn_left_ms(deadline);
-        rp_status status = get_from(client_shard(client, shard), ask, left < 0 || left > TURN_MS ? TURN_MS : left,
-                                    SILENCE_MS, out, err);
-        older = status == RP_OK && shard != 0 && is_older(*out, ask);
+        rp_status status = get_from(client_shard(client, shard), name, have,
+                                    left < 0 || left > TURN_MS ? TURN_MS : left, SILENCE_MS, out, err);
+        older = status == RP_OK && shard != 0 && (*out)->slot.version < have;
         if (older) {
             rp_params_release(out);
             continue;
         }
         if (status != RP_DEADLINE_EXCEEDED && status != RP_UNAVAILABLE)
             return status;
-        bool others = has_nothing(ask) && tries < client_shards(client);
-        if (conn_left_ms(deadline) == 0 && !others)
+        if (conn_left_ms(deadline) == 0 && (have || tries >= client_shards(client)))
             return status;
-        if (has_nothing(ask) || status == RP_UNAVAILABLE)
+        if (have == 0 || status == RP_UNAVAILABLE)
             client_move_nearest(client, shard);
     }
-}
-
-rp_status rp_params_get_many(rp_client *client, const char *const *names, const uint64_t *have, uint32_t n,
-                             int64_t timeout_ms, rp_params **out, rp_error *err)
-{
-    *out = NULL;
-    if (n == 0 || n > MAX_NAMES)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u names were given; it must be 1 to %u", n, MAX_NAMES);
-    for (uint32_t i = 0; i < n; i++)
-        RP_TRY(params_check_name(names[i], err));
-    struct ask ask = {names, have, n};
-    if (client_shards(client) > 1)
-        return get_from_shards(client, &ask, timeout_ms, out, err);
-    return get_from(client_conn(client), &ask, timeout_ms, GRACE_MS, out, err);
 }
 
 rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                         rp_error *err)
 {
-    return rp_params_get_many(client, &name, &have, 1, timeout_ms, out, err);
+    *out = NULL;
+    RP_TRY(check_name(name, err));
+    if (client_shards(client) > 1)
+        return get_from_shards(client, name, have, timeout_ms, out, err);
+    return get_from(client_conn(client), name, have, timeout_ms, GRACE_MS, out, err);
 }
 
-/* ---- link ---- */
+/* ---- what publishers and subscribers share */
 
-rp_status params_link_init(struct params_link *self, rp_client *client, const char *name, rp_error *err)
+struct link {
+    rp_client *client;
+    char name[RP_MAX_NAME + 1]; /* of the slot */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* signalled when a request has ended, or a connection was lost */
+    rp_error error;         /* lock: of a refused request that the caller has not seen yet; status RP_OK: none */
+};
+
+/* The I/O thread of the connection owns it. */
+struct lane {
+    struct conn_part part; /* first: reply functions get it */
+    struct link *link;
+    struct conn *conn;
+    bool up; /* lock: the connection is up */
+    bool in_flight;
+    int64_t next_ns;   /* time before which no request is sent */
+    uint64_t instance; /* of the broker that answered last; 0: none */
+};
+
+/* Makes a publisher or a subscriber, which begins with its link. NULL with err set: the name is wrong, or no memory. */
+static void *link_new(size_t bytes, rp_client *client, const char *name, rp_error *err)
 {
-    RP_TRY(params_check_name(name, err));
-    RP_TRY(conn_check_process(client_conn(client), err));
-    *self = (struct params_link){.client = client, .name = strdup(name)};
-    if (!self->name)
-        return err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
+    if (check_name(name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
+        return NULL;
+    struct link *self = calloc(1, bytes);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
+        return NULL;
+    }
+    self->client = client;
+    strcpy(self->name, name);
     pthread_mutex_init(&self->lock, NULL);
     conn_cond_init(&self->changed);
-    return RP_OK;
+    return self;
 }
 
-void params_link_fini(struct params_link *self)
+static void link_free(struct link *self)
 {
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->changed);
-    free(self->name);
+    free(self);
 }
 
-rp_status params_link_take_error(struct params_link *self, const char *what, rp_error *err)
+/* Returns the error of a refused request, once: "WHAT 'NAME': error". Lock held. */
+static rp_status link_take_error(struct link *self, const char *what, rp_error *err)
 {
-    rp_status status = self->status;
-    self->status = RP_OK;
+    rp_status status = (rp_status)self->error.status;
     if (status != RP_OK)
         err_set(err, status, "%s '%s': %s", what, self->name, self->error.text);
+    self->error.status = RP_OK;
     return status;
 }
 
-void params_link_keep_error(struct params_link *self, const struct params_lane *lane, const rp_error *error)
+/* Keeps the error of a refused request for the caller, unless it has not seen an earlier one. Lock held. */
+static void lane_keep_error(const struct lane *lane, const rp_error *error)
 {
+    struct link *self = lane->link;
     char title[300];
-    if (self->status != RP_OK)
+    if (self->error.status != RP_OK)
         return;
-    self->status = (rp_status)error->status;
     self->error = *error;
     if (client_shards(self->client) > 1)
         err_prefix(&self->error, "%s", conn_title(lane->conn, title, sizeof title));
 }
 
-/* ---- lanes ---- */
-
-void params_lane_open(struct params_lane *self, struct params_link *link, uint32_t shard,
-                      const struct conn_part_ops *ops)
+/* Attaches the lane to the connection of a shard. */
+static void lane_open(struct lane *self, struct link *link, uint32_t shard, const struct conn_part_ops *ops)
 {
-    *self = (struct params_lane){.part.ops = ops, .link = link, .conn = client_shard(link->client, shard)};
+    *self = (struct lane){.part.ops = ops, .link = link, .conn = client_shard(link->client, shard)};
     conn_attach(self->conn, &self->part);
 }
 
-void params_lane_close(struct params_lane *self)
-{
-    if (self->conn)
-        conn_detach(self->conn, &self->part);
-}
-
-static void set_up(struct params_lane *self, bool up)
+static void lane_set_up(struct lane *self, bool up)
 {
     pthread_mutex_lock(&self->link->lock);
     self->up = up;
@@ -281,110 +246,699 @@ static void set_up(struct params_lane *self, bool up)
     pthread_mutex_unlock(&self->link->lock);
 }
 
-bool params_lane_up(struct params_lane *self, const struct conn_hello *hello)
+/* Returns true if another broker answers than before; false at the first time. */
+static bool lane_up(struct lane *self, const struct conn_hello *hello)
 {
     bool other = self->instance != 0 && self->instance != hello->instance;
     self->instance = hello->instance;
     self->next_ns = 0;
-    set_up(self, true);
+    lane_set_up(self, true);
     return other;
 }
 
-void params_lane_down(struct conn_part *part)
+static void lane_down(struct conn_part *part)
 {
-    set_up((struct params_lane *)part, false);
+    lane_set_up((struct lane *)part, false);
 }
 
-bool params_lane_is_free(const struct params_lane *self, int64_t now_ns, int64_t *wake_ns)
+/* True if a request may be sent now; otherwise *wake_ns is the time to look again. */
+static bool lane_is_free(const struct lane *self, int64_t now_ns, int64_t *wake_ns)
 {
     *wake_ns = !self->up || self->in_flight ? INT64_MAX : self->next_ns;
     return now_ns >= *wake_ns;
 }
 
-/* ---- counters ---- */
+/* ---- publishers
+ *
+ * A publisher: the newest block of one slot, handed to the client's I/O threads.
+ *
+ * A block goes through these places: `newest` (given, not sent; a newer block replaces it), `sent` (its put is in flight),
+ * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
+ * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
+ *
+ * With shards, that is the way to shard 0, which gives the block its version. Then the lanes of the other shards put `current` with
+ * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
+ * version than that of `current`, a later put of somebody else was faster there, or shard 0 has lost its count in a restart. Shard 0
+ * knows: it gives `current` a version above the newer one if `current` is still what it has, and refuses it otherwise. */
+#include <pthread.h>
+/* Least time between the starts of two puts. Parameters that are two milliseconds younger make no actor better, but each
+ * put wakes a dozen threads between the learner and the actors. */
+#define GAP_NS (2 * NS_PER_MS)
 
-/* An rp_addition is the ticket of its request. */
-static rp_addition *begin_addition(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, rp_error *err)
+/* What a lane puts. */
+enum put_kind {
+    PUT_NOTHING,
+    PUT_NEWEST,  /* shard 0: a new block */
+    PUT_AGAIN,   /* shard 0: `current`, if it is still there, with a version above that of another shard */
+    PUT_CURRENT, /* `current` with its version */
+};
+
+struct publish_lane {
+    struct lane lane; /* first */
+    bool asleep;      /* lock: the I/O thread has nothing to do here until it is woken */
+    uint64_t done;    /* lock: version of `current` that this shard has stored or refused */
+    /* I/O thread: of the put in flight */
+    enum put_kind kind;
+    uint64_t version, id;
+};
+
+struct rp_publisher {
+    struct link link; /* first; its lock guards what follows, up to the I/O thread's part */
+    zmq_msg_t newest;
+    bool waiting;     /* newest holds a block */
+    uint64_t settled; /* number of the newest block that shard 0 has stored or refused; blocks count from 1 */
+    zmq_msg_t current;
+    uint64_t above; /* version that another shard has, where that of `current` should be newer */
+    bool unsure;    /* shard 0 may have lost its count, and no put has shown that it has not */
+    uint64_t retry; /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
+    rp_publisher_stats stats;
+
+    /* I/O thread of shard 0 */
+    zmq_msg_t sent;
+    uint64_t sent_number;
+
+    uint32_t n_lanes;
+    struct publish_lane lanes[];
+};
+
+static struct rp_publisher *publisher_of(const struct publish_lane *lane)
 {
-    if (params_check_name(name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
-        return NULL;
-    Replay__Counter body = REPLAY__COUNTER__INIT;
-    body.name = (char *)(uintptr_t)name;
-    body.add = add;
-    struct conn_message message = {
-        .field = REPLAY__REQUEST__BODY_COUNTER, .body = &body.base, .timeout_ms = timeout_ms};
-    return (rp_addition *)conn_ticket_new(client_conn(client), &message, err);
+    return (struct rp_publisher *)lane->lane.link;
 }
 
-rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, rp_error *err)
+static bool is_first(const struct publish_lane *lane)
 {
-    return begin_addition(client, name, add, -1, err);
+    return lane == &publisher_of(lane)->lanes[0];
 }
 
-static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_error *err)
+/* Wakes lanes that sleep. Lock held. */
+static void wake_lanes(struct rp_publisher *self, uint32_t first, uint32_t n)
 {
-    rp_status status = conn_reply_status(reply, err);
-    if (status != RP_OK)
-        return status;
-    uint64_t zigzag = 0;
-    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-    struct pb_field field;
-    int more;
-    while ((more = pb_next(&reader, &field)) == 1)
-        if (field.number == 1 && field.wire == PB_VARINT)
-            zigzag = field.value;
-    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_COUNTER)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
-    if (value)
-        *value = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
-    return RP_OK;
-}
-
-rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
-{
-    struct conn_ticket *ticket = (struct conn_ticket *)*addition;
-    struct conn *conn = ticket->conn;
-    int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
-    if (conn_is_foreign(conn)) {
-        *addition = NULL;
-        return conn_check_process(conn, err);
+    for (uint32_t i = first; i < first + n; i++) {
+        if (self->lanes[i].asleep)
+            conn_wake(self->lanes[i].lane.conn);
+        self->lanes[i].asleep = false;
     }
-    int64_t start = conn_now();
-    struct conn_reply *reply = conn_ticket_await(ticket, deadline);
-    conn_waited_add(conn, conn_now() - start);
-    if (!reply && !conn_is_stopped()) {
-        char title[300];
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",
-                       conn_title(conn, title, sizeof title), (long long)timeout_ms);
+}
+
+/* The connection is lost, or the broker shuts down: repeats the put, unless there is a newer block. Lock held. */
+static void put_broken_off(struct rp_publisher *self, const struct publish_lane *lane)
+{
+    if (self->waiting || lane->kind == PUT_CURRENT)
+        return;
+    if (lane->kind == PUT_NEWEST) {
+        zmq_msg_move(&self->newest, &self->sent);
+        self->waiting = true;
     }
-    rp_status status = reply ? read_value(reply, value, err) : conn_stopped(err);
+    self->retry = lane->id;
+}
+
+/* A put has ended; version 0: it was refused. Lock held. */
+static void put_ended(struct rp_publisher *self, struct publish_lane *lane, uint64_t version)
+{
+    if (lane->kind == PUT_NEWEST) {
+        self->settled = self->sent_number;
+        if (version)
+            zmq_msg_move(&self->current, &self->sent);
+    }
+    if (lane->kind == PUT_CURRENT) {
+        bool behind =
+            version > lane->version && !is_first(lane) && self->unsure && lane->version == self->stats.version;
+        lane->done = lane->version;
+        self->above = behind && version > self->above ? version : self->above;
+        if (behind)
+            wake_lanes(self, 0, 1);
+        return;
+    }
+    self->unsure = self->unsure && lane->kind != PUT_AGAIN;
+    self->above = lane->kind == PUT_AGAIN || version > self->above ? 0 : self->above;
+    if (version) {
+        self->stats.version = lane->done = version;
+        wake_lanes(self, 1, self->n_lanes - 1);
+    }
+}
+
+/* Reads the version in a reply to ParamsPut. */
+static rp_status read_version(struct conn_reply *reply, uint64_t *version, rp_error *err)
+{
+    rp_param slot = {0};
+    bool found;
+    RP_TRY(read_slot(reply, &slot, &found, err));
+    *version = slot.version;
+    return found && slot.version ? RP_OK : unexpected(err);
+}
+
+static void on_put(void *ctx, struct conn_reply *reply)
+{
+    struct publish_lane *lane = ctx;
+    struct rp_publisher *self = publisher_of(lane);
+    rp_error error = {0};
+    uint64_t version = 0;
+    rp_status status = conn_reply_status(reply, &error);
+    if (status == RP_OK)
+        status = read_version(reply, &version, &error);
     conn_reply_destroy(&reply);
-    rp_counter_forget(addition);
+    lane->lane.in_flight = false;
+    pthread_mutex_lock(&self->link.lock);
+    if (status == RP_UNAVAILABLE || status == RP_CANCELLED) {
+        put_broken_off(self, lane);
+        lane->lane.next_ns = conn_now() + RETRY_NS;
+    } else {
+        put_ended(self, lane, version);
+        bool replaced = lane->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
+        if (status != RP_OK && !replaced)
+            lane_keep_error(&lane->lane, &error);
+    }
+    pthread_cond_broadcast(&self->link.changed);
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+/* Decides what to put next, and copies the block. PUT_NOTHING: whoever has something wakes this thread. */
+static enum put_kind take_block(struct rp_publisher *self, struct publish_lane *lane, zmq_msg_t *block,
+                                Replay__ParamsPut *body)
+{
+    pthread_mutex_lock(&self->link.lock);
+    uint64_t version = self->stats.version;
+    if (is_first(lane) && self->waiting)
+        lane->kind = PUT_NEWEST;
+    else if (self->n_lanes > 1 && version && lane->done != version)
+        lane->kind = PUT_CURRENT;
+    else
+        lane->kind = is_first(lane) && self->above ? PUT_AGAIN : PUT_NOTHING;
+    lane->asleep = lane->kind == PUT_NOTHING;
+    if (lane->kind == PUT_NEWEST) {
+        zmq_msg_move(&self->sent, &self->newest);
+        self->waiting = false;
+        self->sent_number = self->stats.given;
+    }
+    if (lane->kind != PUT_NOTHING) {
+        zmq_msg_copy(block, lane->kind == PUT_NEWEST ? &self->sent : &self->current);
+        self->stats.puts++;
+    }
+    lane->version = version;
+    body->version = lane->kind == PUT_NEWEST ? 0 : version;
+    if (lane->kind != PUT_CURRENT && self->n_lanes > 1)
+        body->above = self->above > version ? self->above : version;
+    lane->id = lane->kind == PUT_NEWEST || lane->kind == PUT_AGAIN ? self->retry : 0;
+    self->retry = lane->id ? 0 : self->retry;
+    pthread_mutex_unlock(&self->link.lock);
+    return lane->kind;
+}
+
+static int64_t publisher_tick(struct conn_part *part, int64_t now_ns)
+{
+    struct publish_lane *lane = (struct publish_lane *)part;
+    struct rp_publisher *self = publisher_of(lane);
+    int64_t wake_ns;
+    if (!lane_is_free(&lane->lane, now_ns, &wake_ns))
+        return wake_ns;
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    zmq_msg_t block;
+    body.name = self->link.name;
+    zmq_msg_init(&block);
+    if (take_block(self, lane, &block, &body) == PUT_NOTHING) {
+        zmq_msg_close(&block);
+        return INT64_MAX;
+    }
+    lane->lane.next_ns = now_ns + GAP_NS;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &block,
+                                   .n_payload = 1,
+                                   .timeout_ms = -1,
+                                   .again = lane->id};
+    uint64_t id = conn_send_once(lane->lane.conn, part, &message, on_put);
+    zmq_msg_close(&block);
+    lane->lane.in_flight = id != 0;
+    if (id) {
+        lane->id = id;
+        return INT64_MAX;
+    }
+    pthread_mutex_lock(&self->link.lock);
+    put_broken_off(self, lane);
+    pthread_mutex_unlock(&self->link.lock);
+    lane->lane.next_ns = now_ns + RETRY_NS;
+    return lane->lane.next_ns;
+}
+
+static void publisher_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    struct publish_lane *lane = (struct publish_lane *)part;
+    struct rp_publisher *self = publisher_of(lane);
+    bool first_time = lane->lane.instance == 0, other = lane_up(&lane->lane, hello);
+    pthread_mutex_lock(&self->link.lock);
+    if (other)
+        lane->done = 0; /* it may have lost the block */
+    self->unsure = self->unsure || (is_first(lane) && (other || first_time));
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = lane_down, .tick = publisher_tick};
+
+rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
+{
+    zmq_msg_t block;
+    RP_TRY(conn_check_process(client_conn(publisher->link.client), err));
+    if (bytes > SIZE_MAX || zmq_msg_init_size(&block, (size_t)bytes) != 0)
+        return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+    if (bytes)
+        memcpy(zmq_msg_data(&block), data, (size_t)bytes);
+    pthread_mutex_lock(&publisher->link.lock);
+    rp_status status = link_take_error(&publisher->link, "an earlier put of", err);
+    publisher->stats.replaced += publisher->waiting;
+    zmq_msg_move(&publisher->newest, &block);
+    publisher->waiting = true;
+    publisher->retry = 0;
+    publisher->stats.given++;
+    wake_lanes(publisher, 0, 1);
+    pthread_mutex_unlock(&publisher->link.lock);
+    zmq_msg_close(&block);
     return status;
 }
 
-void rp_counter_forget(rp_addition **addition)
+/* Returns the lane of a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: none has.
+ * Lock held. */
+static const struct publish_lane *open_lane(const struct rp_publisher *self)
 {
-    if (!addition)
-        return;
-    struct conn_ticket *ticket = (struct conn_ticket *)*addition;
-    *addition = NULL;
-    conn_ticket_destroy(&ticket);
+    if (self->settled < self->stats.given || self->above)
+        return &self->lanes[0];
+    for (uint32_t i = 1; i < self->n_lanes; i++)
+        if (self->lanes[i].lane.up && self->lanes[i].done != self->stats.version)
+            return &self->lanes[i];
+    return NULL;
 }
 
-rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, int64_t *value,
-                         rp_error *err)
+rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms);
+    struct conn *conn = client_conn(publisher->link.client);
+    RP_TRY(conn_check_process(conn, err));
+    pthread_mutex_lock(&publisher->link.lock);
+    while (open_lane(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
+        ;
+    const struct publish_lane *open = open_lane(publisher);
+    if (open && conn_is_stopped()) {
+        pthread_mutex_unlock(&publisher->link.lock);
+        return conn_stopped(err);
+    }
+    rp_status status = link_take_error(&publisher->link, "an earlier put of", err);
+    if (version)
+        *version = publisher->stats.version;
+    pthread_mutex_unlock(&publisher->link.lock);
+    if (!open || status != RP_OK)
+        return status;
+    char why[300];
+    conn_describe(open->lane.conn, why, sizeof why);
+    bool silent = why[0] == '\0';
+    return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms: %s%s", publisher->link.name,
+                   (long long)timeout_ms, silent ? conn_title(open->lane.conn, why, sizeof why) : why,
+                   silent ? " has not answered" : "");
+}
+
+rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *out)
+{
+    RP_TRY(conn_check_process(client_conn(publisher->link.client), NULL));
+    pthread_mutex_lock(&publisher->link.lock);
+    rp_status status = client_copy_out(out, &publisher->stats, sizeof *out, NULL);
+    pthread_mutex_unlock(&publisher->link.lock);
+    return status;
+}
+
+rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err)
+{
+    uint32_t n = client_shards(client);
+    rp_publisher *self = link_new(sizeof *self + n * sizeof self->lanes[0], client, name, err);
+    if (!self)
+        return NULL;
+    zmq_msg_init(&self->newest);
+    zmq_msg_init(&self->sent);
+    zmq_msg_init(&self->current);
+    self->n_lanes = n;
+    for (uint32_t i = 0; i < n; i++)
+        lane_open(&self->lanes[i].lane, &self->link, i, &publisher_ops);
+    return self;
+}
+
+rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_error *err)
+{
+    if (!publisher || !*publisher)
+        return RP_OK;
+    rp_publisher *self = *publisher;
+    *publisher = NULL;
+    if (conn_is_foreign(client_conn(self->link.client))) {
+        free(self);
+        return RP_OK;
+    }
+    rp_status status = rp_publisher_flush(self, timeout_ms, NULL, err);
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        conn_detach(self->lanes[i].lane.conn, &self->lanes[i].lane.part);
+    zmq_msg_close(&self->newest);
+    zmq_msg_close(&self->sent);
+    zmq_msg_close(&self->current);
+    link_free(&self->link);
+    return status;
+}
+
+/* Puts to all shards: as a publisher that has one block. */
+static rp_status put_to_shards(rp_client *client, const char *name, const void *data, uint64_t bytes,
+                               int64_t timeout_ms, uint64_t *version, rp_error *err)
 {
     rp_error own = {0};
-    err = err ? err : &own;
-    rp_addition *addition = begin_addition(client, name, add, timeout_ms, err);
-    if (!addition)
-        return (rp_status)err->status;
-    /* The connection ends the request at its deadline, with a better explanation. */
-    return rp_counter_end(&addition, -1, value, err);
+    rp_publisher *publisher = rp_publisher_new(client, name, &own);
+    rp_status status = publisher ? rp_publisher_put(publisher, data, bytes, &own) : (rp_status)own.status;
+    if (publisher && status == RP_OK)
+        status = rp_publisher_flush(publisher, timeout_ms, version, &own);
+    rp_publisher_destroy(&publisher, 0, NULL);
+    return status == RP_OK ? RP_OK : err_set(err, status, "%s", own.text);
 }
 
-rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value, rp_error *err)
+rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
+                        uint64_t *version, rp_error *err)
 {
-    return rp_counter_add(client, name, 0, timeout_ms, value, err);
+    RP_TRY(check_name(name, err));
+    if (client_shards(client) > 1)
+        return put_to_shards(client, name, data, bytes, timeout_ms, version, err);
+    zmq_msg_t payload;
+    if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
+        return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+    if (bytes)
+        memcpy(zmq_msg_data(&payload), data, (size_t)bytes);
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    body.name = (char *)(uintptr_t)name;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = timeout_ms};
+    struct conn_reply *reply = NULL;
+    rp_status status = conn_call(client_conn(client), &message, &reply, err);
+    zmq_msg_close(&payload);
+    if (status != RP_OK)
+        return status;
+    uint64_t stored;
+    status = read_version(reply, version ? version : &stored, err);
+    conn_reply_destroy(&reply);
+    return status;
+}
+
+/* ---- subscribers
+ *
+ * A subscriber: a ParamsGet that waits at the broker, and the newest copy that it has brought.
+ *
+ * There is at most one request. It is sent when the caller has taken the last copy; the next copy lies ready until the caller
+ * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
+ * callers get fresh parameters and fast callers do not pay for copies they skip.
+ *
+ * With shards there is a lane to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
+ * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what
+ * the caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become
+ * other brokers may versions count from 1 again. */
+/* Age at which a copy that was not taken is replaced. */
+#define REFRESH_NS (20 * NS_PER_MS)
+/* Wait for the first version at one of several shards. */
+#define FIRST_MS 500
+/* How often the lane of a lost shard looks for another. */
+#define LOOK_NS (100 * NS_PER_MS)
+
+struct subscribe_lane {
+    struct lane lane; /* first */
+    bool other;       /* lock: another broker than before, and versions have not begun anew */
+    uint64_t behind;  /* lock: version that the shard had when others had a newer one; 0: none */
+};
+
+struct rp_subscriber {
+    struct link link;   /* first; its lock guards what follows */
+    rp_params *ready;   /* NULL: nothing new */
+    int64_t arrived_ns; /* time at which it arrived */
+    uint64_t have;      /* version of the newest copy; 0: none from this broker */
+    uint64_t newest;    /* version that has arrived; 0: none since versions began */
+    rp_subscriber_stats stats;
+    uint32_t active; /* number of the lane that asks */
+    uint32_t n_lanes;
+    struct subscribe_lane lanes[];
+};
+
+static struct rp_subscriber *subscriber_of(const struct subscribe_lane *lane)
+{
+    return (struct rp_subscriber *)lane->lane.link;
+}
+
+/* Makes the lane of the nearest shard the one that asks, if this lane was. True: another lane asks now. */
+static bool pass_on(struct rp_subscriber *self, const struct subscribe_lane *lane, uint32_t nearest)
+{
+    pthread_mutex_lock(&self->link.lock);
+    bool passed = lane == &self->lanes[self->active] && nearest != self->active;
+    if (passed)
+        self->active = nearest;
+    pthread_mutex_unlock(&self->link.lock);
+    if (passed)
+        conn_wake(self->lanes[nearest].lane.conn);
+    return passed;
+}
+
+/* True if a version is to be dropped: two lanes may have asked, and bring the same, or the second one an older one. Lock held. */
+static bool is_known(struct rp_subscriber *self, struct subscribe_lane *lane, uint64_t version)
+{
+    bool older = self->n_lanes > 1 && version < self->newest;
+    lane->behind = older ? version : 0;
+    lane->other = lane->other && older;
+    if (self->n_lanes > 1 && version == self->newest)
+        self->have = version;
+    return older || version == self->have;
+}
+
+/* Lock held. */
+static void keep(struct rp_subscriber *self, struct subscribe_lane *lane, rp_params *params)
+{
+    uint64_t version = params->slot.version;
+    if (is_known(self, lane, version)) {
+        rp_params_release(&params);
+        return;
+    }
+    self->stats.replaced += self->ready != NULL;
+    rp_params_release(&self->ready);
+    self->ready = params;
+    self->arrived_ns = conn_now();
+    self->have = self->newest = version;
+    self->stats.arrived++;
+}
+
+static uint64_t version_here(struct rp_subscriber *self)
+{
+    pthread_mutex_lock(&self->link.lock);
+    uint64_t have = self->have;
+    pthread_mutex_unlock(&self->link.lock);
+    return have;
+}
+
+static void on_params(void *ctx, struct conn_reply *reply)
+{
+    struct subscribe_lane *lane = ctx;
+    struct rp_subscriber *self = subscriber_of(lane);
+    rp_params *params = NULL;
+    rp_error error = {0};
+    uint64_t have = version_here(self);
+    rp_status status = conn_reply_status(reply, &error);
+    if (status == RP_OK)
+        status = params_new(self->link.name, have, reply, &params, &error);
+    else
+        conn_reply_destroy(&reply);
+    lane->lane.in_flight = false;
+    if (status != RP_OK)
+        lane->lane.next_ns = conn_now() + RETRY_NS;
+    pthread_mutex_lock(&self->link.lock);
+    if (status == RP_OK)
+        keep(self, lane, params);
+    else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
+             status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
+        lane_keep_error(&lane->lane, &error);
+    pthread_cond_broadcast(&self->link.changed);
+    pthread_mutex_unlock(&self->link.lock);
+    if (status == RP_DEADLINE_EXCEEDED && have == 0)
+        pass_on(self, lane, client_move_nearest(self->link.client, conn_shard(lane->lane.conn)));
+}
+
+/* Returns the time at which a ready copy is to be replaced, and the version that the lane need not bring. */
+static int64_t due_ns(struct rp_subscriber *self, const struct subscribe_lane *lane, uint64_t *have)
+{
+    pthread_mutex_lock(&self->link.lock);
+    int64_t due = self->ready ? self->arrived_ns + REFRESH_NS : 0;
+    *have = lane->behind ? lane->behind : self->have;
+    pthread_mutex_unlock(&self->link.lock);
+    return due;
+}
+
+/* True if this lane is to ask; otherwise *wake_ns is the time to look again. */
+static bool is_its_turn(struct rp_subscriber *self, const struct subscribe_lane *lane, int64_t now_ns, int64_t *wake_ns)
+{
+    if (self->n_lanes == 1)
+        return true;
+    pthread_mutex_lock(&self->link.lock);
+    bool active = lane == &self->lanes[self->active];
+    pthread_mutex_unlock(&self->link.lock);
+    *wake_ns = INT64_MAX;
+    if (!active || pass_on(self, lane, client_nearest(self->link.client)))
+        return false;
+    *wake_ns = lane->lane.up ? INT64_MAX : now_ns + LOOK_NS;
+    return lane->lane.up;
+}
+
+static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
+{
+    struct subscribe_lane *lane = (struct subscribe_lane *)part;
+    struct rp_subscriber *self = subscriber_of(lane);
+    uint64_t have;
+    int64_t wake_ns;
+    if (!is_its_turn(self, lane, now_ns, &wake_ns) || !lane_is_free(&lane->lane, now_ns, &wake_ns))
+        return wake_ns;
+    wake_ns = due_ns(self, lane, &have);
+    if (now_ns < wake_ns)
+        return wake_ns;
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    if (self->n_lanes > 1 && have == 0) {
+        body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = FIRST_MS;
+    }
+    char *name = self->link.name;
+    body.n_name = body.n_have = 1;
+    body.name = &name;
+    body.have = &have;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
+    lane->lane.in_flight = conn_send_once(lane->lane.conn, part, &message, on_params);
+    if (!lane->lane.in_flight) {
+        lane->lane.next_ns = now_ns + RETRY_NS;
+        return lane->lane.next_ns;
+    }
+    pthread_mutex_lock(&self->link.lock);
+    self->stats.polls++;
+    pthread_mutex_unlock(&self->link.lock);
+    return INT64_MAX;
+}
+
+/* Other brokers may count from 1 again; if a shard that is there knows the old versions, they go on. Lock held. */
+static void look_for_restart(struct rp_subscriber *self)
+{
+    uint32_t others = 0;
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        if (self->lanes[i].lane.up && !self->lanes[i].other)
+            return;
+        others += self->lanes[i].lane.up;
+    }
+    if (others == 0)
+        return; /* those that come back tell */
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        self->lanes[i].other = false;
+        self->lanes[i].behind = 0;
+    }
+    self->newest = self->have = 0;
+}
+
+static void subscriber_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    struct subscribe_lane *lane = (struct subscribe_lane *)part;
+    struct rp_subscriber *self = subscriber_of(lane);
+    if (!lane_up(&lane->lane, hello))
+        return;
+    pthread_mutex_lock(&self->link.lock);
+    lane->behind = 0;
+    lane->other = true;
+    look_for_restart(self);
+    if (lane == &self->lanes[self->active])
+        self->have = 0; /* any version it has may be new */
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+/* The shard that is lost may have been the last that knew the old versions. */
+static void subscriber_down(struct conn_part *part)
+{
+    struct rp_subscriber *self = subscriber_of((const struct subscribe_lane *)part);
+    lane_down(part);
+    pthread_mutex_lock(&self->link.lock);
+    look_for_restart(self);
+    pthread_mutex_unlock(&self->link.lock);
+}
+
+static const struct conn_part_ops subscriber_ops = {
+    .up = subscriber_up, .down = subscriber_down, .tick = subscriber_tick};
+
+static rp_status nothing_new(struct rp_subscriber *self, uint64_t have, int64_t timeout_ms, rp_error *err)
+{
+    char why[256] = "";
+    if (timeout_ms != 0)
+        client_describe(self->link.client, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s", self->link.name,
+                   (unsigned long long)have, why[0] ? ": " : "", why);
+}
+
+rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_params **out, rp_error *err)
+{
+    int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
+    struct conn *conn = client_conn(subscriber->link.client);
+    *out = NULL;
+    RP_TRY(conn_check_process(conn, err));
+    if (timeout_ms == 0)
+        conn_look(conn);
+    int64_t start = timeout_ms != 0 ? trace_now(conn_trace(conn)) : 0;
+    pthread_mutex_lock(&subscriber->link.lock);
+    while (timeout_ms != 0 && !subscriber->ready && subscriber->link.error.status == RP_OK &&
+           conn_wait(conn, &subscriber->link.changed, &subscriber->link.lock, deadline))
+        ;
+    trace_add_since(conn_trace(conn), "wait for parameters", NULL, start, 0);
+    if (timeout_ms != 0 && conn_is_stopped()) {
+        pthread_mutex_unlock(&subscriber->link.lock);
+        return conn_stopped(err);
+    }
+    rp_status status = link_take_error(&subscriber->link, "slot", err);
+    uint64_t have = subscriber->have;
+    uint32_t active = subscriber->active;
+    if (status == RP_OK && subscriber->ready) {
+        *out = subscriber->ready;
+        subscriber->ready = NULL;
+        subscriber->stats.taken++;
+    }
+    pthread_mutex_unlock(&subscriber->link.lock);
+    if (*out)
+        conn_wake(subscriber->lanes[active].lane.conn);
+    else if (status == RP_OK)
+        status = nothing_new(subscriber, have, timeout_ms, err);
+    return status;
+}
+
+rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats *out)
+{
+    RP_TRY(conn_check_process(client_conn(subscriber->link.client), NULL));
+    pthread_mutex_lock(&subscriber->link.lock);
+    rp_status status = client_copy_out(out, &subscriber->stats, sizeof *out, NULL);
+    pthread_mutex_unlock(&subscriber->link.lock);
+    return status;
+}
+
+rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
+{
+    uint32_t n = client_shards(client);
+    rp_subscriber *self = link_new(sizeof *self + n * sizeof self->lanes[0], client, name, err);
+    if (!self)
+        return NULL;
+    self->have = have;
+    self->active = client_nearest(client);
+    self->n_lanes = n;
+    for (uint32_t i = 0; i < n; i++)
+        lane_open(&self->lanes[i].lane, &self->link, i, &subscriber_ops);
+    return self;
+}
+
+void rp_subscriber_destroy(rp_subscriber **subscriber)
+{
+    if (!subscriber || !*subscriber)
+        return;
+    rp_subscriber *self = *subscriber;
+    *subscriber = NULL;
+    if (conn_is_foreign(client_conn(self->link.client))) {
+        free(self);
+        return;
+    }
+    for (uint32_t i = 0; i < self->n_lanes; i++)
+        conn_detach(self->lanes[i].lane.conn, &self->lanes[i].lane.part);
+    rp_params_release(&self->ready);
+    link_free(&self->link);
 }

@@ -4,7 +4,7 @@
  * batch_layout.c (layouts of a reply), batch_decode.c (the decoder), and batch_join.c (rows of several batches in one).
  *
  * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released batches
- * for the next ones, and the buffers that the caller has posted. */
+ * for the next ones. */
 #ifndef AGENT_CLIENT_BATCH_H
 #define AGENT_CLIENT_BATCH_H
 
@@ -37,7 +37,7 @@ struct rp_batch {
     rp_field_view *fields;
     struct batch_in_reply in_reply;
     uint32_t fields_capacity;
-    uint8_t *memory; /* arrays, names, lengths, and the fields unless they are in posted memory; 64-byte aligned */
+    uint8_t *memory; /* arrays, lengths, names and fields; 64-byte aligned */
     size_t capacity;
     char text[256];
 };
@@ -48,11 +48,6 @@ struct rp_batch {
 struct batch_pool *batch_pool_new(uint32_t keep);
 struct batch_pool *batch_pool_ref(struct batch_pool *self);
 void batch_pool_unref(struct batch_pool **self);
-/* Copies the buffers' addresses. Checks them against the fields noted last, for batches of `full` items. */
-rp_status batch_pool_post(struct batch_pool *self, const rp_buffer *buffers, uint32_t n, uint32_t full, rp_error *err);
-uint32_t batch_pool_posted(struct batch_pool *self);
-/* Notes the fields of the newest batch for the check above. */
-void batch_pool_note(struct batch_pool *self, const struct rp_batch *batch);
 
 /* ---- making a batch ---- */
 
@@ -62,7 +57,7 @@ struct batch_spec_field {
     uint64_t steps;     /* largest number of any item */
     uint64_t item_bytes;
     bool variable; /* items have different numbers of steps: the batch tells each */
-    uint64_t at;   /* set by batch_make: offset in the batch's memory, unless it is posted */
+    uint64_t at;   /* set by batch_make: offset among the fields */
 };
 
 struct batch_spec {
@@ -74,7 +69,7 @@ struct batch_spec {
     uint64_t bytes;            /* set by batch_make: of the fields */
 };
 
-/* Takes posted memory, or memory of the pool, for a batch; its arrays and fields are not filled. */
+/* Takes memory of the pool for a batch; its arrays and fields are not filled. */
 rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp_batch **out, rp_error *err);
 /* Cuts the text if it is too long. */
 void batch_set_text(struct rp_batch *self, const char *text, size_t size);
@@ -122,8 +117,6 @@ struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct ba
 void batch_decoder_destroy(struct batch_decoder **self);
 /* From now on, items that need no decoding stay in the reply, which must outlive its batches: only batch_join can read them. */
 void batch_decoder_leave_items(struct batch_decoder *self);
-/* True if the addresses of all blocks of the last reply could be computed. */
-bool batch_decoder_was_regular(const struct batch_decoder *self);
 /* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
 struct batch_reply {
     const struct wire_sampled *view;
@@ -162,7 +155,7 @@ struct batch_join_options {
 /* A batch that is put together: pieces are copied by several threads, each in the place that it has. */
 struct batch_join;
 
-/* Takes memory of the pool, or posted memory, for one batch of all pieces; for several if their fields do not fit into one array.
+/* Takes memory of the pool for one batch of all pieces; for several if their fields do not fit into one array.
  * The batches of the pieces must stay until the pieces are copied. */
 rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
                          const struct batch_join_options *options, struct batch_join **out, rp_error *err);

@@ -4,16 +4,16 @@
  * is taken, and the rows are copied, field by field, so that one tight loop writes one contiguous array. A raw block is read in place.
  * A compressed block is decoded once per reply: directly into the batch if an item takes all of it, and other items copy from there;
  * otherwise into scratch memory. Items whose fields do not fit into one array come in several batches, so that no item is lost. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
-#include "agent/client/sampler/batch_layout.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/wire/codec.h"
+#include "replay.pb-c.h"
 
 /* Frames of a reply that need no allocation. */
 #define FEW_FRAMES 16u
@@ -22,6 +22,34 @@
 #define SPARE_EMPTY (UINT64_C(1) << 20)
 
 #define SLAB_BYTES ((size_t)1 << 20)
+/* Layouts that are kept from reply to reply, by the broker's number modulo this. */
+#define KEPT_LAYOUTS 512u
+
+struct batch_field {
+    const char *name; /* inside the layout */
+    int32_t dtype;
+    uint32_t elem_bytes;
+    uint32_t is_integer;
+    uint32_t row_bytes; /* of one step */
+    uint32_t rank;      /* of one step */
+    uint32_t shape[RP_MAX_RANK];
+    uint32_t column;
+    int32_t start;
+    uint32_t count; /* 0: to the item's end */
+    uint32_t stride;
+    bool squeeze;
+};
+
+/* The fields of an item, and where their rows are. Parsed once and compared byte by byte with later replies, so that a restarted
+ * broker cannot be misread. */
+struct batch_layout {
+    struct batch_layout *next; /* in the list of retired layouts */
+    uint32_t n_fields;
+    uint8_t *encoded;
+    size_t encoded_size;
+    char *names;
+    struct batch_field fields[];
+};
 
 struct batch_block {
     const uint8_t *data;
@@ -39,6 +67,7 @@ struct batch_chunk {
 };
 
 struct batch_item {
+    uint32_t at; /* in the reply */
     uint32_t layout;
     uint32_t chunk; /* the first chunk */
     uint32_t first_ref;
@@ -81,20 +110,25 @@ struct batch_decoder {
     struct batch_pool *pool;
     struct batch_options options;
     bool leave_items;
-    struct batch_layouts cache;
+    struct batch_layout *kept[KEPT_LAYOUTS];
+    struct batch_layout *retired; /* layouts that others have replaced, freed at the next reply */
     struct codec_scratch scratch;
     struct batch_slab *slabs;
-    const struct batch_layout *noted;
     /* Of the current reply. */
-    struct batch_vec all_items, all_layouts, groups;
-    uint32_t n_groups;   /* groups of layouts whose items fit into one batch */
+    const struct wire_sampled *view;
+    struct batch_regular regular;
+    struct batch_vec blocks, chunks, all_items, layouts;
+    struct batch_vec groups; /* [layout] the first layout whose items fit into one batch with its items */
+    struct batch_vec maps;   /* [layout * most_fields + f] the field that is field f of the first layout of its group */
+    uint32_t most_fields;
+    uint32_t n_groups;
     rp_error why;        /* how the layouts differ, if there is more than one group */
     uint64_t made_bytes; /* bytes of the batches made from the reply so far */
-    /* Of the current batch: all of the reply, or a part of it. */
-    const struct wire_sampled *view;
-    uint32_t n_fields, n_layouts;
-    struct batch_regular regular;
-    struct batch_vec blocks, chunks, items, layouts, maps, plans, specs, arrays;
+    /* Of the current batch: the items of one group. */
+    uint32_t group, n_fields, n_items;
+    bool one_layout;
+    const struct batch_item *items; /* [n_items]; NULL: the reply is regular */
+    struct batch_vec part, plans, specs;
 };
 
 /* Returns field f of the batch in one of the reply's layouts. */
@@ -102,7 +136,7 @@ static inline const struct batch_field *field_of(const struct batch_decoder *sel
 {
     const struct batch_layout *const *layouts = self->layouts.data;
     const uint32_t *maps = self->maps.data;
-    return &layouts[layout]->fields[maps[(size_t)layout * self->n_fields + f]];
+    return &layouts[layout]->fields[maps[(size_t)layout * self->most_fields + f]];
 }
 
 static bool vec_reserve(struct batch_vec *self, uint64_t n, size_t size)
@@ -129,10 +163,10 @@ static rp_status damaged(rp_error *err, const char *what)
     return err_set(err, RP_DATA_LOSS, "the broker's reply is damaged: %s", what);
 }
 
-static rp_status too_short(const struct wire_sampled *view, uint32_t i, const struct batch_field *field, rp_error *err)
+static rp_status too_short(uint64_t key, uint32_t length, const struct batch_field *field, rp_error *err)
 {
-    return err_set(err, RP_DATA_LOSS, "item %llu has %u steps, too few for its field '%s'",
-                   (unsigned long long)pb_u64(&view->key, i), pb_u32(&view->length, i), field->name);
+    return err_set(err, RP_DATA_LOSS, "item %llu has %u steps, too few for its field '%s'", (unsigned long long)key,
+                   length, field->name);
 }
 
 /* Returns element i of an array of numbers with 4 bytes each. */
@@ -141,6 +175,162 @@ static inline uint32_t index_at(const uint8_t *array, uint32_t i)
     uint32_t value;
     memcpy(&value, array + (size_t)i * 4, 4);
     return value;
+}
+
+/* ---- layouts ---- */
+
+/* Gives the number of rows that a field takes from an item of `length` steps, and the first row. False: the item is too
+ * short. */
+static inline bool field_rows(const struct batch_field *field, uint32_t length, uint32_t *first, uint32_t *rows)
+{
+    int64_t start = field->start < 0 ? (int64_t)length + field->start : field->start;
+    if (start < 0 || start >= (int64_t)length)
+        return false;
+    uint64_t left = length - (uint64_t)start;
+    uint64_t n = field->count ? field->count : (left + field->stride - 1) / field->stride;
+    *first = (uint32_t)start;
+    *rows = (uint32_t)n;
+    return (n - 1) * field->stride < left;
+}
+
+static void layout_free(struct batch_layout *self)
+{
+    if (!self)
+        return;
+    free(self->encoded);
+    free(self->names);
+    free(self);
+}
+
+static void free_retired(struct batch_decoder *self)
+{
+    while (self->retired) {
+        struct batch_layout *next = self->retired->next;
+        layout_free(self->retired);
+        self->retired = next;
+    }
+}
+
+static rp_status field_parse(const Replay__Layout *from, const Replay__Field *field, struct batch_field *out,
+                             rp_error *err)
+{
+    if (field->column >= from->n_columns)
+        return err_set(err, RP_DATA_LOSS, "field '%s' names column %u of %zu", field->name, field->column,
+                       from->n_columns);
+    const Replay__Column *column = from->columns[field->column];
+    int32_t dtype = dtype_by_name(column->dtype);
+    uint64_t row_bytes = dtype < 0 || column->n_shape > RP_MAX_RANK
+                             ? DTYPE_NO_ROW
+                             : dtype_row_bytes(dtype, (uint32_t)column->n_shape, column->shape);
+    if (row_bytes == DTYPE_NO_ROW)
+        return err_set(err, RP_DATA_LOSS, "column '%s' has a dtype or shape that is not known here ('%s')",
+                       column->name, column->dtype);
+    if (field->squeeze && field->count != 1)
+        return err_set(err, RP_DATA_LOSS, "field '%s' is squeezed but has %u steps", field->name, field->count);
+    out->dtype = dtype;
+    out->elem_bytes = dtype_size(dtype);
+    out->is_integer = dtype_is_integer(dtype);
+    out->row_bytes = (uint32_t)row_bytes;
+    out->rank = (uint32_t)column->n_shape;
+    if (column->n_shape)
+        memcpy(out->shape, column->shape, column->n_shape * sizeof *column->shape);
+    out->column = field->column;
+    out->start = field->start;
+    out->count = field->count;
+    out->stride = field->stride ? field->stride : 1;
+    out->squeeze = field->squeeze;
+    return RP_OK;
+}
+
+static rp_status fields_parse(struct batch_layout *self, const Replay__Layout *from, rp_error *err)
+{
+    char *name = self->names;
+    for (uint32_t i = 0; i < self->n_fields; i++) {
+        struct batch_field *field = &self->fields[i];
+        RP_TRY(field_parse(from, from->fields[i], field, err));
+        size_t size = strlen(from->fields[i]->name) + 1;
+        memcpy(name, from->fields[i]->name, size);
+        field->name = name;
+        name += size;
+    }
+    return RP_OK;
+}
+
+static rp_status layout_new(const uint8_t *encoded, size_t size, struct batch_layout **out, rp_error *err)
+{
+    Replay__Layout *from = replay__layout__unpack(NULL, size, encoded);
+    if (!from)
+        return err_set(err, RP_DATA_LOSS, "a layout in the broker's reply cannot be decoded");
+    rp_status status = RP_OK;
+    struct batch_layout *self = NULL;
+    size_t names_size = 1;
+    for (size_t i = 0; i < from->n_fields; i++)
+        names_size += strlen(from->fields[i]->name) + 1;
+    if (from->n_fields > BATCH_MAX_FIELDS || from->n_columns > RP_MAX_COLUMNS) {
+        status =
+            err_set(err, RP_DATA_LOSS, "a layout with %zu fields over %zu columns", from->n_fields, from->n_columns);
+        goto done;
+    }
+    self = calloc(1, sizeof *self + from->n_fields * sizeof *self->fields);
+    if (self) {
+        self->encoded = malloc(size ? size : 1);
+        self->names = calloc(1, names_size);
+    }
+    if (!self || !self->encoded || !self->names) {
+        status = err_set(err, RP_NO_MEMORY, "no memory for a layout");
+        goto done;
+    }
+    if (size)
+        memcpy(self->encoded, encoded, size);
+    self->encoded_size = size;
+    self->n_fields = (uint32_t)from->n_fields;
+    status = fields_parse(self, from, err);
+done:
+    replay__layout__free_unpacked(from, NULL);
+    if (status != RP_OK) {
+        layout_free(self);
+        self = NULL;
+    }
+    *out = self;
+    return status;
+}
+
+/* Gives the layout with this encoding, parsed and checked. It is valid until the next reply. */
+static rp_status layout_get(struct batch_decoder *self, const uint8_t *encoded, size_t size,
+                            const struct batch_layout **out, rp_error *err)
+{
+    uint32_t id = 0; /* absent if it is 0 */
+    if (size >= 5 && encoded[0] == 0x0d)
+        memcpy(&id, encoded + 1, 4);
+    struct batch_layout **slot = &self->kept[id % KEPT_LAYOUTS], *old = *slot;
+    if (!old || old->encoded_size != size || memcmp(old->encoded, encoded, size) != 0) {
+        struct batch_layout *fresh;
+        RP_TRY(layout_new(encoded, size, &fresh, err));
+        if (old) {
+            old->next = self->retired;
+            self->retired = old;
+        }
+        *slot = fresh;
+    }
+    *out = *slot;
+    return RP_OK;
+}
+
+/* True if rows of both fields fit into one array. */
+static bool fields_agree(const struct batch_field *a, const struct batch_field *b)
+{
+    return a->dtype == b->dtype && a->squeeze == b->squeeze && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, a->rank * sizeof a->shape[0]) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+/* Writes "float32[84,84]", for messages. */
+static void field_describe(const struct batch_field *self, char *out, size_t size)
+{
+    int at = snprintf(out, size, "%s[", dtype_name(self->dtype));
+    for (uint32_t i = 0; i < self->rank && at >= 0 && (size_t)at < size; i++)
+        at += snprintf(out + at, size - (size_t)at, "%s%u", i ? "," : "", self->shape[i]);
+    if (at >= 0 && (size_t)at < size)
+        snprintf(out + at, size - (size_t)at, "]%s", self->squeeze ? "" : " per step");
 }
 
 /* ---- the pieces of a reply ---- */
@@ -284,13 +474,14 @@ static rp_status read_items(struct batch_decoder *self, const struct wire_sample
         n_refs += pb_u32(&view->chunks, i);
     if (n_refs != (view->chunk.n ? view->chunk.n : view->n_chunks))
         return damaged(err, "items and chunks do not match");
-    if (!vec_reserve(&self->items, view->n_items, sizeof(struct batch_item)))
+    if (!vec_reserve(&self->all_items, view->n_items, sizeof(struct batch_item)))
         return no_memory(err);
-    struct batch_item *items = self->items.data;
+    struct batch_item *items = self->all_items.data;
     const struct batch_chunk *chunks = self->chunks.data;
     uint32_t at = 0;
     for (uint32_t i = 0; i < view->n_items; i++) {
-        struct batch_item item = {.layout = view->layout.n ? pb_u32(&view->layout, i) : 0,
+        struct batch_item item = {.at = i,
+                                  .layout = view->layout.n ? pb_u32(&view->layout, i) : 0,
                                   .first_ref = at,
                                   .n_refs = pb_u32(&view->chunks, i),
                                   .offset = view->offset.n ? pb_u32(&view->offset, i) : 0,
@@ -324,7 +515,7 @@ static rp_status map_fields(const struct batch_layout *first, const struct batch
     for (uint32_t f = 0; f < first->n_fields; f++) {
         const struct batch_field *want = &first->fields[f], *have = &other->fields[f];
         map[f] = f;
-        if (batch_layout_agrees(want, have))
+        if (fields_agree(want, have))
             continue;
         uint32_t k = 0;
         while (k < other->n_fields && strcmp(other->fields[k].name, want->name) != 0)
@@ -332,81 +523,55 @@ static rp_status map_fields(const struct batch_layout *first, const struct batch
         if (k == other->n_fields)
             return err_set(err, RP_FAILED_PRECONDITION, "some have a field '%s' and some do not", want->name);
         map[f] = k;
-        if (batch_layout_agrees(want, &other->fields[k]))
+        if (fields_agree(want, &other->fields[k]))
             continue;
         char a[96], b[96];
-        batch_layout_describe(want, a, sizeof a);
-        batch_layout_describe(&other->fields[k], b, sizeof b);
+        field_describe(want, a, sizeof a);
+        field_describe(&other->fields[k], b, sizeof b);
         return err_set(err, RP_FAILED_PRECONDITION, "field '%s' is %s in some and %s in others", want->name, a, b);
     }
     return RP_OK;
 }
 
-static bool maps_reserve(struct batch_decoder *self, uint64_t n_layouts, uint32_t n_fields)
-{
-    return vec_reserve(&self->maps, (n_layouts ? n_layouts : 1) * n_fields, sizeof(uint32_t));
-}
-
+/* Finds the layouts whose items fit into one batch. */
 static rp_status read_groups(struct batch_decoder *self, uint32_t n, rp_error *err)
 {
-    const struct batch_layout *const *layouts = self->all_layouts.data;
-    if (!vec_reserve(&self->groups, n, sizeof(uint32_t)))
+    const struct batch_layout *const *layouts = self->layouts.data;
+    self->most_fields = self->n_groups = 0;
+    for (uint32_t l = 0; l < n; l++)
+        self->most_fields = layouts[l]->n_fields > self->most_fields ? layouts[l]->n_fields : self->most_fields;
+    if (!vec_reserve(&self->groups, n, sizeof(uint32_t)) ||
+        !vec_reserve(&self->maps, (uint64_t)n * self->most_fields, sizeof(uint32_t)))
         return no_memory(err);
     uint32_t *groups = self->groups.data;
-    self->n_groups = n > 0;
     self->why.text[0] = '\0';
-    if (n)
-        groups[0] = 0;
-    for (uint32_t l = 1; l < n; l++) {
+    for (uint32_t l = 0; l < n; l++) {
+        uint32_t *map = (uint32_t *)self->maps.data + (size_t)l * self->most_fields;
         groups[l] = l;
-        if (!maps_reserve(self, 1, layouts[l]->n_fields))
-            return no_memory(err);
         for (uint32_t g = 0; g < l && groups[l] == l; g++) {
             rp_error *why = self->why.text[0] ? NULL : &self->why;
-            if (groups[g] == g && map_fields(layouts[g], layouts[l], self->maps.data, why) == RP_OK)
+            if (groups[g] == g && map_fields(layouts[g], layouts[l], map, why) == RP_OK)
                 groups[l] = g;
         }
         self->n_groups += groups[l] == l;
+        for (uint32_t f = 0; f < layouts[l]->n_fields && groups[l] == l; f++)
+            map[f] = f;
     }
     return RP_OK;
 }
 
-static bool use_group(struct batch_decoder *self, uint32_t group, uint32_t n_layouts)
-{
-    const struct batch_layout *const *all = self->all_layouts.data;
-    const uint32_t *groups = self->groups.data;
-    self->n_fields = n_layouts ? all[group]->n_fields : 0;
-    if (!vec_reserve(&self->layouts, n_layouts, sizeof(struct batch_layout *)) ||
-        !maps_reserve(self, n_layouts, self->n_fields))
-        return false;
-    const struct batch_layout **layouts = self->layouts.data;
-    uint32_t *maps = self->maps.data, n = 0;
-    for (uint32_t f = 0; f < self->n_fields; f++)
-        maps[f] = f;
-    for (uint32_t l = group; l < n_layouts; l++) {
-        if (groups[l] != group)
-            continue;
-        if (l > group)
-            map_fields(all[group], all[l], maps + (size_t)n * self->n_fields, NULL);
-        layouts[n++] = all[l];
-    }
-    self->n_layouts = n;
-    return true;
-}
-
 static rp_status read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
 {
-    if (batch_layouts_turn(&self->cache))
-        self->noted = NULL;
-    if (!vec_reserve(&self->all_layouts, view->n_layouts, sizeof(struct batch_layout *)))
+    free_retired(self);
+    if (!vec_reserve(&self->layouts, view->n_layouts, sizeof(struct batch_layout *)))
         return no_memory(err);
-    const struct batch_layout **layouts = self->all_layouts.data;
+    const struct batch_layout **layouts = self->layouts.data;
     struct pb_reader reader = pb_reader(view->layouts, view->layouts_size);
     struct pb_field field;
     uint32_t n = 0;
     while (n < view->n_layouts && pb_next(&reader, &field) == 1) {
         if (field.number == 20 && field.wire == PB_BYTES)
-            RP_TRY(batch_layouts_get(&self->cache, field.data, field.size, &layouts[n++], err));
+            RP_TRY(layout_get(self, field.data, field.size, &layouts[n++], err));
     }
     if (n != view->n_layouts)
         return damaged(err, "a layout is missing");
@@ -582,24 +747,6 @@ static rp_status gather_chunks(struct gather *g, const struct batch_item *item, 
     return rows ? damaged(err, "an item is longer than its chunks") : RP_OK;
 }
 
-/* The common case: adjacent rows in a raw block of the item's first chunk. False: call gather_item instead. */
-static inline bool gather_fast(struct gather *g, const struct batch_item *item, uint8_t *out)
-{
-    const struct batch_decoder *self = g->decoder;
-    const struct batch_chunk *chunk = (const struct batch_chunk *)self->chunks.data + item->chunk;
-    const struct batch_field *field = g->field;
-    uint64_t at = (uint64_t)item->offset + g->first;
-    uint32_t rows = g->rows;
-    if (at + rows > chunk->length || (field->stride != 1 && rows != 1))
-        return false;
-    const struct batch_block *block = block_find(self, chunk, field->column, &g->hint);
-    size_t row = field->row_bytes;
-    if (!block || block->codec != RP_CODEC_RAW || block->size != (uint64_t)chunk->length * row)
-        return false;
-    copy_bytes(out, block->data + (size_t)at * row, (size_t)rows * row);
-    return true;
-}
-
 static rp_status gather_item(struct gather *g, const struct batch_item *item, uint8_t *out, rp_error *err)
 {
     struct batch_decoder *self = g->decoder;
@@ -608,9 +755,7 @@ static rp_status gather_item(struct gather *g, const struct batch_item *item, ui
     rp_status status = last < chunk->length ? gather_block(g, chunk, item->offset + g->first, g->rows, out, err)
                                             : gather_chunks(g, item, out, err);
     if (status != RP_OK)
-        err_prefix(err, "item %llu",
-                   (unsigned long long)pb_u64(&self->view->key,
-                                              (uint32_t)(item - (const struct batch_item *)self->items.data)));
+        err_prefix(err, "item %llu", (unsigned long long)pb_u64(&self->view->key, item->at));
     return status;
 }
 
@@ -646,8 +791,8 @@ static const uint8_t *regular_rows(const struct batch_decoder *self, const struc
                                    rp_error *err)
 {
     uint32_t first;
-    if (!batch_layout_rows(field, self->regular.length, &first, rows)) {
-        too_short(self->view, 0, field, err);
+    if (!field_rows(field, self->regular.length, &first, rows)) {
+        too_short(pb_u64(&self->view->key, 0), self->regular.length, field, err);
         return NULL;
     }
     const uint8_t *from = regular_find(self, field);
@@ -686,18 +831,15 @@ static rp_status gather_field(struct batch_decoder *self, uint32_t f, const stru
 {
     if (self->regular.on)
         return gather_regular(self, plan, out, lengths, err);
-    const struct wire_sampled *view = self->view;
-    const struct batch_item *items = self->items.data;
     struct gather g = {.decoder = self, .field = plan->field};
-    const bool one_layout = self->n_layouts == 1, alike = one_layout && view->length.n == 1;
-    for (uint32_t i = 0; i < view->n_items; i++, out += plan->item_bytes) {
-        const struct batch_item *item = &items[i];
-        if (!one_layout)
+    const bool alike = self->one_layout && self->view->length.n == 1;
+    for (uint32_t i = 0; i < self->n_items; i++, out += plan->item_bytes) {
+        const struct batch_item *item = &self->items[i];
+        if (!self->one_layout)
             g.field = field_of(self, f, item->layout);
-        if (!(alike && i) && !batch_layout_rows(g.field, item->length, &g.first, &g.rows))
-            return too_short(view, i, g.field, err);
-        if (!gather_fast(&g, item, out))
-            RP_TRY(gather_item(&g, item, out, err));
+        if (!(alike && i) && !field_rows(g.field, item->length, &g.first, &g.rows))
+            return too_short(pb_u64(&self->view->key, item->at), item->length, g.field, err);
+        RP_TRY(gather_item(&g, item, out, err));
         if (plan->variable) {
             size_t bytes = (size_t)g.rows * g.field->row_bytes;
             lengths[i] = g.rows;
@@ -712,24 +854,24 @@ static rp_status gather_field(struct batch_decoder *self, uint32_t f, const stru
 static rp_status plan_field(struct batch_decoder *self, const struct wire_sampled *view, uint32_t f,
                             struct batch_plan *plan, rp_error *err)
 {
-    plan->field = field_of(self, f, 0);
+    const uint32_t *groups = self->groups.data;
+    plan->field = field_of(self, f, self->group);
     plan->variable = plan->field->count == 0;
-    for (uint32_t l = 1; l < self->n_layouts; l++)
-        plan->variable |= field_of(self, f, l)->count != plan->field->count;
+    for (uint32_t l = self->group + 1; l < view->n_layouts; l++)
+        plan->variable |= groups[l] == self->group && field_of(self, f, l)->count != plan->field->count;
     plan->rows = plan->field->count;
     if (self->regular.on) {
         uint32_t first;
-        if (!batch_layout_rows(plan->field, self->regular.length, &first, &plan->rows))
-            return too_short(view, 0, plan->field, err);
+        if (!field_rows(plan->field, self->regular.length, &first, &plan->rows))
+            return too_short(pb_u64(&view->key, 0), self->regular.length, plan->field, err);
     } else if (plan->variable || plan->rows > 1) {
-        const struct batch_item *items = self->items.data;
         plan->rows = 0;
-        for (uint32_t i = 0; i < view->n_items; i++) {
+        for (uint32_t i = 0; i < self->n_items; i++) {
+            const struct batch_item *item = &self->items[i];
             uint32_t first, rows;
-            if (!batch_layout_rows(field_of(self, f, items[i].layout), items[i].length, &first, &rows))
-                return too_short(view, i, plan->field, err);
-            if (rows > plan->rows)
-                plan->rows = rows;
+            if (!field_rows(field_of(self, f, item->layout), item->length, &first, &rows))
+                return too_short(pb_u64(&view->key, item->at), item->length, plan->field, err);
+            plan->rows = rows > plan->rows ? rows : plan->rows;
         }
     }
     plan->item_bytes = (uint64_t)plan->rows * plan->field->row_bytes;
@@ -764,7 +906,7 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
         !vec_reserve(&self->specs, self->n_fields, sizeof(struct batch_spec_field)))
         return no_memory(err);
     struct batch_plan *plans = self->plans.data;
-    *spec = (struct batch_spec){.n = self->view->n_items,
+    *spec = (struct batch_spec){.n = self->n_items,
                                 .n_fields = self->n_fields,
                                 .fields = self->specs.data,
                                 .max_bytes = most,
@@ -786,15 +928,23 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
     return RP_OK;
 }
 
+/* Writes an array of the reply for the items of the batch. */
+static void fill_array(const struct batch_decoder *self, const struct pb_array *from, size_t width, void *out)
+{
+    if (self->n_items == self->view->n_items)
+        batch_expand(from, 0, self->n_items, width, out);
+    for (uint32_t i = 0; i < self->n_items && self->n_items < self->view->n_items; i++)
+        batch_expand(from, self->items[i].at, 1, width, (uint8_t *)out + i * width);
+}
+
 static void fill_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
 {
-    uint32_t n = view->n_items;
     struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW];
     list_arrays(view, wide, narrow);
     for (uint32_t k = 0; k < BATCH_WIDE; k++)
-        batch_expand(&wide[k], 0, n, 8, batch_wide(batch, k));
+        fill_array(self, &wide[k], 8, batch_wide(batch, k));
     for (uint32_t k = 0; k < BATCH_NARROW; k++)
-        batch_expand(&narrow[k], 0, n, 4, batch_narrow(batch, k));
+        fill_array(self, &narrow[k], 4, batch_narrow(batch, k));
     /* One probability for all: equal weights. */
     batch_set_weights(batch, view->probability.n <= 1 ? 0 : self->options.beta);
 }
@@ -839,128 +989,75 @@ static rp_status fill_fields(struct batch_decoder *self, bool in_reply, struct r
 static rp_status build(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err)
 {
     const struct wire_sampled *view = self->view;
-    const struct batch_layout *const *layouts = self->layouts.data;
     struct batch_spec spec;
     struct rp_batch *batch;
     RP_TRY(plan_batch(self, &spec, err));
     RP_TRY(batch_make(self->pool, &spec, &batch, err));
     self->made_bytes += spec.bytes;
-    batch->info.partial = view->partial;
+    batch->info.partial = view->partial || self->n_items < view->n_items;
     batch->info.table_size = view->table_size;
     batch->info.waited_ns = view->waited_ns;
-    if (batch->info.memory != RP_BATCH_MISFIT)
-        batch_set_text(batch, text.data, text.size);
+    batch_set_text(batch, text.data, text.size);
     if (spec.in_reply)
         leave_arrays(self, view, batch);
     else
         fill_arrays(self, view, batch);
     rp_status status = fill_fields(self, spec.in_reply, batch, err);
-    if (status != RP_OK) {
+    if (status != RP_OK)
         rp_batch_release(&batch);
-    } else if (self->n_fields && layouts[0] != self->noted) {
-        batch_pool_note(self->pool, batch);
-        self->noted = layouts[0];
-    }
     *out = batch;
     return status;
 }
 
-/* ---- several batches ---- */
-
-#define SPLIT_NARROW 3u /* arrays of 4 bytes per item: BATCH_NARROW, length */
-
-static void subset(struct pb_array *array, size_t width, const uint32_t *index, uint32_t n, uint8_t **room)
+/* Makes the items of a group the current ones. */
+static rp_status use_group(struct batch_decoder *self, uint32_t group, rp_error *err)
 {
-    if (array->n <= 1)
-        return;
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(*room + i * width, array->data + index[i] * width, width);
-    *array = (struct pb_array){*room, n};
-    *room += n * width;
-}
-
-/* Copies the reply's arrays for the items at these indices. The chunks are those of the whole reply. */
-static void part_arrays(struct wire_sampled *part, const uint32_t *index, uint32_t n, uint8_t *room)
-{
-    struct pb_array *const wide[BATCH_WIDE] = {&part->key,    &part->priority, &part->probability,
-                                               &part->age_ns, &part->policy,   &part->step};
-    struct pb_array *const narrow[SPLIT_NARROW] = {&part->times_sampled, &part->session, &part->length};
-    for (uint32_t k = 0; k < BATCH_WIDE; k++)
-        subset(wide[k], 8, index, n, &room);
-    for (uint32_t k = 0; k < SPLIT_NARROW; k++)
-        subset(narrow[k], 4, index, n, &room);
-    part->n_items = n;
-}
-
-/* Returns the number of layouts of the group before this one. */
-static uint32_t place_in_group(const uint32_t *groups, uint32_t layout)
-{
-    uint32_t place = 0;
-    for (uint32_t l = groups[layout]; l < layout; l++)
-        place += groups[l] == groups[layout];
-    return place;
-}
-
-/* Lists the items of a group in `index`, and makes them the current items. */
-static uint32_t part_items(struct batch_decoder *self, uint32_t n_items, uint32_t group, uint32_t *index)
-{
-    const struct batch_item *all = self->all_items.data;
+    const struct wire_sampled *view = self->view;
+    const struct batch_layout *const *layouts = self->layouts.data;
     const uint32_t *groups = self->groups.data;
-    struct batch_item *items = self->items.data;
-    uint32_t n = 0, last = UINT32_MAX, place = 0;
-    for (uint32_t i = 0; i < n_items; i++) {
-        if (groups[all[i].layout] != group)
-            continue;
-        if (all[i].layout != last)
-            place = place_in_group(groups, last = all[i].layout);
-        items[n] = all[i];
-        items[n].layout = place;
-        index[n++] = i;
-    }
-    return n;
-}
-
-static rp_status part_build(struct batch_decoder *self, const struct wire_sampled *view, uint32_t group,
-                            struct wire_string text, struct rp_batch **out, rp_error *err)
-{
-    struct wire_sampled part = *view;
-    uint32_t *index = self->arrays.data;
-    uint32_t n = part_items(self, view->n_items, group, index);
-    if (n == 0)
+    const struct batch_item *all = self->regular.on ? NULL : self->all_items.data;
+    self->group = group;
+    self->n_fields = view->n_layouts ? layouts[group]->n_fields : 0;
+    self->n_items = view->n_items;
+    self->items = all;
+    uint32_t n_layouts = 0;
+    for (uint32_t l = 0; l < view->n_layouts; l++)
+        n_layouts += groups[l] == group;
+    self->one_layout = n_layouts == 1;
+    if (self->n_groups <= 1)
         return RP_OK;
-    part_arrays(&part, index, n, (uint8_t *)(index + ((view->n_items + 1) & ~1u)));
-    part.partial = true;
-    if (!use_group(self, group, view->n_layouts))
+    if (!vec_reserve(&self->part, view->n_items, sizeof(struct batch_item)))
         return no_memory(err);
-    char why[sizeof((*out)->text)];
-    if (!text.size) {
-        snprintf(why, sizeof why,
-                 "the %u items of the reply do not all have the same fields, this batch has %u of them: %s",
-                 view->n_items, n, self->why.text);
-        text = (struct wire_string){why, (uint32_t)strlen(why)};
-    }
-    self->view = &part;
-    rp_status status = build(self, text, out, err);
-    self->view = view;
-    return status;
+    struct batch_item *items = self->part.data;
+    self->items = items;
+    self->n_items = 0;
+    for (uint32_t i = 0; i < view->n_items; i++)
+        if (groups[all[i].layout] == group)
+            items[self->n_items++] = all[i];
+    return RP_OK;
 }
 
-static rp_status split(struct batch_decoder *self, const struct wire_sampled *view, struct wire_string text,
-                       struct rp_batch **out, rp_error *err)
+/* ---- replies ---- */
+
+/* Makes a batch for each group of layouts that has items. */
+static rp_status split(struct batch_decoder *self, struct wire_string text, struct rp_batch **out, rp_error *err)
 {
-    struct batch_vec items = self->items;
-    self->items = self->all_items;
-    self->all_items = items;
-    size_t bytes = 8 + (size_t)view->n_items * (4 + BATCH_WIDE * 8 + SPLIT_NARROW * 4);
-    if (!vec_reserve(&self->items, view->n_items, sizeof(struct batch_item)) || !vec_reserve(&self->arrays, bytes, 1))
-        return no_memory(err);
     const uint32_t *groups = self->groups.data;
     struct rp_batch **end = out;
     rp_status status = RP_OK;
-    for (uint32_t l = 0; l < view->n_layouts && status == RP_OK; l++) {
-        if (groups[l] != l)
+    for (uint32_t l = 0; l < self->view->n_layouts && status == RP_OK; l++) {
+        status = groups[l] == l ? use_group(self, l, err) : RP_OK;
+        if (groups[l] != l || status != RP_OK || self->n_items == 0)
             continue;
-        status = part_build(self, view, l, text, end, err);
+        char why[sizeof((*out)->text)];
+        struct wire_string said = text;
+        if (!text.size && self->n_items < self->view->n_items) {
+            snprintf(why, sizeof why,
+                     "the %u items of the reply do not all have the same fields, this batch has %u of them: %s",
+                     self->view->n_items, self->n_items, self->why.text);
+            said = (struct wire_string){why, (uint32_t)strlen(why)};
+        }
+        status = build(self, said, end, err);
         if (*end)
             end = &(*end)->next;
     }
@@ -968,8 +1065,6 @@ static rp_status split(struct batch_decoder *self, const struct wire_sampled *vi
         batch_list_release(out);
     return status;
 }
-
-/* ---- replies ---- */
 
 rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
                        rp_error *err)
@@ -987,9 +1082,8 @@ rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *rep
     }
     RP_TRY(read_layouts(self, view, err));
     if (self->n_groups > 1 && view->n_items)
-        return split(self, view, reply->text, out, err);
-    if (!use_group(self, 0, view->n_layouts))
-        return no_memory(err);
+        return split(self, reply->text, out, err);
+    RP_TRY(use_group(self, 0, err));
     return build(self, reply->text, out, err);
 }
 
@@ -1008,24 +1102,21 @@ void batch_decoder_leave_items(struct batch_decoder *self)
     self->leave_items = true;
 }
 
-bool batch_decoder_was_regular(const struct batch_decoder *self)
-{
-    return self->regular.on;
-}
-
 void batch_decoder_destroy(struct batch_decoder **self)
 {
     struct batch_decoder *decoder = *self;
     *self = NULL;
     if (!decoder)
         return;
-    struct batch_vec *vecs[] = {&decoder->blocks,    &decoder->chunks,      &decoder->items,  &decoder->layouts,
-                                &decoder->maps,      &decoder->plans,       &decoder->arrays, &decoder->groups,
-                                &decoder->all_items, &decoder->all_layouts, &decoder->specs};
+    struct batch_vec *vecs[] = {&decoder->blocks,  &decoder->chunks, &decoder->all_items,
+                                &decoder->layouts, &decoder->groups, &decoder->maps,
+                                &decoder->part,    &decoder->plans,  &decoder->specs};
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     slabs_reset(decoder, 0);
-    batch_layouts_fini(&decoder->cache);
+    free_retired(decoder);
+    for (uint32_t i = 0; i < KEPT_LAYOUTS; i++)
+        layout_free(decoder->kept[i]);
     codec_scratch_fini(&decoder->scratch);
     batch_pool_unref(&decoder->pool);
     free(decoder);

@@ -210,7 +210,6 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
     for (uint32_t i = 0; i < join->n_batches; i++) {
         const struct joined *made = &join->batches[i];
         batch_set_weights(made->batch, join->options.beta);
-        batch_pool_note(join->pool, made->batch);
         *end = made->batch;
         end = &made->batch->next;
     }

@@ -995,17 +995,8 @@ rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err)
     return RP_OK;
 }
 
-rp_status rp_sampler_post_buffers(rp_sampler *sampler, const rp_buffer *fields, uint32_t n, rp_error *err)
-{
-    RP_TRY(conn_check_process(conn_of(sampler), err));
-    return batch_pool_post(sampler->pool, fields, n, sampler->hub.options.batch_size, err);
-}
-
 rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
 {
-    uint32_t size = out->struct_size;
-    if (size < sizeof size)
-        return RP_INVALID_ARGUMENT;
     RP_TRY(conn_check_process(conn_of(sampler), NULL));
     pthread_mutex_lock(&sampler->hub.lock);
     rp_sampler_stats stats = sampler->stats;
@@ -1016,8 +1007,5 @@ rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
         stats.ready += plan->state == PLAN_READY && plan->batches;
     }
     pthread_mutex_unlock(&sampler->hub.lock);
-    stats.posted = batch_pool_posted(sampler->pool);
-    stats.struct_size = size;
-    memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
-    return RP_OK;
+    return client_copy_out(out, &stats, sizeof stats, NULL);
 }

@@ -53,7 +53,7 @@ struct handoff_counts {
 };
 
 struct handoff_table {
-    uint64_t sent, resolved, rejected, allowed;
+    uint64_t sent, resolved, allowed;
 };
 
 struct handoff {

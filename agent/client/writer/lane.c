@@ -744,22 +744,6 @@ void lane_add_info(struct lane *self, rp_writer_info *out)
     out->rejections_dropped += counts.rejections_dropped;
 }
 
-rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err)
-{
-    uint32_t index;
-    RP_TRY(lane_check_process(self, err));
-    RP_TRY(lane_table(self, table, &index, err));
-    pthread_mutex_lock(&self->handoff.mutex);
-    struct handoff_table counts = self->handoff.tables[index];
-    pthread_mutex_unlock(&self->handoff.mutex);
-    out->created += self->table_created[index];
-    out->sent += counts.sent;
-    out->resolved += counts.resolved;
-    out->rejected += counts.rejected;
-    out->allowed += counts.allowed;
-    return RP_OK;
-}
-
 /* ---- life */
 
 static void lane_free(struct lane *self)

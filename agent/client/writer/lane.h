@@ -95,7 +95,6 @@ uint64_t lane_unconfirmed(struct lane *self);
 rp_status lane_next_rejection(struct lane *self, rp_rejection *out);
 /* Adds this lane's numbers. */
 void lane_add_info(struct lane *self, rp_writer_info *out);
-rp_status lane_add_table_info(struct lane *self, const char *table, rp_writer_table_info *out, rp_error *err);
 struct lane_flush {
     uint64_t max_unconfirmed;
     int64_t timeout_ms; /* that the caller has given, for the error */

@@ -781,7 +781,6 @@ static void reject_unknown(struct outbox *self, uint32_t t)
         item_unref(self, item);
     }
     table->base = table->resolved = table->sent;
-    table->rejected += n;
     self->counts.rejected += n;
     atomic_fetch_add(&self->handoff->resolved, n);
 }
@@ -985,7 +984,7 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
         self->announced = 1;
         self->n_layouts = 0;
         for (uint32_t t = 0; t < self->n_tables; t++)
-            self->tables[t].session_rejected = 0;
+            self->tables[t].rejected = 0;
     }
     for (uint32_t t = 0; t < self->n_tables; t++)
         if (!self->tables[t].known && self->tables[t].resolved == self->tables[t].sent)
@@ -1086,7 +1085,6 @@ static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
             continue;
         /* The item was in doubt, is in the table, and was sent again: not a rejection. */
         if (wire->status == RP_ALREADY_EXISTS && table->base + wire->item <= table->again) {
-            table->rejected--;
             self->counts.rejected--;
             return;
         }
@@ -1111,10 +1109,9 @@ static void take_totals(struct outbox *self, struct outbox_table *table, uint64_
 {
     if (table->base + allowed > table->allowed)
         table->allowed = table->base + allowed;
-    if (rejected > table->session_rejected) {
-        table->rejected += rejected - table->session_rejected;
-        self->counts.rejected += rejected - table->session_rejected;
-        table->session_rejected = rejected;
+    if (rejected > table->rejected) {
+        self->counts.rejected += rejected - table->rejected;
+        table->rejected = rejected;
     }
 }
 
@@ -1158,7 +1155,7 @@ void outbox_publish(struct outbox *self)
     self->handoff->counts.rejections_dropped = dropped;
     self->handoff->last_number = self->last_number;
     for (uint32_t t = 0; t < self->n_tables; t++)
-        self->handoff->tables[t] = (struct handoff_table){self->tables[t].sent, self->tables[t].resolved,
-                                                          self->tables[t].rejected, self->tables[t].allowed};
+        self->handoff->tables[t] =
+            (struct handoff_table){self->tables[t].sent, self->tables[t].resolved, self->tables[t].allowed};
     pthread_mutex_unlock(&self->handoff->mutex);
 }

@@ -42,11 +42,10 @@ struct outbox_table {
     struct queued_item *ring;
     uint64_t capacity; /* a power of two, or 0 */
     uint64_t resolved, sent, tail;
-    uint64_t base;    /* number of items before this session; an item's number is index - base + 1 */
-    uint64_t allowed; /* index up to which items may be sent */
-    uint64_t again;   /* items before this index were also sent in an earlier session */
-    uint64_t rejected;
-    uint64_t session_rejected; /* of them: in this session, as the broker counts */
+    uint64_t base;     /* number of items before this session; an item's number is index - base + 1 */
+    uint64_t allowed;  /* index up to which items may be sent */
+    uint64_t again;    /* items before this index were also sent in an earlier session */
+    uint64_t rejected; /* in this session, as the broker counts */
 };
 
 struct outbox {

@@ -147,36 +147,18 @@ rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 
 rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
 {
-    if (out->struct_size < offsetof(rp_writer_info, steps))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_info to its size");
     RP_TRY(lane_check_process(writer->lane, err));
-    rp_writer_info info = {.struct_size = out->struct_size, .episode_steps = step_stream_length(&writer->lane->stream)};
+    rp_writer_info info = {.episode_steps = step_stream_length(&writer->lane->stream)};
     for (uint32_t i = 0; i < writer->n; i++)
         lane_add_info(writer->lanes[i], &info);
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
-    return RP_OK;
-}
-
-rp_status rp_writer_get_table_info(rp_writer *writer, const char *table, rp_writer_table_info *out, rp_error *err)
-{
-    if (out->struct_size < offsetof(rp_writer_table_info, created))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_table_info to its size");
-    rp_writer_table_info info = {.struct_size = out->struct_size};
-    for (uint32_t i = 0; i < writer->n; i++)
-        RP_TRY(lane_add_table_info(writer->lanes[i], table, &info, err));
-    memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
-    return RP_OK;
+    return client_copy_out(out, &info, sizeof info, err);
 }
 
 /* ---- life ---- */
 
 static rp_status read_options(const rp_writer_options *in, rp_writer_options *out, rp_error *err)
 {
-    *out = (rp_writer_options){.struct_size = sizeof *out};
-    if (in && in->struct_size < offsetof(rp_writer_options, name))
-        return err_set(err, RP_INVALID_ARGUMENT, "set struct_size of rp_writer_options to its size");
-    if (in)
-        memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
+    RP_TRY(client_copy_options(out, sizeof *out, in, "rp_writer_options", err));
     if (out->chunk_length == 0)
         out->chunk_length = 1;
     if (out->keep_alive == 0)

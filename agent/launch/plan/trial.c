@@ -16,7 +16,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
-#include "replay/params.h"
+#include "replay/collective.h"
 
 #define POLL_MS 10
 #define LOOK_MS 2000

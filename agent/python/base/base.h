@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "replay/collective.h"
 #include "replay/replay.h"
 
 /* ---- hooks.c */

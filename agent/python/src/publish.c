@@ -163,7 +163,7 @@ static PyObject *subscriber_take(PyObject *object, PyObject *seconds)
         return Py_NewRef(Py_None);
     if (status != RP_OK)
         return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
-    const rp_param *slot = rp_params_slot(call.params, 0);
+    const rp_param *slot = rp_params_slot(call.params);
     PyObject *out = Py_BuildValue("(Ky#K)", slot->version, slot->data ? (const char *)slot->data : "",
                                   (Py_ssize_t)slot->bytes, slot->age_ns);
     rp_params_release(&call.params);

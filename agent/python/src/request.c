@@ -162,7 +162,7 @@ static PyObject *answer_version(struct request *self)
 
 static PyObject *answer_param(struct request *self)
 {
-    const rp_param *slot = rp_params_slot(self->params, 0);
+    const rp_param *slot = rp_params_slot(self->params);
     return Py_BuildValue("(Ky#K)", slot->version, slot->data ? (const char *)slot->data : "", (Py_ssize_t)slot->bytes,
                          slot->age_ns);
 }

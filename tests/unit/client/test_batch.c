@@ -1,5 +1,5 @@
-/* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage; posted
- * memory; weights. */
+/* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage;
+ * weights. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -562,8 +562,6 @@ static uint64_t check_random_replies(void (*make)(struct model *m, uint64_t seed
         if (left)
             rejoin(m, pool, &batch);
         check_batch(m, batch);
-        if (m->regular)
-            assert_true(batch_decoder_was_regular(decoder));
         rp_batch_release(&batch);
         assert_null(batch);
         reply_fini(r);
@@ -665,56 +663,6 @@ static void plain_model(struct model *m, uint32_t n_items)
     }
     for (uint32_t i = 0; i < n_items; i++)
         m->items[i] = (struct item_spec){.first_step = i % m->n_steps, .length = 1};
-}
-
-TEST(posted_memory)
-{
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
-    rp_error err = {0};
-    plain_model(m, 32);
-    encode_reply(m, r);
-    assert_int_equal(reply_read(r, &err), RP_OK);
-
-    _Alignas(64) static uint8_t memory[4][32 * 192];
-    rp_buffer buffers[4];
-    for (uint32_t f = 0; f < 4; f++)
-        buffers[f] = (rp_buffer){memory[f], sizeof memory[f]};
-    rp_buffer small[4];
-    memcpy(small, buffers, sizeof small);
-    small[1].bytes = 100;
-
-    /* Nothing is known about the fields yet: the second set turns out to be too small, and is told. */
-    assert_int_equal(batch_pool_post(pool, buffers, 4, 32, &err), RP_OK);
-    assert_int_equal(batch_pool_post(pool, small, 4, 32, &err), RP_OK);
-    assert_int_equal(batch_pool_posted(pool), 2);
-    struct rp_batch *batch = NULL;
-    static const uint32_t want[] = {RP_BATCH_CALLER, RP_BATCH_MISFIT, RP_BATCH_LIBRARY};
-    for (uint32_t k = 0; k < 3; k++) {
-        assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
-        assert_int_equal(batch->info.memory, want[k]);
-        assert_true((batch->fields[2].data == memory[2]) == (k == 0));
-        if (k == 1)
-            assert_non_null(strstr(batch->text, "field_1"));
-        for (uint32_t f = 0; f < 4; f++)
-            check_field(m, batch, &batch->fields[f]);
-        rp_batch_release(&batch);
-    }
-    assert_int_equal(batch_pool_posted(pool), 0);
-
-    /* Now the sizes are known. */
-    assert_int_equal(batch_pool_post(pool, small, 4, 32, &err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "field_1"));
-    assert_int_equal(batch_pool_post(pool, buffers, 3, 32, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(batch_pool_post(pool, buffers, 4, 32, &err), RP_OK);
-    reply_fini(r);
-    model_fini(m);
-    free(m);
-    free(r);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }
 
 /* A batch outlives decoder and pool owner. */

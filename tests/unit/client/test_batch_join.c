@@ -1,4 +1,4 @@
-/* Rows of several batches in one: fields of different lengths, orders and types, bounds, posted memory, weights. */
+/* Rows of several batches in one: fields of different lengths, orders and types, bounds, weights. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -199,27 +199,4 @@ TEST(max_bytes_is_exact, set_up, tear_down)
     options.max_bytes--;
     assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_RESOURCE_EXHAUSTED);
     assert_null(out);
-}
-
-TEST(posted_memory, set_up, tear_down)
-{
-    struct fixture *f = *state;
-    struct rp_batch *out;
-    rp_error err = {0};
-    int32_t steps[10], one[3];
-    rp_buffer buffers[] = {{steps, 9 * sizeof *steps}, {one, sizeof one}};
-    memset(steps, 0x55, sizeof steps);
-    assert_int_equal(batch_pool_post(f->pool, buffers, 2, 3, &err), RP_OK);
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
-    assert_int_equal(out->info.memory, RP_BATCH_CALLER);
-    assert_ptr_equal(out->fields[0].data, steps);
-    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
-    assert_int_equal(steps[9], 0x55555555);
-    rp_batch_release(&out);
-    buffers[0].bytes--;
-    assert_int_equal(batch_pool_post(f->pool, buffers, 2, 3, &err), RP_OK);
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
-    assert_int_equal(out->info.memory, RP_BATCH_MISFIT);
-    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
-    rp_batch_release(&out);
 }

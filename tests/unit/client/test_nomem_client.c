@@ -12,6 +12,7 @@
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
+#include "replay/collective.h"
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
@@ -245,7 +246,7 @@ static void scene_params(struct run *run)
     rp_params *params = NULL;
     TRY(rp_params_put(run->client, "policy", "abc", 3, WAIT, &version, &err));
     TRY(rp_params_get(run->client, "policy", 0, WAIT, &params, &err));
-    assert_int_equal(rp_params_slot(params, 0)->bytes, 3);
+    assert_int_equal(rp_params_slot(params)->bytes, 3);
     rp_params_release(&params);
     TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));
     TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));

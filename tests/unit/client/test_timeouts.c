@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "proto/base/log.h"
+#include "replay/collective.h"
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/fakepeer.h"

@@ -1,5 +1,7 @@
-/* One member of a reduce group. A vector that was sent stays in its round even if the call that sent it times out, so the
- * request outlives the call, and the next call goes on waiting. */
+/* Counters that all clients share, and sums over parallel learners: replay/collective.h. Replies are read without memory: an
+ * addition that was carried out must not look failed. */
+#include "replay/collective.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,19 +10,119 @@
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
-#include "replay/params.h"
 #include "replay/types.h"
+
+static rp_status check_name(const char *what, const char *name, rp_error *err)
+{
+    size_t size = name ? strlen(name) : 0;
+    if (size == 0 || size > RP_MAX_NAME)
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s has 1 to %u bytes", what, RP_MAX_NAME);
+    return RP_OK;
+}
+
+/* ---- counters */
+
+/* An rp_addition is the ticket of its request. */
+static rp_addition *begin_addition(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, rp_error *err)
+{
+    if (check_name("name", name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
+        return NULL;
+    Replay__Counter body = REPLAY__COUNTER__INIT;
+    body.name = (char *)(uintptr_t)name;
+    body.add = add;
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_COUNTER, .body = &body.base, .timeout_ms = timeout_ms};
+    return (rp_addition *)conn_ticket_new(client_conn(client), &message, err);
+}
+
+rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, rp_error *err)
+{
+    return begin_addition(client, name, add, -1, err);
+}
+
+static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_error *err)
+{
+    rp_status status = conn_reply_status(reply, err);
+    if (status != RP_OK)
+        return status;
+    uint64_t zigzag = 0;
+    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
+    struct pb_field field;
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number == 1 && field.wire == PB_VARINT)
+            zigzag = field.value;
+    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_COUNTER)
+        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
+    if (value)
+        *value = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+    return RP_OK;
+}
+
+rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
+{
+    struct conn_ticket *ticket = (struct conn_ticket *)*addition;
+    struct conn *conn = ticket->conn;
+    int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
+    if (conn_is_foreign(conn)) {
+        *addition = NULL;
+        return conn_check_process(conn, err);
+    }
+    int64_t start = conn_now();
+    struct conn_reply *reply = conn_ticket_await(ticket, deadline);
+    conn_waited_add(conn, conn_now() - start);
+    if (!reply && !conn_is_stopped()) {
+        char title[300];
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",
+                       conn_title(conn, title, sizeof title), (long long)timeout_ms);
+    }
+    rp_status status = reply ? read_value(reply, value, err) : conn_stopped(err);
+    conn_reply_destroy(&reply);
+    rp_counter_forget(addition);
+    return status;
+}
+
+void rp_counter_forget(rp_addition **addition)
+{
+    if (!addition)
+        return;
+    struct conn_ticket *ticket = (struct conn_ticket *)*addition;
+    *addition = NULL;
+    conn_ticket_destroy(&ticket);
+}
+
+rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, int64_t *value,
+                         rp_error *err)
+{
+    rp_error own = {0};
+    err = err ? err : &own;
+    rp_addition *addition = begin_addition(client, name, add, timeout_ms, err);
+    if (!addition)
+        return (rp_status)err->status;
+    /* The connection ends the request at its deadline, with a better explanation. */
+    return rp_counter_end(&addition, -1, value, err);
+}
+
+rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value, rp_error *err)
+{
+    return rp_counter_add(client, name, 0, timeout_ms, value, err);
+}
+
+/* ---- reduce: one member of a group
+ *
+ * A vector that was sent stays in its round even if the call that sent it times out, so the request outlives the call, and the next
+ * call goes on waiting. */
 
 struct rp_reduce {
     struct conn *conn;
-    char *group;
+    char group[RP_MAX_NAME + 1];
     uint64_t member;
     uint64_t round;              /* the round to add to next */
     bool joined;                 /* false: the broker may not know this member, and round may be another broker's */
     struct conn_ticket *pending; /* the vector that is in its round; NULL: none */
 };
 
-static void body_init(const rp_reduce *self, Replay__Reduce *body, Replay__Reduce__Op op)
+static void body_init(rp_reduce *self, Replay__Reduce *body, Replay__Reduce__Op op)
 {
     replay__reduce__init(body);
     body->group = self->group;
@@ -29,7 +131,7 @@ static void body_init(const rp_reduce *self, Replay__Reduce *body, Replay__Reduc
     body->round = self->round;
 }
 
-/* The numbers of a ReduceReply, by field. Read without memory: an addition that was carried out must not look failed. */
+/* The numbers of a ReduceReply, by field. */
 enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_FIELDS };
 
 static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
@@ -66,27 +168,20 @@ static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t time
 static void reduce_free(rp_reduce *self)
 {
     conn_ticket_destroy(&self->pending);
-    free(self->group);
     free(self);
 }
 
 rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_ms, rp_error *err)
 {
-    size_t size = group ? strlen(group) : 0;
-    if (size == 0 || size > RP_MAX_NAME) {
-        err_set(err, RP_INVALID_ARGUMENT, "a group's name has 1 to %u bytes", RP_MAX_NAME);
+    if (check_name("group's name", group, err) != RP_OK)
         return NULL;
-    }
     rp_reduce *self = calloc(1, sizeof *self);
-    char *name = strdup(group);
-    if (!self || !name) {
-        free(self);
-        free(name);
+    if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory to join group '%s'", group);
         return NULL;
     }
     self->conn = client_conn(client);
-    self->group = name;
+    strcpy(self->group, group);
     rng_system(&self->member, sizeof self->member);
     if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) != RP_OK) {
         reduce_free(self);
