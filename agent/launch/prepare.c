@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/stop_note.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/process/call.h"
 #include "agent/launch/process/command.h"

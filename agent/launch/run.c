@@ -530,8 +530,10 @@ static void finish(struct run *self, rp_error *err)
     if (report_write(&report, options->folder, &problem) != RP_OK)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
     screen_destroy(options->screen);
-    if (options->print_report)
-        report_print(&report, options->folder, stdout);
+    struct text text = {0};
+    report_text(&text, &report, options->folder);
+    fputs(options->print_report ? text_get(&text) : "", stdout);
+    text_fini(&text);
     if (self->outcome == RUN_FAILED) {
         fflush(stdout);
         fprintf(stderr, "replay-launch: %s\n", self->cause);

@@ -4,9 +4,8 @@
 #define AGENT_LAUNCH_RUN_IMPL_H
 
 #include "agent/launch/host/host_pool.h"
-#include "agent/launch/observe/history.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/observe/observe.h"
-#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/resize.h"

@@ -12,7 +12,6 @@
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/observe/status.h"
-#include "agent/launch/observe/stop_note.h"
 #include "agent/launch/view/screen.h"
 #include "agent/launch/view/view.h"
 #include "agent/launch/watch.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
-#include "agent/launch/observe/stop_note.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/run.h"

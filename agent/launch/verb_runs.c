@@ -40,34 +40,15 @@ static void print_list(const struct run_summary *runs, uint32_t n)
     grid_fini(&grid);
 }
 
-static void put_run(struct json *out, const struct run_summary *run)
-{
-    json_open(out, '{');
-    json_text(out, "name", run->name);
-    json_text(out, "folder", run->folder);
-    json_text(out, "result", run->result);
-    json_real(out, "final_value", run->final_value);
-    json_text(out, "final_weights", run->weights);
-    json_real(out, "best", run->best);
-    json_real(out, "steps", (double)run->steps);
-    json_real(out, "learner_steps", (double)run->learner_steps);
-    json_real(out, "wall_seconds", run->seconds);
-    json_real(out, "actors", run->actors);
-    json_real(out, "learners", run->learners);
-    json_real(out, "inserts", run->inserts);
-    json_real(out, "samples", run->samples);
-    json_text(out, "seed", run->seed);
-    json_real(out, "bytes", (double)run->bytes);
-    json_real(out, "tables_bytes", (double)run->tables);
-    json_close(out, '}');
-}
-
 static void print_json(const struct run_summary *runs, uint32_t n)
 {
     struct json out = {0};
     json_open(&out, '[');
-    for (uint32_t i = 0; i < n; i++)
-        put_run(&out, &runs[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(&out, '{');
+        runs_json(&out, &runs[i]);
+        json_close(&out, '}');
+    }
     json_close(&out, ']');
     char *text = json_take(&out);
     puts(text ? text : "");

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/launch/observe/status.h"
-#include "agent/launch/observe/stop_note.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/view/report.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

@@ -523,7 +523,7 @@ void look_add_footer(struct sheet *sheet, uint32_t rank, const struct look *self
 #define GAP 2u
 #define LEAST 2u /* titles and a row */
 
-/* The column that gives the order: the sort-th of those that can. */
+/* The column that gives the order: the sort-th of those that can; n_columns: none can, and the rows keep their order. */
 static uint32_t order_of(const struct list *self, uint32_t sort)
 {
     uint32_t n = 0;
@@ -533,7 +533,7 @@ static uint32_t order_of(const struct list *self, uint32_t sort)
     for (uint32_t i = 0; i < self->n_columns; i++)
         if (self->columns[i].compare && left-- == 0)
             return i;
-    return 0;
+    return self->n_columns;
 }
 
 static uint32_t columns_that_fit(const struct list *self, uint32_t wide)
@@ -588,7 +588,8 @@ void list_add(struct sheet *sheet, uint32_t rank, const struct list *self, struc
     if (most < LEAST || self->n_rows == 0)
         return;
     uint32_t order = order_of(self, look->sort), n = columns_that_fit(self, sheet_columns(sheet));
-    qsort(self->rows, self->n_rows, self->size, self->columns[order].compare);
+    if (order < self->n_columns)
+        qsort(self->rows, self->n_rows, self->size, self->columns[order].compare);
     look->page = self->n_rows < most - 1 ? self->n_rows : most - 1;
     if (look->first > self->n_rows - look->page)
         look->first = self->n_rows - look->page;

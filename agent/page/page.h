@@ -54,6 +54,8 @@ struct http_part page_part(struct page *self);
 
 /* Answers /api/state. */
 void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
+/* The style of the page (page_files.c): text. */
+extern const char page_style[];
 /* Answers with a file of the page (page_files.c). */
 void page_get_file(void *ctx, const struct http_request *request, struct http_reply *reply);
 /* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */

@@ -4,7 +4,7 @@
  *   launch.json      struct folder_state: for resume, status, logs and stop
  *   launch.lock      locked as long as a launcher works on the run
  *   status.json      the newest status, written anew every second
- *   metrics.jsonl    a status a second, thinned with age (history.h)
+ *   metrics.jsonl    a status a second, thinned with age
  *   plan.json, profile.json, profile.svg, report.json, report.html, *.svg
  *   logs/NAME.log    what each process printed
  *
@@ -15,7 +15,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
+#include "agent/launch/process/interrupts.h"
+#include "agent/run/thin.h"
 #include "replay/error.h"
 
 #define FOLDER_SIZE 512u
@@ -79,5 +82,35 @@ void run_folder_remove(const char *folder, const char *file);
 char *run_folder_read(const char *folder, const char *file);
 /* Writes folder/file to out, cut to size. Gives out. */
 const char *run_folder_path(char *out, size_t size, const char *folder, const char *file);
+
+/* ---- who asks a run to end: a signal cannot say that, so whoever sends one leaves a note in the run's folder first ---- */
+
+#define STOP_ASKER 256u
+
+/* Leaves a note with what asks for the end: "replay-launch stop", "the page". A folder that cannot be written costs only the note. */
+void stop_note_leave(const char *folder, const char *who);
+/* Removes a note that nobody took. */
+void stop_note_drop(const char *folder);
+/* Takes the note, or describes the signal if there is none. Gives out. */
+const char *stop_asker(const char *folder, const struct interrupts *interrupts, char *out, size_t size);
+
+/* ---- metrics.jsonl: a line for each status of a run, thinned with age (agent/run/thin.h) ---- */
+
+/* Zero-initialised. */
+struct history {
+    char path[FOLDER_SIZE + 32];
+    FILE *file;
+    bool cut; /* the last line could not be written, or not the whole of it */
+    struct thin thin;
+};
+
+/* Opens the file, which may have lines of earlier legs. A last line that a crash has cut is ended. */
+rp_status history_open(struct history *self, const char *path, rp_error *err);
+/* Adds a line (text without its end). Thins the file when it has grown enough. */
+void history_add(struct history *self, const char *text);
+void history_close(struct history *self);
+
+/* Rewrites the file at once. False: the old file stays; errno says why. */
+bool history_thin(struct history *self);
 
 #endif

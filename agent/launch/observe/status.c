@@ -11,6 +11,7 @@
 
 #include "agent/why/why.h"
 #include "proto/base/json_map.h"
+#include "proto/base/need.h"
 
 #define STATUS_MAX_PROCESSES 4096u
 #define STATUS_MAX_HOSTS 1024u
@@ -24,6 +25,14 @@ static const char *const phase_names[PHASES] = {
 const char *phase_name(enum phase phase)
 {
     return (unsigned)phase < PHASES ? phase_names[phase] : "unknown";
+}
+
+enum phase phase_find(const char *name)
+{
+    enum phase phase = 0;
+    while (phase < PHASES && !(name && strcmp(name, phase_names[phase]) == 0))
+        phase++;
+    return phase;
 }
 
 bool status_is_limited(const struct status *self)
@@ -200,40 +209,33 @@ static uint32_t array_length(struct json_object *object, const char *name, struc
 }
 
 /* Keeps the newest evaluations if there are more than STATUS_MAX_VALUES. */
-static bool get_values(struct json_object *object, struct status_copy *out)
+static void get_values(struct json_object *object, struct status_copy *out)
 {
     struct json_object *steps = NULL, *values = NULL;
     uint32_t n = array_length(object, "values", &values), n_steps = array_length(object, "value_steps", &steps);
     n = n < n_steps ? n : n_steps;
     uint32_t first = n > STATUS_MAX_VALUES ? n - STATUS_MAX_VALUES : 0, keep = n - first;
-    out->status.n_values = 0;
+    out->status.n_values = keep;
     if (!keep)
-        return true;
-    out->value_steps = calloc(keep, sizeof *out->value_steps);
-    out->values = calloc(keep, sizeof *out->values);
-    if (!out->value_steps || !out->values)
-        return false;
+        return;
+    out->status.value_steps = out->value_steps = need_alloc(keep * sizeof *out->value_steps);
+    out->status.values = out->values = need_alloc(keep * sizeof *out->values);
     for (uint32_t i = 0; i < keep; i++) {
         out->value_steps[i] = json_map_real(json_object_array_get_idx(steps, first + i), NAN);
         out->values[i] = json_map_real(json_object_array_get_idx(values, first + i), NAN);
     }
-    out->status.n_values = keep;
-    out->status.value_steps = out->value_steps;
-    out->status.values = out->values;
-    return true;
 }
 
-/* Reads at most `most` objects of a list, which may be missing. Returns an array: free(). NULL: there is none, *n is 0; or no
- * memory, *n is not. */
+/* Reads at most `most` objects of a list, which may be missing. Returns an array: free(). NULL: there is none. */
 static void *get_list(struct json_object *object, const char *name, const struct json_row *rows, size_t size,
                       uint32_t most, uint32_t *n)
 {
     struct json_object *list = NULL;
     uint32_t there = array_length(object, name, &list);
     there = there < most ? there : most;
-    char *out = there ? calloc(there, size) : NULL;
-    *n = out ? 0 : there;
-    for (uint32_t i = 0; out && i < there; i++) {
+    char *out = there ? need_alloc(there * size) : NULL;
+    *n = 0;
+    for (uint32_t i = 0; i < there; i++) {
         struct json_object *one = json_object_array_get_idx(list, i);
         if (json_object_is_type(one, json_type_object))
             json_map_read(one, rows, out + size * (*n)++);
@@ -241,37 +243,21 @@ static void *get_list(struct json_object *object, const char *name, const struct
     return out;
 }
 
-static bool get_lists(struct json_object *object, struct status_copy *out)
-{
-    struct status *status = &out->status;
-    out->processes =
-        get_list(object, "processes", process_rows, sizeof *out->processes, STATUS_MAX_PROCESSES, &status->n_processes);
-    out->hosts = get_list(object, "hosts", host_rows, sizeof *out->hosts, STATUS_MAX_HOSTS, &status->n_hosts);
-    status->processes = out->processes;
-    status->hosts = out->hosts;
-    return (out->processes || status->n_processes == 0) && (out->hosts || status->n_hosts == 0);
-}
-
-static bool is_phase(struct json_object *value)
-{
-    const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    for (uint32_t i = 0; i < PHASES; i++)
-        if (strcmp(text, phase_names[i]) == 0)
-            return true;
-    return false;
-}
-
 bool status_from_json(const char *text, struct status_copy *out)
 {
     *out = (struct status_copy){0};
     struct json_object *object = text ? json_tokener_parse(text) : NULL, *phase = NULL;
     json_object_object_get_ex(object, "phase", &phase);
-    bool ok = is_phase(phase);
-    if (ok)
-        json_map_read(object, status_rows, &out->status);
-    ok = ok && get_values(object, out) && get_lists(object, out);
-    if (!ok)
-        status_copy_fini(out);
+    bool ok = phase_find(json_object_is_type(phase, json_type_string) ? json_object_get_string(phase) : NULL) < PHASES;
+    if (ok) {
+        struct status *status = &out->status;
+        json_map_read(object, status_rows, status);
+        get_values(object, out);
+        status->processes = out->processes = get_list(object, "processes", process_rows, sizeof *out->processes,
+                                                      STATUS_MAX_PROCESSES, &status->n_processes);
+        status->hosts = out->hosts =
+            get_list(object, "hosts", host_rows, sizeof *out->hosts, STATUS_MAX_HOSTS, &status->n_hosts);
+    }
     json_object_put(object);
     return ok;
 }
@@ -287,65 +273,62 @@ void status_copy_fini(struct status_copy *self)
 
 /* Figures as OpenMetrics text. Families are rows of a table; a row knows where its number is. */
 
-enum number { NUMBER_REAL, NUMBER_U64, NUMBER_U32, NUMBER_BOOL };
-
 struct family {
     const char *name, *unit, *help; /* the name ends with the unit; "": none */
     bool counts;                    /* a counter; otherwise a gauge */
-    enum number kind;
-    size_t at;
+    struct json_row row;            /* where its number is */
 };
-
-#define REAL(type, field) NUMBER_REAL, offsetof(type, field)
-#define U64(type, field) NUMBER_U64, offsetof(type, field)
-#define U32(type, field) NUMBER_U32, offsetof(type, field)
 
 static const struct family of_run[] = {
     {"elapsed_seconds", "seconds", "Time since the start of the run, earlier legs included.", false,
-     REAL(struct status, elapsed_s)},
+     JSON_ROW(struct status, elapsed_s)},
     {"updated_timestamp_seconds", "seconds", "When the status was written, in seconds since 1970.", false,
-     REAL(struct status, unix_s)},
-    {"environment_steps", "", "Environment steps.", true, U64(struct status, steps)},
-    {"learner_steps", "", "Learner steps.", true, U64(struct status, learner_steps)},
-    {"progress_ratio", "ratio", "Progress towards the nearest stop condition.", false, REAL(struct status, progress)},
+     JSON_ROW(struct status, unix_s)},
+    {"environment_steps", "", "Environment steps.", true, JSON_ROW(struct status, steps)},
+    {"learner_steps", "", "Learner steps.", true, JSON_ROW(struct status, learner_steps)},
+    {"progress_ratio", "ratio", "Progress towards the nearest stop condition.", false,
+     JSON_ROW(struct status, progress)},
     {"environment_steps_per_second", "", "Environment steps per second, lately.", false,
-     REAL(struct status, steps_rate)},
-    {"learner_steps_per_second", "", "Learner steps per second, lately.", false, REAL(struct status, updates_rate)},
-    {"inserts_per_second", "", "Inserts into the table per second, lately.", false, REAL(struct status, inserts_rate)},
-    {"samples_per_second", "", "Samples of the table per second, lately.", false, REAL(struct status, samples_rate)},
-    {"samples_per_insert", "", "Samples per insert, lately.", false, REAL(struct status, spi)},
-    {"actor_idle_ratio", "ratio", "Share of their time for which actors wait.", false, REAL(struct status, actor_idle)},
+     JSON_ROW(struct status, steps_rate)},
+    {"learner_steps_per_second", "", "Learner steps per second, lately.", false, JSON_ROW(struct status, updates_rate)},
+    {"inserts_per_second", "", "Inserts into the table per second, lately.", false,
+     JSON_ROW(struct status, inserts_rate)},
+    {"samples_per_second", "", "Samples of the table per second, lately.", false,
+     JSON_ROW(struct status, samples_rate)},
+    {"samples_per_insert", "", "Samples per insert, lately.", false, JSON_ROW(struct status, spi)},
+    {"actor_idle_ratio", "ratio", "Share of their time for which actors wait.", false,
+     JSON_ROW(struct status, actor_idle)},
     {"learner_idle_ratio", "ratio", "Share of their time for which learners wait.", false,
-     REAL(struct status, learner_idle)},
-    {"return", "", "Mean return of the newest evaluation.", false, REAL(struct status, value)},
-    {"best_return", "", "Mean return of the best evaluation.", false, REAL(struct status, best)},
-    {"exploring_return", "", "Mean return of the actors, which explore.", false, REAL(struct status, actor_value)},
-    {"table_items", "", "Items in the table.", false, U64(struct status, size)},
-    {"table_capacity_items", "", "Items that the table may hold.", false, U64(struct status, max_size)},
-    {"limiter_cursor", "", "Cursor of the table's limiter.", false, REAL(struct status, cursor)},
-    {"actors", "", "Actors that run.", false, U32(struct status, actors)},
-    {"actors_wanted", "", "Actors that should run.", false, U32(struct status, actors_wanted)},
-    {"learners", "", "Learners that run.", false, U32(struct status, learners)},
-    {"learners_wanted", "", "Learners that should run.", false, U32(struct status, learners_wanted)},
-    {"restarts", "", "Processes that were started again.", true, U32(struct status, restarts)},
-    {"memory_bytes", "bytes", "Memory of all processes.", false, U64(struct status, memory)},
-    {"cores", "", "Processors that all processes use, lately.", false, REAL(struct status, cpu)},
+     JSON_ROW(struct status, learner_idle)},
+    {"return", "", "Mean return of the newest evaluation.", false, JSON_ROW(struct status, value)},
+    {"best_return", "", "Mean return of the best evaluation.", false, JSON_ROW(struct status, best)},
+    {"exploring_return", "", "Mean return of the actors, which explore.", false, JSON_ROW(struct status, actor_value)},
+    {"table_items", "", "Items in the table.", false, JSON_ROW(struct status, size)},
+    {"table_capacity_items", "", "Items that the table may hold.", false, JSON_ROW(struct status, max_size)},
+    {"limiter_cursor", "", "Cursor of the table's limiter.", false, JSON_ROW(struct status, cursor)},
+    {"actors", "", "Actors that run.", false, JSON_ROW(struct status, actors)},
+    {"actors_wanted", "", "Actors that should run.", false, JSON_ROW(struct status, actors_wanted)},
+    {"learners", "", "Learners that run.", false, JSON_ROW(struct status, learners)},
+    {"learners_wanted", "", "Learners that should run.", false, JSON_ROW(struct status, learners_wanted)},
+    {"restarts", "", "Processes that were started again.", true, JSON_ROW(struct status, restarts)},
+    {"memory_bytes", "bytes", "Memory of all processes.", false, JSON_ROW(struct status, memory)},
+    {"cores", "", "Processors that all processes use, lately.", false, JSON_ROW(struct status, cpu)},
 };
 
 static const struct family of_process[] = {
-    {"process_memory_bytes", "bytes", "Memory of a process.", false, U64(struct status_process, memory)},
-    {"process_cores", "", "Processors that a process uses, lately.", false, REAL(struct status_process, cpu)},
-    {"process_restarts", "", "How often a process was started again.", true, U32(struct status_process, restarts)},
+    {"process_memory_bytes", "bytes", "Memory of a process.", false, JSON_ROW(struct status_process, memory)},
+    {"process_cores", "", "Processors that a process uses, lately.", false, JSON_ROW(struct status_process, cpu)},
+    {"process_restarts", "", "How often a process was started again.", true, JSON_ROW(struct status_process, restarts)},
 };
 
 static const struct family of_host[] = {
-    {"host_ready", "", "1 if the host is there, 0 if it is not.", false, NUMBER_BOOL,
-     offsetof(struct status_host, ready)},
-    {"host_actors", "", "Actors that run on a host.", false, U32(struct status_host, actors)},
-    {"host_learners", "", "Learners that run on a host.", false, U32(struct status_host, learners)},
-    {"host_memory_bytes", "bytes", "Memory of the run's processes on a host.", false, U64(struct status_host, memory)},
-    {"host_cores", "", "Processors that the run's processes use on a host.", false, REAL(struct status_host, cpu)},
-    {"host_losses", "", "How often a host was lost.", true, U32(struct status_host, losses)},
+    {"host_ready", "", "1 if the host is there, 0 if it is not.", false, JSON_ROW(struct status_host, ready)},
+    {"host_actors", "", "Actors that run on a host.", false, JSON_ROW(struct status_host, actors)},
+    {"host_learners", "", "Learners that run on a host.", false, JSON_ROW(struct status_host, learners)},
+    {"host_memory_bytes", "bytes", "Memory of the run's processes on a host.", false,
+     JSON_ROW(struct status_host, memory)},
+    {"host_cores", "", "Processors that the run's processes use on a host.", false, JSON_ROW(struct status_host, cpu)},
+    {"host_losses", "", "How often a host was lost.", true, JSON_ROW(struct status_host, losses)},
 };
 #define ROWS(table) table, sizeof(table) / sizeof *(table)
 
@@ -374,18 +357,12 @@ static void add_head(struct text *out, const struct family *family)
 
 static double value_of(const struct family *family, const void *record)
 {
-    const char *at = (const char *)record + family->at;
-    switch (family->kind) {
-    case NUMBER_REAL:
-        return *(const double *)(const void *)at;
-    case NUMBER_U64:
-        return (double)*(const uint64_t *)(const void *)at;
-    case NUMBER_U32:
-        return *(const uint32_t *)(const void *)at;
-    case NUMBER_BOOL:
-        return *(const bool *)(const void *)at;
-    }
-    return NAN;
+    const void *at = (const char *)record + family->row.offset;
+    enum json_kind kind = family->row.kind;
+    return kind == JSON_KIND_REAL   ? *(const double *)at
+           : kind == JSON_KIND_U64  ? (double)*(const uint64_t *)at
+           : kind == JSON_KIND_BOOL ? *(const bool *)at
+                                    : *(const uint32_t *)at;
 }
 
 static void add_sample(struct text *out, const struct family *family, const char *labels, double value)

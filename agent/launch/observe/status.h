@@ -23,6 +23,8 @@ enum phase {
     PHASES
 };
 const char *phase_name(enum phase phase);
+/* Returns the phase of this name, which may be NULL; PHASES: there is none. */
+enum phase phase_find(const char *name);
 
 struct status_process {
     char name[32];

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
+
 #define PLOT_MAX_TICKS 24u
 
 #define PLOT_LARGEST 1e200
@@ -237,48 +239,6 @@ static void labels(struct canvas *self)
 
 /* ---- lines ---- */
 
-/* Points that fall into one column of pixels are replaced by four: the first, the lowest, the highest and the last. */
-struct column {
-    double x; /* x of the first point */
-    double y[4];
-    uint32_t at[4], n;
-};
-
-static void column_add(struct column *self, double x, double y)
-{
-    if (self->n == 0) {
-        self->x = x;
-        for (uint32_t i = 0; i < 4; i++) {
-            self->y[i] = y;
-            self->at[i] = 0;
-        }
-    }
-    if (y < self->y[1]) {
-        self->y[1] = y;
-        self->at[1] = self->n;
-    }
-    if (y > self->y[2]) {
-        self->y[2] = y;
-        self->at[2] = self->n;
-    }
-    self->y[3] = y;
-    self->at[3] = self->n++;
-}
-
-static void column_end(struct column *self, struct text *path, bool *begun)
-{
-    static const uint32_t rising[] = {0, 1, 2, 3}, falling[] = {0, 2, 1, 3};
-    const uint32_t *order = self->at[1] <= self->at[2] ? rising : falling;
-    for (uint32_t i = 0; i < 4 && self->n; i++) {
-        uint32_t k = order[i];
-        if (i && self->at[k] == self->at[order[i - 1]])
-            continue;
-        text_add(path, "%s%.1f %.1f", *begun ? "L" : "M", self->x, self->y[k]);
-        *begun = true;
-    }
-    self->n = 0;
-}
-
 /* A point between two gaps has no line that would show it, so it gets a mark. Returns true if a mark is due. */
 static bool is_alone(const struct plot_line *line, uint32_t i)
 {
@@ -292,22 +252,18 @@ static void draw_line(struct canvas *self, uint32_t index)
     const struct plot_line *line = &self->plot->lines[index];
     uint32_t colour = colour_of(self->plot, index);
     struct text path = {0}, marks = {0};
-    struct column column = {0};
     bool begun = false, all = line->points && line->n <= 200;
     for (uint32_t i = 0; i < line->n; i++) {
         if (!plot_drawable(line->x[i]) || !plot_drawable(line->y[i])) {
-            column_end(&column, &path, &begun);
             begun = false;
             continue;
         }
         double x = at_x(self, line->x[i]), y = at_y(self, line->y[i]);
-        if (column.n && floor(x) != floor(column.x))
-            column_end(&column, &path, &begun);
-        column_add(&column, x, y);
+        text_add(&path, "%s%.1f %.1f", begun ? "L" : "M", x, y);
+        begun = true;
         if (all || is_alone(line, i))
             text_add(&marks, "<circle class=\"f%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.8\"/>", colour, x, y);
     }
-    column_end(&column, &path, &begun);
     if (path.size) {
         text_add(self->out, "<path class=\"line c%u%s\" d=\"%s\"><title>", colour, line->dashed ? " dashed" : "",
                  text_get(&path));
@@ -363,7 +319,7 @@ void plot_svg(struct text *out, const struct plot *plot, uint32_t width, uint32_
 #define MAX_COLUMNS 400u
 #define MAX_ROWS 200u
 
-struct sheet {
+struct raster {
     uint32_t columns, rows;  /* characters inside of the axes */
     uint32_t fine_x, fine_y; /* dots to a character */
     uint8_t *dots;           /* of a character: a bit for each dot, as braille numbers them */
@@ -374,7 +330,7 @@ struct sheet {
 static const char *const round_marks[PLOT_MAX_LINES] = {"●", "○", "◆", "◇", "■", "□", "▲", "△"};
 static const char plain_marks[PLOT_MAX_LINES + 1] = "*o+x#@%&";
 
-static void sheet_dot(struct sheet *self, int64_t x, int64_t y, uint32_t line, bool mark)
+static void raster_dot(struct raster *self, int64_t x, int64_t y, uint32_t line, bool mark)
 {
     static const uint8_t bits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     int64_t wide = (int64_t)self->columns * self->fine_x, tall = (int64_t)self->rows * self->fine_y;
@@ -386,19 +342,19 @@ static void sheet_dot(struct sheet *self, int64_t x, int64_t y, uint32_t line, b
         self->marks[cell] = (uint8_t)(line + 1);
 }
 
-static int64_t sheet_x(const struct sheet *self, double value)
+static int64_t raster_x(const struct raster *self, double value)
 {
     return (int64_t)(plot_share(&self->x, value) * (self->columns * self->fine_x - 1) + 0.5);
 }
 
-static int64_t sheet_y(const struct sheet *self, double value)
+static int64_t raster_y(const struct raster *self, double value)
 {
     return (int64_t)((1 - plot_share(&self->y, value)) * (self->rows * self->fine_y - 1) + 0.5);
 }
 
 /* Draws all dots between two places; of a dashed line every other pair. */
-static void sheet_stroke(struct sheet *self, const int64_t from[2], const int64_t to[2], uint32_t line, bool dashed,
-                         bool mark)
+static void raster_stroke(struct raster *self, const int64_t from[2], const int64_t to[2], uint32_t line, bool dashed,
+                          bool mark)
 {
     int64_t dx = to[0] - from[0], dy = to[1] - from[1];
     int64_t n = llabs(dx) > llabs(dy) ? llabs(dx) : llabs(dy);
@@ -406,11 +362,11 @@ static void sheet_stroke(struct sheet *self, const int64_t from[2], const int64_
         int64_t x = from[0] + (n ? (int64_t)llround((double)dx * (double)i / (double)n) : 0);
         int64_t y = from[1] + (n ? (int64_t)llround((double)dy * (double)i / (double)n) : 0);
         if (!dashed || (x / self->fine_x) % 2 == 0)
-            sheet_dot(self, x, y, line, mark);
+            raster_dot(self, x, y, line, mark);
     }
 }
 
-static void sheet_draw(struct sheet *self, const struct plot_line *line, uint32_t index, bool utf8)
+static void raster_draw(struct raster *self, const struct plot_line *line, uint32_t index, bool utf8)
 {
     int64_t last[2] = {0, 0};
     bool begun = false;
@@ -419,16 +375,16 @@ static void sheet_draw(struct sheet *self, const struct plot_line *line, uint32_
             begun = false;
             continue;
         }
-        int64_t at[2] = {sheet_x(self, line->x[i]), sheet_y(self, line->y[i])};
-        sheet_stroke(self, begun ? last : at, at, index, line->dashed, !utf8);
+        int64_t at[2] = {raster_x(self, line->x[i]), raster_y(self, line->y[i])};
+        raster_stroke(self, begun ? last : at, at, index, line->dashed, !utf8);
         if (line->points)
-            sheet_dot(self, at[0], at[1], index, true);
+            raster_dot(self, at[0], at[1], index, true);
         memcpy(last, at, sizeof last);
         begun = true;
     }
 }
 
-static void add_cell(struct text *out, uint8_t dots, uint8_t mark, bool utf8)
+static void raster_cell(struct text *out, uint8_t dots, uint8_t mark, bool utf8)
 {
     if (mark && utf8)
         text_add(out, "%s", round_marks[(mark - 1) % PLOT_MAX_LINES]);
@@ -441,17 +397,17 @@ static void add_cell(struct text *out, uint8_t dots, uint8_t mark, bool utf8)
 }
 
 /* The label of the tick in this row; "" if the row has none. */
-static const char *label_of(const struct sheet *self, uint32_t row, char *out)
+static const char *label_of(const struct raster *self, uint32_t row, char *out)
 {
     for (uint32_t i = 0; i < self->y.ticks; i++) {
         double value = plot_tick(&self->y, i);
-        if ((uint32_t)(sheet_y(self, value) / self->fine_y) == row)
+        if ((uint32_t)(raster_y(self, value) / self->fine_y) == row)
             return plot_label(&self->y, value, out);
     }
     return "";
 }
 
-static void add_rows(struct text *out, const struct sheet *self, uint32_t left, bool utf8)
+static void raster_rows(struct text *out, const struct raster *self, uint32_t left, bool utf8)
 {
     char label[FORMAT_SIZE];
     for (uint32_t row = 0; row < self->rows; row++) {
@@ -463,7 +419,7 @@ static void add_rows(struct text *out, const struct sheet *self, uint32_t left, 
             end--;
         for (uint32_t c = 0; c < end; c++) {
             uint32_t cell = row * self->columns + c;
-            add_cell(&cells, self->dots[cell], self->marks[cell], utf8);
+            raster_cell(&cells, self->dots[cell], self->marks[cell], utf8);
         }
         text_add(out, "%s\n", text_get(&cells));
         text_fini(&cells);
@@ -471,7 +427,7 @@ static void add_rows(struct text *out, const struct sheet *self, uint32_t left, 
 }
 
 /* Draws the x axis, its numbers, and its name behind the last number where there is room. */
-static void add_bottom(struct text *out, const struct sheet *self, const char *name, uint32_t left, bool utf8)
+static void raster_axis(struct text *out, const struct raster *self, const char *name, uint32_t left, bool utf8)
 {
     char numbers[MAX_COLUMNS + 64], label[FORMAT_SIZE];
     bool ticks[MAX_COLUMNS] = {false};
@@ -479,7 +435,7 @@ static void add_bottom(struct text *out, const struct sheet *self, const char *n
     memset(numbers, ' ', sizeof numbers);
     for (uint32_t i = 0; i < self->x.ticks; i++) {
         double value = plot_tick(&self->x, i);
-        uint32_t at = (uint32_t)(sheet_x(self, value) / self->fine_x);
+        uint32_t at = (uint32_t)(raster_x(self, value) / self->fine_x);
         uint32_t size = (uint32_t)strlen(plot_label(&self->x, value, label)), middle = left + 2 + at;
         uint32_t from = middle > size / 2 ? middle - size / 2 : 0;
         from = from + size > wide ? wide - size : from;
@@ -499,7 +455,7 @@ static void add_bottom(struct text *out, const struct sheet *self, const char *n
 }
 
 /* Draws what is above the axes: the title, the name of the y axis, and the names of several lines. */
-static uint32_t add_top(struct text *out, const struct plot *plot, uint32_t columns, bool utf8)
+static uint32_t raster_top(struct text *out, const struct plot *plot, uint32_t columns, bool utf8)
 {
     uint32_t rows = 0;
     struct text line = {0};
@@ -553,23 +509,21 @@ void plot_text(struct text *out, const struct plot *plot, uint32_t columns, uint
     own.n_lines = own.n_lines < PLOT_MAX_LINES ? own.n_lines : PLOT_MAX_LINES;
     columns = within(columns, MIN_COLUMNS, MAX_COLUMNS);
     rows = within(rows, MIN_ROWS, MAX_ROWS);
-    uint32_t around = add_top(out, &own, columns, utf8) + 2 + (own.x_label && own.x_label[0] ? 1 : 0);
-    struct sheet sheet = {.fine_x = utf8 ? 2 : 1, .fine_y = utf8 ? 4 : 1};
-    sheet.rows = rows > around + 2 ? rows - around : 2;
-    if (!plot_axes(&own, within(columns / 16, 2, 20), within(sheet.rows / 2, 1, 8), &sheet.x, &sheet.y)) {
+    uint32_t around = raster_top(out, &own, columns, utf8) + 2 + (own.x_label && own.x_label[0] ? 1 : 0);
+    struct raster raster = {.fine_x = utf8 ? 2 : 1, .fine_y = utf8 ? 4 : 1};
+    raster.rows = rows > around + 2 ? rows - around : 2;
+    if (!plot_axes(&own, within(columns / 16, 2, 20), within(raster.rows / 2, 1, 8), &raster.x, &raster.y)) {
         text_add(out, "no data\n");
         return;
     }
-    uint32_t left = widest_label(&sheet.y);
-    sheet.columns = columns > left + 2 + 4 ? columns - left - 2 : 4;
-    sheet.dots = calloc((size_t)sheet.columns * sheet.rows, 1);
-    sheet.marks = calloc((size_t)sheet.columns * sheet.rows, 1);
-    if (sheet.dots && sheet.marks) {
-        for (uint32_t i = 0; i < own.n_lines; i++)
-            sheet_draw(&sheet, &own.lines[i], i, utf8);
-        add_rows(out, &sheet, left, utf8);
-        add_bottom(out, &sheet, own.x_label, left, utf8);
-    }
-    free(sheet.dots);
-    free(sheet.marks);
+    uint32_t left = widest_label(&raster.y);
+    raster.columns = columns > left + 2 + 4 ? columns - left - 2 : 4;
+    raster.dots = need_alloc((size_t)raster.columns * raster.rows);
+    raster.marks = need_alloc((size_t)raster.columns * raster.rows);
+    for (uint32_t i = 0; i < own.n_lines; i++)
+        raster_draw(&raster, &own.lines[i], i, utf8);
+    raster_rows(out, &raster, left, utf8);
+    raster_axis(out, &raster, own.x_label, left, utf8);
+    free(raster.dots);
+    free(raster.marks);
 }

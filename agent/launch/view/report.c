@@ -8,22 +8,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <json-c/json.h>
+
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/view/plot.h"
-#include "agent/launch/view/report_data.h"
+#include "agent/page/page.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/need.h"
 
-#define REPORT_ROWS 5u
-
-/* The table of hosts, for a run that has several. */
-struct report_host {
-    const char *name, *model;
-    format_buffer actors, learners; /* planned there; "-": none */
-    format_buffer lost;             /* "2 times, 1 min 5 s", "never" */
-    format_buffer cores;            /* "14.2 of 16": used in the mean, while the host was there */
-    bool was_lost;                  /* or was never there */
-};
+#define FAR_OFF 0.2    /* of the prediction */
+#define PRINT_MOST 16u /* hosts in the terminal */
+#define MOST_LEARNERS 64
 
 enum report_plot {
     PLOT_RETURN,
@@ -37,9 +33,74 @@ enum report_plot {
     REPORT_PLOTS
 };
 
+/* ---- data ---- */
+
+/* While processes end one after the other, rates and memory fall; that says nothing about the run. Actors report a last time when they
+ * end. */
+static void take_line(void *ctx, struct json_object *line, double *values)
+{
+    struct report_data *self = ctx;
+    struct json_object *phase = NULL, *text = NULL;
+    double unix_s = series_number(line, "unix_s"), at_s = series_number(line, "event_unix_s"), age = unix_s - at_s;
+    self->peak_memory = fmax(self->peak_memory, values[COLUMN_MEMORY]);
+    self->peak_cpu = fmax(self->peak_cpu, series_number(line, "cpu"));
+    values[COLUMN_ACTOR_IDLE] *= 100;
+    values[COLUMN_LEARNER_IDLE] *= 100;
+    values[COLUMN_MEMORY] /= 1048576;
+    json_object_object_get_ex(line, "phase", &phase);
+    if (phase_find(json_object_get_string(phase)) >= PHASE_STOPPING)
+        for (uint32_t c = COLUMN_INSERTS; c <= COLUMN_MEMORY; c++)
+            values[c] = NAN;
+    json_object_object_get_ex(line, "event", &text);
+    const char *event = json_object_get_string(text);
+    const struct report_event *last = self->n_events ? &self->events[self->n_events - 1] : NULL;
+    if (!event || !event[0] || (last && last->unix_s == at_s && strcmp(last->text, event) == 0))
+        return;
+    if (self->n_events == REPORT_EVENTS) { /* the newest are kept */
+        memmove(self->events, self->events + 1, --self->n_events * sizeof *self->events);
+        self->lost_events++;
+    }
+    struct report_event *next = &self->events[self->n_events++];
+    next->elapsed_s = values[COLUMN_TIME] - (age > 0 && age < values[COLUMN_TIME] ? age : 0);
+    next->unix_s = at_s;
+    snprintf(next->text, sizeof next->text, "%s", event);
+}
+
+struct report_data *report_data_read(const char *metrics, const char *folder)
+{
+    static const char *const run[REPORT_COLUMNS] = {"elapsed_s",  "steps",        "inserts_rate", "samples_rate", "spi",
+                                                    "actor_idle", "learner_idle", "memory",       "actor_value"};
+    static const char *const learning[LEARNING_COLUMNS] = {"learner_steps", "loss",    "policy_loss", "value_loss", "q",
+                                                           "entropy",       "accuracy"};
+    struct report_data *self = need_alloc(sizeof *self);
+    char path[FOLDER_SIZE + 64];
+    for (int i = 0; i == 0 || (i < MOST_LEARNERS && access(path, R_OK) != 0);
+         i++) /* they stay identical: one is enough */
+        snprintf(path, sizeof path, "%s/learner-%d.jsonl", folder, i);
+    series_read(&self->learning, &(struct series_source){.path = path, .names = learning, .width = LEARNING_COLUMNS});
+    series_read(
+        &self->run,
+        &(struct series_source){
+            .path = metrics, .names = run, .width = REPORT_COLUMNS, .by_time = true, .line = take_line, .ctx = self});
+    return self;
+}
+
+void report_data_free(struct report_data *self)
+{
+    series_fini(&self->run);
+    series_fini(&self->learning);
+    free(self);
+}
+
 /* ---- predicted against achieved ---- */
 
-#define FAR_OFF 0.2
+#define REPORT_ROWS 5u
+
+struct report_row {
+    const char *name;
+    double predicted, achieved; /* NAN: not known */
+    bool share;                 /* 0 to 1: the difference is in percentage points, not a ratio */
+};
 
 /* Finds what the plan predicts for a stretch's counts. False: nothing. */
 static bool report_predicted(const struct report *self, const struct report_stretch *stretch, struct plan_choice *out)
@@ -92,17 +153,27 @@ const char *report_value(double value, char *out)
     return out;
 }
 
-const char *report_cell(const struct report_row *row, double value, char *out)
+const char *report_rate(double value, char *out)
 {
     if (!isfinite(value))
         snprintf(out, FORMAT_SIZE, "-");
-    else if (row->share)
-        snprintf(out, FORMAT_SIZE, "%.0f%%", 100 * value);
     else if (fabs(value) < 1000)
         snprintf(out, FORMAT_SIZE, "%.3g", value);
     else
         format_short(out, value);
     return out;
+}
+
+/* "61%", "-" */
+static const char *percent(double share, char *out)
+{
+    snprintf(out, FORMAT_SIZE, isfinite(share) ? "%.0f%%" : "-", 100 * share);
+    return out;
+}
+
+static const char *report_cell(const struct report_row *row, double value, char *out)
+{
+    return row->share ? percent(value, out) : report_rate(value, out);
 }
 
 /* "+4%", "+3 points", "-". *far_off: by more than 20%. */
@@ -117,80 +188,6 @@ static const char *report_difference(const struct report_row *row, char *out, bo
     else
         snprintf(out, FORMAT_SIZE, row->share ? "%+.0f points" : "%+.0f%%", 100 * off);
     return out;
-}
-
-#define PRINT_MOST 16u /* rows in the terminal */
-
-/* Number of rows; 0: only this machine. */
-static uint32_t report_hosts(const struct status *last)
-{
-    return last->hosts && last->n_hosts > 1 ? last->n_hosts : 0;
-}
-
-static void count(char *out, uint32_t n)
-{
-    if (n)
-        snprintf(out, FORMAT_SIZE, "%u", n);
-    else
-        snprintf(out, FORMAT_SIZE, "-");
-}
-
-static void report_host(const struct status *last, uint32_t index, struct report_host *out)
-{
-    const struct status_host *host = &last->hosts[index];
-    format_buffer time;
-    *out = (struct report_host){
-        .name = host->name, .model = host->model, .was_lost = host->losses > 0 || !isfinite(host->mean_cpu)};
-    count(out->actors, host->actors_wanted);
-    count(out->learners, host->learners_wanted);
-    if (host->losses)
-        snprintf(out->lost, sizeof out->lost, "%u time%s, %s", host->losses, host->losses > 1 ? "s" : "",
-                 format_seconds(time, host->lost_s));
-    else
-        snprintf(out->lost, sizeof out->lost, "%s", isfinite(host->mean_cpu) ? "never" : "never there");
-    if (!isfinite(host->mean_cpu))
-        snprintf(out->cores, sizeof out->cores, "-");
-    else if (host->cores > 0)
-        snprintf(out->cores, sizeof out->cores, "%.1f of %.4g", host->mean_cpu, host->cores);
-    else
-        snprintf(out->cores, sizeof out->cores, "%.1f", host->mean_cpu);
-}
-
-/* With many hosts, only those that were lost or never there have a row: the page has all. */
-static uint32_t print_rows(const struct status *last, struct grid *grid)
-{
-    char clean[sizeof last->hosts->name];
-    uint32_t n = report_hosts(last), rows = 0;
-    for (uint32_t i = 0; i < n && rows < PRINT_MOST; i++) {
-        struct report_host host;
-        report_host(last, i, &host);
-        if (n > PRINT_MOST && !host.was_lost)
-            continue;
-        grid_add(grid, format_clean(clean, sizeof clean, host.name));
-        grid_add(grid, host.actors);
-        grid_add(grid, host.learners);
-        grid_add(grid, host.cores);
-        grid_add(grid, host.lost);
-        rows++;
-    }
-    return rows;
-}
-
-static void report_hosts_print(const struct status *last, FILE *out)
-{
-    static const char *const titles[] = {"host", ">actors", ">learners", ">cores used", "lost"};
-    struct grid grid;
-    uint32_t n = report_hosts(last);
-    if (n == 0)
-        return;
-    grid_init(&grid, titles, sizeof titles / sizeof *titles);
-    uint32_t rows = print_rows(last, &grid);
-    if (rows)
-        grid_print(&grid, out);
-    grid_fini(&grid);
-    if (rows < n)
-        fprintf(out, "%s%u %shosts: see the report\n", rows ? "and " : "", n - rows, rows ? "more " : "");
-    fprintf(out, "\n");
 }
 
 /* The charts of a report. */
@@ -383,168 +380,263 @@ static void report_plot_pair(struct text *out, const struct report *self, const 
     text_add(out, "</g></svg>\n");
 }
 
-/* ---- for people ---- */
+/* ---- tables, as text or as HTML: a cell that begins with '!' is far from what was wanted ---- */
 
-/* Prints the table; without a plan, only the achieved rates. */
-static void report_print_rows(const struct report *self, const struct report_stretch *stretch, FILE *out)
+static void put_table(struct text *out, struct grid *grid, bool html)
+{
+    char *printed = NULL;
+    size_t size = 0;
+    if (!html) {
+        FILE *file = open_memstream(&printed, &size);
+        grid_print(grid, file);
+        fclose(file);
+        text_add(out, "%s", printed);
+    }
+    for (uint32_t i = 0; html && i < grid->columns + grid->n_cells; i++) {
+        bool title = i < grid->columns, right = grid->titles[i % grid->columns][0] == '>';
+        const char *cell = title ? grid->titles[i] + right : grid->cells[i - grid->columns];
+        bool off = cell[0] == '!';
+        text_add(out, "%s<t%c%s%s%s>",
+                 i == 0              ? "<section class=\"card scroll\"><table><tr>"
+                 : i % grid->columns ? ""
+                                     : "<tr>",
+                 title ? 'h' : 'd', right || off ? " class=\"" : "",
+                 right ? off ? "n bad" : "n"
+                 : off ? "bad"
+                       : "",
+                 right || off ? "\"" : "");
+        plot_escape(out, cell + off + strspn(cell + off, " "));
+        text_add(out, "</t%c>%s", title ? 'h' : 'd', (i + 1) % grid->columns ? "" : "</tr>\n");
+    }
+    if (html)
+        text_add(out, "</table></section>\n");
+    free(printed);
+    grid_fini(grid);
+}
+
+/* Without a plan, only what was achieved. */
+static void put_rows(struct text *out, const struct report *self, const struct report_stretch *stretch, bool html)
 {
     static const char *const titles[] = {"", ">predicted", ">achieved", ">difference"};
     static const char *const alone[] = {"", ">achieved"};
     struct report_row rows[REPORT_ROWS];
     struct grid grid;
     format_buffer cell;
-    bool far_off;
     report_rows(self, stretch, rows);
     grid_init(&grid, self->plan ? titles : alone, self->plan ? 4 : 2);
     for (uint32_t i = 0; i < REPORT_ROWS; i++) {
+        bool far_off;
         grid_addf(&grid, "  %s", rows[i].name);
         if (self->plan)
             grid_add(&grid, report_cell(&rows[i], rows[i].predicted, cell));
         grid_add(&grid, report_cell(&rows[i], rows[i].achieved, cell));
+        report_difference(&rows[i], cell, &far_off);
         if (self->plan)
-            grid_add(&grid, report_difference(&rows[i], cell, &far_off));
+            grid_addf(&grid, "%s%s", html && far_off ? "!" : "", cell);
     }
-    fprintf(out, "\n");
-    grid_print(&grid, out);
-    grid_fini(&grid);
+    put_table(out, &grid, html);
 }
 
 /* "waited: actors for credit 12%; learners for sample 3%, reduce 2%" */
-static void print_waits(const struct idle_shares *by, FILE *out)
+static void put_waits(struct text *out, const struct idle_shares *by)
 {
     char actors[128], learners[128];
     idle_words(by->actor, actors, sizeof actors);
     idle_words(by->learner, learners, sizeof learners);
     if (actors[0] || learners[0])
-        fprintf(out, "  waited: %s%s%s%s%s\n", actors[0] ? "actors for " : "", actors,
-                actors[0] && learners[0] ? "; " : "", learners[0] ? "learners for " : "", learners);
+        text_add(out, "  waited: %s%s%s%s%s\n", actors[0] ? "actors for " : "", actors,
+                 actors[0] && learners[0] ? "; " : "", learners[0] ? "learners for " : "", learners);
 }
 
-/* Prints stretch by stretch: a plan for four actors says nothing about eight. */
-static void print_stretches(const struct report *self, FILE *out)
+/* Stretch by stretch: a plan for four actors says nothing about eight. */
+static void put_stretches(struct text *out, const struct report *self, bool html)
 {
     char text[160];
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
         if (!(stretch->rates.seconds > 0))
             continue;
-        if (self->n_stretches > 1)
-            fprintf(out, "\n%s", report_stretch_text(stretch, text, sizeof text));
-        report_print_rows(self, stretch, out);
-        print_waits(&stretch->rates.idle_by, out);
+        if (html || self->n_stretches > 1)
+            text_add(out, "%s%s%s", html ? "<p>" : "\n", report_stretch_text(stretch, text, sizeof text),
+                     html ? "</p>\n" : "");
+        text_add(out, html ? "" : "\n");
+        put_rows(out, self, stretch, html);
+        text_add(out, html ? "<p>" : "");
+        put_waits(out, &stretch->rates.idle_by);
+        text_add(out, html ? "</p>\n" : "");
     }
-    fprintf(out, "\n");
 }
 
-/* Prints the return of the parameters that the run leaves, and which file has better ones. */
-static void print_return(const struct report *self, FILE *out)
+/* Number of rows; 0: only this machine. */
+static uint32_t report_hosts(const struct status *last)
+{
+    return last->hosts && last->n_hosts > 1 ? last->n_hosts : 0;
+}
+
+static void add_host(struct grid *grid, const struct status_host *host, bool html)
+{
+    char clean[sizeof host->name], model[sizeof host->model];
+    format_buffer time;
+    bool there = isfinite(host->mean_cpu);
+    grid_add(grid, format_clean(clean, sizeof clean, host->name));
+    grid_addf(grid, host->actors_wanted ? "%u" : "-", host->actors_wanted);
+    grid_addf(grid, host->learners_wanted ? "%u" : "-", host->learners_wanted);
+    grid_addf(grid, !there ? "-" : host->cores > 0 ? "%.1f of %.4g" : "%.1f", host->mean_cpu, host->cores);
+    if (host->losses)
+        grid_addf(grid, "%s%u time%s, %s", html ? "!" : "", host->losses, host->losses > 1 ? "s" : "",
+                  format_seconds(time, host->lost_s));
+    else
+        grid_add(grid, there ? "never" : html ? "!never there" : "never there");
+    if (html)
+        grid_add(grid, format_clean(model, sizeof model, host->model));
+}
+
+/* With many hosts, only those that were lost or never there have a row in the terminal: the page has all. */
+static void put_hosts(struct text *out, const struct status *last, bool html)
+{
+    static const char *const titles[] = {"host", ">actors", ">learners", ">cores used", "lost", "processor"};
+    struct grid grid;
+    uint32_t n = report_hosts(last), rows = 0;
+    if (n == 0)
+        return;
+    grid_init(&grid, titles, html ? 6 : 5);
+    for (uint32_t i = 0; i < n && (html || rows < PRINT_MOST); i++) {
+        const struct status_host *host = &last->hosts[i];
+        if (!html && n > PRINT_MOST && host->losses == 0 && isfinite(host->mean_cpu))
+            continue;
+        add_host(&grid, host, html);
+        rows++;
+    }
+    text_add(out, html ? "<h2>Hosts</h2>\n" : "");
+    if (rows)
+        put_table(out, &grid, html);
+    else
+        grid_fini(&grid);
+    if (rows < n)
+        text_add(out, "%s%u %shosts: see the report\n", rows ? "and " : "", n - rows, rows ? "more " : "");
+    text_add(out, html ? "" : "\n");
+}
+
+/* ---- the last lines in the terminal ---- */
+
+/* The return of the parameters that the run leaves, and which file has better ones; "" without any return. */
+static void put_return(struct text *out, const struct report *self)
 {
     format_buffer a, b;
     const struct status *last = self->last;
     bool final = isfinite(self->final_value);
     if (final)
-        fprintf(out, "final return %s (%s, mean of %u episode%s)", report_value(self->final_value, a),
-                self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
-                self->final_episodes == 1 ? "" : "s");
+        text_add(out, "final return %s (%s, mean of %u episode%s)", report_value(self->final_value, a),
+                 self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
+                 self->final_episodes == 1 ? "" : "s");
     else if (isfinite(last->value))
-        fprintf(out, "last evaluation %s", report_value(last->value, a));
+        text_add(out, "last evaluation %s", report_value(last->value, a));
     else if (isfinite(last->actor_value))
-        fprintf(out, "last return of the actors, who explore: %s", report_value(last->actor_value, a));
+        text_add(out, "last return of the actors, who explore: %s", report_value(last->actor_value, a));
     else
         return;
     if (self->best && !(final && self->final_value >= self->best->value))
-        fprintf(out, ", best evaluation %s (" BEST_WEIGHTS_FILE ", learner step %s)",
-                report_value(self->best->value, a), format_count(b, self->best->learner_steps));
+        text_add(out, ", best evaluation %s (" BEST_WEIGHTS_FILE ", learner step %s)",
+                 report_value(self->best->value, a), format_count(b, self->best->learner_steps));
     else if (!self->best && isfinite(last->best))
-        fprintf(out, ", best evaluation %s", report_value(last->best, a));
-    fprintf(out, "\n");
+        text_add(out, ", best evaluation %s", report_value(last->best, a));
+    text_add(out, "\n");
 }
 
-void report_print(const struct report *self, const char *folder, FILE *out)
+/* "broker: 4 shards: why" */
+static void put_shards(struct text *out, const struct status *last)
+{
+    char clean[sizeof last->shards_reason];
+    if (last->shards > 1)
+        text_add(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
+                 format_clean(clean, sizeof clean, last->shards_reason));
+}
+
+/* "NAME done after 41 s: 61,234 steps, 30,000 updates, 3 restarts", the reason, and the return */
+static void put_head(struct text *out, const struct report *self)
 {
     const struct status *last = self->last;
     format_buffer a, b, c;
     char clean[sizeof last->reason];
-    fprintf(out, "%s %s after %s", format_clean(clean, sizeof clean, last->name), phase_name(self->last->phase),
-            format_seconds(a, last->elapsed_s));
-    fprintf(out, ": %s steps, %s updates", format_count(b, last->steps), format_count(c, last->learner_steps));
+    text_add(out, "%s %s after %s: %s steps, %s updates", format_clean(clean, sizeof clean, last->name),
+             phase_name(last->phase), format_seconds(a, last->elapsed_s), format_count(b, last->steps),
+             format_count(c, last->learner_steps));
     if (last->restarts)
-        fprintf(out, ", %u restart%s", last->restarts, last->restarts > 1 ? "s" : "");
-    fprintf(out, "\n");
+        text_add(out, ", %u restart%s", last->restarts, last->restarts > 1 ? "s" : "");
+    text_add(out, "\n");
     if (last->reason[0] && last->phase != PHASE_FAILED) /* the cause of a failure is printed last */
-        fprintf(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
-    print_return(self, out);
-    print_stretches(self, out);
-    if (last->shards > 1)
-        fprintf(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
-                format_clean(clean, sizeof clean, last->shards_reason));
-    report_hosts_print(last, out);
-    fprintf(out, "report: %s/report.html\n", folder);
+        text_add(out, "%s\n", format_clean(clean, sizeof clean, last->reason));
+    put_return(out, self);
 }
 
-/* report.json. */
+void report_text(struct text *out, const struct report *self, const char *folder)
+{
+    put_head(out, self);
+    put_stretches(out, self, false);
+    text_add(out, "\n");
+    put_shards(out, self->last);
+    put_hosts(out, self->last, false);
+    text_add(out, "report: %s/report.html\n", folder);
+}
 
-/* Writes one of the three columns of the table: predicted, achieved or their ratio. */
-static void put_rows(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], int which)
+/* ---- report.json ---- */
+
+enum which { PREDICTED, ACHIEVED, RATIO };
+
+static void json_cells(struct json *out, const struct report_row rows[REPORT_ROWS], enum which which)
 {
     static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
-    json_key(out, name);
-    json_open(out, '{');
     for (uint32_t i = 0; i < REPORT_ROWS; i++)
         json_real(out, keys[i],
-                  which == 0   ? rows[i].predicted
-                  : which == 1 ? rows[i].achieved
-                               : rows[i].achieved / rows[i].predicted);
-    json_close(out, '}');
+                  which == PREDICTED  ? rows[i].predicted
+                  : which == ACHIEVED ? rows[i].achieved
+                                      : rows[i].achieved / rows[i].predicted);
 }
 
-static void put_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], uint32_t causes)
+static void json_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], bool known,
+                        uint32_t causes)
 {
     json_key(out, name);
     json_open(out, '{');
     for (uint32_t i = 0; i < IDLE_CAUSES; i++)
         if (causes >> i & 1)
-            json_real(out, idle_names[i], shares[i]);
+            json_real(out, idle_names[i], known ? shares[i] : NAN);
     json_close(out, '}');
 }
 
-static void put_waits(struct json *out, const struct report_steady *rates)
+static void json_waits(struct json *out, const struct report_steady *rates)
 {
-    struct idle_shares none;
-    idle_shares_none(&none);
-    put_causes(out, "actor_idle_by", isfinite(rates->actor_idle) ? rates->idle_by.actor : none.actor, IDLE_OF_ACTOR);
-    put_causes(out, "learner_idle_by", isfinite(rates->learner_idle) ? rates->idle_by.learner : none.learner,
-               IDLE_OF_LEARNER);
+    json_causes(out, "actor_idle_by", rates->idle_by.actor, isfinite(rates->actor_idle), IDLE_OF_ACTOR);
+    json_causes(out, "learner_idle_by", rates->idle_by.learner, isfinite(rates->learner_idle), IDLE_OF_LEARNER);
 }
 
-static void put_rates(struct json *out, const struct report_steady *rates)
+static void json_compared(struct json *out, const struct report *self, const struct report_stretch *stretch)
 {
-    json_real(out, "seconds", rates->seconds);
-    json_real(out, "inserts", rates->inserts);
-    json_real(out, "samples", rates->samples);
-    json_real(out, "spi", rates->spi);
-    json_real(out, "actor_idle", rates->actor_idle);
-    json_real(out, "learner_idle", rates->learner_idle);
-    put_waits(out, rates);
-}
-
-static void put_compared(struct json *out, const struct report *self, const struct report_stretch *stretch)
-{
+    static const char *const names[] = {[PREDICTED] = "predicted", [ACHIEVED] = "achieved", [RATIO] = "ratio"};
     struct report_row rows[REPORT_ROWS];
     report_rows(self, stretch, rows);
-    put_rows(out, "predicted", rows, 0);
-    put_rows(out, "achieved", rows, 1);
-    put_rows(out, "ratio", rows, 2);
+    for (enum which which = PREDICTED; which <= RATIO; which++) {
+        json_key(out, names[which]);
+        json_open(out, '{');
+        json_cells(out, rows, which);
+        json_close(out, '}');
+    }
 }
 
 /* The first stretch, which has the planned counts, is repeated at the top. */
-static void put_stretches(struct json *out, const struct report *self)
+static void json_stretches(struct json *out, const struct report *self)
 {
-    static const struct report_steady none = {.spi = NAN, .actor_idle = NAN, .learner_idle = NAN};
-    put_compared(out, self, self->n_stretches ? &self->stretches[0] : NULL);
+    static const struct report_stretch none = {.rates = {.actor_idle = NAN, .learner_idle = NAN}};
+    const struct report_stretch *first = self->n_stretches ? &self->stretches[0] : NULL;
+    const struct report_stretch *steady = first && first->settled ? first : &none;
+    struct report_row rows[REPORT_ROWS];
+    json_compared(out, self, first);
+    report_rows(self, steady, rows);
     json_key(out, "steady");
     json_open(out, '{');
-    put_rates(out, self->n_stretches && self->stretches[0].settled ? &self->stretches[0].rates : &none);
+    json_real(out, "seconds", steady->rates.seconds);
+    json_cells(out, rows, ACHIEVED);
+    json_waits(out, &steady->rates);
     json_close(out, '}');
     json_key(out, "stretches");
     json_open(out, '[');
@@ -557,15 +649,15 @@ static void put_stretches(struct json *out, const struct report *self)
         json_real(out, "seconds", stretch->rates.seconds);
         json_key(out, "settled");
         json_boolean(out, stretch->settled);
-        put_compared(out, self, stretch);
-        put_waits(out, &stretch->rates);
+        json_compared(out, self, stretch);
+        json_waits(out, &stretch->rates);
         json_close(out, '}');
     }
     json_close(out, ']');
 }
 
 /* null: there is no best.weights. */
-static void put_best(struct json *out, const struct best *best)
+static void json_best(struct json *out, const struct best *best)
 {
     json_key(out, "best_weights");
     if (!best) {
@@ -580,7 +672,7 @@ static void put_best(struct json *out, const struct best *best)
     json_close(out, '}');
 }
 
-static void put_run(struct json *out, const struct report *self, const struct report_data *data)
+static void json_run(struct json *out, const struct report *self, const struct report_data *data)
 {
     const struct status *last = self->last;
     json_text(out, "name", last->name);
@@ -598,7 +690,7 @@ static void put_run(struct json *out, const struct report *self, const struct re
     json_real(out, "value", last->value);
     json_real(out, "best", last->best);
     json_real(out, "actor_value", series_last(&data->run, COLUMN_ACTOR_VALUE));
-    put_best(out, self->best);
+    json_best(out, self->best);
     json_real(out, "stop_value", last->stop_value);
     json_count(out, "restarts", last->restarts);
     json_count(out, "actors", last->actors_wanted);
@@ -610,7 +702,7 @@ static void put_run(struct json *out, const struct report *self, const struct re
     json_real(out, "peak_cpu", data->peak_cpu);
 }
 
-static void put_hosts(struct json *out, const struct status *last)
+static void json_hosts(struct json *out, const struct status *last)
 {
     json_key(out, "hosts");
     json_open(out, '[');
@@ -631,127 +723,43 @@ static void put_hosts(struct json *out, const struct status *last)
     json_close(out, ']');
 }
 
-/* Returns the whole text: free(). NULL: no memory. */
-static char *report_json(const struct report *self, const struct report_data *data)
+static void report_json(struct text *out, const struct report *self, const struct report_data *data)
 {
-    struct json out = {0};
-    json_open(&out, '{');
-    put_run(&out, self, data);
-    put_stretches(&out, self);
-    put_hosts(&out, self->last);
-    json_key(&out, "events");
-    json_open(&out, '[');
+    struct json json = {0};
+    json_open(&json, '{');
+    json_run(&json, self, data);
+    json_stretches(&json, self);
+    json_hosts(&json, self->last);
+    json_key(&json, "events");
+    json_open(&json, '[');
     for (uint32_t i = 0; i < data->n_events; i++) {
-        json_open(&out, '{');
-        json_real(&out, "elapsed_s", data->events[i].elapsed_s);
-        json_text(&out, "event", data->events[i].text);
-        json_close(&out, '}');
+        json_open(&json, '{');
+        json_real(&json, "elapsed_s", data->events[i].elapsed_s);
+        json_text(&json, "event", data->events[i].text);
+        json_close(&json, '}');
     }
-    json_close(&out, ']');
-    char *head = json_take(&out);
-    /* The plan is JSON already. */
+    json_close(&json, ']');
     char *plan = self->plan && self->plan_input ? plan_to_json(self->plan, self->plan_input) : NULL;
-    struct text text = {0};
-    if (head)
-        text_add(&text, "%s, \"plan\": %s}\n", head, plan ? plan : "null");
-    free(head);
+    json_key(&json, "plan");
+    json_raw(&json, plan ? plan : "null");
+    json_close(&json, '}');
+    char *text = json_take(&json);
+    text_add(out, "%s\n", text ? text : "");
     free(plan);
-    return text.data;
+    free(text);
 }
 
-/* The page of a report: one file that needs no other file. */
+/* ---- report.html: one file that needs no other file, in the style of the page of a run ---- */
 
-static const char head[] = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-                           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
-                           "<meta name=\"color-scheme\" content=\"light dark\">\n";
-
-static const char css[] =
-    "<style>\n"
-    ":root{--ground:#f5f6f8;--card:#fff;--ink:#1f2733;--soft:#5b6675;--rule:#e4e7ec;--good:#12805c;--good-ground:#"
-    "dcf5ea;"
-    "--warn:#9a5b00;--warn-ground:#fdf0d8;--bad:#b3261e;--bad-ground:#fde3e1;--link:#1f66c7}\n"
-    "@media (prefers-color-scheme:dark){:root{--ground:#0d1117;--card:#161b22;--ink:#e6ebf2;--soft:#9aa5b4;"
-    "--rule:#2a313c;--good:#5fd3a3;--good-ground:#12352a;--warn:#f0b95b;--warn-ground:#3a2c10;--bad:#ff8a80;"
-    "--bad-ground:#43191a;--link:#79b0ff}}\n"
-    "*{box-sizing:border-box}\n"
-    "body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,"
-    "'Helvetica Neue',sans-serif;-webkit-font-smoothing:antialiased}\n"
-    "main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}\n"
-    "h1{font-size:30px;line-height:1.2;letter-spacing:-.02em;margin:0;font-weight:650;overflow-wrap:anywhere}\n"
-    "h2{font-size:17px;margin:44px 0 14px;font-weight:620;letter-spacing:-.005em}\n"
-    "p{margin:8px 0;color:var(--soft)}a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}\n"
-    "header{display:flex;align-items:center;gap:14px;flex-wrap:wrap}\n"
-    ".pill{font-size:13px;font-weight:600;padding:3px 12px;border-radius:99px}\n"
-    ".done{color:var(--good);background:var(--good-ground)}.stopped{color:var(--warn);background:var(--warn-ground)}\n"
-    ".failed{color:var(--bad);background:var(--bad-ground)}\n"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:14px;margin-top:26px}\n"
-    ".tile,.card{background:var(--card);border:1px solid var(--rule);border-radius:12px}\n"
-    ".tile{padding:14px 18px}.tile b{display:block;font-size:25px;line-height:1.25;font-weight:620;"
-    "letter-spacing:-.02em;font-variant-numeric:tabular-nums}\n"
-    ".tile span{font-size:13px;color:var(--soft)}.tile small{display:block;font-size:12px;color:var(--soft)}\n"
-    ".card{overflow-x:auto}.charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}\n"
-    ".charts .wide{grid-column:1/-1}.charts .card{overflow:hidden}.charts svg{display:block;width:100%;height:auto}\n"
-    "@media (max-width:760px){.charts{grid-template-columns:minmax(0,1fr)}.charts .wide{overflow-x:auto}.charts .wide "
-    "svg{min-width:720px}main{padding:24px 14px 48px}}\n"
-    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
-    "th,td{text-align:left;padding:9px 18px;border-top:1px solid var(--rule);vertical-align:top}\n"
-    "th{font-size:12.5px;font-weight:550;color:var(--soft);border-top:0;white-space:nowrap}\n"
-    ".n{text-align:right;white-space:nowrap}.soft{color:var(--soft)}.off{color:var(--warn);font-weight:600}\n"
-    "tr.chosen td:not(.soft){font-weight:600}td.soft{min-width:180px}code{font:13px/1.5 ui-monospace,'SF "
-    "Mono',Menlo,Consolas,monospace}\n"
-    "pre{margin:0;padding:14px 18px;overflow-x:auto}footer{margin-top:44px;color:var(--soft)}footer "
-    "a{margin-right:18px}\n"
-    "</style>\n";
-
-static void add_cell(struct text *out, const char *class, const char *text)
-{
-    text_add(out, "<td%s%s%s>", class[0] ? " class=\"" : "", class, class[0] ? "\"" : "");
-    plot_escape(out, text);
-    text_add(out, "</td>");
-}
-
-/* ---- the top ---- */
-
-static void add_tile(struct text *out, const char *name, const char *value, const char *more)
-{
-    text_add(out, "<div class=\"tile\"><span>%s</span><b>", name);
-    plot_escape(out, value);
-    text_add(out, "</b>");
-    if (more[0]) {
-        text_add(out, "<small>");
-        plot_escape(out, more);
-        text_add(out, "</small>");
-    }
-    text_add(out, "</div>\n");
-}
-
-static void add_return_tile(struct text *out, const struct report *self, const struct report_data *data)
-{
-    format_buffer value, best;
-    char more[256] = "";
-    bool final = isfinite(self->final_value);
-    size_t used = 0;
-    if (final)
-        used = (size_t)snprintf(more, sizeof more, "%s, mean of %u episode%s",
-                                self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
-                                self->final_episodes == 1 ? "" : "s");
-    double other = self->best ? self->best->value : self->last->best;
-    if (isfinite(other) && !(final && self->final_value >= other))
-        snprintf(more + used, sizeof more - used, "%s%s %s", used ? "; " : "", self->best ? BEST_WEIGHTS_FILE : "best",
-                 report_value(other, best));
-    double shown = final ? self->final_value : self->last->value;
-    if (!isfinite(shown)) { /* the run has no evaluations */
-        shown = series_last(&data->run, COLUMN_ACTOR_VALUE);
-        snprintf(more, sizeof more, "%s", isfinite(shown) ? "of the actors, who explore" : "");
-    }
-    add_tile(out, final ? "final return" : "last return", report_value(shown, value), more);
-}
-
+/* The lines of the terminal, and what the run has used. */
 static void add_top(struct text *out, const struct report *self, const struct report_data *data)
 {
+    static const char *const levels[PHASES] = {[PHASE_DONE] = "good", [PHASE_STOPPED] = "warn", [PHASE_FAILED] = "bad"};
     const struct status *last = self->last;
-    format_buffer a, b;
-    char more[128];
+    const char *level = (unsigned)last->phase < PHASES && levels[last->phase] ? levels[last->phase] : "";
+    struct text lines = {0};
+    format_buffer memory, steps, updates;
+    double seconds = last->elapsed_s > 0 ? last->elapsed_s : INFINITY;
     time_t when = last->unix_s > 0 && last->unix_s < 1e11 ? (time_t)last->unix_s : 0;
     struct tm tm;
     char date[64] = "";
@@ -759,214 +767,104 @@ static void add_top(struct text *out, const struct report *self, const struct re
         strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &tm);
     text_add(out, "<header><h1>");
     plot_escape(out, last->name);
-    text_add(out, "</h1><span class=\"pill %s\">%s</span><span class=\"soft\">%s</span></header>\n<p>",
-             phase_name(self->last->phase), phase_name(self->last->phase), date);
-    plot_escape(out, last->reason);
-    text_add(out, "</p>\n<div class=\"tiles\">\n");
-    add_return_tile(out, self, data);
-    more[0] = '\0';
+    text_add(out, "</h1><span class=\"badge %s\">%s</span><span class=\"soft\">%s</span></header>\n", level,
+             phase_name(last->phase), date);
+    put_head(&lines, self);
+    if (last->phase == PHASE_FAILED)
+        text_add(&lines, "%s\n", last->reason);
+    text_add(
+        &lines,
+        "%u actors and %u learners; at most %s and %.1f cores; %s environment steps and %s learner steps in the mean",
+        last->actors_wanted, last->learners_wanted,
+        format_bytes(memory, data->peak_memory < 1e18 ? (uint64_t)data->peak_memory : 0), data->peak_cpu,
+        format_rate(steps, (double)last->steps / seconds), format_rate(updates, (double)last->learner_steps / seconds));
     if (self->legs > 1)
-        snprintf(more, sizeof more, "in %u legs", self->legs);
-    add_tile(out, "wall time", format_seconds(a, last->elapsed_s), more);
-    snprintf(more, sizeof more, "%s in the mean",
-             format_rate(b, last->elapsed_s > 0 ? (double)last->steps / last->elapsed_s : 0));
-    add_tile(out, "environment steps", format_count(a, last->steps), more);
-    snprintf(more, sizeof more, "%s in the mean",
-             format_rate(b, last->elapsed_s > 0 ? (double)last->learner_steps / last->elapsed_s : 0));
-    add_tile(out, "learner steps", format_count(a, last->learner_steps), more);
-    snprintf(more, sizeof more, "%u restart%s", last->restarts, last->restarts == 1 ? "" : "s");
-    snprintf(a, sizeof a, "%u + %u", last->actors_wanted, last->learners_wanted);
-    add_tile(out, "actors + learners", a, more);
-    snprintf(more, sizeof more, "%.1f cores at most", data->peak_cpu);
-    add_tile(out, "peak memory", format_bytes(a, data->peak_memory < 1e18 ? (uint64_t)data->peak_memory : 0), more);
+        text_add(&lines, "; in %u legs", self->legs);
+    text_add(&lines, "\n");
+    put_shards(&lines, last);
+    text_add(out, "<pre>");
+    plot_escape(out, text_get(&lines));
+    text_add(out, "</pre>\n");
+    text_fini(&lines);
+}
+
+static void add_charts(struct text *out, const struct report *self, const struct report_data *data)
+{
+    text_add(out, "<h2>The run</h2>\n<div class=\"cards\">\n");
+    for (enum report_plot i = 0; i < REPORT_PLOTS; i++) {
+        bool wide = i == PLOT_RETURN || i == PLOT_MEMORY;
+        text_add(out, "<section class=\"card%s\">", wide ? " wide" : "");
+        report_plot(out, self, data, i, wide ? 1070 : 528, i == PLOT_RETURN ? 340 : i == PLOT_MEMORY ? 220 : 270);
+        text_add(out, "</section>\n");
+    }
     text_add(out, "</div>\n");
 }
 
-/* ---- tables ---- */
-
-static void add_rows(struct text *out, const struct report *self, const struct report_stretch *stretch)
-{
-    struct report_row rows[REPORT_ROWS];
-    format_buffer cell;
-    report_rows(self, stretch, rows);
-    text_add(out, "<div class=\"card\"><table><tr><th></th><th class=\"n\">predicted</th><th class=\"n\">achieved</th>"
-                  "<th class=\"n\">difference</th></tr>\n");
-    for (uint32_t i = 0; i < REPORT_ROWS; i++) {
-        bool far_off;
-        text_add(out, "<tr>");
-        add_cell(out, "", rows[i].name);
-        add_cell(out, "n", report_cell(&rows[i], rows[i].predicted, cell));
-        add_cell(out, "n", report_cell(&rows[i], rows[i].achieved, cell));
-        report_difference(&rows[i], cell, &far_off);
-        add_cell(out, far_off ? "n off" : "n", cell);
-        text_add(out, "</tr>\n");
-    }
-    text_add(out, "</table></div>\n");
-}
-
-/* "Learners waited for sample 3%, reduce 2% of the time." */
-static void add_waits(struct text *out, const char *who, const double by[IDLE_CAUSES])
-{
-    char causes[128];
-    if (idle_words(by, causes, sizeof causes)[0])
-        text_add(out, "<p>%s waited for %s of the time.</p>\n", who, causes);
-}
-
-static void add_outcome(struct text *out, const struct report *self)
-{
-    char text[160];
-    text_add(out, "<h2>Predicted against achieved</h2>\n");
-    if (!self->plan)
-        text_add(out, "<p>There was no plan.</p>\n");
-    if (self->n_stretches == 0) {
-        text_add(out, "<p>Nothing was inserted or sampled.</p>\n");
-        add_rows(out, self, NULL);
-    }
-    for (uint32_t i = 0; i < self->n_stretches; i++) {
-        text_add(out, "<p>");
-        plot_escape(out, report_stretch_text(&self->stretches[i], text, sizeof text));
-        text_add(out, "</p>\n");
-        add_rows(out, self, &self->stretches[i]);
-        add_waits(out, "Actors", self->stretches[i].rates.idle_by.actor);
-        add_waits(out, "Learners", self->stretches[i].rates.idle_by.learner);
-    }
-}
-
-static void add_choice(struct text *out, const struct plan_choice *choice, bool chosen)
+static void add_choice(struct grid *grid, const struct plan_choice *choice)
 {
     format_buffer cell;
-    const struct report_row share = {.share = true}, plain = {0};
-    text_add(out, "<tr%s><td class=\"n\">%u</td><td class=\"n\">%u</td>", chosen ? " class=\"chosen\"" : "",
-             choice->actors, choice->learners);
-    add_cell(out, "n", report_cell(&plain, choice->inserts, cell));
-    add_cell(out, "n", report_cell(&plain, choice->samples, cell));
-    add_cell(out, "n", report_cell(&share, choice->actor_idle, cell));
-    add_cell(out, "n", report_cell(&share, choice->learner_idle, cell));
-    add_cell(out, "", plan_bottleneck_names[choice->bottleneck]);
-    add_cell(out, "soft", choice->reason);
-    text_add(out, "</tr>\n");
+    grid_addf(grid, "%u", choice->actors);
+    grid_addf(grid, "%u", choice->learners);
+    grid_add(grid, report_rate(choice->inserts, cell));
+    grid_add(grid, report_rate(choice->samples, cell));
+    grid_add(grid, percent(choice->actor_idle, cell));
+    grid_add(grid, percent(choice->learner_idle, cell));
+    grid_add(grid, plan_bottleneck_names[choice->bottleneck]);
+    grid_add(grid, choice->reason);
 }
 
 static void add_plan(struct text *out, const struct plan *plan)
 {
+    static const char *const titles[] = {">actors",      ">learners",      ">inserts/s", ">samples/s",
+                                         ">actors idle", ">learners idle", "bottleneck", "why"};
+    struct grid grid;
     if (!plan)
         return;
-    text_add(out, "<h2>The plan and its alternatives</h2>\n<div class=\"card\"><table><tr><th class=\"n\">actors</th>"
-                  "<th class=\"n\">learners</th><th class=\"n\">inserts/s</th><th class=\"n\">samples/s</th>"
-                  "<th class=\"n\">actors idle</th><th class=\"n\">learners idle</th>"
-                  "<th>bottleneck</th><th>why</th></tr>\n");
-    add_choice(out, &plan->chosen, true);
+    text_add(out, "<h2>The plan, chosen first, and its alternatives</h2>\n");
+    grid_init(&grid, titles, sizeof titles / sizeof *titles);
+    add_choice(&grid, &plan->chosen);
     for (uint32_t i = 0; i < plan->n_others && i < PLAN_MAX_OTHERS; i++)
-        add_choice(out, &plan->others[i], false);
-    text_add(out, "</table></div>\n");
-}
-
-/* "The broker had 4 shards: ...". A broker alone is named where a plan says why. */
-static void add_shards(struct text *out, const struct status *last)
-{
-    if (last->shards < 2 && !last->shards_reason[0])
-        return;
-    text_add(out, "<p>The broker had %u shard%s%s", last->shards, last->shards == 1 ? "" : "s",
-             last->shards_reason[0] ? ": " : "");
-    plot_escape(out, last->shards_reason);
-    text_add(out, ".</p>\n");
-}
-
-static void add_link(struct text *out, const char *folder, const char *file, const char *ending, const char *text)
-{
-    text_add(out, "<a href=\"%s", folder);
-    for (const char *s = file; *s; s++) { /* a name may contain anything */
-        bool plain = (*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '-' ||
-                     *s == '_' || *s == '.';
-        text_add(out, plain ? "%c" : "%%%02X", (unsigned char)*s);
-    }
-    text_add(out, "%s\">", ending);
-    plot_escape(out, text);
-    text_add(out, "</a>");
-}
-
-static void add_hosts(struct text *out, const struct status *last)
-{
-    uint32_t n = report_hosts(last);
-    if (n == 0)
-        return;
-    text_add(out, "<h2>Hosts</h2>\n<div class=\"card\"><table><tr><th>name</th><th class=\"n\">actors</th>"
-                  "<th class=\"n\">learners</th><th class=\"n\">cores used</th><th>lost</th><th>processor</th></tr>\n");
-    for (uint32_t i = 0; i < n; i++) {
-        struct report_host host;
-        report_host(last, i, &host);
-        text_add(out, "<tr>");
-        add_cell(out, "", host.name);
-        add_cell(out, "n", host.actors);
-        add_cell(out, "n", host.learners);
-        add_cell(out, "n", host.cores);
-        add_cell(out, host.was_lost ? "off" : "soft", host.lost);
-        add_cell(out, "soft", host.model);
-        text_add(out, "</tr>\n");
-    }
-    text_add(out, "</table></div>\n");
+        add_choice(&grid, &plan->others[i]);
+    put_table(out, &grid, true);
 }
 
 static void add_processes(struct text *out, const struct status *last)
 {
+    static const char *const titles[] = {"process", "state", ">restarts", ">memory", "host"};
+    struct grid grid;
+    format_buffer memory;
     if (!last->n_processes || !last->processes)
         return;
-    bool hosts = report_hosts(last) > 0;
-    text_add(out,
-             "<h2>Processes</h2>\n<div class=\"card\"><table><tr><th>name</th>%s<th>state</th>"
-             "<th class=\"n\">restarts</th><th class=\"n\">memory</th><th>output</th></tr>\n",
-             hosts ? "<th>host</th>" : "");
+    text_add(out, "<h2>Processes</h2>\n");
+    grid_init(&grid, titles, report_hosts(last) ? 5 : 4);
     for (uint32_t i = 0; i < last->n_processes; i++) {
         const struct status_process *p = &last->processes[i];
-        format_buffer cell;
-        text_add(out, "<tr>");
-        add_cell(out, "", p->name);
-        if (hosts)
-            add_cell(out, "", p->host);
-        add_cell(out, "soft", p->state);
-        snprintf(cell, sizeof cell, "%u", p->restarts);
-        add_cell(out, p->restarts ? "n off" : "n", cell);
-        add_cell(out, "n", p->memory ? format_bytes(cell, p->memory) : "-");
-        text_add(out, "<td>");
-        add_link(out, "logs/", p->name, ".log", "log");
-        text_add(out, "</td></tr>\n");
+        grid_add(&grid, p->name);
+        grid_add(&grid, p->state);
+        grid_addf(&grid, "%s%u", p->restarts ? "!" : "", p->restarts);
+        grid_add(&grid, p->memory ? format_bytes(memory, p->memory) : "-");
+        if (report_hosts(last))
+            grid_add(&grid, p->host);
     }
-    text_add(out, "</table></div>\n");
+    put_table(out, &grid, true);
 }
 
 static void add_events(struct text *out, const struct report_data *data)
 {
+    static const char *const titles[] = {">after", "what"};
+    struct grid grid;
+    format_buffer time;
     if (!data->n_events)
         return;
     text_add(out, "<h2>Events</h2>\n");
     if (data->lost_events)
         text_add(out, "<p>%u earlier ones are in logs/launch.log.</p>\n", data->lost_events);
-    text_add(out, "<div class=\"card\"><table><tr><th class=\"n\">after</th><th>what</th></tr>\n");
+    grid_init(&grid, titles, 2);
     for (uint32_t i = 0; i < data->n_events; i++) {
-        format_buffer time;
-        text_add(out, "<tr>");
-        add_cell(out, "n soft", format_seconds(time, data->events[i].elapsed_s));
-        add_cell(out, "", data->events[i].text);
-        text_add(out, "</tr>\n");
+        grid_add(&grid, format_seconds(time, data->events[i].elapsed_s));
+        grid_add(&grid, data->events[i].text);
     }
-    text_add(out, "</table></div>\n");
-}
-
-/* ---- charts and the end ---- */
-
-static void add_charts(struct text *out, const struct report *self, const struct report_data *data)
-{
-    text_add(out, "<h2>The run</h2>\n<div class=\"charts\">\n");
-    for (uint32_t i = 0; i < REPORT_PLOTS; i++) {
-        bool wide = i == PLOT_RETURN || i == PLOT_MEMORY;
-        text_add(out, "<div class=\"card%s\">", wide ? " wide" : "");
-        report_plot(out, self, data, (enum report_plot)i, wide ? 1070 : 528,
-                    i == PLOT_RETURN   ? 340
-                    : i == PLOT_MEMORY ? 220
-                                       : 270);
-        text_add(out, "</div>\n");
-    }
-    text_add(out, "</div>\n");
+    put_table(out, &grid, true);
 }
 
 /* Links to the files that exist. */
@@ -975,7 +873,7 @@ static void add_footer(struct text *out, const char *folder)
     static const char *const files[] = {"config.yaml",     "report.json",     "plan.json",
                                         "profile.svg",     "metrics.jsonl",   "best.weights",
                                         "learner.weights", "logs/launch.log", "logs"};
-    text_add(out, "<footer>");
+    text_add(out, "<footer class=\"row\">");
     for (uint32_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[FOLDER_SIZE + 32];
         if (access(run_folder_path(path, sizeof path, folder, files[i]), R_OK) == 0)
@@ -986,21 +884,25 @@ static void add_footer(struct text *out, const char *folder)
 
 static void report_page(struct text *out, const struct report *self, const struct report_data *data, const char *folder)
 {
-    text_add(out, "%s<title>", head);
+    text_add(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+                  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
     plot_escape(out, self->last->name);
-    text_add(out, " (%s)</title>\n%s</head>\n<body><main>\n", phase_name(self->last->phase), css);
+    text_add(out, " (%s)</title>\n<style>\n%s</style></head>\n<body><main>\n", phase_name(self->last->phase),
+             page_style);
     add_top(out, self, data);
-    add_outcome(out, self);
+    text_add(out, "<h2>%s</h2>\n", self->plan ? "Predicted against achieved" : "Achieved, without a plan");
+    if (self->n_stretches == 0)
+        put_rows(out, self, NULL, true);
+    put_stretches(out, self, true);
     add_charts(out, self, data);
     add_plan(out, self->plan);
-    add_shards(out, self->last);
-    add_hosts(out, self->last);
+    put_hosts(out, self->last, true);
     add_processes(out, self->last);
     add_events(out, data);
     if (self->command && self->command[0]) {
-        text_add(out, "<h2>Once more</h2>\n<div class=\"card\"><pre><code>");
+        text_add(out, "<h2>Once more</h2>\n<pre>");
         plot_escape(out, self->command);
-        text_add(out, "</code></pre></div>\n");
+        text_add(out, "</pre>\n");
     }
     add_footer(out, folder);
     text_add(out, "</main></body></html>\n");
@@ -1029,37 +931,22 @@ static rp_status write_plots(const struct report *self, const struct report_data
     return write_text(folder, "ratio.svg", &text, err);
 }
 
-/* What report_print prints, for a launcher on another machine. */
-static rp_status write_lines(const struct report *self, const char *folder, rp_error *err)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (out)
-        report_print(self, folder, out);
-    rp_status status = out && fclose(out) == 0 ? run_folder_write(folder, REPORT_TEXT, text, err)
-                                               : err_set(err, RP_NO_MEMORY, "no memory for the report of %s", folder);
-    free(text);
-    return status;
-}
-
 rp_status report_write(const struct report *self, const char *folder, rp_error *err)
 {
-    struct report_data data;
-    struct text page = {0};
-    report_data_read(&data, self->metrics, folder);
-    char *json = report_json(self, &data);
-    rp_status status = json ? run_folder_write(folder, "report.json", json, err)
-                            : err_set(err, RP_RESOURCE_EXHAUSTED, "no memory for the report of %s", folder);
-    free(json);
+    struct text text = {0};
+    struct report_data *data = report_data_read(self->metrics, folder);
+    report_json(&text, self, data);
+    rp_status status = write_text(folder, "report.json", &text, err);
     if (status == RP_OK) {
-        report_page(&page, self, &data, folder);
-        status = write_text(folder, "report.html", &page, err);
+        report_page(&text, self, data, folder);
+        status = write_text(folder, "report.html", &text, err);
     }
     if (status == RP_OK)
-        status = write_plots(self, &data, folder, err);
-    if (status == RP_OK)
-        status = write_lines(self, folder, err);
-    report_data_fini(&data);
+        status = write_plots(self, data, folder, err);
+    if (status == RP_OK) {
+        report_text(&text, self, folder);
+        status = write_text(folder, REPORT_TEXT, &text, err);
+    }
+    report_data_free(data);
     return status;
 }

@@ -14,9 +14,10 @@
 #include "agent/launch/observe/status.h"
 #include "agent/launch/process/process.h"
 #include "agent/launch/view/runs.h"
+#include "agent/launch/view/series.h"
 #include "agent/page/page.h"
-#include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/need.h"
 #include "proto/http/http.h"
 
 /* A status that is younger than this is written by a launcher that works. */
@@ -144,73 +145,7 @@ static void page_place_look_folder(void *place, struct page_run *out)
 
 /* What the folder of a run holds: its state, its history, its logs; and the other runs. */
 
-#define POINTS_MOST 4096u
-#define LINE_MOST 65536
 #define LINES_MOST 400u
-
-/* ---- points of a file of JSON lines ---- */
-
-#define COLUMNS_MOST 16u
-
-/* Columns of a file as points. When there are too many, every second is dropped, and only every second line is read from then
- * on. */
-struct points {
-    const char *const *names;
-    uint32_t width, n, stride;
-    uint64_t most; /* lines to read; 0: all */
-    double (*list)[COLUMNS_MOST];
-};
-
-static double number_of(struct json_object *line, const char *name)
-{
-    struct json_object *value = NULL;
-    bool is = json_object_object_get_ex(line, name, &value) &&
-              (json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int));
-    return is ? json_object_get_double(value) : NAN;
-}
-
-static void add_point(struct points *self, const char *text)
-{
-    struct json_object *line = json_tokener_parse(text);
-    if (json_object_is_type(line, json_type_object)) {
-        for (uint32_t i = 0; i < self->width; i++)
-            self->list[self->n][i] = number_of(line, self->names[i]);
-        self->n++;
-    }
-    json_object_put(line);
-    if (self->n < POINTS_MOST)
-        return;
-    for (uint32_t i = 0; i < POINTS_MOST / 2; i++)
-        memcpy(self->list[i], self->list[2 * i], sizeof self->list[i]);
-    self->n = POINTS_MOST / 2;
-    self->stride *= 2;
-}
-
-/* False: no memory. A file that does not exist has no points. */
-static bool read_points(struct points *self, const char *path)
-{
-    char *line = malloc(LINE_MOST);
-    self->stride = 1;
-    self->list = malloc(POINTS_MOST * sizeof *self->list);
-    FILE *file = fopen(path, "re");
-    for (uint64_t i = 0; file && line && self->list && (!self->most || i < self->most) && fgets(line, LINE_MOST, file);
-         i++)
-        if (i % self->stride == 0)
-            add_point(self, line);
-    if (file)
-        fclose(file);
-    free(line);
-    return line && self->list;
-}
-
-static void put_column(struct json *out, const char *name, const struct points *points, uint32_t column, double less)
-{
-    json_key(out, name);
-    json_open(out, '[');
-    for (uint32_t i = 0; i < points->n; i++)
-        json_number(out, points->list[i][column] - less);
-    json_close(out, ']');
-}
 
 static void finish(struct json *out, struct http_reply *reply)
 {
@@ -266,26 +201,27 @@ static void run_get_history(void *ctx, const struct http_request *request, struc
 {
     static const char *const names[] = {"unix_s",       "steps", "value", "actor_idle", "learner_idle", "inserts_rate",
                                         "samples_rate", "spi",   "cpu",   "memory",     "steps_rate"};
-    struct points points = {.names = names, .width = sizeof names / sizeof names[0]};
+    struct series series;
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
     if (!find_run(ctx, request, folder)) {
         http_fail(reply, 404, "there is no run here");
         return;
     }
     struct json out = {0};
-    bool ok = read_points(&points, run_folder_path(path, sizeof path, folder, FOLDER_METRICS));
+    run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
+    series_read(&series, &(struct series_source){path, names, sizeof names / sizeof names[0], .by_time = true});
     json_open(&out, '{');
     json_key(&out, "points");
     json_open(&out, '[');
-    for (uint32_t i = 0; ok && i < points.n; i++) {
+    for (uint32_t i = 0; i < series.n; i++) {
         json_open(&out, '{');
-        for (uint32_t k = 0; k < points.width; k++)
-            json_real(&out, names[k], points.list[i][k]);
+        for (uint32_t k = 0; k < series.width; k++)
+            json_real(&out, names[k], series.columns[k][i]);
         json_close(&out, '}');
     }
     json_close(&out, ']');
     json_close(&out, '}');
-    free(points.list);
+    series_fini(&series);
     finish(&out, reply);
 }
 
@@ -318,22 +254,6 @@ static void run_get_log(void *ctx, const struct http_request *request, struct ht
 
 /* ---- runs ---- */
 
-static void put_run(struct json *out, const struct run_summary *run)
-{
-    json_text(out, "name", run->name);
-    json_text(out, "phase", run->result);
-    json_real(out, "value", run->final_value);
-    json_real(out, "best", run->best);
-    json_count(out, "steps", run->steps);
-    json_count(out, "learner_steps", run->learner_steps);
-    json_real(out, "elapsed_s", run->seconds);
-    json_count(out, "actors_wanted", run->actors);
-    json_count(out, "learners_wanted", run->learners);
-    json_real(out, "inserts_rate", run->inserts);
-    json_real(out, "samples_rate", run->samples);
-    json_count(out, "bytes", run->bytes);
-}
-
 static void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const struct run_page *self = ctx;
@@ -346,7 +266,7 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
     json_open(&out, '[');
     for (uint32_t i = 0; list && i < n; i++) {
         json_open(&out, '{');
-        put_run(&out, &list[i]);
+        runs_json(&out, &list[i]);
         json_close(&out, '}');
     }
     json_close(&out, ']');
@@ -355,15 +275,19 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
     finish(&out, reply);
 }
 
-/* When the run began, in seconds since 1970; NAN: nothing was written yet. */
+/* Seconds since 1970 at which the run began, from the first line of its history; NAN: nothing was written yet. */
 static double began_at(const char *folder)
 {
-    static const char *const names[] = {"unix_s", "elapsed_s"};
-    struct points points = {.names = names, .width = 2, .most = 1};
-    char path[FOLDER_SIZE + 32];
-    bool some = read_points(&points, run_folder_path(path, sizeof path, folder, FOLDER_METRICS)) && points.n > 0;
-    double began = some ? points.list[0][0] - points.list[0][1] : NAN;
-    free(points.list);
+    char path[FOLDER_SIZE + 32], *text = NULL;
+    size_t size = 0;
+    FILE *file = fopen(run_folder_path(path, sizeof path, folder, FOLDER_METRICS), "re");
+    bool read = file && getline(&text, &size, file) > 0;
+    struct json_object *line = read ? json_tokener_parse(text) : NULL;
+    double began = line ? series_number(line, "unix_s") - series_number(line, "elapsed_s") : NAN;
+    json_object_put(line);
+    free(text);
+    if (file)
+        fclose(file);
     return began;
 }
 
@@ -371,7 +295,8 @@ static double began_at(const char *folder)
 static void run_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     static const char *const names[] = {"time", "environment_steps", "return"};
-    struct points points = {.names = names, .width = 3};
+    static const char *const titles[] = {"seconds", "steps_of_values", "values"};
+    struct series series;
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
     struct run_summary run;
     if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
@@ -379,15 +304,20 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
         return;
     }
     struct json out = {0};
+    run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl");
+    series_read(&series, &(struct series_source){path, names, 3, false, NULL, NULL});
+    double began = began_at(folder);
     json_open(&out, '{');
-    put_run(&out, &run);
-    if (read_points(&points, run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl"))) {
-        put_column(&out, "seconds", &points, 0, began_at(folder));
-        put_column(&out, "steps_of_values", &points, 1, 0);
-        put_column(&out, "values", &points, 2, 0);
+    runs_json(&out, &run);
+    for (uint32_t c = 0; c < 3; c++) {
+        json_key(&out, titles[c]);
+        json_open(&out, '[');
+        for (uint32_t i = 0; i < series.n; i++)
+            json_number(&out, series.columns[c][i] - (c == 0 ? began : 0));
+        json_close(&out, ']');
     }
     json_close(&out, '}');
-    free(points.list);
+    series_fini(&series);
     finish(&out, reply);
 }
 
@@ -434,11 +364,7 @@ static rp_status start(struct run_page *self, const struct run_page_options *opt
 
 struct run_page *run_page_start(const struct run_page_options *options, rp_error *err)
 {
-    struct run_page *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the page");
-        return NULL;
-    }
+    struct run_page *self = need_alloc(sizeof *self);
     struct page_place *place = &self->place;
     snprintf(place->folder, sizeof place->folder, "%s", options->folder ? options->folder : "");
     snprintf(place->service, sizeof place->service, "%s", options->service ? options->service : "");

@@ -14,10 +14,11 @@
 #include "agent/launch/observe/status.h"
 #include "agent/launch/view/plot.h"
 #include "agent/launch/view/report.h"
-#include "agent/launch/view/report_data.h"
+#include "agent/launch/view/series.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"
+#include "proto/base/need.h"
 
 #define MOST_RUNS 100000u
 #define MOST_DEPTH 32
@@ -96,31 +97,45 @@ rp_status runs_remove_tables(const char *folder, rp_error *err)
 
 #define SUMMARY(title, member) JSON_ROW_AS(title, struct run_summary, member, NAN)
 
-/* What report.json says about a run and its first stretch. */
-static const struct json_row report_file_rows[] = {
-    SUMMARY("exit", result),           SUMMARY("final_value", final_value),
-    SUMMARY("final_weights", weights), SUMMARY("best", best),
-    SUMMARY("steps", steps),           SUMMARY("learner_steps", learner_steps),
-    SUMMARY("wall_seconds", seconds),  SUMMARY("actors", actors),
-    SUMMARY("learners", learners),     {0},
+static const struct json_row summary_rows[] = {
+    SUMMARY("name", name),
+    SUMMARY("folder", folder),
+    SUMMARY("seed", seed),
+    SUMMARY("bytes", bytes),
+    SUMMARY("tables_bytes", tables),
+    SUMMARY("result", result),
+    SUMMARY("final_value", final_value), /* from here on, report.json has the same names */
+    SUMMARY("final_weights", weights),
+    SUMMARY("best", best),
+    SUMMARY("steps", steps),
+    SUMMARY("learner_steps", learner_steps),
+    SUMMARY("wall_seconds", seconds),
+    SUMMARY("actors", actors),
+    SUMMARY("learners", learners),
+    SUMMARY("inserts", inserts), /* in its object "achieved" */
+    SUMMARY("samples", samples),
+    {0},
 };
-static const struct json_row achieved_rows[] = {SUMMARY("inserts", inserts), SUMMARY("samples", samples), {0}};
+#define OF_REPORT 6
+#define OF_ACHIEVED 14
 
 static bool take_report(struct run_summary *out)
 {
     static const char *const values[] = {"value", "actor_value"};
-    json_object *achieved = NULL, *value = NULL;
+    json_object *member = NULL;
     char *text = run_folder_read(out->folder, "report.json");
     json_object *root = text ? json_tokener_parse(text) : NULL;
     free(text);
-    bool ok = json_object_is_type(root, json_type_object);
-    if (ok)
-        json_map_read(root, report_file_rows, out);
+    bool ok = json_object_object_get_ex(root, "exit", &member);
+    if (ok) {
+        snprintf(out->result, sizeof out->result, "%s", json_object_get_string(member));
+        json_map_read(root, summary_rows + OF_REPORT, out);
+    }
     for (uint32_t i = 0; ok && i < 2 && isnan(out->final_value); i++)
-        if (json_object_object_get_ex(root, values[i], &value))
-            out->final_value = json_map_real(value, NAN);
-    if (ok && json_object_object_get_ex(root, "achieved", &achieved))
-        json_map_read(achieved, achieved_rows, out);
+        if (json_object_object_get_ex(root, values[i], &member))
+            out->final_value = json_map_real(member, NAN);
+    if (ok && json_object_object_get_ex(root, "achieved", &member))
+        json_map_read(member, summary_rows + OF_ACHIEVED, out);
     json_object_put(root);
     return ok;
 }
@@ -183,6 +198,11 @@ bool runs_read(const char *folder, struct run_summary *out)
     return true;
 }
 
+void runs_json(struct json *out, const struct run_summary *run)
+{
+    json_map_write(out, summary_rows, run);
+}
+
 /* ---- all of them ---- */
 
 static int newest_first(const void *a, const void *b)
@@ -204,14 +224,8 @@ struct run_summary *runs_list(const char *runs, uint32_t *n)
             (size_t)snprintf(path, sizeof path, "%s/%s", runs, entry->d_name) >= sizeof path - 64 ||
             lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name for a run */
             continue;
-        if (*n == capacity) {
-            uint32_t more = capacity ? 2 * capacity : 64;
-            struct run_summary *larger = realloc(list, more * sizeof *list);
-            if (!larger)
-                break;
-            list = larger;
-            capacity = more;
-        }
+        if (*n == capacity)
+            list = need_resize(list, capacity = capacity ? 2 * capacity : 64, sizeof *list);
         *n += runs_read(path, &list[*n]);
     }
     if (dir)
@@ -280,7 +294,7 @@ char *runs_flatten_config(const char *text)
         flatten_line(&out, levels, &n, line, size);
         line += size + (line[size] == '\n');
     }
-    char *flat = strdup(text_get(&out));
+    char *flat = need_text(text_get(&out));
     text_fini(&out);
     return flat;
 }
@@ -335,8 +349,7 @@ static void add_differences(struct grid *grid, const struct run_summary *runs, u
         free(text);
     }
     for (uint32_t i = 0; i < n; i++)
-        for (const char *line = flat[i] ? flat[i] : ""; *line && rows < MOST_DIFFERENCES;
-             line += strcspn(line, "\n") + 1) {
+        for (const char *line = flat[i]; *line && rows < MOST_DIFFERENCES; line += strcspn(line, "\n") + 1) {
             size_t length = strcspn(line, ":");
             if (!seen_before(flat, i, line, length))
                 rows += add_difference(grid, flat, n, line, length);
@@ -367,7 +380,6 @@ static const char *const row_names[ROWS] = {
 
 static const char *cell_of(const struct run_summary *run, enum row row, char *out)
 {
-    const struct report_row plain = {0};
     switch (row) {
     case ROW_RESULT:
         return run->result;
@@ -382,9 +394,9 @@ static const char *cell_of(const struct run_summary *run, enum row row, char *ou
     case ROW_TIME:
         return format_seconds(out, run->seconds);
     case ROW_INSERTS:
-        return report_cell(&plain, run->inserts, out);
+        return report_rate(run->inserts, out);
     case ROW_SAMPLES:
-        return report_cell(&plain, run->samples, out);
+        return report_rate(run->samples, out);
     case ROW_SIZE:
     case ROWS:
         break;
@@ -420,26 +432,27 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
 /* Evaluations; without any, the returns of the actors. */
 struct curve {
     struct status_copy copy;
-    bool copied;
-    struct report_data data;
+    struct series actors;
 };
 
 static void curve_read(struct curve *self, const struct run_summary *run, struct plot_line *line)
 {
-    char metrics[FOLDER_SIZE + 32];
+    static const char *const names[] = {"steps", "actor_value"};
+    char path[FOLDER_SIZE + 32];
+    run_folder_path(path, sizeof path, run->folder, FOLDER_METRICS);
     char *text = run_folder_read(run->folder, FOLDER_STATUS);
-    self->copied = text && status_from_json(text, &self->copy);
+    bool copied = text && status_from_json(text, &self->copy);
     free(text);
-    report_data_read(&self->data, run_folder_path(metrics, sizeof metrics, run->folder, FOLDER_METRICS), run->folder);
     *line = (struct plot_line){.name = run->name};
-    if (self->copied && self->copy.status.n_values > 0) {
+    if (copied && self->copy.status.n_values > 0) {
         line->x = self->copy.status.value_steps;
         line->y = self->copy.status.values;
         line->n = self->copy.status.n_values;
-    } else if (self->data.run.width > 0) {
-        line->x = self->data.run.columns[COLUMN_STEPS];
-        line->y = self->data.run.columns[COLUMN_ACTOR_VALUE];
-        line->n = self->data.run.n;
+    } else {
+        series_read(&self->actors, &(struct series_source){.path = path, .names = names, .width = 2});
+        line->x = self->actors.columns[0];
+        line->y = self->actors.columns[1];
+        line->n = self->actors.n;
     }
     line->points = line->n <= 60;
 }
@@ -448,10 +461,8 @@ rp_status runs_write_svg(const struct run_summary *runs, uint32_t n, const char 
 {
     struct plot plot = {.title = "Return", .x_label = "environment steps", .y_label = "mean return"};
     struct text text = {0};
+    struct curve curves[RUNS_MOST_COMPARED] = {0};
     n = n < RUNS_MOST_COMPARED ? n : RUNS_MOST_COMPARED;
-    struct curve *curves = calloc(n ? n : 1, sizeof *curves);
-    if (!curves)
-        return err_set(err, RP_NO_MEMORY, "no memory for a chart of %u runs", n);
     for (uint32_t i = 0; i < n; i++)
         curve_read(&curves[i], &runs[i], &plot.lines[plot.n_lines++]);
     plot_svg(&text, &plot, 900, 420);
@@ -460,11 +471,9 @@ rp_status runs_write_svg(const struct run_summary *runs, uint32_t n, const char 
     if (out && fclose(out) != 0)
         ok = false;
     for (uint32_t i = 0; i < n; i++) {
-        if (curves[i].copied)
-            status_copy_fini(&curves[i].copy);
-        report_data_fini(&curves[i].data);
+        status_copy_fini(&curves[i].copy);
+        series_fini(&curves[i].actors);
     }
-    free(curves);
     text_fini(&text);
     return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be written", path);
 }

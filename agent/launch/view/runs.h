@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "agent/launch/observe/run_folder.h"
+#include "proto/base/json.h"
 
 /* Lines of one chart. */
 #define RUNS_MOST_COMPARED 8u
@@ -29,7 +30,7 @@ struct run_summary {
 
 /* False: the folder holds no run. */
 bool runs_read(const char *folder, struct run_summary *out);
-/* Returns the runs directly below a folder, the newest first: free(). NULL: none, or no memory. */
+/* Returns the runs directly below a folder, the newest first: free(). NULL: none. */
 struct run_summary *runs_list(const char *runs, uint32_t *n);
 /* Removes the folder of a run with everything in it; removes links without following them. RP_FAILED_PRECONDITION: a
  * launcher works on the run. A removal that was interrupted leaves a folder that is still a run. */
@@ -38,7 +39,8 @@ rp_status runs_remove(const char *folder, rp_error *err);
  * begins with empty tables. */
 rp_status runs_remove_tables(const char *folder, rp_error *err);
 
-/* runs_compare.c */
+/* Writes the members of a run into an object that is open. */
+void runs_json(struct json *out, const struct run_summary *run);
 /* Prints results as a table, and the configuration keys that differ. */
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out);
 /* Draws the returns of all runs in one chart. */

@@ -1,33 +1,36 @@
-/* Numbers over time, in as many columns as a report needs. A long run has more lines than a chart has points: then
- * each point is the mean of several lines, weighted by the time for which each line stands. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "agent/launch/view/series.h"
 
-#define SERIES_LEAST 1e-3 /* weight of a line; two lines may have the same time */
+#include <json-c/json.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-bool series_init(struct series *self, uint32_t width)
+#include "proto/base/json_map.h"
+#include "proto/base/need.h"
+
+#define LINE_MOST 65536
+#define LEAST 1e-3 /* weight of a line; two lines may have the same time */
+
+double series_number(struct json_object *object, const char *name)
 {
-    *self = (struct series){.width = width, .stride = 1, .weights = calloc(REPORT_POINTS, sizeof *self->weights)};
-    if (!self->weights)
-        return false;
-    for (uint32_t c = 0; c < width; c++) {
-        self->columns[c] = calloc(REPORT_POINTS, sizeof **self->columns);
-        if (!self->columns[c]) {
-            series_fini(self);
-            return false;
-        }
-    }
-    return true;
+    struct json_object *value = NULL;
+    json_object_object_get_ex(object, name, &value);
+    return json_map_real(value, NAN);
 }
 
 void series_fini(struct series *self)
 {
-    for (uint32_t c = 0; c < self->width; c++)
-        free(self->columns[c]);
-    free(self->weights);
+    free(self->columns[0]);
     *self = (struct series){0};
+}
+
+double series_last(const struct series *self, uint32_t column)
+{
+    for (uint32_t i = self->n; i-- > 0 && column < self->width;)
+        if (!isnan(self->columns[column][i]))
+            return self->columns[column][i];
+    return NAN;
 }
 
 /* Merges pairs of points, so that there is room for as many again. */
@@ -47,26 +50,23 @@ static void halve(struct series *self)
     self->stride *= 2;
 }
 
-void series_end(struct series *self)
+static void end_point(struct series *self)
 {
     if (!self->lines)
         return;
-    if (self->n == REPORT_POINTS)
+    if (self->n == SERIES_POINTS)
         halve(self);
     for (uint32_t c = 0; c < self->width; c++) {
         self->columns[c][self->n] = self->shares[c] > 0 ? self->sums[c] / self->shares[c] : NAN;
-        self->sums[c] = 0;
-        self->shares[c] = 0;
+        self->sums[c] = self->shares[c] = 0;
     }
-    self->weights[self->n] = self->weight;
+    self->weights[self->n++] = self->weight;
     self->weight = 0;
     self->lines = 0;
-    self->n++;
 }
 
-void series_add(struct series *self, const double *values, double weight)
+static void add_line(struct series *self, const double *values, double weight)
 {
-    weight = weight > SERIES_LEAST ? weight : SERIES_LEAST;
     self->weight += weight;
     for (uint32_t c = 0; c < self->width; c++) {
         if (!isfinite(values[c]))
@@ -75,13 +75,34 @@ void series_add(struct series *self, const double *values, double weight)
         self->shares[c] += weight;
     }
     if (++self->lines >= self->stride)
-        series_end(self);
+        end_point(self);
 }
 
-double series_last(const struct series *self, uint32_t column)
+void series_read(struct series *self, const struct series_source *source)
 {
-    for (uint32_t i = self->n; i-- > 0 && column < self->width;)
-        if (!isnan(self->columns[column][i]))
-            return self->columns[column][i];
-    return NAN;
+    double *block = need_alloc((source->width + 1) * SERIES_POINTS * sizeof *block), values[SERIES_MAX], before = NAN;
+    *self = (struct series){.width = source->width, .stride = 1, .weights = block + source->width * SERIES_POINTS};
+    for (uint32_t c = 0; c < self->width; c++)
+        self->columns[c] = block + c * SERIES_POINTS;
+    FILE *file = source->path ? fopen(source->path, "re") : NULL;
+    char *text = need_alloc(LINE_MOST);
+    for (bool whole = true; file && fgets(text, LINE_MOST, file);) { /* whole: the next piece begins a line */
+        bool first = whole;
+        whole = strchr(text, '\n') != NULL;
+        struct json_object *line = first && whole ? json_tokener_parse(text) : NULL;
+        for (uint32_t c = 0; c < self->width; c++)
+            values[c] = json_object_is_type(line, json_type_object) ? series_number(line, source->names[c]) : NAN;
+        if (isfinite(values[0])) {
+            double weight = source->by_time ? values[0] - before : 1;
+            before = values[0];
+            if (source->line)
+                source->line(source->ctx, line, values);
+            add_line(self, values, weight > LEAST ? weight : LEAST);
+        }
+        json_object_put(line);
+    }
+    end_point(self);
+    free(text);
+    if (file)
+        fclose(file);
 }

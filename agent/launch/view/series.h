@@ -1,32 +1,43 @@
-/* Points of several columns, thinned out as lines come in: a series has at most REPORT_POINTS points. */
+/* Columns of numbers from a file of JSON lines, such as metrics.jsonl or the reports of a process. A long file has more lines than a
+ * chart has points: then each point is the mean of several lines. */
 #ifndef AGENT_LAUNCH_SERIES_H
 #define AGENT_LAUNCH_SERIES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REPORT_POINTS 1024u
-
-/* Zero-initialised. A value is NAN where a column has none. */
+#define SERIES_POINTS 1024u
 #define SERIES_MAX 12u
+
+struct json_object; /* json-c */
+
+struct series_source {
+    const char *path;
+    const char *const *names; /* of the columns; a line without a number for the first one does not count */
+    uint32_t width;           /* columns */
+    bool
+        by_time; /* the first column is a time, and a line weighs as much as the time since the line before; otherwise all lines
+                     weigh the same */
+    void (*line)(void *ctx, struct json_object *line,
+                 double *values); /* called for each line, may change it; or NULL */
+    void *ctx;
+};
+
 struct series {
-    double *columns[SERIES_MAX];
-    uint32_t width, n, stride; /* columns; points; lines that make up a point */
-    double *weights;           /* of the points */
+    double *columns[SERIES_MAX]; /* NAN where a point has no value */
+    uint32_t width, n;           /* columns, points */
     /* ---- the point in the making */
+    double *weights;                             /* of the points */
     double sums[SERIES_MAX], shares[SERIES_MAX]; /* weighted values, and the weights of those that are numbers */
     double weight;                               /* of all its lines */
-    uint32_t lines;
+    uint32_t lines, stride;                      /* lines so far, and how many make up a point */
 };
-/* False: no memory, and the series stays empty. */
-bool series_init(struct series *self, uint32_t width);
+/* Reads as much as a file that is missing, cut or damaged allows. */
+void series_read(struct series *self, const struct series_source *source);
 void series_fini(struct series *self);
-/* Adds a line: as many values as there are columns. weight: the time for which the line stands; the same for all: a plain
- * mean. */
-void series_add(struct series *self, const double *values, double weight);
-/* Completes the last point, which may have fewer lines than the others. */
-void series_end(struct series *self);
 /* Returns the newest value of a column; NAN: none. */
 double series_last(const struct series *self, uint32_t column);
+/* Returns a number of a JSON object; NAN: it has none of this name. */
+double series_number(struct json_object *object, const char *name);
 
 #endif

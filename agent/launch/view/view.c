@@ -9,6 +9,7 @@
 
 #include "agent/launch/view/plot.h"
 #include "agent/look/look.h"
+#include "proto/base/need.h"
 
 #define COLUMN_1 SHEET_LABEL
 #define COLUMN_2 32u
@@ -43,24 +44,6 @@ struct frame {
     struct look *look;
     struct sheet sheet;
 };
-
-/* Adds a line; NULL: the frame is full. */
-static struct line *frame_line(struct frame *self, enum rank rank)
-{
-    return sheet_line(&self->sheet, rank);
-}
-
-/* Adds a line that begins with a label. */
-static struct line *frame_row(struct frame *self, enum rank rank, const char *label)
-{
-    return sheet_row(&self->sheet, rank, label);
-}
-
-/* Columns that the layout may use. */
-static uint32_t frame_columns(const struct frame *self)
-{
-    return sheet_columns(&self->sheet);
-}
 
 /* True if the run has ended: no process runs, none waits. */
 static bool view_over(const struct frame *self)
@@ -116,231 +99,104 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
     }
 }
 
-/* The hosts of a run in the view: a table with a row for each, or with those that need attention and a sum of the others. */
+/* ---- hosts: a table with those that need attention first, and a sum of those that do not fit ---- */
 
-#define ROWS_MOST 40u     /* of the table, title and sum included */
-#define ROWS_LEAST 3u     /* title, one host, the sum of the others */
-#define URGENT_MOST 3u    /* rows of hosts that are not ready stay even in a very small terminal */
-#define NAME_LEAST 4u     /* columns */
-#define NAME_MOST 24u     /* columns; a longer name is cut */
-#define STATE_COLUMNS 10u /* of a host that is ready, "state     "; other states take the rest of the line */
-#define GAP 2u
-#define REASON_INDENT 4
+#define ROWS_MOST 40u  /* of the table, title and sum included */
+#define ROWS_LEAST 3u  /* title, one host, the sum of the others */
+#define URGENT_MOST 3u /* hosts that are not ready have a line even in a very small terminal */
+#define NAME_MOST 24u  /* columns; a longer name is cut */
 
-/* ---- cells ---- */
-
-static void cell_pair(char *out, uint32_t running, uint32_t wanted)
+static void host_name(char *out, const void *row)
 {
-    if (running || wanted)
-        snprintf(out, FORMAT_SIZE, "%u/%u", running, wanted);
+    snprintf(out, FORMAT_SIZE, "%.40s", ((const struct status_host *)row)->name);
 }
 
-static void cell_actors(char *out, const struct status_host *host)
+static void host_state(char *out, const void *row)
 {
-    cell_pair(out, host->actors, host->actors_wanted);
+    const struct status_host *host = row;
+    const char *state = host->state[0] ? host->state : host->ready ? "ready" : "not ready";
+    snprintf(out, FORMAT_SIZE, "%.*s", (int)(strcspn(state, ":") < 40 ? strcspn(state, ":") : 40), state);
 }
 
-static void cell_learners(char *out, const struct status_host *host)
+static void put_pair(char *out, uint32_t running, uint32_t wanted)
 {
-    cell_pair(out, host->learners, host->learners_wanted);
+    snprintf(out, FORMAT_SIZE, running || wanted ? "%u/%u" : "-", running, wanted);
 }
 
-static void cell_cores(char *out, const struct status_host *host)
+static void host_actors(char *out, const void *row)
 {
-    if (host->cores > 0)
-        snprintf(out, FORMAT_SIZE, "%.1f of %.4g", host->cpu, host->cores);
-    else
-        snprintf(out, FORMAT_SIZE, "%.1f", host->cpu);
+    const struct status_host *host = row;
+    put_pair(out, host->actors, host->actors_wanted);
 }
 
-static void cell_load(char *out, const struct status_host *host)
+static void host_learners(char *out, const void *row)
 {
-    if (isfinite(host->machine_cpu))
-        snprintf(out, FORMAT_SIZE, "%.1f", host->machine_cpu);
+    const struct status_host *host = row;
+    put_pair(out, host->learners, host->learners_wanted);
 }
 
-static void cell_round_trip(char *out, const struct status_host *host)
+static void host_cores(char *out, const void *row)
 {
-    if (host->round_trip_ms >= 0 && host->round_trip_ms < 1e9)
-        format_seconds(out, host->round_trip_ms * 1e-3);
+    const struct status_host *host = row;
+    snprintf(out, FORMAT_SIZE, host->cores > 0 ? "%.1f of %.4g" : "%.1f", host->cpu, host->cores);
 }
 
-static void cell_times(char *out, const struct status_host *host)
+static void host_load(char *out, const void *row)
 {
-    if (host->times)
-        snprintf(out, FORMAT_SIZE, "%u", host->times);
+    double load = ((const struct status_host *)row)->machine_cpu;
+    snprintf(out, FORMAT_SIZE, isfinite(load) ? "%.1f" : "-", load);
 }
 
-/* In the order in which they get room. The state stands between the first two, which a lost host has, too, and the others. */
-static const struct column {
-    const char *title;
-    uint32_t columns;
-    void (*cell)(char *out, const struct status_host *host); /* leaves out as it is if there is nothing to say: "-" */
-} table[] = {
-    {"actors", 7, cell_actors}, {"learners", 8, cell_learners},      {"cores used", 11, cell_cores},
-    {"load", 5, cell_load},     {"round trip", 10, cell_round_trip}, {"taken in", 8, cell_times},
-};
-#define COLUMNS_MOST (sizeof table / sizeof *table)
-#define BEFORE_STATE 2u
+static void host_round_trip(char *out, const void *row)
+{
+    double ms = ((const struct status_host *)row)->round_trip_ms;
+    format_seconds(out, ms < 1e9 ? ms * 1e-3 : NAN);
+}
 
-/* ---- which hosts, which columns ---- */
+static void host_times(char *out, const void *row)
+{
+    uint32_t times = ((const struct status_host *)row)->times;
+    snprintf(out, FORMAT_SIZE, times ? "%u" : "-", times);
+}
 
-struct choice {
-    uint32_t rows[ROWS_MOST], n; /* indices of the hosts that get a row */
-    uint32_t name;               /* columns of the names */
-    uint32_t columns;            /* of the table, that fit */
-};
-
-enum need { NEED_AWAY, NEED_INCOMPLETE, NEED_NOTHING, NEEDS };
-
-static enum need need_of(const struct status_host *host)
+/* Orders hosts: those that are away, those with too few processes, the others. */
+static uint32_t host_need(const struct status_host *host)
 {
     bool complete = host->actors >= host->actors_wanted && host->learners >= host->learners_wanted;
-    return !host->ready ? NEED_AWAY : !complete ? NEED_INCOMPLETE : NEED_NOTHING;
-}
-
-/* All hosts in their order if they fit, else those with a problem first. */
-static void choose_rows(struct choice *self, const struct status *s, uint32_t room)
-{
-    bool all = s->n_hosts <= room - 1;
-    uint32_t most = all ? s->n_hosts : room - 2;
-    for (uint32_t need = 0; need < (all ? 1u : NEEDS); need++)
-        for (uint32_t i = 0; i < s->n_hosts && self->n < most; i++)
-            if (all || need_of(&s->hosts[i]) == (enum need)need)
-                self->rows[self->n++] = i;
-}
-
-static void choose_columns(struct choice *self, const struct status *s, uint32_t wide)
-{
-    uint32_t longest = NAME_LEAST;
-    for (uint32_t i = 0; i < self->n; i++) {
-        uint32_t own = line_width(s->hosts[self->rows[i]].name);
-        longest = own > longest ? own : longest;
-    }
-    uint32_t most = wide < NARROW ? wide / 4 : NAME_MOST, least = wide < NARROW ? NAME_LEAST : COLUMN_1 - 2;
-    self->name = longest > most ? most : longest < least ? least : longest;
-    uint32_t used = 1 + self->name + GAP + STATE_COLUMNS;
-    while (self->columns < COLUMNS_MOST && used + GAP + table[self->columns].columns <= wide)
-        used += GAP + table[self->columns++].columns;
-}
-
-/* ---- rows ---- */
-
-/* Fills the columns up to `end` with text, cut if it is longer. */
-static void put_within(struct line *line, enum tint tint, uint32_t end, const char *text)
-{
-    uint32_t limit = line->limit;
-    line->limit = limit && limit < end ? limit : end;
-    line_put(line, tint, "%s", text);
-    if (line_left(line) > 0)
-        line_to(line, end);
-    line->limit = limit;
-}
-
-/* Puts cells to the right of their columns. host NULL: the titles. */
-static void put_columns(struct line *line, uint32_t from, uint32_t to, const struct status_host *host)
-{
-    for (uint32_t i = from; i < to; i++) {
-        format_buffer cell = "-";
-        if (host)
-            table[i].cell(cell, host);
-        else
-            snprintf(cell, sizeof cell, "%s", table[i].title);
-        uint32_t own = line_width(cell), end = line->width + GAP + table[i].columns;
-        line_to(line, end > own ? end - own : 0);
-        line_put(line, host ? TINT_NONE : TINT_DIM, "%s", cell);
-    }
-}
-
-/* "lost for 12 s: why"; where that is too long for the rest of the row, the reason has a line of its own. */
-static void put_absence(struct frame *self, struct line *line, const struct status_host *host, enum rank rank)
-{
-    const char *state = host->state[0] ? host->state : "not ready", *reason = strstr(state, ": ");
-    bool split = reason && rank == RANK_ABNORMAL && line_width(state) > line_left(line);
-    struct line *below = split ? frame_line(self, rank) : NULL;
-    if (!below) {
-        line_put(line, TINT_BAD, "%s", state);
-        return;
-    }
-    line_put(line, TINT_BAD, "%.*s", (int)(reason - state), state);
-    line_put(below, TINT_NONE, "%*s%s", REASON_INDENT, "", reason + 2);
-}
-
-static void put_row(struct frame *self, const struct choice *choice, const struct status_host *host, enum rank rank)
-{
-    struct line *line = frame_line(self, rank);
-    uint32_t before = choice->columns < BEFORE_STATE ? choice->columns : BEFORE_STATE;
-    if (!line)
-        return;
-    line_to(line, 1);
-    put_within(line, TINT_NONE, 1 + choice->name, host->name);
-    put_columns(line, 0, before, host);
-    line_put(line, TINT_NONE, "%*s", (int)GAP, "");
-    if (!host->ready) {
-        put_absence(self, line, host, rank);
-        return;
-    }
-    put_within(line, TINT_NONE, line->width + STATE_COLUMNS, host->state[0] ? host->state : "ready");
-    put_columns(line, before, choice->columns, host);
-}
-
-static void put_titles(struct frame *self, const struct choice *choice)
-{
-    struct line *line = frame_line(self, RANK_HOSTS);
-    uint32_t before = choice->columns < BEFORE_STATE ? choice->columns : BEFORE_STATE;
-    if (!line)
-        return;
-    put_within(line, TINT_DIM, 1 + choice->name, " host");
-    put_columns(line, 0, before, NULL);
-    line_put(line, TINT_DIM, "%*sstate     ", (int)GAP, "");
-    put_columns(line, before, choice->columns, NULL);
-}
-
-static bool is_shown(const struct choice *self, uint32_t index)
-{
-    for (uint32_t i = 0; i < self->n; i++)
-        if (self->rows[i] == index)
-            return true;
-    return false;
+    return !host->ready ? 0 : !complete ? 1 : 2;
 }
 
 /* "and 57 more, all ready   actors 912/912   learners 0/0   cores 880.3 of 912" */
-static void put_sum(struct frame *self, const struct choice *choice)
+static void add_sum(struct frame *self, const struct status_host *rest, uint32_t n)
 {
-    const struct status *s = self->status;
     struct status_host sum = {0};
-    uint32_t more = s->n_hosts - choice->n, away = 0;
-    for (uint32_t i = 0; i < s->n_hosts; i++) {
-        if (is_shown(choice, i))
-            continue;
-        away += !s->hosts[i].ready;
-        sum.actors += s->hosts[i].actors;
-        sum.actors_wanted += s->hosts[i].actors_wanted;
-        sum.learners += s->hosts[i].learners;
-        sum.learners_wanted += s->hosts[i].learners_wanted;
-        sum.cpu += s->hosts[i].cpu;
-        sum.cores += s->hosts[i].cores;
+    uint32_t away = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        away += !rest[i].ready;
+        sum.actors += rest[i].actors;
+        sum.actors_wanted += rest[i].actors_wanted;
+        sum.learners += rest[i].learners;
+        sum.learners_wanted += rest[i].learners_wanted;
+        sum.cpu += rest[i].cpu;
+        sum.cores += rest[i].cores;
     }
-    struct line *line = frame_line(self, RANK_HOSTS);
+    struct line *line = n ? sheet_line(&self->sheet, RANK_HOSTS) : NULL;
     if (!line)
         return;
     if (away)
-        line_put(line, TINT_BAD, " and %u more, %u of them not ready", more, away);
+        line_put(line, TINT_BAD, " and %u more, %u of them not ready", n, away);
     else
-        line_put(line, TINT_DIM, " and %u more, all ready", more);
+        line_put(line, TINT_DIM, " and %u more, all ready", n);
     line_try(line, TINT_NONE, "   actors %u/%u", sum.actors, sum.actors_wanted);
     if (sum.learners_wanted)
         line_try(line, TINT_NONE, "   learners %u/%u", sum.learners, sum.learners_wanted);
     line_try(line, TINT_NONE, "   cores %.1f of %.4g", sum.cpu, sum.cores);
 }
 
-/* ---- for the view ---- */
-
 /* Lines that the table may take: a third of the terminal. */
-static uint32_t room_of(const struct frame *self)
+static uint32_t host_room(const struct frame *self)
 {
-    uint32_t rows = self->sheet.style->rows;
-    uint32_t room = rows ? rows / 3 : ROWS_MOST;
+    uint32_t rows = self->sheet.style->rows, room = rows ? rows / 3 : ROWS_MOST;
     return room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
 }
 
@@ -352,7 +208,7 @@ static bool has_table(const struct frame *self)
 /* Lines that view_add_hosts will add at most. */
 static uint32_t view_host_lines(const struct frame *self)
 {
-    uint32_t room = room_of(self), all = self->status->n_hosts + 1;
+    uint32_t room = host_room(self), all = self->status->n_hosts + 1;
     uint32_t away = self->status->n_hosts - view_hosts_ready(self->status);
     return !has_table(self) ? 0 : (all < room ? all : room) + (away < URGENT_MOST ? away : URGENT_MOST);
 }
@@ -360,23 +216,37 @@ static uint32_t view_host_lines(const struct frame *self)
 /* Adds a table of the hosts, if there are several. */
 static void view_add_hosts(struct frame *self)
 {
+    struct list_column columns[] = {
+        {"host", SHEET_LABEL - 2, true, host_name, NULL}, {"actors", 7, false, host_actors, NULL},
+        {"learners", 8, false, host_learners, NULL},      {"state", 14, true, host_state, NULL},
+        {"cores used", 11, false, host_cores, NULL},      {"load", 5, false, host_load, NULL},
+        {"round trip", 10, false, host_round_trip, NULL}, {"taken in", 8, false, host_times, NULL},
+    };
     const struct status *s = self->status;
-    struct choice choice = {0};
-    uint32_t urgent = 0;
+    uint32_t room = host_room(self), n = 0, shown = s->n_hosts < room ? s->n_hosts : room - 2, urgent = 0;
     if (!has_table(self))
         return;
-    choose_rows(&choice, s, room_of(self));
-    choose_columns(&choice, s, frame_columns(self));
-    frame_line(self, RANK_BLANK);
-    put_titles(self, &choice);
-    for (uint32_t i = 0; i < choice.n; i++) {
-        const struct status_host *host = &s->hosts[choice.rows[i]];
-        bool now = !host->ready && urgent < URGENT_MOST;
-        urgent += now;
-        put_row(self, &choice, host, now ? RANK_ABNORMAL : RANK_HOSTS);
+    struct status_host *rows = need_alloc(s->n_hosts * sizeof *rows);
+    for (uint32_t need = 0; need < 3; need++)
+        for (uint32_t i = 0; i < s->n_hosts; i++)
+            if (host_need(&s->hosts[i]) == need)
+                rows[n++] = s->hosts[i];
+    for (uint32_t i = 0; i < shown; i++) {
+        uint32_t width = line_width(rows[i].name), most = sheet_columns(&self->sheet) < SHEET_NARROW ? 9 : NAME_MOST;
+        width = width < most ? width : most;
+        columns[0].width = width > columns[0].width ? width : columns[0].width;
     }
-    if (choice.n < s->n_hosts)
-        put_sum(self, &choice);
+    sheet_line(&self->sheet, RANK_BLANK);
+    list_add(&self->sheet, RANK_HOSTS,
+             &(struct list){columns, sizeof columns / sizeof *columns, rows, shown, sizeof *rows}, &(struct look){0},
+             shown + 1);
+    add_sum(self, rows + shown, s->n_hosts - shown);
+    for (uint32_t i = 0; i < s->n_hosts && !rows[i].ready && urgent < URGENT_MOST; i++, urgent++) {
+        char text[sizeof rows->name + sizeof rows->state];
+        snprintf(text, sizeof text, "%s %s", rows[i].name, rows[i].state[0] ? rows[i].state : "not ready");
+        sheet_wrapped(&self->sheet, RANK_ABNORMAL, "", TINT_BAD, text, 2);
+    }
+    free(rows);
 }
 
 /* Whether a host of this name is known and not ready. */
@@ -388,43 +258,20 @@ static bool view_host_away(const struct status *s, const char *name)
     return false;
 }
 
-/* The processes of a run as a list, which keys sort and scroll. */
+/* ---- processes: a list, which keys sort and scroll ---- */
 
-static void cell_name(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    snprintf(out, FORMAT_SIZE, "%s", p->name);
-}
-
-static void cell_state(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    snprintf(out, FORMAT_SIZE, "%s", p->state);
-}
-
-static void list_cell_cores(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    snprintf(out, FORMAT_SIZE, "%.2f", p->cpu);
-}
-
-static void cell_memory(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    format_bytes(out, p->memory);
-}
-
-static void cell_restarts(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    snprintf(out, FORMAT_SIZE, "%u", p->restarts);
-}
-
-static void cell_host(char *out, const void *row)
-{
-    const struct status_process *p = row;
-    snprintf(out, FORMAT_SIZE, "%.40s", p->host);
-}
+#define CELL(name, ...)                                                                                                \
+    static void name(char *out, const void *row)                                                                       \
+    {                                                                                                                  \
+        const struct status_process *p = row;                                                                          \
+        __VA_ARGS__;                                                                                                   \
+    }
+CELL(cell_name, snprintf(out, FORMAT_SIZE, "%s", p->name))
+CELL(cell_state, snprintf(out, FORMAT_SIZE, "%s", p->state))
+CELL(cell_cores, snprintf(out, FORMAT_SIZE, "%.2f", p->cpu))
+CELL(cell_memory, format_bytes(out, p->memory))
+CELL(cell_restarts, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
+CELL(cell_host, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
 
 /* "actor-2" is before "actor-10". */
 static int by_name(const void *a, const void *b)
@@ -433,27 +280,20 @@ static int by_name(const void *a, const void *b)
     return p->role != q->role ? (p->role > q->role) - (p->role < q->role) : strverscmp(p->name, q->name);
 }
 
-static int by_cores(const void *a, const void *b)
-{
-    const struct status_process *p = a, *q = b;
-    return p->cpu != q->cpu ? (p->cpu < q->cpu) - (p->cpu > q->cpu) : by_name(a, b);
-}
-
-static int by_memory(const void *a, const void *b)
-{
-    const struct status_process *p = a, *q = b;
-    return p->memory != q->memory ? (p->memory < q->memory) - (p->memory > q->memory) : by_name(a, b);
-}
-
-static int by_restarts(const void *a, const void *b)
-{
-    const struct status_process *p = a, *q = b;
-    return p->restarts != q->restarts ? (p->restarts < q->restarts) - (p->restarts > q->restarts) : by_name(a, b);
-}
+/* The largest first. */
+#define ORDER(name, member)                                                                                            \
+    static int name(const void *a, const void *b)                                                                      \
+    {                                                                                                                  \
+        const struct status_process *p = a, *q = b;                                                                    \
+        return p->member != q->member ? (p->member < q->member) - (p->member > q->member) : by_name(a, b);             \
+    }
+ORDER(by_cores, cpu)
+ORDER(by_memory, memory)
+ORDER(by_restarts, restarts)
 
 static const struct list_column process_columns[] = {
     {"process", 14, true, cell_name, by_name},          {"state", 18, true, cell_state, NULL},
-    {"cores", 6, false, list_cell_cores, by_cores},     {"memory", 9, false, cell_memory, by_memory},
+    {"cores", 6, false, cell_cores, by_cores},          {"memory", 9, false, cell_memory, by_memory},
     {"restarts", 9, false, cell_restarts, by_restarts}, {"host", 16, true, cell_host, NULL},
 };
 
@@ -462,9 +302,9 @@ static void view_add_list(struct frame *self, uint32_t most)
 {
     const struct status *s = self->status;
     size_t size = s->n_processes * sizeof *s->processes;
-    void *rows = s->processes && size ? malloc(size) : NULL;
-    if (!rows)
+    if (!s->processes || size == 0)
         return;
+    void *rows = need_alloc(size);
     memcpy(rows, s->processes, size);
     const struct list list = {.columns = process_columns,
                               .n_columns = sizeof process_columns / sizeof *process_columns - (s->n_hosts > 1 ? 0 : 1),
@@ -497,7 +337,7 @@ static void add_speed(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer a, b;
-    struct line *line = frame_row(self, RANK_SPEED, "speed");
+    struct line *line = sheet_row(&self->sheet, RANK_SPEED, "speed");
     if (!line)
         return;
     line_put(line, TINT_BOLD, "%s", format_short(a, s->steps_rate));
@@ -529,7 +369,7 @@ static void put_plan(struct line *line, const char *word, const char *planned, d
 static void add_rate(struct frame *self, const char *label, double rate, double plan)
 {
     format_buffer now, planned;
-    struct line *line = frame_row(self, RANK_RATES, label);
+    struct line *line = sheet_row(&self->sheet, RANK_RATES, label);
     if (!line)
         return;
     line_put(line, TINT_NONE, "%s", format_rate(now, rate));
@@ -541,7 +381,7 @@ static void add_ratio(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer now, target;
-    struct line *line = frame_row(self, RANK_SPI, "SPI");
+    struct line *line = sheet_row(&self->sheet, RANK_SPI, "SPI");
     if (!line)
         return;
     line_put(line, TINT_NONE, "%s", view_number(now, s->spi));
@@ -564,10 +404,10 @@ static void view_add_speed(struct frame *self)
 static void add_idle(struct frame *self, const char *label, double idle, double plan, const double by[IDLE_CAUSES])
 {
     char causes[128];
-    struct line *line = isfinite(idle) ? frame_row(self, RANK_IDLE, label) : NULL;
+    struct line *line = isfinite(idle) ? sheet_row(&self->sheet, RANK_IDLE, label) : NULL;
     if (!line)
         return;
-    uint32_t wide = frame_columns(self);
+    uint32_t wide = sheet_columns(&self->sheet);
     line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, sheet_bar(&self->sheet), idle);
     line_put(line, TINT_NONE, "%4.0f%% idle", 100 * idle);
     if (isfinite(plan)) {
@@ -595,7 +435,7 @@ static void view_add_waits(struct frame *self)
 static void view_add_table(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = s->max_size ? frame_row(self, RANK_TABLE, "table") : NULL;
+    struct line *line = s->max_size ? sheet_row(&self->sheet, RANK_TABLE, "table") : NULL;
     format_buffer size, most, least;
     if (!line)
         return;
@@ -623,7 +463,7 @@ static enum tint phase_tint(enum phase phase)
 static void add_head(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = frame_line(self, RANK_HEAD);
+    struct line *line = sheet_line(&self->sheet, RANK_HEAD);
     format_buffer time;
     if (!line)
         return;
@@ -632,63 +472,43 @@ static void add_head(struct frame *self)
     line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
     if (self->look->paused)
         line_try(line, TINT_WARN, "  [paused]");
-    uint32_t folder = line_width(s->folder) + 1, wide = frame_columns(self);
+    uint32_t folder = line_width(s->folder) + 1, wide = sheet_columns(&self->sheet);
     if (s->folder[0] && folder + 2 <= line_left(line)) {
         line_to(line, wide > folder ? wide - folder : 1);
         line_put(line, TINT_DIM, "%s", s->folder);
     }
 }
 
-struct end {
-    const char *what;
-    double at, to; /* to: the end; not finite or 0 means none */
-};
-
-/* Finds the stop condition that progress counts towards: the one that is nearest to being met. */
-static const struct end *nearest_end(const struct end *ends, uint32_t n, double progress)
+/* "steps 31,200 of 100,000": the stop condition that is nearest to being met, which progress counts; "" without one. */
+static void describe_end(const struct status *s, char *out, size_t size)
 {
-    const struct end *found = NULL;
-    double distance = INFINITY;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!isfinite(ends[i].to) || ends[i].to == 0)
-            continue;
-        double share = ends[i].at / ends[i].to;
-        double own = fabs((isfinite(share) ? fmin(share, 1) : 0) - progress);
-        if (!found || own < distance) {
-            found = &ends[i];
-            distance = isfinite(own) ? own : INFINITY;
-        }
-    }
-    return found;
-}
-
-/* "steps 31,200 of 100,000"; "" without a stop condition. */
-static void describe_end(const struct status *s, char *out, size_t size, const char *of)
-{
-    const struct end ends[] = {
-        {"steps", (double)s->steps, (double)s->stop_steps},
-        {"updates", (double)s->learner_steps, (double)s->stop_learner_steps},
-        {"return", s->value, s->stop_value},
-        {"time", s->elapsed_s, s->stop_time_s},
+    format_buffer at[4], to[4];
+    const struct {
+        const char *what, *at_text, *to_text;
+        double at, to; /* to: not finite or 0 means that there is no such condition */
+    } ends[] = {
+        {"steps ", format_count(at[0], s->steps), format_count(to[0], s->stop_steps), (double)s->steps,
+         (double)s->stop_steps},
+        {"updates ", format_count(at[1], s->learner_steps), format_count(to[1], s->stop_learner_steps),
+         (double)s->learner_steps, (double)s->stop_learner_steps},
+        {"return ", view_number(at[2], s->value), view_number(to[2], s->stop_value), s->value, s->stop_value},
+        {"", format_seconds(at[3], s->elapsed_s), format_seconds(to[3], s->stop_time_s), s->elapsed_s, s->stop_time_s},
     };
-    const struct end *end = nearest_end(ends, 4, isfinite(s->progress) ? s->progress : 0);
-    format_buffer at, to;
+    double progress = isfinite(s->progress) ? s->progress : 0, nearest = INFINITY;
     out[0] = '\0';
-    if (end == &ends[0])
-        snprintf(out, size, "steps %s%s%s", format_count(at, s->steps), of, format_count(to, s->stop_steps));
-    else if (end == &ends[1])
-        snprintf(out, size, "updates %s%s%s", format_count(at, s->learner_steps), of,
-                 format_count(to, s->stop_learner_steps));
-    else if (end == &ends[2])
-        snprintf(out, size, "return %s%s%s", view_number(at, s->value), of, view_number(to, s->stop_value));
-    else if (end == &ends[3])
-        snprintf(out, size, "%s%s%s", format_seconds(at, s->elapsed_s), of, format_seconds(to, s->stop_time_s));
+    for (uint32_t i = 0; i < 4; i++) {
+        double share = ends[i].at / ends[i].to, off = fabs((isfinite(share) ? fmin(share, 1) : 0) - progress);
+        if (!isfinite(ends[i].to) || ends[i].to == 0 || !(off < nearest))
+            continue;
+        nearest = off;
+        snprintf(out, size, "%s%s of %s", ends[i].what, ends[i].at_text, ends[i].to_text);
+    }
 }
 
 static void add_progress(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = frame_line(self, RANK_PROGRESS);
+    struct line *line = sheet_line(&self->sheet, RANK_PROGRESS);
     char end[128];
     format_buffer eta, at;
     if (!line)
@@ -698,8 +518,8 @@ static void add_progress(struct frame *self)
     if (reached)
         snprintf(end, sizeof end, "return %s of %s", view_number(at, s->best), view_number(eta, s->stop_value));
     else
-        describe_end(s, end, sizeof end, " of ");
-    uint32_t wide = frame_columns(self), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
+        describe_end(s, end, sizeof end);
+    uint32_t wide = sheet_columns(&self->sheet), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
     line_to(line, 1);
     line_bar(line,
              s->phase == PHASE_DONE     ? TINT_GOOD
@@ -711,7 +531,7 @@ static void add_progress(struct frame *self)
     line_try(line, TINT_NONE, "  %s", end);
     if (isfinite(s->eta_s) && s->eta_s > 0 && !view_over(self))
         line_try(line, TINT_DIM, "  %s left", format_seconds(eta, s->eta_s));
-    if (s->reason[0] && (line = frame_line(self, RANK_ABNORMAL)))
+    if (s->reason[0] && (line = sheet_line(&self->sheet, RANK_ABNORMAL)))
         line_put(line, s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s", s->reason);
 }
 
@@ -722,7 +542,7 @@ static void add_curve(struct frame *self, uint32_t rows)
 {
     const struct status *s = self->status;
     struct text text = {0};
-    uint32_t wide = frame_columns(self);
+    uint32_t wide = sheet_columns(&self->sheet);
     if (rows >= 8 && s->n_values >= 3 && wide >= 60) {
         struct plot plot = {
             .x_label = "steps", .n_lines = 1, .lines = {{.x = s->value_steps, .y = s->values, .n = s->n_values}}};
@@ -730,7 +550,7 @@ static void add_curve(struct frame *self, uint32_t rows)
     } else {
         view_sparkline(&text, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1,
                        self->sheet.style->utf8);
-        struct line *line = frame_row(self, RANK_CURVE, "");
+        struct line *line = sheet_row(&self->sheet, RANK_CURVE, "");
         if (line)
             line_put(line, TINT_BAR, "%s", text_get(&text));
         text_fini(&text);
@@ -738,7 +558,7 @@ static void add_curve(struct frame *self, uint32_t rows)
     }
     for (const char *at = text_get(&text); *at;) {
         size_t size = strcspn(at, "\n");
-        struct line *line = frame_line(self, RANK_CURVE);
+        struct line *line = sheet_line(&self->sheet, RANK_CURVE);
         if (line)
             line_put(line, TINT_NONE, " %.*s", (int)size, at);
         at += size + (at[size] == '\n');
@@ -749,7 +569,7 @@ static void add_curve(struct frame *self, uint32_t rows)
 static void add_return(struct frame *self, uint32_t rows)
 {
     const struct status *s = self->status;
-    struct line *line = frame_row(self, RANK_RETURN, "return");
+    struct line *line = sheet_row(&self->sheet, RANK_RETURN, "return");
     format_buffer newest, best, target, actors;
     if (!line)
         return;
@@ -773,7 +593,7 @@ static void add_return(struct frame *self, uint32_t rows)
 static void add_shards(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = s->shards > 1 ? frame_row(self, RANK_PROCESSES, "broker") : NULL;
+    struct line *line = s->shards > 1 ? sheet_row(&self->sheet, RANK_PROCESSES, "broker") : NULL;
     if (!line)
         return;
     line_put(line, TINT_NONE, "%u shards", s->shards);
@@ -785,7 +605,7 @@ static void add_processes(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer used, limit;
-    struct line *line = frame_row(self, RANK_PROCESSES, "processes");
+    struct line *line = sheet_row(&self->sheet, RANK_PROCESSES, "processes");
     if (line) {
         bool settled = s->phase == PHASE_RUNNING;
         line_put(line, settled && s->actors < s->actors_wanted ? TINT_WARN : TINT_NONE, "actors %u/%u", s->actors,
@@ -799,7 +619,7 @@ static void add_processes(struct frame *self)
         }
     }
     add_shards(self);
-    line = frame_row(self, RANK_MEMORY, "memory");
+    line = sheet_row(&self->sheet, RANK_MEMORY, "memory");
     if (!line)
         return;
     line_put(line, s->memory_limit && (double)s->memory > 0.9 * (double)s->memory_limit ? TINT_WARN : TINT_NONE, "%s",
@@ -829,7 +649,7 @@ static void add_abnormal(struct frame *self)
             more++;
             continue;
         }
-        struct line *line = frame_row(self, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
+        struct line *line = sheet_row(&self->sheet, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
         if (!line)
             return;
         line_put(line, away ? TINT_BAD : TINT_WARN, "%s%s%s %s", p->name, p->host[0] ? " on " : "", p->host, p->state);
@@ -837,7 +657,7 @@ static void add_abnormal(struct frame *self)
             line_try(line, TINT_DIM, "   %u restart%s", p->restarts, p->restarts > 1 ? "s" : "");
         shown++;
     }
-    struct line *line = more ? frame_row(self, RANK_PROCESSES, "") : NULL;
+    struct line *line = more ? sheet_row(&self->sheet, RANK_PROCESSES, "") : NULL;
     if (line)
         line_put(line, TINT_DIM, "and %u more", more);
 }
@@ -846,7 +666,7 @@ static void add_event(struct frame *self)
 {
     const struct status *s = self->status;
     bool told = s->reason[0] && strstr(s->event, s->reason); /* shown above already */
-    struct line *line = s->event[0] && !told ? frame_row(self, RANK_EVENT, "event") : NULL;
+    struct line *line = s->event[0] && !told ? sheet_row(&self->sheet, RANK_EVENT, "event") : NULL;
     format_buffer ago;
     if (!line)
         return;
@@ -867,7 +687,7 @@ static void add_list(struct frame *self)
     uint32_t left = rows > used ? rows - used : 0;
     if (view_over(self) || !rows || !look->keys)
         return;
-    frame_line(self, RANK_BLANK);
+    sheet_line(&self->sheet, RANK_BLANK);
     view_add_list(self, look->chosen && left < LIST_LEAST ? LIST_LEAST : left);
 }
 
@@ -878,19 +698,19 @@ static void build(struct frame *self)
         rows = 0;
     add_head(self);
     if (self->look->help) {
-        frame_line(self, RANK_BLANK);
+        sheet_line(&self->sheet, RANK_BLANK);
         look_add_help(&self->sheet, RANK_PROGRESS, self->look, "processes");
         return;
     }
     add_progress(self);
-    frame_line(self, RANK_BLANK);
+    sheet_line(&self->sheet, RANK_BLANK);
     view_add_speed(self);
-    frame_line(self, RANK_BLANK);
+    sheet_line(&self->sheet, RANK_BLANK);
     view_add_waits(self);
     view_add_table(self);
-    frame_line(self, RANK_BLANK);
+    sheet_line(&self->sheet, RANK_BLANK);
     add_return(self, rows > others ? rows - others : 0);
-    frame_line(self, RANK_BLANK);
+    sheet_line(&self->sheet, RANK_BLANK);
     if (!view_over(self))
         add_processes(self);
     view_add_hosts(self);

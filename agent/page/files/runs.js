@@ -43,13 +43,13 @@ export class Runs {
       this.problem ? h("p", {role: "alert"}, this.problem) : grid([
         {name: "compare", of: (run) => h("input", {type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `compare ${run.name}`, onchange: (event) => this.choose(run.name, event.target.checked)})},
         {name: "run", of: (run) => h("a", {href: `?run=${encodeURIComponent(run.name)}`}, run.name)},
-        {name: "phase", of: (run) => run.phase}, {name: "return", of: (run) => number(run.value), n: true}, {name: "best", of: (run) => number(run.best), n: true},
-        {name: "steps", of: (run) => exact(run.steps), n: true, narrow: true}, {name: "time", of: (run) => duration(run.elapsed_s), n: true, narrow: true},
-        {name: "actors, learners", of: (run) => `${run.actors_wanted}, ${run.learners_wanted}`, n: true, narrow: true}], this.list || [], this.list ? "There are no runs." : "Looking ...")),
+        {name: "result", of: (run) => run.result}, {name: "return", of: (run) => number(run.final_value), n: true}, {name: "best", of: (run) => number(run.best), n: true},
+        {name: "steps", of: (run) => exact(run.steps), n: true, narrow: true}, {name: "time", of: (run) => duration(run.wall_seconds), n: true, narrow: true},
+        {name: "actors, learners", of: (run) => `${run.actors}, ${run.learners}`, n: true, narrow: true}], this.list || [], this.list ? "There are no runs." : "Looking ...")),
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against steps"), lines(series("steps_of_values"), {title: "Return against steps", legend: true, xName: "steps"})) : null,
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against time"), lines(series("seconds"), {title: "Return against time", legend: true, xName: "seconds"})) : null,
     chosen.length ? h("section", {class: "card wide"}, h("h2", {}, "Compared"), grid([{name: "run", of: (one) => one.name}, {name: "best", of: (one) => number(one.best), n: true},
-      {name: "samples/s", of: (one) => number(one.samples_rate), n: true}, {name: "inserts/s", of: (one) => number(one.inserts_rate), n: true},
-      {name: "actors", of: (one) => (known(one.actors_wanted) ? exact(one.actors_wanted) : "–"), n: true}], chosen, "Compared")) : null);
+      {name: "samples/s", of: (one) => number(one.samples), n: true}, {name: "inserts/s", of: (one) => number(one.inserts), n: true},
+      {name: "actors", of: (one) => (known(one.actors) ? exact(one.actors) : "–"), n: true}], chosen, "Compared")) : null);
   }
 }

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/history.h"
+#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/observe/status.h"
-#include "agent/launch/view/report_data.h"
+#include "agent/launch/view/report.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 
@@ -188,7 +188,6 @@ static double mean_over_time(const struct series *self, uint32_t column)
 TEST(day)
 {
     struct history history;
-    struct report_data data;
     struct stat file;
     off_t most = 0;
     ino_t first = 0;
@@ -212,12 +211,12 @@ TEST(day)
     print_message("a day: %lld bytes at most, %lld at the end\n", (long long)most, (long long)file.st_size);
     assert_true(most < 15 * 1000 * 1000);
 
-    report_data_read(&data, path, folder);
-    assert_true(data.run.n > 300);
-    assert_true(data.peak_memory == 501 << 20);
+    struct report_data *data = report_data_read(path, folder);
+    assert_true(data->run.n > 300);
+    assert_true(data->peak_memory == 501 << 20);
     /* Twelve hours at 1000/s and twelve at 3000/s, of which far fewer lines of the first half are left. */
-    assert_true(fabs(mean_over_time(&data.run, COLUMN_INSERTS) - 2000) < 10);
-    report_data_fini(&data);
+    assert_true(fabs(mean_over_time(&data->run, COLUMN_INSERTS) - 2000) < 10);
+    report_data_free(data);
     unlink(path);
 }
 

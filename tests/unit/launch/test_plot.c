@@ -154,36 +154,6 @@ TEST(odd)
     text_fini(&out);
 }
 
-/* Many points make a small file, and no peak is lost. */
-TEST(thinned)
-{
-    enum { N = 100000 };
-    double *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
-    for (int i = 0; i < N; i++) {
-        x[i] = i;
-        y[i] = sin(i * 0.01);
-    }
-    y[54321] = 10;
-    y[65432] = -10;
-    struct plot plot = {.n_lines = 1, .lines = {{.name = "many", .x = x, .y = y, .n = N}}};
-    struct text out = {0};
-    plot_svg(&out, &plot, 900, 300);
-    assert_well_formed(text_get(&out));
-    const char *path = path_of(text_get(&out), "many");
-    assert_true(count(path, "L") < 4 * 900);
-    double least = INFINITY, most = 0;
-    for (const char *at = path; at && *at; at = strpbrk(at + 1, "L")) {
-        double px, py;
-        assert_int_equal(sscanf(at + 1, "%lf %lf", &px, &py), 2);
-        least = py < least ? py : least;
-        most = py > most ? py : most;
-    }
-    assert_true(least < 40 && most > 260); /* both peaks, at the ends of the axes */
-    text_fini(&out);
-    free(x);
-    free(y);
-}
-
 TEST(axes)
 {
     static const struct {

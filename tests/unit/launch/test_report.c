@@ -8,7 +8,6 @@
 
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/view/report.h"
-#include "agent/launch/view/report_data.h"
 #include "tests/support/test.h"
 
 static double steps[50], values[50];
@@ -218,23 +217,22 @@ TEST(page, setup, teardown)
     char *page = run_folder_read(f->folder, "report.html");
     static const char *const what[] = {"<!doctype html>",
                                        "cart&lt;pole&gt;",
-                                       "class=\"pill done\"",
+                                       "class=\"badge good\"",
                                        "481.2",
                                        "61,234",
                                        "41 s",
                                        "return 475 reached",
                                        "<td class=\"n\">5.5 k</td>",
                                        "<td class=\"n\">+10%</td>",
-                                       "<td class=\"n off\">-38%</td>",
-                                       "<td class=\"n off\">+33 points</td>",
+                                       "<td class=\"n bad\">-38%</td>",
+                                       "<td class=\"n bad\">+33 points</td>",
                                        "event &lt;7&gt;",
                                        "event &lt;307&gt;",
-                                       "actor-&lt;1&gt;",
-                                       "logs/actor-%3C1%3E.log",
+                                       "<td>actor-&lt;1&gt;</td>",
                                        "needs 3.1 cores of 2",
                                        "a=&quot;&lt;b&gt;&quot;",
                                        "href=\"metrics.jsonl\"",
-                                       "prefers-color-scheme:dark",
+                                       "prefers-color-scheme: dark",
                                        "</html>"};
     for (size_t i = 0; i < sizeof what / sizeof *what; i++)
         assert_has(page, what[i]);
@@ -267,7 +265,7 @@ TEST(nothing, setup, teardown)
     assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
     char *page = run_folder_read(f->folder, "report.html");
     assert_has(page, "no data");
-    assert_has(page, "class=\"pill failed\"");
+    assert_has(page, "class=\"badge bad\"");
     assert_has(page, "the broker did not start");
     free(page);
     char *text = run_folder_read(f->folder, "report.json");
@@ -284,11 +282,10 @@ TEST(nothing, setup, teardown)
 TEST(long, setup, teardown)
 {
     struct fixture *f = *state;
-    struct report_data data;
     write_metrics(f, 5000);
-    report_data_read(&data, f->metrics, f->folder);
-    const struct series *run = &data.run;
-    assert_true(run->n > REPORT_POINTS / 2 && run->n <= REPORT_POINTS);
+    struct report_data *data = report_data_read(f->metrics, f->folder);
+    const struct series *run = &data->run;
+    assert_true(run->n > SERIES_POINTS / 2 && run->n <= SERIES_POINTS);
     assert_true(run->columns[COLUMN_TIME][0] < 8 && run->columns[COLUMN_TIME][run->n - 1] > 4990);
     for (uint32_t i = 1; i < run->n; i++) {
         assert_true(run->columns[COLUMN_TIME][i] > run->columns[COLUMN_TIME][i - 1]);
@@ -297,45 +294,44 @@ TEST(long, setup, teardown)
         assert_true(run->columns[COLUMN_SPI][i] == 32 && run->columns[COLUMN_INSERTS][i] == 5000);
         assert_true(run->columns[COLUMN_MEMORY][i] >= 300);
     }
-    assert_true(data.peak_memory == 900.0 * 1048576);
-    assert_int_equal(data.n_events, 50);
-    assert_string_equal(data.events[49].text, "event <4907>");
-    assert_true(data.events[49].elapsed_s == 4907);
-    report_data_fini(&data);
+    assert_true(data->peak_memory == 900.0 * 1048576);
+    assert_int_equal(data->n_events, 50);
+    assert_string_equal(data->events[49].text, "event <4907>");
+    assert_true(data->events[49].elapsed_s == 4907);
+    report_data_free(data);
     /* A line without end is no line. */
     FILE *file = fopen(f->metrics, "w");
     for (int i = 0; i < 300000; i++)
         fputc('{', file);
     fputs("\n{\"phase\": \"running\", \"elapsed_s\": 3}\n", file);
     fclose(file);
-    report_data_read(&data, f->metrics, f->folder);
-    assert_int_equal(run->n, 1);
-    assert_true(run->columns[COLUMN_TIME][0] == 3 && isnan(run->columns[COLUMN_SPI][0]));
-    report_data_fini(&data);
+    data = report_data_read(f->metrics, f->folder);
+    assert_int_equal(data->run.n, 1);
+    assert_true(data->run.columns[COLUMN_TIME][0] == 3 && isnan(data->run.columns[COLUMN_SPI][0]));
+    report_data_free(data);
 }
 
 /* The end of a run is no part of its curves, and what a learner tells is. */
 TEST(curves, setup, teardown)
 {
     struct fixture *f = *state;
-    struct report_data data;
     write_metrics(f, 40);
     write_learner(f);
-    report_data_read(&data, f->metrics, f->folder);
-    assert_int_equal(data.run.n, 43);
+    struct report_data *data = report_data_read(f->metrics, f->folder);
+    assert_int_equal(data->run.n, 43);
     for (uint32_t i = 0; i < 43; i++) {
-        assert_int_equal(isnan(data.run.columns[COLUMN_MEMORY][i]), i >= 40);
-        assert_int_equal(isnan(data.run.columns[COLUMN_INSERTS][i]), i >= 40);
+        assert_int_equal(isnan(data->run.columns[COLUMN_MEMORY][i]), i >= 40);
+        assert_int_equal(isnan(data->run.columns[COLUMN_INSERTS][i]), i >= 40);
     }
-    assert_true(series_last(&data.run, COLUMN_MEMORY) == 300 && series_last(&data.run, COLUMN_TIME) == 42);
-    assert_int_equal(data.learning.n, 100);
+    assert_true(series_last(&data->run, COLUMN_MEMORY) == 300 && series_last(&data->run, COLUMN_TIME) == 42);
+    assert_int_equal(data->learning.n, 100);
     for (uint32_t i = 0; i < 100; i++) {
-        assert_true(data.learning.columns[LEARNING_STEPS][i] == 10 * (i + 1));
-        assert_true(fabs(data.learning.columns[LEARNING_LOSS][i] - 1.0 / (i + 1)) < 1e-5);
-        assert_int_equal(isnan(data.learning.columns[LEARNING_Q][i]), i == 6);
+        assert_true(data->learning.columns[LEARNING_STEPS][i] == 10 * (i + 1));
+        assert_true(fabs(data->learning.columns[LEARNING_LOSS][i] - 1.0 / (i + 1)) < 1e-5);
+        assert_int_equal(isnan(data->learning.columns[LEARNING_Q][i]), i == 6);
     }
-    assert_true(isnan(series_last(&data.learning, LEARNING_ENTROPY)));
-    report_data_fini(&data);
+    assert_true(isnan(series_last(&data->learning, LEARNING_ENTROPY)));
+    report_data_free(data);
 }
 
 /* Nobody evaluates: the actors' own returns are shown. */
@@ -360,6 +356,13 @@ TEST(returns_of_actors, setup, teardown)
     char *page = run_folder_read(f->folder, "report.html");
     assert_has(page, "123.5");
     free(page);
+}
+
+static char *printed_report(const struct report *report)
+{
+    struct text text = {0};
+    report_text(&text, report, "runs/x");
+    return text.data;
 }
 
 /* Each stretch is compared with what the plan says about its own counts. */
@@ -390,13 +393,9 @@ TEST(stretches, setup, teardown)
     assert_true(number(object, "achieved.inserts") == 5500); /* the planned counts */
     json_object_put(object);
     free(text);
-    char *page = run_folder_read(f->folder, "report.html"), *printed = NULL;
+    char *page = run_folder_read(f->folder, "report.html"), *printed = printed_report(&f->report);
     assert_has(page, "8 actors, 1 learner, from 20 s on: 10 s");
     free(page);
-    size_t size = 0;
-    FILE *out = open_memstream(&printed, &size);
-    report_print(&f->report, "runs/x", out);
-    fclose(out);
     assert_has(printed, "4 actors, 1 learner, from 3");
     assert_has(printed, "99 actors, 1 learner, from 31 s on");
     free(printed);
@@ -424,16 +423,6 @@ static void fill_hosts(struct status_host *hosts, uint32_t n)
     hosts[2].mean_cpu = NAN; /* it could not be reached */
 }
 
-static char *printed_report(const struct report *report)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    report_print(report, "runs/x", out);
-    fclose(out);
-    return text;
-}
-
 TEST(hosts, setup, teardown)
 {
     struct fixture *f = *state;
@@ -452,7 +441,7 @@ TEST(hosts, setup, teardown)
         assert_true(json_object_object_get_ex(object, "hosts", &list));
         assert_int_equal(json_object_array_length(list), some ? counts[i] : 0);
         assert_int_equal(strstr(page, "<h2>Hosts</h2>") != NULL, some);
-        assert_int_equal(strstr(page, "<th>host</th>") != NULL, some);
+        assert_int_equal(strstr(page, "<th>processor</th>") != NULL, some);
         assert_int_equal(strstr(printed, "cores used") != NULL, some);
         if (some) {
             struct json_object *second = json_object_array_get_idx(list, 1);
@@ -461,7 +450,7 @@ TEST(hosts, setup, teardown)
             assert_true(number(second, "losses") == 2 && number(second, "lost_s") == 65);
             assert_true(isnan(number(json_object_array_get_idx(list, 2), "mean_cpu")));
             assert_has(page, "<td>cpu&lt;1&gt;</td><td class=\"n\">30</td><td class=\"n\">2</td>"
-                             "<td class=\"n\">29.2 of 32</td><td class=\"off\">2 times, 1 min 5 s</td>");
+                             "<td class=\"n\">29.2 of 32</td><td class=\"bad\">2 times, 1 min 5 s</td>");
             assert_has(printed, "\ncpu<1>      30         2  29.2 of 32  2 times, 1 min 5 s\n"
                                 "cpu<2>      30         -           -  never there\n");
             assert_int_equal(strstr(printed, "\nhome         -         -  29.2 of 32  never\n") != NULL,
@@ -478,11 +467,7 @@ TEST(hosts, setup, teardown)
 TEST(print, setup, teardown)
 {
     struct fixture *f = *state;
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    report_print(&f->report, "runs/x", out);
-    fclose(out);
+    char *text = printed_report(&f->report);
     assert_string_equal(
         text, "cart<pole> done after 41 s: 61,234 steps, 30,000 updates, 3 restarts\n"
               "return 475 reached\n"
@@ -500,9 +485,7 @@ TEST(print, setup, teardown)
               "report: runs/x/report.html\n");
     free(text);
     f->report.plan = NULL;
-    out = open_memstream(&text, &size);
-    report_print(&f->report, "runs/x", out);
-    fclose(out);
+    text = printed_report(&f->report);
     assert_has(text, "  samples per insert        20\n");
     assert_null(strstr(text, "predicted"));
     free(text);
