@@ -32,63 +32,39 @@ struct exporter {
     int64_t now_ns;
 };
 
-/* Distinct chunks of some items, in the order of their places in the files, with their part of the reply. */
+/* A chunk that was read, with its part of a reply: sizes and codecs of its blocks, then their data. */
 struct loaded {
-    uint64_t *at;
-    uint32_t n, read, capacity;
-    uint32_t *length, *blocks, *block_size, *session;
-    uint64_t *step;
-    uint8_t *block_column, *block_codec;
-    uint32_t n_blocks, blocks_capacity;
-    uint8_t *data;
-    size_t bytes, room;
+    struct entry_chunk head;
+    uint8_t *bytes;
 };
 
-static void loaded_fini(struct loaded *self)
-{
-    void *const arrays[] = {self->at,   self->length,       self->blocks,      self->block_size, self->session,
-                            self->step, self->block_column, self->block_codec, self->data};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        free(arrays[i]);
-}
+/* Distinct chunks of some items, in the order of their places in the files. */
+struct loads {
+    uint64_t *at;
+    struct loaded *list;
+    uint32_t n, read;
+};
 
-static bool grow(void **array, size_t n, size_t width)
+static void loads_fini(struct loads *self)
 {
-    void *larger = realloc(*array, (n ? n : 1) * width);
-    if (larger)
-        *array = larger;
-    return larger != NULL;
+    for (uint32_t i = 0; i < self->read; i++)
+        free(self->list[i].bytes);
+    free(self->list);
+    free(self->at);
 }
 
 static rp_status take_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
 {
-    struct loaded *self = ctx;
-    uint32_t columns = chunk->head->columns, i = self->read++;
+    struct loads *self = ctx;
+    size_t columns = chunk->head->columns;
+    uint8_t *bytes = malloc(columns * 5 + chunk->head->bytes + 1);
     (void)at;
-    if (self->n_blocks + columns > self->blocks_capacity) {
-        uint32_t n = (self->n_blocks + columns) * 2;
-        if (!grow((void **)&self->block_size, n, 4) || !grow((void **)&self->block_column, n, 1) ||
-            !grow((void **)&self->block_codec, n, 1))
-            return err_set(err, RP_NO_MEMORY, "no memory to export");
-        self->blocks_capacity = n;
-    }
-    if (self->bytes + chunk->head->bytes > self->room) {
-        size_t room = (self->bytes + chunk->head->bytes) * 2;
-        if (!grow((void **)&self->data, room, 1))
-            return err_set(err, RP_NO_MEMORY, "no memory to export");
-        self->room = room;
-    }
-    self->length[i] = chunk->head->length;
-    self->blocks[i] = columns;
-    self->step[i] = chunk->head->step;
-    self->session[i] = chunk->head->session;
-    for (uint32_t c = 0; c < columns; c++) {
-        memcpy(&self->block_size[self->n_blocks], chunk->sizes + (size_t)c * 4, 4);
-        self->block_codec[self->n_blocks] = chunk->codecs[c];
-        self->block_column[self->n_blocks++] = (uint8_t)c;
-    }
-    memcpy(self->data + self->bytes, chunk->data, chunk->head->bytes);
-    self->bytes += chunk->head->bytes;
+    if (!bytes)
+        return err_set(err, RP_NO_MEMORY, "no memory to export");
+    memcpy(bytes, chunk->sizes, columns * 4);
+    memcpy(bytes + columns * 4, chunk->codecs, columns);
+    memcpy(bytes + columns * 5, chunk->data, chunk->head->bytes);
+    self->list[self->read++] = (struct loaded){*chunk->head, bytes};
     return RP_OK;
 }
 
@@ -98,19 +74,15 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static rp_status load(const struct exporter *self, const struct item *const *items, uint32_t n, struct loaded *out,
+static rp_status load(const struct exporter *self, const struct item *const *items, uint32_t n, struct loads *out,
                       rp_error *err)
 {
-    uint64_t total = 0;
-    *out = (struct loaded){0};
+    uint64_t total = 0, used = 0;
     for (uint32_t i = 0; i < n; i++)
         total += items[i]->span.n;
-    bool ok = grow((void **)&out->at, total, 8) && grow((void **)&out->length, total, 4) &&
-              grow((void **)&out->blocks, total, 4) && grow((void **)&out->step, total, 8) &&
-              grow((void **)&out->session, total, 4);
-    if (!ok)
+    *out = (struct loads){.at = malloc((total + 1) * sizeof *out->at), .list = malloc((total + 1) * sizeof *out->list)};
+    if (!out->at || !out->list)
         return err_set(err, RP_NO_MEMORY, "no memory to export");
-    uint64_t used = 0;
     for (uint32_t i = 0; i < n; i++) {
         memcpy(out->at + used, offline_places(items[i]), items[i]->span.n * sizeof(uint64_t));
         used += items[i]->span.n;
@@ -122,16 +94,10 @@ static rp_status load(const struct exporter *self, const struct item *const *ite
     return chunks_read(self->folder, out->at, out->n, take_chunk, out, err);
 }
 
-static uint32_t place_of(const struct loaded *self, uint64_t at)
-{
-    const uint64_t *found = bsearch(&at, self->at, self->n, sizeof at, by_place);
-    return found ? (uint32_t)(found - self->at) : 0;
-}
-
 /* The parts of a reply with one item. */
 struct parts {
-    struct pb_writer data, sizes, columns, codecs;
-    uint32_t *length, *blocks, n_blocks, session;
+    struct pb_writer data, sizes, columns, codecs, length, blocks;
+    uint32_t n_blocks, session;
     uint64_t step;
 };
 
@@ -142,36 +108,41 @@ static void add(struct pb_writer *to, const void *data, size_t size)
         memcpy(at, data, size);
 }
 
-static bool parts_init(struct parts *self, const struct item *item, const struct loaded *from, const uint64_t *offsets,
-                       const uint32_t *first_block)
+static void add_chunk(struct parts *self, const struct loaded *chunk)
 {
-    uint32_t chunks = item->span.n;
-    *self = (struct parts){.length = calloc(chunks, 4), .blocks = calloc(chunks, 4)};
-    for (uint32_t c = 0; self->length && self->blocks && c < chunks; c++) {
-        uint32_t i = place_of(from, offline_places(item)[c]), b = first_block[i], n = from->blocks[i];
-        self->length[c] = from->length[i];
-        self->blocks[c] = n;
-        self->n_blocks += n;
+    uint32_t columns = chunk->head.columns;
+    self->n_blocks += columns;
+    add(&self->length, &chunk->head.length, 4);
+    add(&self->blocks, &columns, 4);
+    add(&self->sizes, chunk->bytes, (size_t)columns * 4);
+    add(&self->codecs, chunk->bytes + (size_t)columns * 4, columns);
+    add(&self->data, chunk->bytes + (size_t)columns * 5, chunk->head.bytes);
+    for (uint32_t c = 0; c < columns; c++)
+        add(&self->columns, &(uint8_t){(uint8_t)c}, 1);
+}
+
+static bool parts_init(struct parts *self, const struct item *item, const struct loads *from)
+{
+    *self = (struct parts){0};
+    for (uint32_t c = 0; c < item->span.n; c++) {
+        const uint64_t *found = bsearch(&offline_places(item)[c], from->at, from->n, sizeof *from->at, by_place);
+        const struct loaded *chunk = &from->list[found ? found - from->at : 0];
         if (c == 0) {
-            self->step = from->step[i] + item->span.offset;
-            self->session = from->session[i];
+            self->step = chunk->head.step + item->span.offset;
+            self->session = chunk->head.session;
         }
-        add(&self->data, from->data + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
-        add(&self->sizes, from->block_size + b, (size_t)n * 4);
-        add(&self->columns, from->block_column + b, n);
-        add(&self->codecs, from->block_codec + b, n);
+        add_chunk(self, chunk);
     }
-    return self->length && self->blocks && !self->data.failed && !self->sizes.failed && !self->columns.failed &&
-           !self->codecs.failed;
+    return !self->data.failed && !self->sizes.failed && !self->columns.failed && !self->codecs.failed &&
+           !self->length.failed && !self->blocks.failed;
 }
 
 static void parts_fini(struct parts *self)
 {
-    struct pb_writer *const writers[] = {&self->data, &self->sizes, &self->columns, &self->codecs};
+    struct pb_writer *const writers[] = {&self->data,   &self->sizes,  &self->columns,
+                                         &self->codecs, &self->length, &self->blocks};
     for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++)
         pb_writer_fini(writers[i]);
-    free(self->length);
-    free(self->blocks);
 }
 
 static void write_reply(const struct exporter *self, const struct item *item, const struct parts *parts,
@@ -198,8 +169,8 @@ static void write_reply(const struct exporter *self, const struct item *item, co
                                    .offset = &item->span.offset,
                                    .length = &item->span.length,
                                    .chunks = &item->span.n,
-                                   .chunk_length = parts->length,
-                                   .chunk_blocks = parts->blocks,
+                                   .chunk_length = (const uint32_t *)(const void *)parts->length.data,
+                                   .chunk_blocks = (const uint32_t *)(const void *)parts->blocks.data,
                                    .block_size = (const uint32_t *)(const void *)parts->sizes.data,
                                    .block_column = parts->columns.data,
                                    .block_codec = parts->codecs.data,
@@ -223,13 +194,13 @@ static rp_status decode(const struct exporter *self, const struct pb_writer *fra
 }
 
 /* Writes one item: makes a reply with its chunks, decodes it into a batch, and prints that as a line. */
-static rp_status export_one(const struct exporter *self, const struct item *item, const struct loaded *from,
-                            const uint64_t *offsets, const uint32_t *first_block, rp_error *err)
+static rp_status export_one(const struct exporter *self, const struct item *item, const struct loads *from,
+                            rp_error *err)
 {
     struct parts parts;
     struct pb_writer frame = {0};
     struct rp_batch *batch = NULL;
-    bool ok = parts_init(&parts, item, from, offsets, first_block);
+    bool ok = parts_init(&parts, item, from);
     if (ok)
         write_reply(self, item, &parts, &frame);
     rp_status status = ok && !frame.failed ? decode(self, &frame, &parts, &batch, err)
@@ -250,23 +221,11 @@ static rp_status export_one(const struct exporter *self, const struct item *item
 
 static rp_status export_some(const struct exporter *self, const struct item *const *items, uint32_t n, rp_error *err)
 {
-    struct loaded loaded;
-    rp_status status = load(self, items, n, &loaded, err);
-    uint64_t *offsets = calloc((size_t)loaded.n + 1, sizeof *offsets);
-    uint32_t *first_block = calloc((size_t)loaded.n + 1, sizeof *first_block);
-    if (status == RP_OK && (!offsets || !first_block))
-        status = err_set(err, RP_NO_MEMORY, "no memory to export");
-    for (uint32_t i = 0; status == RP_OK && i < loaded.n; i++) {
-        offsets[i + 1] = offsets[i];
-        first_block[i + 1] = first_block[i] + loaded.blocks[i];
-        for (uint32_t b = first_block[i]; b < first_block[i + 1]; b++)
-            offsets[i + 1] += loaded.block_size[b];
-    }
+    struct loads loads;
+    rp_status status = load(self, items, n, &loads, err);
     for (uint32_t i = 0; status == RP_OK && i < n; i++)
-        status = export_one(self, items[i], &loaded, offsets, first_block, err);
-    free(offsets);
-    free(first_block);
-    loaded_fini(&loaded);
+        status = export_one(self, items[i], &loads, err);
+    loads_fini(&loads);
     return status;
 }
 
@@ -344,14 +303,6 @@ static int export_items(struct ctl *ctl, struct offline *offline)
     return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }
 
-void ctl_when(char *out, size_t size, int64_t wall_ns)
-{
-    time_t seconds = (time_t)(wall_ns / NS_PER_S);
-    struct tm parts;
-    if (!gmtime_r(&seconds, &parts) || strftime(out, size, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-        snprintf(out, size, "-");
-}
-
 static void show_tables(const struct loading *loading)
 {
     static const char *const titles[] = {"table", ">items", ">inserts", ">samples", ">deletes", "sampler", "remover"};
@@ -391,21 +342,13 @@ static void show_rest(const struct offline *offline)
 static void table_json(struct json *json, const struct loaded_table *table)
 {
     json_open(json, '{');
-    json_key(json, "name");
-    json_string(json, table->table->name);
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {{"size", table->table->in.size},
-                   {"inserts", table->limiter.inserts},
-                   {"samples", table->limiter.samples},
-                   {"deletes", table->limiter.deletes},
-                   {"total_inserts", table->table->stats.total_inserts},
-                   {"total_samples", table->table->stats.total_samples}};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        json_key(json, numbers[i].key);
-        json_unsigned(json, numbers[i].value);
-    }
+    json_text(json, "name", table->table->name);
+    json_count(json, "size", table->table->in.size);
+    json_count(json, "inserts", table->limiter.inserts);
+    json_count(json, "samples", table->limiter.samples);
+    json_count(json, "deletes", table->limiter.deletes);
+    json_count(json, "total_inserts", table->table->stats.total_inserts);
+    json_count(json, "total_samples", table->table->stats.total_samples);
     json_close(json, '}');
 }
 
@@ -415,12 +358,9 @@ static int show_json(const struct offline *offline)
     const struct params *params = &offline->params;
     struct json json = {0};
     json_open(&json, '{');
-    json_key(&json, "checkpoint");
-    json_unsigned(&json, loading->files.checkpoint);
-    json_key(&json, "journal_entries");
-    json_unsigned(&json, loading->files.journal_entries);
-    json_key(&json, "sessions");
-    json_unsigned(&json, loading->sessions.count);
+    json_count(&json, "checkpoint", loading->files.checkpoint);
+    json_count(&json, "journal_entries", loading->files.journal_entries);
+    json_count(&json, "sessions", loading->sessions.count);
     json_key(&json, "tables");
     json_open(&json, '[');
     for (uint32_t i = 0; i < loading->n_tables; i++)
@@ -428,10 +368,8 @@ static int show_json(const struct offline *offline)
     json_close(&json, ']');
     json_key(&json, "slots");
     json_open(&json, '{');
-    for (uint32_t i = 0; i < params->n_slots; i++) {
-        json_key(&json, params->slots[i].name);
-        json_unsigned(&json, params->slots[i].version);
-    }
+    for (uint32_t i = 0; i < params->n_slots; i++)
+        json_count(&json, params->slots[i].name, params->slots[i].version);
     json_close(&json, '}');
     json_key(&json, "counters");
     json_open(&json, '{');
@@ -548,36 +486,29 @@ static void describe(const struct folder *folder, const struct folder_file *file
     }
 }
 
-static void list_json(const struct folder *folder, const struct folder_file *file, const struct listed *listed,
-                      const struct verify_result *found, bool sound)
+static void list_json(const struct folder_file *file, const struct listed *listed, const struct verify_result *found,
+                      bool sound)
 {
     struct json json = {0};
     char name[64];
     folder_name(file->kind, file->number, false, name, sizeof name);
     json_open(&json, '{');
-    json_key(&json, "file");
-    json_string(&json, name);
-    json_key(&json, "kind");
-    json_string(&json, file->kind == DISK_CHECKPOINT ? "checkpoint" : "segment");
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {{"number", file->number},         {"bytes", file->bytes},           {"records", found->records},
-                   {"entries", found->entries},      {"chunks", found->chunks},        {"items", listed->items},
-                   {"base", found->checkpoint.base}, {"damaged_at", found->damaged_at}};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        json_key(&json, numbers[i].key);
-        json_unsigned(&json, numbers[i].value);
-    }
-    json_key(&json, "made");
-    json_string(&json, listed->made);
+    json_text(&json, "file", name);
+    json_text(&json, "kind", file->kind == DISK_CHECKPOINT ? "checkpoint" : "segment");
+    json_count(&json, "number", file->number);
+    json_count(&json, "bytes", file->bytes);
+    json_count(&json, "records", found->records);
+    json_count(&json, "entries", found->entries);
+    json_count(&json, "chunks", found->chunks);
+    json_count(&json, "items", listed->items);
+    json_count(&json, "base", found->checkpoint.base);
+    json_count(&json, "damaged_at", found->damaged_at);
+    json_text(&json, "made", listed->made);
     json_key(&json, "sound");
     json_boolean(&json, sound);
-    json_key(&json, "text");
-    json_string(&json, listed->state);
+    json_text(&json, "text", listed->state);
     json_close(&json, '}');
     ctl_print_text(&json);
-    (void)folder;
 }
 
 /* ls and verify: both inspect every file; verify then checks what a broker would load from them. */
@@ -594,7 +525,7 @@ static int list(struct ctl *ctl, const struct folder *folder, bool verify)
         describe(folder, &folder->files[i], verify, &listed, &found, &sound);
         damaged += !sound;
         if (ctl->json) {
-            list_json(folder, &folder->files[i], &listed, &found, sound);
+            list_json(&folder->files[i], &listed, &found, sound);
             continue;
         }
         format_buffer bytes;

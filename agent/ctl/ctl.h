@@ -1,9 +1,9 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
- * The room agent/ctl owns its commands: show.c (info, why, counters), lists.c (items, sessions), operate.c (item, delete, reset,
- * limiter, params), shards.c (rows of shards), trace.c, top*.c, checkpoint*.c, export.c and key.c (files without a broker), and
- * main.c (the command line), place.c (where the broker is). It uses agent/client/admin for what a broker says, and broker/disk
- * for files. One struct holds the command line; one row in main.c describes each command. */
+ * The room agent/ctl owns its commands: show.c (info, why, counters, items, sessions, params), operate.c (item, delete, reset, limiter,
+ * trace), top.c, checkpoint.c and key.c (files without a broker), main.c (the command line), and ctl.c, what they share. It uses
+ * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
+ * describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H
 
@@ -62,16 +62,6 @@ struct ctl {
     char **argv;
 };
 
-struct ctl_command {
-    const char *name;
-    const char *arguments; /* "TABLE [--limit N]" */
-    const char *summary;   /* one line */
-    const char *help;      /* further text for --help; may be "" */
-    uint32_t options;      /* ctl_option bits that the command takes */
-    uint32_t least, most;  /* arguments */
-    int (*run)(struct ctl *ctl);
-};
-
 /* What the command line says about where the broker is. */
 struct ctl_place {
     const char *endpoint;
@@ -79,13 +69,11 @@ struct ctl_place {
     const char *run;  /* of replay-launch: its folder, or its name below runs/ */
 };
 
-/* place.c: finds the endpoints of the broker: free(*out). Returns 0, or the exit code of a problem that it has printed: the run that
- * was named has ended, for example. */
+/* Finds the endpoints of the broker: free(*out). Returns 0, or the exit code of a problem that it has printed: the run that was named
+ * has ended, for example. */
 int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out);
 /* Prints that no broker answers, and what may be the reason. Returns an exit code. */
 int ctl_unreachable(const struct ctl *ctl, const char *endpoint);
-/* Returns the text of the status.json of the run that was named: free(). NULL: none was, or it cannot be read. */
-char *ctl_read_status(const struct ctl *ctl);
 /* Explains what limits the broker, or the run that was named: then as its launcher does. */
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out);
 /* Prints the error (as JSON with --json) and returns its exit code. */
@@ -96,44 +84,43 @@ int ctl_fail(const struct ctl *ctl, const rp_error *err);
 int ctl_print_json(const rp_info *info);
 /* Prints the text of a writer as a line, and empties it. Returns an exit code. */
 int ctl_print_text(struct json *json);
+/* Writes a time, in UTC. */
+void ctl_when(char *out, size_t size, int64_t wall_ns);
 
-/* shards.c: what each shard says by itself. Prints the sentence about each shard that has not answered; shards may be NULL. */
+/* Shards, which may be NULL in all of these: how many have not answered. */
+uint32_t ctl_missing(const Replay__Shards *shards);
+/* Writes whose totals a reply has: "4 shards", "3 of 4 shards"; "" for a broker that is alone. Returns out. */
+const char *ctl_totals(const Replay__Shards *shards, char *out, size_t size);
+/* Prints the sentence about each shard that has not answered. */
 void ctl_print_missing(const Replay__Shards *shards);
 /* The same on the standard error, so that a list stays a list, and JSON stays JSON. what: "items are". */
 void ctl_warn_missing(const Replay__Shards *shards, const char *what);
 /* Prints which shards have another limiter than the others: a change has not reached them, or they were restarted since. */
 void ctl_print_differences(const Replay__Shards *shards);
-/* Prints a row for each shard and table; with servers also a row for each shard. */
-void ctl_print_shards(const Replay__Shards *shards, bool servers);
 /* True if a limiter has a ratio of samples to inserts, and so a cursor that means something. limiter may be NULL. */
 static inline bool ctl_has_ratio(const Replay__LimiterInfo *limiter)
 {
     return limiter && strcmp(limiter->kind, "none") != 0 && strcmp(limiter->kind, "min_size") != 0;
 }
-/* Prints how many items each shard has removed; shards may be NULL. */
-void ctl_print_removed(const Replay__Shards *shards);
 
-/* show.c */
+/* show.c: prints a row for each shard and table; with servers also a row for each shard. */
+void ctl_print_shards(const Replay__Shards *shards, bool servers);
+void ctl_print_limiter(const Replay__LimiterInfo *limiter);
+
+/* The commands. */
 int ctl_info(struct ctl *ctl);
 int ctl_why(struct ctl *ctl);
 int ctl_counters(struct ctl *ctl);
-/* lists.c */
 int ctl_items(struct ctl *ctl);
 int ctl_sessions(struct ctl *ctl);
-/* operate.c */
+int ctl_params(struct ctl *ctl);
 int ctl_item(struct ctl *ctl);
 int ctl_delete(struct ctl *ctl);
 int ctl_reset(struct ctl *ctl);
 int ctl_limiter(struct ctl *ctl);
-int ctl_params(struct ctl *ctl);
-/* checkpoint.c: asks for a checkpoint, or inspects a folder; and writes a time, in UTC */
-int ctl_checkpoint(struct ctl *ctl);
-void ctl_when(char *out, size_t size, int64_t wall_ns);
-/* key.c: key files and lists of keys, without a broker */
-int ctl_key(struct ctl *ctl);
-/* trace.c: a trace of the broker and its clients */
 int ctl_trace(struct ctl *ctl);
-/* top.c */
 int ctl_top(struct ctl *ctl);
+int ctl_checkpoint(struct ctl *ctl); /* asks for a checkpoint, or inspects a folder */
+int ctl_key(struct ctl *ctl);        /* key files and lists of keys, without a broker */
 
 #endif

@@ -30,14 +30,10 @@ static void print_key(const struct ctl *ctl, const char *name, const uint8_t *pu
     }
     struct json json = {0};
     json_open(&json, '{');
-    json_key(&json, "name");
-    json_string(&json, name);
-    if (roles) {
-        json_key(&json, "roles");
-        json_string(&json, roles);
-    }
-    json_key(&json, "public");
-    json_string(&json, text);
+    json_text(&json, "name", name);
+    if (roles)
+        json_text(&json, "roles", roles);
+    json_text(&json, "public", text);
     json_close(&json, '}');
     ctl_print_text(&json);
 }

@@ -7,13 +7,21 @@
 #include "agent/ctl/ctl.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
-#include "proto/base/error.h"
-#include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/config/cli.h"
 #include "proto/config/schema.h"
 
-static const struct ctl_command commands[] = {
+struct command {
+    const char *name;
+    const char *arguments; /* "TABLE [--limit N]" */
+    const char *summary;   /* one line */
+    const char *help;      /* further text for --help; may be "" */
+    uint32_t options;      /* ctl_option bits that the command takes */
+    uint32_t least, most;  /* arguments */
+    int (*run)(struct ctl *ctl);
+};
+
+static const struct command commands[] = {
     {"info", "[TABLE] [--shards]", "server, tables, slots and counters",
      "With a table's name, only that table, in full: limiter, rates, ages, and what inserts and samples would wait "
      "for.\n"
@@ -93,45 +101,6 @@ static const struct ctl_command commands[] = {
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
-/* ---- results ---- */
-
-int ctl_fail(const struct ctl *ctl, const rp_error *err)
-{
-    char clean[sizeof err->text];
-    bool silent = err->status == RP_UNAVAILABLE || err->status == RP_DEADLINE_EXCEEDED;
-    if (ctl->json) {
-        struct json json = {0};
-        json_open(&json, '{');
-        json_key(&json, "error");
-        json_open(&json, '{');
-        json_key(&json, "status");
-        json_string(&json, rp_status_name(err->status));
-        json_key(&json, "text");
-        json_string(&json, err->text);
-        json_close(&json, '}');
-        json_close(&json, '}');
-        ctl_print_text(&json);
-    } else {
-        fprintf(stderr, "replay-ctl: %s\n", format_clean(clean, sizeof clean, err->text));
-    }
-    return silent ? CTL_SILENT : CTL_REFUSED;
-}
-
-int ctl_print_text(struct json *json)
-{
-    char *text = json_take(json);
-    int rc = text && puts(text) >= 0 && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
-    free(text);
-    return rc;
-}
-
-int ctl_print_json(const rp_info *info)
-{
-    struct json json = {0};
-    json_message(&json, (const ProtobufCMessage *)info);
-    return ctl_print_text(&json);
-}
-
 /* ---- options ---- */
 
 /* The command line. */
@@ -197,7 +166,7 @@ static void print_help(void)
     puts("\nexit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers");
 }
 
-static void print_command_help(const struct ctl_command *command)
+static void print_command_help(const struct command *command)
 {
     printf("usage: replay-ctl [options] %s%s%s\n\n%c%s.\n", command->name, command->arguments[0] ? " " : "",
            command->arguments, command->summary[0] - ('a' - 'A'), command->summary + 1);
@@ -206,7 +175,7 @@ static void print_command_help(const struct ctl_command *command)
     printf("\nOptions for all commands: --endpoint, --endpoints-file, --run, --json, --timeout (replay-ctl --help).\n");
 }
 
-static const struct ctl_command *find_command(const char *name)
+static const struct command *find_command(const char *name)
 {
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(commands[i].name, name) == 0)
@@ -225,7 +194,7 @@ static int unknown_command(const char *name)
                 : ctl_usage("there is no command '%s'", name);
 }
 
-static int check_line(const struct ctl_command *command, const struct ctl *ctl)
+static int check_line(const struct command *command, const struct ctl *ctl)
 {
     for (uint32_t i = 0; i < N_OPTIONS; i++) {
         if (!(options[i].who & EVERY) && options[i].who & ctl->given & ~command->options)
@@ -240,7 +209,7 @@ static int check_line(const struct ctl_command *command, const struct ctl *ctl)
     return 0;
 }
 
-static int run(struct ctl *ctl, const struct ctl_command *command, const char *endpoint)
+static int run(struct ctl *ctl, const struct command *command, const char *endpoint)
 {
     rp_error err = {0};
     rp_client_options client = {.struct_size = sizeof client, .name = "replay-ctl"};
@@ -286,7 +255,7 @@ int main(int argc, char **argv)
         print_help();
         return CTL_OK;
     }
-    const struct ctl_command *command = find_command(ctl.argv[0]);
+    const struct command *command = find_command(ctl.argv[0]);
     if (!command)
         return unknown_command(ctl.argv[0]);
     if (line.help) {

@@ -1,15 +1,17 @@
-/* The commands that fetch or change something: item, delete, reset, limiter, params. */
+/* The commands that fetch, change or record something: item, delete, reset, limiter, trace. */
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/ctl/top.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
-#include "replay/params.h"
 #include "replay/sampler.h"
 
 /* ---- item ---- */
@@ -107,8 +109,7 @@ int ctl_item(struct ctl *ctl)
     if (ctl->json) {
         struct json json = {0};
         json_open(&json, '{');
-        json_key(&json, "table");
-        json_string(&json, table);
+        json_text(&json, "table", table);
         json_key(&json, "item");
         admin_json_item(&json, batch, 0, ctl->given & CTL_VALUES ? ctl->values : 1000);
         json_close(&json, '}');
@@ -146,6 +147,17 @@ int ctl_delete(struct ctl *ctl)
 
 /* ---- reset ---- */
 
+/* Prints how many items each shard has removed; shards may be NULL. */
+static void print_removed(const Replay__Shards *shards)
+{
+    for (size_t i = 0; shards && i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        format_buffer count;
+        if (row->change)
+            printf("  shard %u: %s\n", row->shard, format_count(count, row->change->applied));
+    }
+}
+
 int ctl_reset(struct ctl *ctl)
 {
     rp_info *reply = NULL;
@@ -159,7 +171,7 @@ int ctl_reset(struct ctl *ctl)
     else
         printf("%s items removed from %s\n", format_count(count, rp_info_u64(reply, "applied")), ctl->argv[0]);
     if (!ctl->json && ctl->shards)
-        ctl_print_removed(ADMIN_AS(ChangeReply, reply)->shards);
+        print_removed(ADMIN_AS(ChangeReply, reply)->shards);
     rp_info_free(&reply);
     return rc;
 }
@@ -190,31 +202,6 @@ static int read_setting(const char *text, rp_limiter_change *change)
         return ctl_usage("'%s' needs a number: %s=100", name, name);
     change->set |= 1u << k;
     return 0;
-}
-
-static void print_limiter(const char *table, const Replay__LimiterInfo *limiter, const Replay__Shards *shards)
-{
-    format_buffer a, b;
-    char clean[512], totals[48];
-    printf("limiter of %s", table);
-    if (top_missing(shards))
-        printf(" in %s", top_totals(shards, totals, sizeof totals));
-    printf(": %s\n", format_clean(clean, sizeof clean, limiter->kind));
-    printf("  min_size           %s\n", format_bound(a, limiter->min_size));
-    if (ctl_has_ratio(limiter)) {
-        printf("  samples_per_insert %.10g\n", limiter->samples_per_insert);
-        printf("  min_diff           %s\n", format_bound(a, limiter->min_diff));
-        printf("  max_diff           %s\n", format_bound(a, limiter->max_diff));
-        printf("  cursor             %.10g\n", limiter->cursor);
-    } else {
-        printf("  samples_per_insert no ratio\n");
-    }
-    printf("  so far             %s inserts, %s samples\n", format_count(a, limiter->inserts),
-           format_count(b, limiter->samples));
-    printf("  inserts            %s\n",
-           limiter->inserts_wait[0] ? format_clean(clean, sizeof clean, limiter->inserts_wait) : "may go on");
-    printf("  samples            %s\n",
-           limiter->samples_wait[0] ? format_clean(clean, sizeof clean, limiter->samples_wait) : "may go on");
 }
 
 /* Prints what there is to say about single shards. A change has reached all of them: ask what they have now. */
@@ -257,105 +244,119 @@ int ctl_limiter(struct ctl *ctl)
         rc = ctl_print_json(limiter);
         ctl_warn_missing(shards, "part is");
     } else {
-        print_limiter(table, ADMIN_AS(LimiterInfo, limiter), shards);
+        char totals[48];
+        printf("limiter of %s%s%s\n", table, ctl_missing(shards) ? " in " : "",
+               ctl_missing(shards) ? ctl_totals(shards, totals, sizeof totals) : "");
+        ctl_print_limiter(ADMIN_AS(LimiterInfo, limiter));
         rc = limiter_shards(ctl, table, shards);
     }
     rp_info_free(&reply);
     return rc;
 }
 
-/* ---- params ---- */
+/* ---- trace ---- */
 
-static int save_slot(struct ctl *ctl, const rp_param *slot)
+#define DEFAULT_S 5.0
+#define MOST_S 60.0
+
+/* True if the path is, or will be, a file that is replaced as a whole; false for "-", devices, pipes and links. */
+static bool is_replaced(const char *path)
 {
-    bool standard = strcmp(ctl->save, "-") == 0;
-    FILE *file = standard ? stdout : fopen(ctl->save, "wb");
-    rp_error err = {0};
-    bool ok = file && fwrite(slot->data, 1, (size_t)slot->bytes, file) == slot->bytes;
+    struct stat info;
+    return strcmp(path, "-") != 0 && (lstat(path, &info) != 0 || S_ISREG(info.st_mode));
+}
+
+/* Tells before the trace, not after it, that the file cannot be written. */
+static rp_status check_path(const char *path, rp_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct stat info;
+    if (strcmp(path, "-") == 0)
+        return RP_OK;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return err_set(err, RP_IO, "%s cannot be written: it is a folder", path);
+    char folder[PATH_MAX] = ".";
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    if (access(is_replaced(path) ? folder : path, W_OK) != 0)
+        return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
+    return RP_OK;
+}
+
+/* Writes the text to the standard output for "-", otherwise into the file. A file is there whole or, after a failure, as before. */
+static rp_status write_file(const char *path, const char *text, rp_error *err)
+{
+    char target[PATH_MAX];
+    bool standard = strcmp(path, "-") == 0, replaced = is_replaced(path);
+    int size = snprintf(target, sizeof target, "%s%s", path, replaced ? ".new" : "");
+    errno = ENAMETOOLONG;
+    FILE *file = standard ? stdout : size < (int)sizeof target ? fopen(target, "we") : NULL;
+    if (!file)
+        return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
+    bool ok = fputs(text, file) >= 0 && fputc('\n', file) >= 0 && fflush(file) == 0;
     int reason = errno;
-    if (file && (standard ? fflush(file) : fclose(file)) != 0) {
+    if (!standard && fclose(file) != 0 && ok) {
         ok = false;
         reason = errno;
     }
-    if (!ok) {
-        err_set(&err, RP_IO, "cannot write '%s': %s", ctl->save, strerror(reason));
-        return ctl_fail(ctl, &err);
+    if (ok && replaced && rename(target, path) != 0) {
+        ok = false;
+        reason = errno;
     }
-    format_buffer size;
-    if (!standard)
-        printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
-               format_bytes(size, slot->bytes), ctl->save);
-    return CTL_OK;
+    if (!ok && replaced)
+        unlink(target);
+    return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(reason));
 }
 
-static int save_params(struct ctl *ctl)
+/* Adds up a number of the trace over its processes. The quotes of a text are escaped there, so a text cannot look like a key. */
+static uint64_t sum_of(const char *text, const char *key)
 {
-    rp_params *params = NULL;
+    uint64_t sum = 0;
+    for (const char *at = text; (at = strstr(at, key)) != NULL; at += strlen(key))
+        sum += strtoull(at + strlen(key), NULL, 10);
+    return sum;
+}
+
+/* Prints the sentence about a shard that has no part in the trace. */
+static void print_lost(const char *text)
+{
+    static const char key[] = "\"shard_missing\": \"";
+    const char *at = strstr(text, key);
+    if (at)
+        printf("%.*s: its part is missing there\n", (int)strcspn(at + sizeof key - 1, "\""), at + sizeof key - 1);
+}
+
+static void print_outcome(const char *path, const char *text)
+{
+    uint64_t dropped = sum_of(text, "\"dropped_spans\": "), missing = sum_of(text, "\"clients_missing\": ");
+    printf("wrote %s: open it at https://ui.perfetto.dev or in Chrome's developer tools (Performance, Load profile)\n",
+           path);
+    if (dropped)
+        printf("%" PRIu64
+               " spans did not fit: where they are missing, a row ends early. Record fewer seconds to see all\n",
+               dropped);
+    if (missing)
+        printf("%" PRIu64 " clients did not send all of their spans: they have ended, or are too slow\n", missing);
+    print_lost(text);
+}
+
+int ctl_trace(struct ctl *ctl)
+{
     rp_error err = {0};
-    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &err);
-    if (status == RP_DEADLINE_EXCEEDED)
-        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
-    if (status != RP_OK)
-        return ctl_fail(ctl, &err);
-    int rc = save_slot(ctl, rp_params_slot(params));
-    rp_params_release(&params);
-    return rc;
-}
-
-static int list_params(struct ctl *ctl, Replay__SlotInfo *const *slots, size_t n)
-{
-    static const char *const titles[] = {"slot", ">version", ">size", ">age"};
-    struct grid grid;
-    struct json json = {0};
-    format_buffer b;
-    const char *only = ctl->argc ? ctl->argv[0] : NULL;
-    uint32_t found = 0;
-    grid_init(&grid, titles, 4);
-    json_open(&json, '{');
-    json_key(&json, "slots");
-    json_open(&json, '[');
-    for (size_t i = 0; i < n; i++) {
-        if (only && strcmp(only, slots[i]->name) != 0)
-            continue;
-        found++;
-        json_message(&json, &slots[i]->base);
-        grid_add(&grid, slots[i]->name);
-        grid_addf(&grid, "%llu", (unsigned long long)slots[i]->version);
-        grid_add(&grid, format_bytes(b, slots[i]->bytes));
-        grid_add(&grid, format_time(b, slots[i]->age_ns));
-    }
-    json_close(&json, ']');
-    json_close(&json, '}');
-    int rc = CTL_OK;
-    if (only && !found) {
-        rp_error err = {0};
-        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", only);
-        rc = ctl_fail(ctl, &err);
-    } else if (ctl->json) {
-        rc = ctl_print_text(&json);
-    } else if (found) {
-        grid_print(&grid, stdout);
-    } else {
-        printf("no slots\n");
-    }
-    json_fini(&json);
-    grid_fini(&grid);
-    return rc;
-}
-
-int ctl_params(struct ctl *ctl)
-{
-    if (ctl->save && ctl->argc == 0)
-        return ctl_usage("--save needs the name of a slot");
-    if (ctl->save)
-        return save_params(ctl);
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
-    ctl_warn_missing(info->shards, "slots are");
-    int rc = list_params(ctl, info->slots, info->n_slots);
-    rp_info_free(&reply);
-    return rc;
+    char *text = NULL;
+    double seconds = DEFAULT_S;
+    char *end = NULL;
+    if (ctl->seconds)
+        seconds = strtod(ctl->seconds, &end);
+    if ((end && (*end || end == ctl->seconds)) || !(seconds >= 0.001 && seconds <= MOST_S))
+        return ctl_usage("--seconds takes a number from 0.001 to %g, not '%s'", MOST_S, ctl->seconds);
+    rp_status status = check_path(ctl->argv[0], &err);
+    if (status == RP_OK)
+        status = rp_admin_trace_json(ctl->client, (int64_t)(seconds * 1e3), &text, &err);
+    if (status == RP_OK)
+        status = write_file(ctl->argv[0], text, &err);
+    if (status == RP_OK && !ctl->json && strcmp(ctl->argv[0], "-") != 0)
+        print_outcome(ctl->argv[0], text);
+    rp_string_free(&text);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
 }

@@ -1,26 +1,77 @@
-/* The commands that tell about the whole broker: info, why, counters. */
+/* The commands that show what a broker has: info, why, counters, items, sessions, params. Numbers are printed by the rows of
+ * proto/wire/figures.c. */
+#include <errno.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/ctl/top.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/base/need.h"
+#include "proto/wire/figures.h"
+#include "replay/params.h"
+
+#define ITEMS_PAGE 1000u
 
 static void line(const char *name, const char *format, ...) RP_PRINTF(2, 3);
 
 static void line(const char *name, const char *format, ...)
 {
+    char value[1024], clean[1024];
     va_list args;
     va_start(args, format);
-    char *value = NULL;
-    if (vasprintf(&value, format, args) >= 0) {
-        char clean[512];
-        printf("  %-15s %s\n", name, format_clean(clean, sizeof clean, value));
-        free(value);
-    }
+    vsnprintf(value, sizeof value, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
     va_end(args);
+    printf("  %-20s %s\n", name, format_clean(clean, sizeof clean, value));
+}
+
+/* ---- numbers ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t size = strlen(text), n = strlen(end);
+    return size >= n && strcmp(text + size - n, end) == 0;
+}
+
+/* Writes a number in the unit that its name tells. */
+static const char *format_figure(char *out, const struct figure *row, const ProtobufCMessage *message)
+{
+    double value = figure_value(row, message);
+    if (row->fold == FOLD_BOUND || !isfinite(value))
+        return format_bound(out, value);
+    if (ends_with(row->name, "_ns") || ends_with(row->name, "_s"))
+        return format_seconds(out, value);
+    if (strstr(row->name, "bytes") || ends_with(row->name, "_limit") || ends_with(row->name, "_budget"))
+        return format_bytes(out, (uint64_t)value);
+    if (ends_with(row->name, "_rate"))
+        return format_rate(out, value);
+    if (value >= 0 && value == floor(value) && value < 1e18)
+        return format_count(out, (uint64_t)value);
+    snprintf(out, FORMAT_SIZE, "%.6g", value);
+    return out;
+}
+
+static void print_figure(const struct figure *row, const ProtobufCMessage *message)
+{
+    format_buffer value;
+    format_figure(value, row, message);
+    if (row->help)
+        line(row->name, "%-14s %s", value, row->help);
+    else
+        line(row->name, "%s", value);
+}
+
+/* Prints all numbers of a message but its histograms, each with what it counts. */
+static void print_figures(const struct figures *figures, const ProtobufCMessage *message)
+{
+    for (const struct figure *row = figures->rows; row->name; row++)
+        if (row->type == FIGURE_HISTOGRAM)
+            row++; /* its sum */
+        else
+            print_figure(row, message);
 }
 
 /* ---- info ---- */
@@ -28,30 +79,16 @@ static void line(const char *name, const char *format, ...)
 static void print_server(const Replay__InfoReply *info)
 {
     const Replay__ServerInfo *server = info->server;
-    format_buffer a, b, c, d;
     char clean[128], totals[48];
     printf("broker %s", format_clean(clean, sizeof clean, server->release));
     if (info->shards)
-        printf(", %s%s", top_totals(info->shards, totals, sizeof totals),
-               top_missing(info->shards) ? " answer: the totals leave out the others" : "");
+        printf(", %s%s", ctl_totals(info->shards, totals, sizeof totals),
+               ctl_missing(info->shards) ? " answer: the totals leave out the others" : "");
     printf("\n");
     line("service", "%s", server->service);
     line("ingest", "%s", server->ingest);
     line("events", "%s", server->events);
-    line("up", "%s", format_time(a, server->uptime_ns));
-    if (server->memory_limit)
-        line("memory", "%s of %s (%s)", format_bytes(a, server->memory_bytes), format_bytes(b, server->memory_limit),
-             format_percent(c, (double)server->memory_bytes, (double)server->memory_limit));
-    else
-        line("memory", "%s, no limit", format_bytes(a, server->memory_bytes));
-    line("chunks", "%s, %s stored, %s raw", format_count(a, server->chunk_count), format_bytes(b, server->chunk_bytes),
-         format_bytes(c, server->raw_bytes));
-    line("granted", "%s of inserts may be in flight", format_bytes(a, server->granted_bytes));
-    line("sessions", "%s", format_count(a, server->session_count));
-    line("waiting", "%s", format_count(a, server->waiter_count));
-    line("messages", "%s in, %s bad, %s replies dropped", format_count(a, server->messages_in),
-         format_count(b, server->messages_bad), format_count(c, server->replies_dropped));
-    line("longest work", "%s without reading the sockets", format_time(d, server->longest_stretch_ns));
+    print_figures(&server_figures, &server->base);
 }
 
 static void print_tables(const Replay__InfoReply *info)
@@ -78,28 +115,22 @@ static void print_tables(const Replay__InfoReply *info)
     }
     char totals[48];
     printf("\n");
-    if (top_missing(info->shards))
-        printf("in %s:\n", top_totals(info->shards, totals, sizeof totals));
+    if (ctl_missing(info->shards))
+        printf("in %s:\n", ctl_totals(info->shards, totals, sizeof totals));
     grid_print(&grid, stdout);
     grid_fini(&grid);
 }
 
-static void print_limiter(const Replay__LimiterInfo *limiter)
+/* Without a ratio, the cursor and its bounds mean nothing. */
+void ctl_print_limiter(const Replay__LimiterInfo *limiter)
 {
-    format_buffer a, b;
-    if (ctl_has_ratio(limiter)) {
-        line("limiter", "%s: min_size %s, samples_per_insert %.10g", limiter->kind, format_bound(a, limiter->min_size),
-             limiter->samples_per_insert);
-        line("cursor", "%.10g between %s and %s", limiter->cursor, format_bound(a, limiter->min_diff),
-             format_bound(b, limiter->max_diff));
-    } else {
-        line("limiter", "%s: min_size %s, no ratio of samples to inserts", limiter->kind,
-             format_bound(a, limiter->min_size));
-    }
-    line("so far", "%llu inserts, %llu samples, %llu deletes", (unsigned long long)limiter->inserts,
-         (unsigned long long)limiter->samples, (unsigned long long)limiter->deletes);
-    line("inserts", "%s", limiter->inserts_wait[0] ? limiter->inserts_wait : "may go on");
-    line("samples", "%s", limiter->samples_wait[0] ? limiter->samples_wait : "may go on");
+    bool ratio = ctl_has_ratio(limiter);
+    line("limiter", "%s%s", limiter->kind, ratio ? "" : ": no ratio of samples to inserts");
+    for (const struct figure *row = limiter_figures.rows; row->name; row++)
+        if (ratio || row->type != FIGURE_GAUGE || strcmp(row->name, "min_size") == 0)
+            print_figure(row, &limiter->base);
+    line("an insert", "%s", limiter->inserts_wait[0] ? limiter->inserts_wait : "may go on");
+    line("a sample", "%s", limiter->samples_wait[0] ? limiter->samples_wait : "may go on");
 }
 
 /* One line for each field: "float32 [any 4]". */
@@ -121,40 +152,18 @@ static void print_signature(const Replay__TableInfo *table)
 
 static void print_table(const Replay__TableInfo *table, const Replay__Shards *shards)
 {
-    format_buffer a, b, c;
     char clean[256], totals[48];
     printf("table %s", format_clean(clean, sizeof clean, table->name));
-    if (top_missing(shards))
-        printf(" in %s", top_totals(shards, totals, sizeof totals));
+    if (ctl_missing(shards))
+        printf(" in %s", ctl_totals(shards, totals, sizeof totals));
     printf("\n");
     line("selectors", "sampler %s, remover %s", table->sampler, table->remover);
-    line("items", "%s of %s", format_count(a, table->size), table->max_size ? format_count(b, table->max_size) : "any");
-    line("bytes", "%s of %s", format_bytes(a, table->bytes),
-         table->max_bytes ? format_bytes(b, table->max_bytes) : "any");
-    if (table->max_times_sampled)
-        line("goes after", "%u samples", table->max_times_sampled);
+    print_figures(&table_figures, &table->base);
     if (table->limiter)
-        print_limiter(table->limiter);
-    line("rates", "insert %s, sample %s, update %s", format_rate(a, table->insert_rate),
-         format_rate(b, table->sample_rate), format_rate(c, table->update_rate));
-    line("waiting", "%llu inserts, %llu samplers", (unsigned long long)table->waiting_inserts,
-         (unsigned long long)table->waiting_samplers);
-    line("updates", "%s, %s of them for items no longer in the table", format_count(a, table->updates),
-         format_count(b, table->updates_missing));
-    line("removed", "%s evicted, %s rejected, %s picked for samplers that have disconnected",
-         format_count(a, table->evicted), format_count(b, table->rejected), format_count(c, table->orphaned_picks));
-    if (table->evicted_for_memory)
-        line("for memory", "%s of the evicted: memory_limit is reached before max_size",
-             format_count(a, table->evicted_for_memory));
-    line("distinct", "%s items sampled at least once", format_count(a, table->unique_samples));
-    line("episodes", "%s inserted, %s of them with no item in the table any more", format_count(a, table->episodes),
-         format_count(b, table->deleted_episodes));
-    line("samples are", "%s old, %.1f versions behind, on average", format_seconds(a, table->mean_age_s),
-         table->mean_staleness);
+        ctl_print_limiter(table->limiter);
     print_signature(table);
     if (table->metadata[0])
-        line("metadata", "%s", format_clean(clean, sizeof clean, table->metadata));
-    line("priorities", "sum to %.6g", table->total_priority);
+        line("metadata", "%s", table->metadata);
     for (size_t i = 0; i < table->n_stats; i++)
         line(i ? "" : "statistics", "%s = %.6g", table->stats[i]->name, table->stats[i]->value);
 }
@@ -186,6 +195,95 @@ static void print_counters(Replay__CounterInfo *const *counters, size_t n)
     }
     grid_print(&grid, stdout);
     grid_fini(&grid);
+}
+
+/* ---- shards by themselves ---- */
+
+static void add_server(struct grid *grid, const Replay__ServerInfo *server)
+{
+    format_buffer b;
+    if (!server) {
+        for (uint32_t i = 0; i < 5; i++)
+            grid_add(grid, "-");
+        return;
+    }
+    grid_add(grid, format_time(b, server->uptime_ns));
+    grid_add(grid, format_bytes(b, server->memory_bytes));
+    grid_add(grid, format_count(b, server->session_count));
+    grid_add(grid, format_count(b, server->waiter_count));
+    grid_add(grid, format_count(b, server->messages_in));
+}
+
+static void print_servers(const Replay__Shards *shards)
+{
+    static const char *const titles[] = {">shard",  "service",   "state",    ">up",
+                                         ">memory", ">sessions", ">waiting", ">messages"};
+    struct grid grid;
+    grid_init(&grid, titles, 8);
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        grid_addf(&grid, "%u", row->shard);
+        grid_add(&grid, row->service);
+        grid_add(&grid, row->problem[0] ? "does not answer" : "answers");
+        add_server(&grid, row->server);
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void add_part(struct grid *grid, const Replay__ShardInfo *row, const Replay__TableInfo *table)
+{
+    const Replay__LimiterInfo *limiter = table->limiter;
+    format_buffer a, b;
+    grid_add(grid, table->name);
+    grid_addf(grid, "%u", row->shard);
+    grid_add(grid, format_count(a, table->size));
+    grid_add(grid, table->max_size ? format_count(a, table->max_size) : "-");
+    grid_add(grid, format_bytes(a, table->bytes));
+    grid_add(grid, format_rate(a, table->insert_rate));
+    grid_add(grid, format_rate(a, table->sample_rate));
+    grid_addf(grid, "%llu+%llu", (unsigned long long)table->waiting_inserts,
+              (unsigned long long)table->waiting_samplers);
+    grid_add(grid, limiter ? format_bound(a, limiter->min_size) : "-");
+    if (!ctl_has_ratio(limiter)) {
+        for (uint32_t i = 0; i < 3; i++)
+            grid_add(grid, "-");
+        return;
+    }
+    grid_addf(grid, "%.6g", limiter->samples_per_insert);
+    grid_addf(grid, "%.6g", limiter->cursor);
+    grid_addf(grid, "%s to %s", format_bound(a, limiter->min_diff), format_bound(b, limiter->max_diff));
+}
+
+static void print_parts(const Replay__Shards *shards)
+{
+    static const char *const titles[] = {"table",   ">shard",   ">items",    ">of",    ">bytes",  ">insert",
+                                         ">sample", ">waiting", ">min_size", ">ratio", ">cursor", "between"};
+    struct grid grid;
+    size_t most = 0;
+    grid_init(&grid, titles, 12);
+    for (size_t i = 0; i < shards->n_shard; i++)
+        most = shards->shard[i]->n_tables > most ? shards->shard[i]->n_tables : most;
+    for (size_t t = 0; t < most; t++)
+        for (size_t i = 0; i < shards->n_shard; i++)
+            if (t < shards->shard[i]->n_tables)
+                add_part(&grid, shards->shard[i], shards->shard[i]->tables[t]);
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+void ctl_print_shards(const Replay__Shards *shards, bool servers)
+{
+    printf("\n");
+    if (!shards) {
+        printf("the broker is alone: it has no shards\n");
+        return;
+    }
+    if (servers) {
+        print_servers(shards);
+        printf("\n");
+    }
+    print_parts(shards);
 }
 
 int ctl_info(struct ctl *ctl)
@@ -278,28 +376,15 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
 {
     static const char *const titles[] = {">shard", "who", "kind", "where", ">items", ">for", "what is missing"};
     struct grid grid;
-    Replay__Wait **waits = malloc(why->n_waits * sizeof(*waits));
     grid_init(&grid, titles + !shards, 6 + shards);
-    if (waits) {
-        memcpy(waits, why->waits, why->n_waits * sizeof(*waits));
-        qsort(waits, why->n_waits, sizeof(*waits), compare_waits);
-    }
-    for (size_t i = 0, n; waits && i < why->n_waits; i += n) {
-        for (n = 1; i + n < why->n_waits && compare_waits(&waits[i], &waits[i + n]) == 0;)
+    qsort(why->waits, why->n_waits, sizeof(*why->waits), compare_waits);
+    for (size_t i = 0, n; i < why->n_waits; i += n) {
+        for (n = 1; i + n < why->n_waits && compare_waits(&why->waits[i], &why->waits[i + n]) == 0;)
             n++;
-        add_waits(&grid, waits + i, n, shards);
+        add_waits(&grid, why->waits + i, n, shards);
     }
-    free(waits);
     grid_print(&grid, stdout);
     grid_fini(&grid);
-}
-
-void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out)
-{
-    char *text = ctl_read_status(ctl);
-    if (!text || !why_read_status(text, out))
-        why_explain(&(struct why_facts){.info = info, .waits = waits}, out);
-    free(text);
 }
 
 int ctl_why(struct ctl *ctl)
@@ -355,6 +440,235 @@ int ctl_counters(struct ctl *ctl)
     } else {
         print_counters(info->counters, info->n_counters);
     }
+    rp_info_free(&reply);
+    return rc;
+}
+
+/* ---- items ---- */
+
+static void add_items(struct grid *grid, const Replay__ListReply *list, bool shards)
+{
+    format_buffer b;
+    for (size_t i = 0; i < list->n_items; i++) {
+        const Replay__ItemInfo *item = list->items[i];
+        if (shards)
+            grid_addf(grid, "%u", item->shard);
+        grid_addf(grid, "%llu", (unsigned long long)item->key);
+        grid_addf(grid, "%.6g", item->priority);
+        grid_addf(grid, "%u", item->times_sampled);
+        grid_add(grid, format_time(b, item->age_ns));
+        grid_addf(grid, "%u", item->session);
+        grid_addf(grid, "%u", item->episode);
+        grid_addf(grid, "%llu", (unsigned long long)item->step);
+        grid_addf(grid, "%u", item->length);
+        grid_addf(grid, "%llu", (unsigned long long)item->policy);
+        grid_add(grid, format_bytes(b, item->bytes));
+    }
+}
+
+/* A list on its way to the screen. */
+struct list {
+    struct grid grid;
+    struct json json;
+    uint64_t shown, limit, cursor;
+};
+
+/* Adds the next page. Returns an exit code. */
+static int add_page(struct ctl *ctl, struct list *self)
+{
+    rp_info *reply = NULL;
+    rp_error err = {0};
+    uint32_t size = self->limit - self->shown < ITEMS_PAGE ? (uint32_t)(self->limit - self->shown) : ITEMS_PAGE;
+    if (rp_admin_list(ctl->client, ctl->argv[0], self->cursor, size, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    const Replay__ListReply *list = ADMIN_AS(ListReply, reply);
+    self->cursor = list->cursor;
+    self->shown += list->n_items;
+    ctl_warn_missing(list->shards, "items are");
+    if (ctl->json)
+        for (size_t i = 0; i < list->n_items; i++)
+            json_message(&self->json, &list->items[i]->base);
+    else
+        add_items(&self->grid, list, ctl->shards);
+    rp_info_free(&reply);
+    return CTL_OK;
+}
+
+static int print_list(const struct ctl *ctl, struct list *self)
+{
+    json_close(&self->json, ']');
+    json_key(&self->json, "more");
+    json_boolean(&self->json, self->cursor != 0);
+    json_close(&self->json, '}');
+    if (ctl->json)
+        return ctl_print_text(&self->json);
+    if (self->shown == 0)
+        printf("the table is empty\n");
+    else
+        grid_print(&self->grid, stdout);
+    if (self->cursor)
+        printf("... and more: --limit N shows N of them, --limit 0 all\n");
+    return CTL_OK;
+}
+
+int ctl_items(struct ctl *ctl)
+{
+    static const char *const titles[] = {">shard",   ">key",  ">priority", ">sampled", ">age",   ">session",
+                                         ">episode", ">step", ">steps",    ">policy",  ">stored"};
+    struct list list = {.limit = ctl->limit ? ctl->limit : UINT64_MAX};
+    int rc;
+    grid_init(&list.grid, titles + !ctl->shards, 10 + ctl->shards);
+    json_open(&list.json, '{');
+    json_key(&list.json, "items");
+    json_open(&list.json, '[');
+    do
+        rc = add_page(ctl, &list);
+    while (rc == CTL_OK && list.cursor && list.shown < list.limit);
+    if (rc == CTL_OK)
+        rc = print_list(ctl, &list);
+    json_fini(&list.json);
+    grid_fini(&list.grid);
+    return rc;
+}
+
+/* ---- sessions ---- */
+
+static int sessions_json(const Replay__InfoReply *info)
+{
+    struct json json = {0};
+    json_open(&json, '{');
+    json_list(&json, "sessions", (ProtobufCMessage *const *)info->sessions, info->n_sessions);
+    json_close(&json, '}');
+    return ctl_print_text(&json);
+}
+
+static void sessions_print(const Replay__InfoReply *info, bool shards)
+{
+    static const char *const titles[] = {">shard",   "name",     ">number",      ">messages", ">inserted",
+                                         ">waiting", ">refused", ">chunks held", ">silent",   "state"};
+    struct grid grid;
+    format_buffer b;
+    grid_init(&grid, titles + !shards, 9 + shards);
+    for (size_t i = 0; i < info->n_sessions; i++) {
+        const Replay__SessionInfo *session = info->sessions[i];
+        uint64_t resolved = 0, waiting = 0;
+        for (size_t t = 0; t < session->n_tables; t++) {
+            resolved += session->tables[t]->resolved;
+            waiting += session->tables[t]->waiting;
+        }
+        if (shards)
+            grid_addf(&grid, "%u", session->shard);
+        grid_add(&grid, session->name[0] ? session->name : "-");
+        grid_addf(&grid, "%u", session->ordinal);
+        grid_add(&grid, format_count(b, session->received));
+        grid_add(&grid, format_count(b, resolved - (session->rejected < resolved ? session->rejected : resolved)));
+        grid_add(&grid, format_count(b, waiting));
+        grid_add(&grid, format_count(b, session->rejected));
+        grid_add(&grid, format_bytes(b, session->chunk_bytes));
+        grid_add(&grid, format_time(b, session->silent_ns));
+        grid_add(&grid, session->expired ? "expired" : "open");
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+int ctl_sessions(struct ctl *ctl)
+{
+    rp_info *reply = NULL;
+    rp_error err = {0};
+    if (rp_admin_info(ctl->client, NULL, 1, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
+    int rc = CTL_OK;
+    ctl_warn_missing(info->shards, "sessions are");
+    if (ctl->json)
+        rc = sessions_json(info);
+    else if (info->n_sessions == 0)
+        printf("no sessions\n");
+    else
+        sessions_print(info, ctl->shards);
+    rp_info_free(&reply);
+    return rc;
+}
+
+/* ---- params ---- */
+
+static int save_slot(struct ctl *ctl, const rp_param *slot)
+{
+    bool standard = strcmp(ctl->save, "-") == 0;
+    FILE *file = standard ? stdout : fopen(ctl->save, "wb");
+    rp_error err = {0};
+    bool ok = file && fwrite(slot->data, 1, (size_t)slot->bytes, file) == slot->bytes;
+    int reason = errno;
+    if (file && (standard ? fflush(file) : fclose(file)) != 0) {
+        ok = false;
+        reason = errno;
+    }
+    if (!ok) {
+        err_set(&err, RP_IO, "cannot write '%s': %s", ctl->save, strerror(reason));
+        return ctl_fail(ctl, &err);
+    }
+    format_buffer size;
+    if (!standard)
+        printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
+               format_bytes(size, slot->bytes), ctl->save);
+    return CTL_OK;
+}
+
+static int save_params(struct ctl *ctl)
+{
+    rp_params *params = NULL;
+    rp_error err = {0};
+    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &err);
+    if (status == RP_DEADLINE_EXCEEDED)
+        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+    if (status != RP_OK)
+        return ctl_fail(ctl, &err);
+    int rc = save_slot(ctl, rp_params_slot(params));
+    rp_params_release(&params);
+    return rc;
+}
+
+static int list_params(struct ctl *ctl, Replay__SlotInfo **slots, size_t n)
+{
+    const char *only = ctl->argc ? ctl->argv[0] : NULL;
+    size_t at = 0;
+    while (only && at < n && strcmp(only, slots[at]->name) != 0)
+        at++;
+    if (only && at == n) {
+        rp_error err = {0};
+        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", only);
+        return ctl_fail(ctl, &err);
+    }
+    slots += at;
+    n = only ? 1 : n;
+    if (ctl->json) {
+        struct json json = {0};
+        json_open(&json, '{');
+        json_list(&json, "slots", (ProtobufCMessage *const *)slots, n);
+        json_close(&json, '}');
+        return ctl_print_text(&json);
+    }
+    if (n)
+        print_slots(slots, n);
+    else
+        printf("no slots\n");
+    return CTL_OK;
+}
+
+int ctl_params(struct ctl *ctl)
+{
+    if (ctl->save && ctl->argc == 0)
+        return ctl_usage("--save needs the name of a slot");
+    if (ctl->save)
+        return save_params(ctl);
+    rp_info *reply = NULL;
+    rp_error err = {0};
+    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
+        return ctl_fail(ctl, &err);
+    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
+    ctl_warn_missing(info->shards, "slots are");
+    int rc = list_params(ctl, info->slots, info->n_slots);
     rp_info_free(&reply);
     return rc;
 }

@@ -1,19 +1,434 @@
 /* top: asks the broker at an interval and draws the answers on the alternate screen, or prints them one after another if the
- * output is not a terminal. */
-#include "agent/ctl/top.h"
-
+ * output is not a terminal. What limits comes first, then the tables; those who wait and the sessions share the rest of the
+ * screen. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
+#include "agent/look/look.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/terminal.h"
+
+/* In a small terminal, lines of low rank stay. */
+enum top_rank {
+    TOP_HEAD,
+    TOP_PROBLEM,
+    TOP_WAITS,
+    TOP_TABLES,
+    TOP_MEMORY,
+    TOP_WAITERS,
+    TOP_ADVICE,
+    TOP_MESSAGES,
+    TOP_SESSIONS,
+    TOP_FOOTER,
+    TOP_BLANK
+};
+
+/* A session as top shows it. */
+struct top_session {
+    char name[64];
+    uint32_t ordinal;
+    uint64_t received; /* items that have arrived */
+    double rate;       /* items/s since the last frame; negative: not known */
+    uint64_t waiting;  /* items that wait for room in a table */
+    uint64_t credit;   /* items that it may send */
+    uint64_t memory;   /* bytes that the broker keeps for it */
+    uint64_t silent_ns;
+    bool expired;
+};
+
+/* The contents of a frame. info and why may be NULL if the broker does not answer; then problem says so. */
+struct top_frame {
+    const Replay__InfoReply *info;
+    const Replay__WhyReply *why;
+    const char *verdict, *advice; /* what limits, and what would help; NULL: not known */
+    const char *endpoint;
+    const char *problem;
+    double messages_rate;         /* messages/s since the last frame; negative: not known */
+    const char *clock;            /* "12:34:56" */
+    struct top_session *sessions; /* sorted by top_render */
+    uint32_t n_sessions;
+    bool by_shard; /* show the part of each shard, too */
+};
+
+/* ---- sessions: a list that keys sort and scroll ---- */
+
+/* A shard numbers its sessions with this many bits. */
+#define SHARD_SHIFT 20u
+
+/* Fills in what the broker says of a session; the rate is not known yet. */
+static void session_fill(struct top_session *out, const Replay__SessionInfo *info)
+{
+    *out = (struct top_session){.ordinal = info->ordinal,
+                                .rate = -1,
+                                .memory = info->chunk_bytes,
+                                .silent_ns = info->silent_ns,
+                                .expired = info->expired};
+    snprintf(out->name, sizeof out->name, "%s", info->name);
+    if (info->has_shard_case == REPLAY__SESSION_INFO__HAS_SHARD_SHARD) {
+        out->ordinal |= info->shard << SHARD_SHIFT;
+        snprintf(out->name, sizeof out->name, "%.50s @%u", info->name, info->shard);
+    }
+    for (size_t i = 0; i < info->n_tables; i++) {
+        const Replay__SessionTable *table = info->tables[i];
+        uint64_t arrived = table->resolved + table->waiting;
+        out->received += arrived;
+        out->waiting += table->waiting;
+        out->credit += table->allowed > arrived ? table->allowed - arrived : 0;
+    }
+}
+
+/* ---- the list ---- */
+
+static void cell_name(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    snprintf(out, FORMAT_SIZE, "%.40s", s->name);
+}
+
+static void cell_rate(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    if (s->rate >= 0)
+        format_rate(out, s->rate);
+    else
+        snprintf(out, FORMAT_SIZE, "-");
+}
+
+static void cell_waiting(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    format_short(out, (double)s->waiting);
+}
+
+static void cell_memory(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    format_bytes(out, s->memory);
+}
+
+static void cell_credit(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    format_short(out, (double)s->credit);
+}
+
+static void cell_state(char *out, const void *row)
+{
+    const struct top_session *s = row;
+    format_buffer time;
+    if (s->expired)
+        snprintf(out, FORMAT_SIZE, "expired");
+    else
+        snprintf(out, FORMAT_SIZE, "heard %s ago", format_time(time, s->silent_ns));
+}
+
+/* "actor-2" is before "actor-10". */
+static int by_name(const void *a, const void *b)
+{
+    const struct top_session *p = a, *q = b;
+    int names = strverscmp(p->name, q->name);
+    return names ? names : (p->ordinal > q->ordinal) - (p->ordinal < q->ordinal);
+}
+
+static int by_rate(const void *a, const void *b)
+{
+    const struct top_session *p = a, *q = b;
+    return p->rate != q->rate ? (p->rate < q->rate) - (p->rate > q->rate) : by_name(a, b);
+}
+
+static int by_waiting(const void *a, const void *b)
+{
+    const struct top_session *p = a, *q = b;
+    return p->waiting != q->waiting ? (p->waiting < q->waiting) - (p->waiting > q->waiting) : by_name(a, b);
+}
+
+static int by_memory(const void *a, const void *b)
+{
+    const struct top_session *p = a, *q = b;
+    return p->memory != q->memory ? (p->memory < q->memory) - (p->memory > q->memory) : by_name(a, b);
+}
+
+static const struct list_column session_columns[] = {
+    {"session", 18, true, cell_name, by_name},       {"rate", 8, false, cell_rate, by_rate},
+    {"waiting", 8, false, cell_waiting, by_waiting}, {"memory", 9, false, cell_memory, by_memory},
+    {"credit", 7, false, cell_credit, NULL},         {"state", 20, true, cell_state, NULL},
+};
+
+/* Adds the list of sessions in at most this many lines. */
+static void add_sessions(struct sheet *sheet, const struct top_frame *frame, struct look *look, uint32_t most)
+{
+    const struct list list = {.columns = session_columns,
+                              .n_columns = sizeof session_columns / sizeof *session_columns,
+                              .rows = frame->sessions,
+                              .n_rows = frame->n_sessions,
+                              .size = sizeof *frame->sessions};
+    list_add(sheet, TOP_SESSIONS, &list, look, most);
+}
+
+/* ---- a frame ---- */
+
+#define ANY_ROWS 120u     /* where there is no limit */
+#define HEAD_LINES 7u     /* with the footer */
+#define TABLE_LINES 4u    /* of a table, with the blank before it */
+#define WAITERS_LEAST 4u  /* lines, if so many wait */
+#define SESSIONS_LEAST 5u /* lines, if there are so many */
+
+static void add_head(struct sheet *self, const struct top_frame *frame, const struct look *look)
+{
+    const Replay__ServerInfo *server = frame->info ? frame->info->server : NULL;
+    struct line *line = sheet_line(self, TOP_HEAD);
+    format_buffer up;
+    char totals[48];
+    if (!line)
+        return;
+    line_put(line, TINT_BOLD, " replay-broker");
+    if (server)
+        line_try(line, TINT_NONE, " %s", server->release);
+    line_put(line, TINT_NONE, "  %s", frame->endpoint);
+    if (server)
+        line_try(line, TINT_NONE, "  up %s", format_time(up, server->uptime_ns));
+    if (server && frame->info->shards)
+        line_try(line, ctl_missing(frame->info->shards) ? TINT_BAD : TINT_NONE, "  %s",
+                 ctl_totals(frame->info->shards, totals, sizeof totals));
+    if (look->paused)
+        line_try(line, TINT_WARN, "  [paused]");
+    line_try(line, TINT_DIM, "  %s", frame->clock);
+}
+
+static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
+{
+    struct line *line = sheet_row(self, TOP_MEMORY, "memory");
+    format_buffer used, limit, sessions, waiting;
+    if (!line)
+        return;
+    double share = (double)server->memory_bytes / (double)server->memory_limit;
+    if (server->memory_limit) {
+        line_bar(line, share > 0.9 ? TINT_WARN : TINT_BAR, sheet_bar(self), share);
+        line_put(line, TINT_NONE, " ");
+    }
+    line_put(line, TINT_NONE, "%s", format_bytes(used, server->memory_bytes));
+    if (server->memory_limit)
+        line_try(line, TINT_NONE, " of %s", format_bytes(limit, server->memory_limit));
+    else
+        line_try(line, TINT_DIM, ", no limit");
+    line_try(line, TINT_NONE, "   sessions %s", format_count(sessions, server->session_count));
+    line_try(line, TINT_NONE, "   waiting %s", format_count(waiting, server->waiter_count));
+}
+
+static void add_messages(struct sheet *self, const struct top_frame *frame)
+{
+    const Replay__ServerInfo *server = frame->info->server;
+    struct line *line = sheet_row(self, TOP_MESSAGES, "messages");
+    format_buffer a, b, c;
+    if (!line)
+        return;
+    line_put(line, TINT_NONE, "%s in", frame->messages_rate >= 0 ? format_rate(a, frame->messages_rate) : "-");
+    line_try(line, server->messages_bad ? TINT_WARN : TINT_DIM, ", %s bad", format_count(b, server->messages_bad));
+    line_try(line, TINT_NONE, "   longest work %s", format_time(c, server->longest_stretch_ns));
+    if (line_try(line, TINT_NONE, "   chunks %s, %s", format_short(a, (double)server->chunk_count),
+                 format_bytes(b, server->chunk_bytes)))
+        line_try(line, TINT_DIM, " (%s raw)", format_bytes(c, server->raw_bytes));
+}
+
+/* ---- tables ---- */
+
+static struct line *add_cursor(struct sheet *self, const Replay__LimiterInfo *limiter)
+{
+    struct line *line =
+        sheet_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
+    format_buffer at, size, ratio;
+    if (!line && (line = sheet_row(self, TOP_TABLES, "  cursor")))
+        line_put(line, TINT_NONE, "%s   min size %s", format_short(at, limiter->cursor),
+                 format_bound(size, limiter->min_size));
+    if (line)
+        line_try(line, TINT_NONE, "   SPI %s", format_bound(ratio, limiter->samples_per_insert));
+    return line;
+}
+
+static struct line *add_min_size(struct sheet *self, const Replay__LimiterInfo *limiter)
+{
+    struct line *line = sheet_row(self, TOP_TABLES, "  ratio");
+    format_buffer size;
+    if (line)
+        line_put(line, TINT_NONE, "none   min size %s", format_bound(size, limiter->min_size));
+    return line;
+}
+
+static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
+{
+    struct line *line = ctl_has_ratio(limiter) ? add_cursor(self, limiter) : add_min_size(self, limiter);
+    if (line)
+        line_try(line, TINT_DIM, "   %s", limiter->kind);
+}
+
+static void add_table(struct sheet *self, const Replay__TableInfo *table, const Replay__Shards *shards)
+{
+    format_buffer a, b, c;
+    char totals[48];
+    struct line *line = sheet_line(self, TOP_TABLES);
+    if (!line)
+        return;
+    line_put(line, TINT_BOLD, " %s", table->name);
+    line_try(line, TINT_NONE, "   in %s   out %s", format_rate(a, table->insert_rate),
+             format_rate(b, table->sample_rate));
+    line_try(line, TINT_NONE, "   updates %s", format_rate(c, table->update_rate));
+    line_try(line, TINT_DIM, "   %s / %s", table->sampler, table->remover);
+    if (!(line = sheet_row(self, TOP_TABLES, "  items")))
+        return;
+    if (table->max_size) {
+        line_bar(line, TINT_BAR, sheet_bar(self), (double)table->size / (double)table->max_size);
+        line_put(line, TINT_NONE, " %s", format_percent(a, (double)table->size, (double)table->max_size));
+        line_to(line, line->width + 2);
+    }
+    line_put(line, TINT_NONE, "%s of %s items", format_count(a, table->size),
+             table->max_size ? format_count(b, table->max_size) : "any");
+    if (ctl_missing(shards))
+        line_put(line, TINT_BAD, " in %s", ctl_totals(shards, totals, sizeof totals));
+    line_try(line, TINT_NONE, "   %s", format_bytes(c, table->bytes));
+    line_try(line, TINT_DIM, "   age %s", format_seconds(a, table->mean_age_s));
+    if (table->limiter)
+        add_limiter(self, table->limiter);
+}
+
+/* A line for each shard of a table. */
+static void add_parts(struct sheet *self, const Replay__Shards *shards, const char *table)
+{
+    for (size_t i = 0; i < shards->n_shard; i++) {
+        const Replay__ShardInfo *row = shards->shard[i];
+        const Replay__TableInfo *part = NULL;
+        char name[32];
+        format_buffer a, b, c, d;
+        for (size_t k = 0; k < row->n_tables; k++)
+            if (strcmp(row->tables[k]->name, table) == 0)
+                part = row->tables[k];
+        snprintf(name, sizeof name, "  shard %u", row->shard);
+        struct line *line = sheet_row(self, TOP_TABLES, name);
+        if (!line)
+            return;
+        if (!part) {
+            line_put(line, TINT_BAD, "does not answer");
+            continue;
+        }
+        line_put(line, TINT_NONE, "%s items   in %s   out %s", format_count(a, part->size),
+                 format_rate(b, part->insert_rate), format_rate(c, part->sample_rate));
+        if (part->limiter)
+            line_try(line, TINT_NONE, "   cursor %s", format_short(d, part->limiter->cursor));
+    }
+}
+
+static void add_tables(struct sheet *self, const struct top_frame *frame, uint32_t most)
+{
+    const Replay__InfoReply *info = frame->info;
+    const Replay__Shards *shards = frame->by_shard ? info->shards : NULL;
+    uint32_t lines = TABLE_LINES + (shards ? (uint32_t)shards->n_shard : 0), fit = most / lines;
+    bool all = info->n_tables <= fit;
+    uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
+    for (uint32_t i = 0; i < shown; i++) {
+        sheet_line(self, TOP_BLANK);
+        add_table(self, info->tables[i], info->shards);
+        if (shards)
+            add_parts(self, shards, info->tables[i]->name);
+    }
+    struct line *line = all ? NULL : sheet_line(self, TOP_TABLES);
+    if (line)
+        line_put(line, TINT_DIM, " ... and %zu more tables", info->n_tables - shown);
+}
+
+/* ---- those who wait ---- */
+
+static void add_waiters(struct sheet *self, const Replay__WhyReply *why, uint32_t most)
+{
+    struct line *line;
+    if (why->n_waits == 0) {
+        if ((line = sheet_row(self, TOP_WAITERS, "waiting")))
+            line_put(line, TINT_DIM, "nothing waits");
+        return;
+    }
+    bool all = why->n_waits <= most;
+    uint32_t shown = all ? (uint32_t)why->n_waits : most ? most - 1 : 0;
+    for (uint32_t i = 0; i < shown; i++) {
+        const Replay__Wait *wait = why->waits[i];
+        format_buffer time;
+        if (!(line = sheet_row(self, TOP_WAITERS, i ? "" : "waiting")))
+            return;
+        line_put(line, TINT_NONE, "%s %s for %s: %s", wait->who, wait->kind, format_time(time, wait->waited_ns),
+                 wait->text);
+    }
+    line = all ? NULL : sheet_row(self, TOP_WAITERS, "");
+    if (line)
+        line_put(line, TINT_DIM, "... and %zu more that wait", why->n_waits - shown);
+}
+
+/* ---- all of it ---- */
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Shares the lines that are left among tables, those who wait, and sessions. */
+static void add_body(struct sheet *self, const struct top_frame *frame, struct look *look)
+{
+    uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS, room = rows > HEAD_LINES ? rows - HEAD_LINES : 0;
+    uint32_t waits = frame->why && !frame->problem ? (uint32_t)frame->why->n_waits : 0;
+    uint32_t waiters = least(waits ? waits : 1, WAITERS_LEAST) + 1;
+    uint32_t sessions = frame->n_sessions ? least(frame->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
+    uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
+    add_tables(self, frame, tables > TABLE_LINES ? tables : TABLE_LINES);
+    sheet_line(self, TOP_BLANK);
+    if (frame->why && !frame->problem) {
+        uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;
+        add_waiters(self, frame->why,
+                    look->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
+    }
+    sheet_line(self, TOP_BLANK);
+    add_sessions(self, frame, look, rows > self->n + 1 ? rows - self->n - 1 : 0);
+}
+
+static void add_verdict(struct sheet *self, const struct top_frame *frame)
+{
+    if (frame->problem)
+        sheet_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, frame->problem, 2);
+    if (!frame->verdict || frame->problem)
+        return;
+    sheet_wrapped(self, TOP_WAITS, "waits", TINT_NONE, frame->verdict, 2);
+    if (frame->advice && frame->advice[0])
+        sheet_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, frame->advice, 1);
+}
+
+/* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */
+static void render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look)
+{
+    struct sheet_style fit = sheet_fit(style);
+    struct sheet sheet = {.style = &fit};
+    add_head(&sheet, frame, look);
+    if (look->help) {
+        sheet_line(&sheet, TOP_BLANK);
+        look_add_help(&sheet, TOP_HEAD, look, "sessions");
+    } else if (!frame->info || !frame->info->server) {
+        struct line *line = sheet_line(&sheet, TOP_PROBLEM);
+        if (line)
+            line_put(line, TINT_BAD, " %s", frame->problem ? frame->problem : "waiting for the broker");
+    } else {
+        add_verdict(&sheet, frame);
+        add_memory(&sheet, frame->info->server);
+        add_messages(&sheet, frame);
+        add_body(&sheet, frame, look);
+    }
+    look_add_footer(&sheet, TOP_FOOTER, look);
+    sheet_write(&sheet, out);
+}
+
+/* ---- signals ---- */
 
 static volatile sig_atomic_t stop_signal, suspend;
 
@@ -108,7 +523,7 @@ static bool terminal_show(struct terminal *self, const struct top_frame *frame)
         self->style.columns -= self->style.columns > 1;
         self->style.rows -= self->style.rows > 1;
     }
-    top_render(&text, frame, &self->style, &self->look);
+    render(&text, frame, &self->style, &self->look);
     if (self->screen) {
         terminal_add_frame(&out, text_get(&text));
         printf("\x1b[?7l\x1b[H%s\x1b[?7h", text_get(&out));
@@ -173,15 +588,15 @@ static int by_ordinal(const void *a, const void *b)
     return (p->ordinal > q->ordinal) - (p->ordinal < q->ordinal);
 }
 
-/* The rates of sessions come from what they had sent at the last look. Without memory, sessions are not shown. */
+/* The rates of sessions come from what they had sent at the last look. */
 static void take_sessions(struct sample *self, double seconds)
 {
     const Replay__InfoReply *info = ADMIN_AS(InfoReply, self->info);
-    struct top_session *list = info->n_sessions ? calloc(info->n_sessions, sizeof *list) : NULL;
+    struct top_session *list = need_alloc((info->n_sessions + 1) * sizeof *list);
     if (self->n_sessions)
         qsort(self->sessions, self->n_sessions, sizeof *self->sessions, by_ordinal);
-    for (size_t i = 0; list && i < info->n_sessions; i++) {
-        top_session_fill(&list[i], info->sessions[i]);
+    for (size_t i = 0; i < info->n_sessions; i++) {
+        session_fill(&list[i], info->sessions[i]);
         const struct top_session *before =
             self->n_sessions ? bsearch(&list[i], self->sessions, self->n_sessions, sizeof *list, by_ordinal) : NULL;
         if (before && strcmp(before->name, list[i].name) == 0 && before->received <= list[i].received && seconds > 0)
@@ -189,7 +604,7 @@ static void take_sessions(struct sample *self, double seconds)
     }
     free(self->sessions);
     self->sessions = list;
-    self->n_sessions = list ? (uint32_t)info->n_sessions : 0;
+    self->n_sessions = (uint32_t)info->n_sessions;
 }
 
 static bool sample_take(struct ctl *ctl, struct sample *self)
@@ -210,7 +625,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     ctl_explain(ctl, info, waits, &self->verdict);
     int64_t now = clock_now(&clock);
     uint64_t messages = rp_info_u64(info, "server.messages_in");
-    uint32_t missing = top_missing(ADMIN_AS(InfoReply, info)->shards);
+    uint32_t missing = ctl_missing(ADMIN_AS(InfoReply, info)->shards);
     self->rate = first || messages < self->messages || missing != self->missing
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);

@@ -369,3 +369,12 @@ void json_message(struct json *self, const ProtobufCMessage *message)
     }
     json_close(self, '}');
 }
+
+void json_list(struct json *self, const char *name, ProtobufCMessage *const *messages, size_t n)
+{
+    json_key(self, name);
+    json_open(self, '[');
+    for (size_t i = 0; i < n; i++)
+        json_message(self, messages[i]);
+    json_close(self, ']');
+}

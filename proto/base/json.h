@@ -46,6 +46,8 @@ void json_count(struct json *self, const char *name, uint64_t value);
 void json_text(struct json *self, const char *name, const char *text);
 /* Writes "key" as a number and "key_text" as a string: many readers of JSON keep only 53 bits of a number. */
 void json_item_key(struct json *self, uint64_t key);
+/* Writes a member: a list of messages. */
+void json_list(struct json *self, const char *name, ProtobufCMessage *const *messages, size_t n);
 /* Writes null for NULL. */
 void json_message(struct json *self, const ProtobufCMessage *message);
 

@@ -138,8 +138,7 @@ TEST(info, setup, teardown)
     assert_string_equal(f->err, "");
     assert_int_equal(RUN(f, "info", "spi"), 0);
     has(f->out, "needs 4 more inserts");
-    has(f->out, "distinct");
-    has(f->out, "episodes");
+    has(f->out, "episodes"); /* and all other numbers that have a row */
     assert_int_equal(RUN(f, "--json", "info"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_array_length(get(root, "tables")), 2);
@@ -318,10 +317,10 @@ TEST(limiter_and_reset, setup, teardown)
     assert_non_null(strstr(f->out, "SPI 2"));
     assert_null(strstr(f->out, "SPI 1"));
     assert_int_equal(RUN(f, "limiter", "spi"), 0);
-    has(f->out, "min_size           4");
+    has(f->out, "min_size             4 ");
     assert_int_equal(RUN(f, "limiter", "spi", "min_size=6", "error_buffer=30"), 0);
-    has(f->out, "min_size           6");
-    has(f->out, "max_diff           42");
+    has(f->out, "min_size             6 ");
+    has(f->out, "max_diff             42 ");
     assert_int_equal(RUN(f, "--json", "limiter", "spi", "max_diff=50"), 0);
     struct json_object *root = parse(f->out);
     assert_true(json_object_get_double(get(root, "max_diff")) == 50);

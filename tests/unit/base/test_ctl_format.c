@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/ctl/top_render.c"
-#include "agent/ctl/top_sessions.c"
+#include "agent/ctl/ctl.c"
+#include "agent/ctl/top.c"
 #include "proto/base/format.h"
 #include "tests/support/test.h"
 
@@ -182,7 +182,7 @@ TEST(top_fits)
             .info = &v.info, .why = &v.why, .endpoint = "tcp://127.0.0.1:7600", .clock = "12:00:00"};
         struct text text = {0};
         struct look look = {0};
-        top_render(&text, &frame, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
+        render(&text, &frame, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
         uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
         assert_true(lines > 0 && lines <= sizes[i][1]);
         if (sizes[i][1] >= 24) {
@@ -210,7 +210,7 @@ TEST(top_in_a_high_terminal)
     for (uint32_t rows = 100; rows <= 400; rows += 50) {
         struct text text = {0};
         look.first = 499;
-        top_render(&text, &frame, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
+        render(&text, &frame, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
         assert_true(check_screen(text_get(&text), 100) <= rows);
         assert_non_null(strstr(text_get(&text), "\n q quits"));
         assert_non_null(strstr(text_get(&text), " actor-499 "));
@@ -219,7 +219,7 @@ TEST(top_in_a_high_terminal)
 }
 
 /* What has arrived is items, not messages; items that wait have used their credit. */
-TEST(top_session)
+TEST(sessions)
 {
     Replay__SessionInfo info = REPLAY__SESSION_INFO__INIT;
     Replay__SessionTable tables[2] = {REPLAY__SESSION_TABLE__INIT, REPLAY__SESSION_TABLE__INIT};
@@ -234,7 +234,7 @@ TEST(top_session)
     tables[0].allowed = 20;
     tables[1].resolved = tables[1].allowed = 5;
     tables[1].waiting = 1; /* a single item needs no credit */
-    top_session_fill(&session, &info);
+    session_fill(&session, &info);
     assert_int_equal(session.received, 19);
     assert_int_equal(session.waiting, 4);
     assert_int_equal(session.credit, 7);
@@ -251,7 +251,7 @@ TEST(top_says)
     struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
     const struct sheet_style any = {0}, small = {.columns = 80, .rows = 24};
     struct look look = {0};
-    top_render(&text, &frame, &any, &look);
+    render(&text, &frame, &any, &look);
     check_screen(text_get(&text), 0);
     assert_non_null(strstr(text_get(&text), "memory    ##########.........."));
     assert_non_null(strstr(text_get(&text), "items   ##########.......... 50%"));
@@ -264,12 +264,12 @@ TEST(top_says)
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;
     v.tables[0].size = UINT64_MAX;
-    top_render(&text, &frame, &small, &look);
+    render(&text, &frame, &small, &look);
     check_screen(text_get(&text), 80);
     text_fini(&text);
 
     frame = (struct top_frame){.endpoint = "here", .clock = "now", .problem = "no broker answers"};
-    top_render(&text, &frame, &small, &look);
+    render(&text, &frame, &small, &look);
     assert_non_null(strstr(text_get(&text), "no broker answers"));
     text_fini(&text);
 }
@@ -285,20 +285,20 @@ TEST(top_missing_shard)
     char totals[40];
     shards.n_shard = 3;
     shards.shard = list;
-    assert_string_equal(top_totals(NULL, totals, sizeof totals), "");
-    assert_string_equal(top_totals(&shards, totals, sizeof totals), "3 shards");
+    assert_string_equal(ctl_totals(NULL, totals, sizeof totals), "");
+    assert_string_equal(ctl_totals(&shards, totals, sizeof totals), "3 shards");
     rows[1].problem = (char *)(uintptr_t) "away";
-    assert_int_equal(top_missing(&shards), 1);
-    assert_string_equal(top_totals(&shards, totals, sizeof totals), "2 of 3 shards");
+    assert_int_equal(ctl_missing(&shards), 1);
+    assert_string_equal(ctl_totals(&shards, totals, sizeof totals), "2 of 3 shards");
     view_init(&v, 1, 0);
     v.info.shards = &shards;
     struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
     const struct sheet_style any = {0}, small = {.columns = 40, .rows = 24};
     struct look look = {0};
-    top_render(&text, &frame, &any, &look);
+    render(&text, &frame, &any, &look);
     assert_non_null(strstr(text_get(&text), "items in 2 of 3 shards"));
     text_fini(&text);
-    top_render(&text, &frame, &small, &look);
+    render(&text, &frame, &small, &look);
     check_screen(text_get(&text), 40);
     text_fini(&text);
 }
