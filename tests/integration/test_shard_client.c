@@ -328,7 +328,8 @@ static uint64_t version_at(struct fixture *f, uint32_t shard)
     struct conn_reply *reply = NULL;
     rp_error err = {0};
     ok(conn_call(client_shard(f->client, shard), &message, &reply, &err), &err);
-    Replay__Reply *wire = conn_reply_unpack(reply, &err);
+    Replay__Reply *wire;
+    conn_reply_read(reply, &wire, &err);
     assert_non_null(wire);
     uint64_t version = wire->params && wire->params->n_slots ? wire->params->slots[0]->version : 0;
     conn_reply_unpacked_free(wire);

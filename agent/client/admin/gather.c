@@ -287,8 +287,7 @@ void gather_explain(rp_client *client, const char *table, rp_status status, rp_e
     if (status != RP_NOT_FOUND || !table)
         return;
     struct conn_hello *hello = conn_hello_ref(client_conn(client));
-    if (!conn_hello_table(hello, table))
-        conn_hello_no_table(hello, table, err);
+    conn_hello_table(hello, table, NULL, err);
     conn_hello_unref(&hello);
 }
 

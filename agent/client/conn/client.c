@@ -11,6 +11,7 @@
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "replay/trace.h"
+#include "replay/types.h"
 
 struct rp_client {
     struct conn *
@@ -154,7 +155,7 @@ static uint32_t number_of(const struct conn *conn, const struct conn_hello *hell
 {
     uint32_t shard = conn_shard(conn);
     for (uint32_t i = 0; shard == CONN_SHARD_UNKNOWN && i < hello->n_shards; i++)
-        if (strcmp(hello->shards[i], conn_endpoint(conn)) == 0)
+        if (strcmp(hello->says->shards[i], conn_endpoint(conn)) == 0)
             shard = i;
     return shard;
 }
@@ -168,7 +169,7 @@ static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
         status = err_set(err, RP_FAILED_PRECONDITION,
                          "%.200s and %.200s are different brokers, and both answer as shard %u: name the shards of one "
                          "broker",
-                         conn_endpoint(a), conn_endpoint(b), one->shard);
+                         conn_endpoint(a), conn_endpoint(b), one->says->shard);
     conn_hello_unref(&one);
     conn_hello_unref(&other);
     return status;
@@ -216,7 +217,7 @@ static rp_status open_rest(rp_client *self, const struct client_plan *plan, cons
     if (!context)
         return err_set(err, RP_NO_MEMORY, "no memory for %u shards", self->n);
     for (uint32_t i = 0; i < self->n; i++) {
-        struct conn_plan one = {.endpoint = hello->shards[i], .shard = i};
+        struct conn_plan one = {.endpoint = hello->says->shards[i], .shard = i};
         if (!self->conns[i])
             RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
     }
@@ -419,7 +420,7 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
         .id = conn_client_id(conn),
         .broker = hello->instance,
         .tables = hello->n_tables,
-        .max_batch = hello->max_batch,
+        .max_batch = hello->says->max_batch,
         .shards = client->n,
     };
     for (uint32_t i = 0; i < client->n; i++) {
@@ -427,14 +428,14 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
         info.connected_shards += conn_state(client->conns[i]) == RP_CLIENT_CONNECTED;
     }
     snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(conn));
-    snprintf(info.release, sizeof info.release, "%s", hello->release);
+    snprintf(info.release, sizeof info.release, "%s", hello->says->release);
     conn_hello_unref(&hello);
     return client_copy_out(out, &info, sizeof info, err);
 }
 
 const char *rp_client_table(rp_client *client, uint32_t i)
 {
-    return i < client->hello->n_tables ? client->hello->tables[i].name : NULL;
+    return i < client->hello->n_tables ? client->hello->says->tables[i]->name : NULL;
 }
 
 /* ---- spans of programs */

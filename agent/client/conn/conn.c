@@ -785,7 +785,7 @@ static void take_hello(struct conn *self, struct conn_hello *hello)
                  old->instance == hello->instance ? "no" : "yes");
     } else if (old) {
         log_line(LEVEL_INFO, "C0105", "connected to a late shard", "endpoint=%s shard=%u", self->endpoint,
-                 hello->shard);
+                 hello->says->shard);
     }
     conn_hello_unref(&old);
 }
@@ -799,13 +799,14 @@ static void link_answer(struct conn *self, const struct conn_reply *reply)
     if (conn_reply_status(reply, &refusal) == RP_OK)
         hello = hello_read(reply, self->host, &refusal);
     if (self->link == LINK_UP) {
-        if (hello && hello->has_next_key)
-            handshake_announced(&self->handshake, hello->next_key);
+        if (hello)
+            handshake_announced(&self->handshake, &hello->says->next_key);
         conn_hello_unref(&hello);
         return;
     }
     if (hello && hello->n_shards > 1 && self->io_shard == CONN_SHARD_UNKNOWN && self->dealer) {
-        self->io_shard = hello->shard; /* once a socket is connected, its heartbeats and thread cannot be changed */
+        self->io_shard =
+            hello->says->shard; /* once a socket is connected, its heartbeats and thread cannot be changed */
         conn_hello_unref(&hello);
         link_close(self);
         link_open(self, now);
@@ -818,8 +819,7 @@ static void link_answer(struct conn *self, const struct conn_reply *reply)
     }
     self->link_time = now + KEY_NEWS_NS;
     self->failures = self->handshake.broken = 0;
-    if (hello->has_next_key)
-        handshake_announced(&self->handshake, hello->next_key);
+    handshake_announced(&self->handshake, &hello->says->next_key);
     take_hello(self, hello);
     set_link(self, LINK_UP, now);
     for (struct conn_part *part = self->parts; part; part = part->next)

@@ -39,14 +39,14 @@ bool handshake_secure(const struct handshake *self, void *socket)
             zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, key->secret_key, KEY_BYTES) == 0);
 }
 
-void handshake_announced(struct handshake *self, const uint8_t *public_key)
+void handshake_announced(struct handshake *self, const ProtobufCBinaryData *public_key)
 {
-    if (!self->has_key)
+    if (!self->has_key || public_key->len != KEY_BYTES)
         return;
     /* The key in use stays the one in use: the other is for the time after the broker has changed its key. */
     uint8_t present[KEY_BYTES];
     memcpy(present, self->key.brokers[self->broker_key], KEY_BYTES);
-    key_add_broker(&self->key, public_key);
+    key_add_broker(&self->key, public_key->data);
     key_add_broker(&self->key, present);
     self->broker_key = 0;
 }

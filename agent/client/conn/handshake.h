@@ -5,6 +5,7 @@
 #ifndef AGENT_CLIENT_HANDSHAKE_H
 #define AGENT_CLIENT_HANDSHAKE_H
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,8 +24,8 @@ struct handshake {
 rp_status handshake_load(struct handshake *self, const char *path, rp_error *err);
 /* Gives a socket that is not connected yet the keys of the client and of the broker. */
 bool handshake_secure(const struct handshake *self, void *socket);
-/* The broker will have this key after its own was rotated. */
-void handshake_announced(struct handshake *self, const uint8_t *public_key);
+/* The broker will have this key after its own was rotated; empty: there is none. */
+void handshake_announced(struct handshake *self, const ProtobufCBinaryData *public_key);
 /* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. May wait
  * for up to a second, to ask the peer which mechanism it speaks. */
 bool handshake_failed(struct handshake *self, const char *endpoint, uint16_t event, uint32_t value, rp_error *out);

@@ -8,48 +8,20 @@
 
 #include "agent/client/conn/request.h"
 #include "replay/error.h"
-#include "replay/types.h"
 
 /* ---- one broker's answer ---- */
-
-/* A field that a table's signature prescribes. The shape includes the step dimension (shape[0] == 0: any number of
- * steps) unless the field is squeezed. */
-struct conn_field {
-    char *name;
-    int32_t dtype;
-    uint32_t rank;
-    uint32_t shape[RP_MAX_RANK + 1];
-};
-
-struct conn_table {
-    char *name;
-    uint32_t id;
-    uint32_t n_fields; /* 0: the table prescribes no signature */
-    struct conn_field *fields;
-    uint64_t max_size, max_bytes;
-};
 
 /* The newest answer to a HELLO: immutable and reference-counted. A shard that has not answered yet has a stand-in: what another
  * shard said, with instance 0. */
 struct conn_hello {
     uint32_t refs;
     uint64_t instance;
-    uint32_t heartbeat_ms, expiry_ms;
-    uint32_t max_batch; /* items of a sample */
-    uint32_t max_keys;  /* of an update, delete or fetch */
-    uint64_t max_message_bytes;
-    char *ingest, *events; /* complete endpoints, '*' replaced */
-    char *release;
-    struct conn_table *tables;
+    struct conn_hello *basis; /* of a stand-in: what another shard said, which owns `wire`; NULL: this is no stand-in */
+    Replay__Reply *wire;
+    /* Borrowed from it, with defaults filled in and '*' replaced in endpoints. */
+    const Replay__HelloReply *says;
+    uint32_t n_shards; /* 0: the broker is alone */
     uint32_t n_tables;
-    bool has_next_key;
-    uint8_t next_key[32]; /* public key that the broker will have next */
-    uint32_t shard;       /* number of the broker among its shards */
-    uint32_t n_shards;    /* 0: it is alone */
-    char **shards;        /* their service endpoints, in order, '*' replaced */
-    uint64_t settings;    /* hash of the settings that all shards have in common */
-    struct conn_hello
-        *basis; /* of a stand-in: what another shard said; its strings and tables are borrowed. NULL: none */
 };
 
 /* Reads an answer that came from `host` (NULL: the transport has none). NULL: err says why. */
@@ -59,10 +31,8 @@ struct conn_hello *hello_stand_in(const struct conn_hello *from);
 void conn_hello_unref(struct conn_hello **self);
 /* Returns the number of shards that the broker is one of; 1: it is alone. */
 uint32_t conn_hello_count(const struct conn_hello *self);
-/* Returns the table of that name, borrowed from hello; NULL if there is none. */
-const struct conn_table *conn_hello_table(const struct conn_hello *self, const char *name);
-/* Sets err to "no table 'x'" with the tables that there are and a "did you mean"; returns RP_NOT_FOUND. */
-rp_status conn_hello_no_table(const struct conn_hello *self, const char *name, rp_error *err);
+/* Finds the index of a table, for which index may be NULL. RP_NOT_FOUND: there is none of this name, and err says which there are. */
+rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint32_t *index, rp_error *err);
 
 /* ---- the shards of one broker ---- */
 

@@ -75,13 +75,6 @@ rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp
     return RP_OK;
 }
 
-Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err)
-{
-    Replay__Reply *wire;
-    conn_reply_read(self, &wire, err);
-    return wire;
-}
-
 void conn_reply_unpacked_free(Replay__Reply *wire)
 {
     unpack_free((ProtobufCMessage *)wire);

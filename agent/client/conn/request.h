@@ -35,10 +35,8 @@ typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
 void conn_reply_destroy(struct conn_reply **self);
 /* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free. NULL with err set: no reply, a damaged
- * header, or no memory. */
-Replay__Reply *conn_reply_unpack(const struct conn_reply *self, rp_error *err);
-/* The same with a status: RP_BAD_MESSAGE, RP_NO_MEMORY, or the library's own if no reply came. */
+/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free, which allows NULL. RP_BAD_MESSAGE, RP_NO_MEMORY,
+ * or the library's own status if no reply came: *out is NULL. */
 rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
 void conn_reply_unpacked_free(Replay__Reply *wire);
 /* Returns a constant reply with RP_NO_MEMORY. */

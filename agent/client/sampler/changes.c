@@ -105,11 +105,9 @@ static rp_status check(rp_client *client, const char *table, uint32_t *max, rp_e
 {
     struct conn *conn = client_conn(client);
     RP_TRY(conn_check_process(conn, err));
-    if (!table || strlen(table) > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a table's name has at most %u bytes", RP_MAX_NAME);
     struct conn_hello *hello = conn_hello_ref(conn);
-    *max = hello->max_keys;
-    rp_status status = conn_hello_table(hello, table) ? RP_OK : conn_hello_no_table(hello, table, err);
+    *max = hello->says->max_keys;
+    rp_status status = conn_hello_table(hello, table, NULL, err);
     conn_hello_unref(&hello);
     return status;
 }

@@ -590,7 +590,9 @@ static void on_why(void *ctx, struct conn_reply *reply)
 {
     struct part *self = ctx;
     struct hub *hub = self->hub;
-    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    Replay__Reply *wire = NULL;
+    if (reply->status == RP_OK)
+        conn_reply_read(reply, &wire, NULL);
     char us[64]; /* with keys a broker shows another number, which it alone knows */
     snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->conn));
     pthread_mutex_lock(&hub->lock);
@@ -606,8 +608,7 @@ static void on_why(void *ctx, struct conn_reply *reply)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }
     pthread_mutex_unlock(&hub->lock);
-    if (wire)
-        conn_reply_unpacked_free(wire);
+    conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
     hub_unref(hub);
 }

@@ -59,11 +59,11 @@ void rp_sampler_defaults(rp_sampler_options *options)
     memcpy(options, &defaults, size);
 }
 
-static rp_status check_options(const rp_sampler_options *options, const struct conn_hello *hello, rp_error *err)
+static rp_status check_options(const rp_sampler_options *options, uint32_t max_batch, rp_error *err)
 {
-    if (options->batch_size == 0 || (hello->max_batch && options->batch_size > hello->max_batch))
+    if (options->batch_size == 0 || options->batch_size > max_batch)
         return err_set(err, RP_INVALID_ARGUMENT, "batch_size is %u; it may be 1 to %u here", options->batch_size,
-                       hello->max_batch);
+                       max_batch);
     if (options->in_flight == 0 || options->in_flight > MAX_IN_FLIGHT)
         return err_set(err, RP_INVALID_ARGUMENT, "in_flight is %u; it may be 1 to %u", options->in_flight,
                        MAX_IN_FLIGHT);
@@ -94,11 +94,9 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
         out->max_bytes = MOST_BYTES;
     if (out->timeout_ms > MOST_MS)
         out->timeout_ms = -1;
-    if (!table || strlen(table) > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a table's name has at most %u bytes", RP_MAX_NAME);
     struct conn_hello *hello = conn_hello_ref(conn);
-    rp_status status =
-        conn_hello_table(hello, table) ? check_options(out, hello, err) : conn_hello_no_table(hello, table, err);
+    rp_status status = conn_hello_table(hello, table, NULL, err);
+    status = status == RP_OK ? check_options(out, hello->says->max_batch, err) : status;
     conn_hello_unref(&hello);
     return status;
 }
@@ -552,7 +550,7 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
     struct conn *conn = client_shard(source->client, shard);
     struct batch_options options = {.beta = self->hub.options.beta, .max_bytes = self->hub.options.max_bytes};
     struct conn_hello *hello = conn_hello_ref(conn);
-    uint32_t most = hello->max_batch ? hello->max_batch : self->hub.options.batch_size;
+    uint32_t most = hello->says->max_batch;
     conn_hello_unref(&hello);
     if (!self->alone) /* weights are computed for the whole batch */
         options = (struct batch_options){.max_bytes = reply_bytes(&self->hub.options, most)};

@@ -15,8 +15,8 @@
 
 bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
 {
-    *self = (struct item_layouts){.n_buckets = 64, .n_tables = n_tables};
-    self->buckets = calloc(self->n_buckets, sizeof(*self->buckets));
+    *self = (struct item_layouts){.count = 0};
+    self->buckets = calloc(ITEM_LAYOUT_BUCKETS, sizeof(*self->buckets));
     self->last = calloc(n_tables ? n_tables : 1, sizeof(*self->last));
     self->newest = calloc(n_tables ? n_tables : 1, sizeof *self->newest);
     return self->buckets && self->last && self->newest;
@@ -32,7 +32,7 @@ static void item_layout_free(struct item_layout *self)
 
 void item_layouts_fini(struct item_layouts *self)
 {
-    for (uint32_t i = 0; self->buckets && i < self->n_buckets; i++)
+    for (uint32_t i = 0; self->buckets && i < ITEM_LAYOUT_BUCKETS; i++)
         for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
             next = layout->chain;
             item_layout_free(layout);
@@ -98,9 +98,9 @@ static rp_status check_present(const struct step_stream *stream, uint32_t column
 }
 
 /* Returns true if the table's signature fixes the number of steps, so that a slice "to the end" needs a count. */
-static bool has_fixed_steps(const struct conn_table *spec, uint32_t field)
+static bool has_fixed_steps(const Replay__TableSpec *spec, uint32_t field)
 {
-    return field < spec->n_fields && spec->fields[field].rank > 0 && spec->fields[field].shape[0] != 0;
+    return field < spec->n_signature && spec->signature[field]->n_shape > 0 && spec->signature[field]->shape[0] != 0;
 }
 
 /* Makes slice i relative to the item's first step, or to its end. */
@@ -181,16 +181,16 @@ static void describe_shape(char *out, size_t size, bool steps, uint32_t count, u
 }
 
 static rp_status check_field(const struct item_layout_field *field, const struct step_column *column,
-                             const struct conn_field *want, const char *table, rp_error *err)
+                             const Replay__Column *want, const char *table, rp_error *err)
 {
     if (strcmp(field->name, want->name) != 0)
         return err_set(err, RP_INVALID_ARGUMENT, "table '%s' wants the field '%s' where '%s' stands", table, want->name,
                        field->name);
-    if (column->dtype != want->dtype)
+    if (strcmp(dtype_name(column->dtype), want->dtype) != 0)
         return err_set(err, RP_INVALID_ARGUMENT, "field '%s' is %s, table '%s' wants %s", field->name,
-                       dtype_name(column->dtype), table, dtype_name(want->dtype));
+                       dtype_name(column->dtype), table, want->dtype);
     uint32_t steps = field->squeeze ? 0 : 1;
-    bool same = want->rank == column->rank + steps;
+    bool same = want->n_shape == column->rank + steps;
     if (same && steps && want->shape[0] != 0)
         same = field->count == want->shape[0];
     for (uint32_t i = 0; same && i < column->rank; i++)
@@ -199,19 +199,19 @@ static rp_status check_field(const struct item_layout_field *field, const struct
         return RP_OK;
     char got[128], wanted[128];
     describe_shape(got, sizeof got, steps, field->count, column->rank, column->shape);
-    bool any = want->rank > 0 && want->shape[0] == 0;
-    describe_shape(wanted, sizeof wanted, any, 0, want->rank - any, want->shape + any);
+    bool any = want->n_shape > 0 && want->shape[0] == 0;
+    describe_shape(wanted, sizeof wanted, any, 0, (uint32_t)want->n_shape - any, want->shape + any);
     return err_set(err, RP_INVALID_ARGUMENT, "field '%s' has shape %s, table '%s' wants %s", field->name, got, table,
                    wanted);
 }
 
 static rp_status check_fields(const struct item_layout_field *fields, const struct item_slices *item, rp_error *err)
 {
-    const struct conn_table *spec = item->table;
+    const Replay__TableSpec *spec = item->table;
     uint32_t n = item->n;
-    if (spec->n_fields && spec->n_fields != n)
-        return err_set(err, RP_INVALID_ARGUMENT, "the item has %u fields, table '%s' wants %u", n, spec->name,
-                       spec->n_fields);
+    if (spec->n_signature && spec->n_signature != n)
+        return err_set(err, RP_INVALID_ARGUMENT, "the item has %u fields, table '%s' wants %zu", n, spec->name,
+                       spec->n_signature);
     for (uint32_t i = 0; i < n; i++) {
         size_t length = strlen(fields[i].name);
         if (length == 0 || length > RP_MAX_NAME)
@@ -219,9 +219,9 @@ static rp_status check_fields(const struct item_layout_field *fields, const stru
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(fields[i].name, fields[j].name) == 0)
                 return err_set(err, RP_INVALID_ARGUMENT, "field '%s' stands twice in the item", fields[i].name);
-        if (spec->n_fields)
+        if (spec->n_signature)
             RP_TRY(
-                check_field(&fields[i], &item->stream->columns[fields[i].column], &spec->fields[i], spec->name, err));
+                check_field(&fields[i], &item->stream->columns[fields[i].column], spec->signature[i], spec->name, err));
     }
     return RP_OK;
 }
@@ -290,7 +290,7 @@ void item_layout_number(struct item_layout *self, uint32_t id)
 }
 
 static struct item_layout *item_layout_new(const struct item_layout_field *fields, uint32_t n,
-                                           const struct conn_table *spec)
+                                           const Replay__TableSpec *spec)
 {
     struct item_layout *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
     if (!self)
@@ -341,23 +341,6 @@ static uint64_t hash_fields(uint32_t table, const struct item_layout_field *fiel
     return hash;
 }
 
-static void item_layouts_grow(struct item_layouts *self)
-{
-    uint32_t n = self->n_buckets * 4;
-    struct item_layout **buckets = calloc(n, sizeof(*buckets));
-    if (!buckets)
-        return; /* without memory the chains get longer */
-    for (uint32_t i = 0; i < self->n_buckets; i++)
-        for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
-            next = layout->chain;
-            layout->chain = buckets[layout->hash % n];
-            buckets[layout->hash % n] = layout;
-        }
-    free(self->buckets);
-    self->buckets = buckets;
-    self->n_buckets = n;
-}
-
 rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *item, uint32_t table,
                            struct item_layout **out, struct item_steps *span, rp_error *err)
 {
@@ -369,7 +352,7 @@ rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *
         return RP_OK;
     }
     uint64_t hash = hash_fields(table, self->scratch, n);
-    layout = self->buckets[hash % self->n_buckets];
+    layout = self->buckets[hash % ITEM_LAYOUT_BUCKETS];
     while (layout && (layout->hash != hash || layout->table != table || !same_fields(layout, self->scratch, n)))
         layout = layout->chain;
     if (!layout) {
@@ -384,10 +367,9 @@ rp_status item_layouts_get(struct item_layouts *self, const struct item_slices *
             return err_set(err, RP_NO_MEMORY, "no memory for a layout");
         layout->table = table;
         layout->hash = hash;
-        if (++self->count > 2 * self->n_buckets)
-            item_layouts_grow(self);
-        layout->chain = self->buckets[hash % self->n_buckets];
-        self->buckets[hash % self->n_buckets] = layout;
+        self->count++;
+        layout->chain = self->buckets[hash % ITEM_LAYOUT_BUCKETS];
+        self->buckets[hash % ITEM_LAYOUT_BUCKETS] = layout;
     }
     self->last[table] = layout;
     *out = layout;

@@ -13,6 +13,7 @@
 
 #define ITEM_LAYOUT_MAX_FIELDS 1024u
 #define ITEM_LAYOUTS_MAX 65536u
+#define ITEM_LAYOUT_BUCKETS 1024u
 
 struct item_layout_field {
     const char *name;
@@ -44,11 +45,10 @@ struct item_newest {
 };
 
 struct item_layouts {
-    struct item_layout **buckets;
-    uint32_t n_buckets, count;
-    struct item_layout **last;  /* [table] the layout used last */
-    struct item_newest *newest; /* [table] of the last item of this kind */
-    uint32_t n_tables;
+    struct item_layout **buckets; /* [ITEM_LAYOUT_BUCKETS] by hash */
+    uint32_t count;
+    struct item_layout **last;         /* [table] the layout used last */
+    struct item_newest *newest;        /* [table] of the last item of this kind */
     struct item_layout_field *scratch; /* fields of the item being made */
     struct slice_range *ranges;        /* its slices in steps of the stream */
     uint32_t scratch_size;
@@ -69,7 +69,7 @@ void item_layouts_fini(struct item_layouts *self);
 /* An item that an application asks for: slices of a stream, for a table. */
 struct item_slices {
     const struct step_stream *stream;
-    const struct conn_table *table;
+    const Replay__TableSpec *table;
     const rp_slice *slices;
     uint32_t n;
 };

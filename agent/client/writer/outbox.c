@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/conn/wait.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/trace.h"
@@ -13,6 +14,92 @@
 
 /* Messages that are sent in one wake-up before replies are read again. */
 #define MESSAGES_PER_TURN 64u
+
+/* ---- handoff */
+
+bool handoff_init(struct handoff *self, uint32_t batch_items, uint32_t n_tables)
+{
+    *self = (struct handoff){.batch_items = batch_items, .n_tables = n_tables};
+    pthread_mutex_init(&self->mutex, NULL);
+    conn_cond_init(&self->moved);
+    self->slots = aligned_alloc(CACHE_LINE, HANDOFF_SLOTS * sizeof *self->slots);
+    self->tables = calloc(n_tables ? n_tables : 1, sizeof *self->tables);
+    return self->slots && self->tables;
+}
+
+void handoff_fini(struct handoff *self)
+{
+    free(self->slots);
+    free(self->tables);
+    free(self->rejections);
+    pthread_cond_destroy(&self->moved);
+    pthread_mutex_destroy(&self->mutex);
+}
+
+bool handoff_push(struct handoff *self, const struct queued_item *item, struct step_chunk *evicted)
+{
+    uint64_t tail = atomic_load_explicit(&self->tail, memory_order_relaxed);
+    if (tail - self->seen_head >= HANDOFF_SLOTS) {
+        self->seen_head = atomic_load_explicit(&self->head, memory_order_acquire);
+        if (tail - self->seen_head >= HANDOFF_SLOTS)
+            return false;
+    }
+    struct handoff_slot *slot = &self->slots[tail % HANDOFF_SLOTS];
+    slot->item = *item;
+    slot->evicted = evicted;
+    __builtin_prefetch(&self->slots[(tail + HANDOFF_PREFETCH) % HANDOFF_SLOTS], 1); /* the consumer has it */
+    atomic_store(&self->tail, tail + 1);
+    return true;
+}
+
+bool handoff_should_wake(struct handoff *self)
+{
+    /* Sequentially consistent, like the store of the tail: the consumer sets its mode and then reads the tail once more, so at
+     * least one of the two sees the other's store. */
+    int mode = atomic_load(&self->mode);
+    if (mode == HANDOFF_AWAKE)
+        return false;
+    uint64_t waiting = atomic_load_explicit(&self->tail, memory_order_relaxed) -
+                       atomic_load_explicit(&self->head, memory_order_relaxed);
+    uint64_t enough = HANDOFF_SLOTS / 2;
+    if (mode == HANDOFF_IDLE)
+        enough = 1;
+    else if (mode == HANDOFF_LINGER && self->batch_items * HANDOFF_WAKE_BATCHES < enough)
+        enough = self->batch_items * HANDOFF_WAKE_BATCHES;
+    if (waiting < enough)
+        return false;
+    atomic_store_explicit(&self->mode, HANDOFF_AWAKE, memory_order_relaxed);
+    return true;
+}
+
+void handoff_signal(struct handoff *self)
+{
+    /* A waiter counts itself first and reads the totals after that. */
+    if (atomic_load(&self->waiters) == 0)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    pthread_cond_broadcast(&self->moved);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+void handoff_reject(struct handoff *self, const rp_rejection *rejection)
+{
+    pthread_mutex_lock(&self->mutex);
+    if (!self->rejections)
+        self->rejections = malloc(HANDOFF_REJECTIONS * sizeof *self->rejections);
+    if (self->rejections && self->n_rejections < HANDOFF_REJECTIONS)
+        self->rejections[(self->first_rejection + self->n_rejections++) % HANDOFF_REJECTIONS] = *rejection;
+    else
+        self->counts.rejections_dropped++;
+    if (self->n_unreported++ == 0) {
+        self->unreported.status = rejection->status;
+        snprintf(self->unreported.text, sizeof self->unreported.text, "table '%.200s': item with key %llu: %.250s",
+                 rejection->table, (unsigned long long)rejection->key, rejection->text);
+    }
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- outbox */
 
 static struct queued_item *outbox_item(const struct outbox_table *table, uint64_t index)
 {
@@ -115,25 +202,18 @@ static uint64_t outbox_free_bytes(const struct outbox *self)
 #define HEADER_RUN 24u
 #define HEADER_CHUNK 24u
 #define HEADER_BLOCK 5u
-/* Largest block for the headers of full messages, and how much of unused blocks is kept; other headers are allocated one by one. */
-#define HEADER_MOST ((size_t)64 << 10)
-#define HEADER_KEEP_BYTES ((size_t)1 << 20)
-
 /* Half of the span of chunk numbers that the broker keeps; a larger jump is announced. */
 #define CHUNK_SPAN (UINT64_C(1) << 20)
 #define CHUNK_JUMP (UINT64_C(1) << 19)
 
+/* Working arrays of the message being built: as many elements as needed, in one block for items, one for chunks, one for blocks. */
 struct outbox_scratch {
-    uint32_t batch_items;
-    uint32_t n_items, n_runs, n_chunks;
-    uint64_t lowest; /* number of the oldest chunk that an item refers to */
-    struct pool *headers;
-    size_t header_bytes;                                 /* of a block of that pool */
+    uint32_t n_items, n_runs, n_chunks, n_new_layouts;
+    uint64_t lowest;                                     /* number of the oldest chunk that an item refers to */
     uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
     double *priority;
-    uint32_t *offset, *length, *run_layout, *run_items;
     struct item_layout **new_layouts; /* to be registered */
-    uint32_t n_new_layouts;
+    uint32_t *offset, *length, *run_layout, *run_items;
     uint32_t chunk_capacity;
     struct step_chunk **chunks; /* [chunk_capacity] */
     uint64_t *chunk_number, *chunk_step;
@@ -144,95 +224,66 @@ struct outbox_scratch {
     struct pb_writer layouts; /* the same, encoded */
 };
 
-/* Returns the most bytes that a header takes. */
-static size_t header_bound(uint64_t items, uint64_t runs, uint64_t chunks, uint32_t n_columns)
+static void outbox_scratch_destroy(struct outbox_scratch **self)
 {
-    return HEADER_BASE + items * HEADER_ITEM + runs * HEADER_RUN +
-           chunks * (HEADER_CHUNK + (size_t)HEADER_BLOCK * n_columns);
-}
-
-static void outbox_scratch_destroy(struct outbox_scratch **self_p)
-{
-    struct outbox_scratch *self = *self_p;
-    if (!self)
+    if (!*self)
         return;
-    pool_destroy(&self->headers);
-    free(self->key);
-    free(self->item_chunk);
-    free(self->run_first);
-    free(self->run_policy);
-    free(self->priority);
-    free(self->offset);
-    free(self->length);
-    free(self->run_layout);
-    free(self->run_items);
-    free(self->new_layouts);
-    free(self->chunks);
-    free(self->chunk_number);
-    free(self->chunk_step);
-    free(self->chunk_length);
-    free(self->chunk_episode);
-    free(self->block_size);
-    free(self->block_codec);
-    pb_writer_fini(&self->layouts);
-    free(self);
-    *self_p = NULL;
+    free((*self)->key);
+    free((*self)->chunks);
+    free((*self)->block_size);
+    pb_writer_fini(&(*self)->layouts);
+    free(*self);
+    *self = NULL;
 }
 
-static struct outbox_scratch *outbox_scratch_new(uint32_t n, uint32_t n_columns)
+static struct outbox_scratch *outbox_scratch_new(uint32_t n)
 {
     struct outbox_scratch *self = calloc(1, sizeof *self);
-    if (!self)
+    uint64_t *wide = self ? malloc(n * (6 * sizeof *wide + 4 * sizeof(uint32_t))) : NULL;
+    if (!wide) {
+        free(self);
         return NULL;
-    self->batch_items = n;
-    self->header_bytes = header_bound(n, 1, n, n_columns);
-    if (self->header_bytes > HEADER_MOST)
-        self->header_bytes = HEADER_MOST;
-    self->headers = pool_new(self->header_bytes, HEADER_KEEP_BYTES);
-    self->key = malloc(n * sizeof *self->key);
-    self->item_chunk = malloc(n * sizeof *self->item_chunk);
-    self->run_first = malloc(n * sizeof *self->run_first);
-    self->run_policy = malloc(n * sizeof *self->run_policy);
-    self->priority = malloc(n * sizeof *self->priority);
-    self->offset = malloc(n * sizeof *self->offset);
-    self->length = malloc(n * sizeof *self->length);
-    self->run_layout = malloc(n * sizeof *self->run_layout);
-    self->run_items = malloc(n * sizeof *self->run_items);
-    self->new_layouts = malloc(n * sizeof(*self->new_layouts));
-    if (!self->headers || !self->key || !self->item_chunk || !self->run_first || !self->run_policy || !self->priority ||
-        !self->offset || !self->length || !self->run_layout || !self->run_items || !self->new_layouts)
-        outbox_scratch_destroy(&self);
+    }
+    uint32_t *narrow = (uint32_t *)(wide + (size_t)6 * n);
+    self->key = wide;
+    self->item_chunk = wide + n;
+    self->run_first = wide + (size_t)2 * n;
+    self->run_policy = wide + (size_t)3 * n;
+    self->priority = (double *)(wide + (size_t)4 * n);
+    self->new_layouts = (struct item_layout **)(wide + (size_t)5 * n);
+    self->offset = narrow;
+    self->length = narrow + n;
+    self->run_layout = narrow + (size_t)2 * n;
+    self->run_items = narrow + (size_t)3 * n;
     return self;
 }
 
-static bool grow(void **array, size_t bytes)
-{
-    void *grown = realloc(*array, bytes);
-    if (grown)
-        *array = grown;
-    return grown != NULL;
-}
-
+/* Makes room for chunks and their blocks. The lists of numbers are filled when the message is complete: only `chunks` is kept. */
 static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_t n_columns)
 {
     if (n_chunks > self->chunk_capacity) {
-        uint32_t n = n_chunks < 64 ? 64 : n_chunks * 2;
-        if (!grow((void **)&self->chunks, n * sizeof(*self->chunks)) ||
-            !grow((void **)&self->chunk_number, n * sizeof(uint64_t)) ||
-            !grow((void **)&self->chunk_step, n * sizeof(uint64_t)) ||
-            !grow((void **)&self->chunk_length, n * sizeof(uint32_t)) ||
-            !grow((void **)&self->chunk_episode, n * sizeof(uint32_t)))
+        size_t n = n_chunks < 64 ? 64 : (size_t)n_chunks * 2;
+        struct step_chunk **grown = realloc(self->chunks, n * (3 * sizeof *grown + 2 * sizeof(uint32_t)));
+        if (!grown)
             return false;
-        self->chunk_capacity = n;
+        self->chunks = grown;
+        self->chunk_number = (uint64_t *)(grown + n);
+        self->chunk_step = self->chunk_number + n;
+        self->chunk_length = (uint32_t *)(self->chunk_step + n);
+        self->chunk_episode = self->chunk_length + n;
+        self->chunk_capacity = (uint32_t)n;
     }
     uint64_t blocks = (uint64_t)n_chunks * n_columns;
     if (blocks > UINT32_MAX / 2)
         return false;
     if (blocks > self->block_capacity) {
-        uint32_t n = blocks < 64 ? 64 : (uint32_t)blocks * 2;
-        if (!grow((void **)&self->block_size, n * sizeof(uint32_t)) || !grow((void **)&self->block_codec, n))
+        size_t n = blocks < 64 ? 64 : (size_t)blocks * 2;
+        uint32_t *grown = realloc(self->block_size, n * (sizeof *grown + 1));
+        if (!grown)
             return false;
-        self->block_capacity = n;
+        self->block_size = grown;
+        self->block_codec = (uint8_t *)(grown + n);
+        self->block_capacity = (uint32_t)n;
     }
     return true;
 }
@@ -350,12 +401,6 @@ static void free_header(void *data, void *hint)
     free(data);
 }
 
-static void return_header(void *data, void *hint)
-{
-    (void)hint;
-    pool_put(data);
-}
-
 /* Set while frames that were never sent are freed: their blocks stay with their chunks. */
 static _Thread_local bool undoing;
 
@@ -431,27 +476,6 @@ static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
     }
 }
 
-static bool encode_header(struct outbox_scratch *s, zmq_msg_t *frame, const struct wire_ingest_out *in)
-{
-    size_t bound = header_bound(s->n_items, s->n_runs, s->n_chunks, in->n_columns) + s->layouts.size;
-    bool pooled = bound <= s->header_bytes && bound > s->header_bytes / 2; /* a small one would waste a block */
-    struct pb_writer out = {0};
-    if (pooled) {
-        out.data = pool_get(s->headers);
-        out.capacity = s->header_bytes;
-        if (!out.data)
-            return false;
-    }
-    wire_write_ingest(&out, in);
-    if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, pooled ? return_header : free_header, NULL) == 0)
-        return true;
-    if (pooled)
-        pool_reuse(s->headers, out.data);
-    else
-        pb_writer_fini(&out);
-    return false;
-}
-
 static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
 {
     struct outbox_scratch *s = self->scratch;
@@ -491,7 +515,16 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
         .item_offset = s->offset,
         .item_length = s->length,
     };
-    return encode_header(s, frame, &in);
+    /* An upper bound, so that the buffer does not grow while it is written. */
+    struct pb_writer out = {0};
+    if (pb_reserve(&out, HEADER_BASE + s->n_items * HEADER_ITEM + s->n_runs * HEADER_RUN + s->layouts.size +
+                             s->n_chunks * (HEADER_CHUNK + (size_t)HEADER_BLOCK * self->n_columns)))
+        out.size = 0;
+    wire_write_ingest(&out, &in);
+    if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, free_header, NULL) == 0)
+        return true;
+    pb_writer_fini(&out);
+    return false;
 }
 
 /* Returns the arena in which the packed chunks are adjacent; NULL: they are not. */
@@ -680,11 +713,11 @@ bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn
                             .n_tables = hello->n_tables,
                             .wire_next = 1,
                             .mark = 1,
-                            .max_message_bytes = hello->max_message_bytes};
+                            .max_message_bytes = hello->says->max_message_bytes};
     self->tables = calloc(self->n_tables ? self->n_tables : 1, sizeof *self->tables);
-    self->scratch = outbox_scratch_new(self->batch_items, n_columns);
+    self->scratch = outbox_scratch_new(self->batch_items);
     for (uint32_t i = 0; self->tables && i < self->n_tables; i++)
-        self->tables[i] = (struct outbox_table){.id = hello->tables[i].id, .known = true};
+        self->tables[i] = (struct outbox_table){.id = hello->says->tables[i]->id, .known = true};
     return self->tables && self->scratch;
 }
 
@@ -775,7 +808,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
     for (; table->sent < table->tail; table->sent++, n++) {
         struct queued_item *item = outbox_item(table, table->sent);
         rp_rejection rejection = {.status = RP_NOT_FOUND, .key = item->key};
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
         snprintf(rejection.text, sizeof rejection.text, "the broker was restarted without this table");
         handoff_reject(self->handoff, &rejection);
         item_unref(self, item);
@@ -786,8 +819,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
 }
 
 /* Sends one message; false: the socket is full. */
-static inline __attribute__((always_inline)) bool transmit(struct outbox *self, struct message *message,
-                                                           struct way push)
+static bool transmit(struct outbox *self, struct message *message, struct way push)
 {
     zmq_msg_t copy;
     for (uint32_t i = 0; i < message->n_frames; i++) {
@@ -811,11 +843,6 @@ static inline __attribute__((always_inline)) bool transmit(struct outbox *self, 
     return true;
 }
 
-static inline bool is_traced(const struct outbox *self)
-{
-    return self->trace && trace_on(self->trace);
-}
-
 /* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
 static bool transmit_blank(struct outbox *self, struct way push)
 {
@@ -835,34 +862,21 @@ static bool transmit_blank(struct outbox *self, struct way push)
     return ok;
 }
 
-/* Sends the message with the number wire_next. */
-static inline bool transmit_next(struct outbox *self, struct way push, bool blank)
-{
-    return blank ? transmit_blank(self, push) : transmit(self, self->cursor, push);
-}
-
-/* The same, as a span. */
-static __attribute__((noinline)) bool transmit_traced(struct outbox *self, struct way push, bool blank)
-{
-    int64_t start = trace_clock();
-    if (!transmit_next(self, push, blank))
-        return false;
-    trace_add(self->trace, "send", NULL,
-              &(struct trace_span){.start_ns = start,
-                                   .duration_ns = trace_clock() - start,
-                                   .who = self->ordinal,
-                                   .id = self->wire_next,
-                                   .link = TRACE_INGEST});
-    return true;
-}
-
 /* Sends messages that have a number and were not sent in this epoch. */
 static bool catch_up(struct outbox *self, struct way push)
 {
     while (self->wire_next <= self->last_number) {
         bool blank = !self->cursor || self->cursor->number > self->wire_next;
-        if (!(is_traced(self) ? transmit_traced(self, push, blank) : transmit_next(self, push, blank)))
+        int64_t start = trace_now(self->trace);
+        if (!(blank ? transmit_blank(self, push) : transmit(self, self->cursor, push)))
             return false;
+        if (start)
+            trace_add(self->trace, "send", NULL,
+                      &(struct trace_span){.start_ns = start,
+                                           .duration_ns = trace_clock() - start,
+                                           .who = self->ordinal,
+                                           .id = self->wire_next,
+                                           .link = TRACE_INGEST});
         if (self->wire_next <= self->highest_sent)
             self->counts.resent++;
         else
@@ -872,16 +886,6 @@ static bool catch_up(struct outbox *self, struct way push)
             self->cursor = self->cursor->next;
     }
     return true;
-}
-
-/* outbox_build, as a span. */
-static __attribute__((noinline)) uint32_t build_traced(struct outbox *self, struct outbox_table *table)
-{
-    int64_t start = trace_clock();
-    uint32_t n = outbox_build(self, table);
-    if (n)
-        trace_add_until_now(self->trace, "pack items", NULL, start, n);
-    return n;
 }
 
 /* A full socket signals when it has room; after a lack of memory, retry soon. */
@@ -919,7 +923,10 @@ enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_n
             continue;
         }
         self->short_of_memory = false;
-        uint32_t n = is_traced(self) ? build_traced(self, table) : outbox_build(self, table);
+        int64_t start = trace_now(self->trace);
+        uint32_t n = outbox_build(self, table);
+        if (n)
+            trace_add_since(self->trace, "pack items", NULL, start, n);
         if (n == 0) {
             if (self->short_of_memory)
                 self->last_partial_ns = now_ns;
@@ -951,7 +958,7 @@ static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
     for (uint32_t t = 0; t < self->n_tables; t++) {
         self->tables[t].known = false;
         for (size_t i = 0; i < hello->n_tables; i++)
-            if (strcmp(hello->tables[i]->name, self->hello->tables[t].name) == 0) {
+            if (strcmp(hello->tables[i]->name, self->hello->says->tables[t]->name) == 0) {
                 self->tables[t].known = true;
                 self->tables[t].id = hello->tables[i]->id;
             }
@@ -1017,7 +1024,7 @@ static void report_doubt(struct outbox *self, uint32_t t)
     struct outbox_table *table = &self->tables[t];
     for (uint64_t i = table->resolved; i < table->sent; i++) {
         rp_rejection rejection = {.status = RP_IN_DOUBT, .key = outbox_item(table, i)->key};
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
         snprintf(rejection.text, sizeof rejection.text,
                  "sent in a session that the broker no longer knows: it may or may not be in the table");
         handoff_reject(self->handoff, &rejection);
@@ -1088,7 +1095,7 @@ static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
             self->counts.rejected--;
             return;
         }
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->tables[t].name);
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
     }
     snprintf(rejection.text, sizeof rejection.text, "%s", wire->text);
     handoff_reject(self->handoff, &rejection);

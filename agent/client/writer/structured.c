@@ -62,42 +62,14 @@ static bool float_holds(double value, const rp_condition *condition)
     type value;                                                                                                        \
     memcpy(&value, data, sizeof value)
 
-static int order_of(int32_t dtype, const void *data, double number)
+/* Tells how a value of a column of whole numbers, or of bool, stands to a number. */
+static int order_of(const struct step_column *column, const void *data, double number)
 {
-    switch (dtype) {
-    case RP_DTYPE_INT8: {
-        READ(int8_t);
-        return order_signed(value, number);
-    }
-    case RP_DTYPE_INT16: {
-        READ(int16_t);
-        return order_signed(value, number);
-    }
-    case RP_DTYPE_INT32: {
-        READ(int32_t);
-        return order_signed(value, number);
-    }
-    case RP_DTYPE_INT64: {
-        READ(int64_t);
-        return order_signed(value, number);
-    }
-    case RP_DTYPE_UINT16: {
-        READ(uint16_t);
-        return order_whole(false, value, number);
-    }
-    case RP_DTYPE_UINT32: {
-        READ(uint32_t);
-        return order_whole(false, value, number);
-    }
-    case RP_DTYPE_UINT64: {
-        READ(uint64_t);
-        return order_whole(false, value, number);
-    }
-    default: { /* BOOL, UINT8 */
-        READ(uint8_t);
-        return order_whole(false, value, number);
-    }
-    }
+    uint64_t value = 0;
+    memcpy(&value, data, column->elem_bytes); /* little-endian */
+    bool is_signed = column->dtype >= RP_DTYPE_INT8 && column->dtype <= RP_DTYPE_INT64;
+    uint32_t unused = 64 - 8 * column->elem_bytes;
+    return is_signed ? order_signed((int64_t)(value << unused) >> unused, number) : order_whole(false, value, number);
 }
 
 static bool condition_value_holds(const rp_condition *condition, const struct step_stream *stream)
@@ -114,7 +86,7 @@ static bool condition_value_holds(const rp_condition *condition, const struct st
         READ(double);
         return float_holds(value, condition);
     }
-    return order_is(order_of(dtype, data, condition->number), condition->a);
+    return order_is(order_of(&stream->columns[condition->column], data, condition->number), condition->a);
 }
 
 static bool condition_steps_hold(const rp_condition *condition, uint64_t steps)

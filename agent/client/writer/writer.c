@@ -1,33 +1,669 @@
-/* The public writer: a lane to each shard. A whole episode goes into one lane, the better of two; lanes to brokers that are away get
- * no new episodes, and what they hold waits there. */
+/* The writer: a stream of steps and items to each shard. A whole episode goes to one shard, the better of two; shards that are away get
+ * no new episodes, and what was sent to them before waits there.
+ *
+ * The room agent/client/writer, from the ground up: pool.c (memory of chunks and messages), step_stream.c (steps as chunks),
+ * item_layout.c (items as slices of chunks), structured.c (patterns); on the I/O thread outbox.c (messages, credit, resending) and
+ * writer_session.c (HELLO, heartbeats). This file is the writing thread's half, and uses them all. */
 #include <inttypes.h>
+#include <math.h>
+#include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "agent/client/writer/lane.h"
+#include "agent/client/conn/client.h"
+#include "agent/client/writer/item_layout.h"
+#include "agent/client/writer/structured.h"
+#include "agent/client/writer/writer_session.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/forks.h"
 #include "proto/base/rng.h"
+#include "proto/base/trace.h"
+#include "replay/writer.h"
 
 #define DEFAULT_IN_FLIGHT_ITEMS 20000u
 #define DEFAULT_IN_FLIGHT_BYTES (UINT64_C(256) << 20)
 #define DEFAULT_BATCH_ITEMS 50u
 #define MAX_BATCH_ITEMS 4096u
 /* A shard that is connected, and whose session is not open this long after the first one's, opens it later. (A shard that is silent is
- * not connected after a second.) And how long a lane is looked at in turn. */
+ * not connected after a second.) And how long a shard is looked at in turn. */
 #define GRACE_NS (3 * NS_PER_S)
 #define TURN_MS 50
+#define MESSAGE_SLACK 4096u
+
+/* A stream of steps and items to one shard. */
+struct lane {
+    struct handoff handoff; /* first: aligned to a cache line */
+    struct writer_session session;
+    struct conn *conn;
+    struct trace *trace; /* of the connection */
+    struct conn_hello *hello;
+    struct step_stream stream;
+    struct item_layouts layouts;
+    struct structured structured;
+    rp_slice *all; /* [columns] for lane_item_last */
+    uint64_t *table_created;
+    uint32_t last_table;
+    uint64_t created, seen_resolved;
+    uint64_t key_base, key_count, keys_used; /* of the current session */
+    uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
+    uint64_t max_items, max_bytes, max_message_bytes;
+    uint64_t window;           /* of max_items, what the other lanes leave: lane_set_window */
+    struct lane *const *lanes; /* of the writer, with this one */
+    uint32_t n_lanes;
+    uint64_t policy;
+    struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
+    uint32_t n_waiting, waiting_capacity;
+    struct step_chunk *waiting_chunk;
+    bool attached;
+    uint32_t forks; /* of this process when the lane was made */
+};
+
+struct lane_options {
+    struct conn *conn;
+    const char *name;
+    const rp_column *columns;
+    uint32_t n_columns;
+    const rp_writer_options *writer; /* checked, without defaults left open */
+    struct lane *const *lanes;       /* [n_lanes] of the writer, those that exist; borrowed */
+    uint32_t n_lanes;
+};
 
 struct rp_writer {
     struct lane *lane; /* of the current episode */
-    bool choose;       /* the next step begins an episode, and there are several lanes */
+    bool choose;       /* the next step begins an episode, and there are several shards */
     uint32_t n;
     struct rng rng;
     struct lane *lanes[];
 };
 
-/* ---- which lane ---- */
+struct lane_flush {
+    uint64_t max_unconfirmed;
+    int64_t timeout_ms; /* that the caller has given, for the error */
+    int64_t deadline_ns;
+};
+/* conn_check_process, without a call where the lane is in its process. */
+static inline rp_status lane_check_process(const struct lane *self, rp_error *err)
+{
+    return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
+}
+
+/* ---- handing chunks and items to the I/O thread */
+
+/* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
+static void push(struct lane *self, const struct queued_item *item, struct step_chunk *evicted)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
+        conn_wake(self->conn);
+        conn_look(self->conn);
+        if (tries < 100)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    if (handoff_should_wake(&self->handoff))
+        conn_wake(self->conn);
+}
+
+static struct step_chunk *take_evicted(struct lane *self)
+{
+    struct step_chunk *evicted = self->stream.evicted;
+    self->stream.evicted = NULL;
+    return evicted;
+}
+
+static void lane_hand_evicted(struct lane *self)
+{
+    if (self->stream.evicted)
+        push(self, &(struct queued_item){.chunk = NULL}, take_evicted(self));
+}
+
+static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_error *err)
+{
+    if (chunk != self->stream.open && !chunk->encoded) {
+        RP_TRY(step_stream_encode(&self->stream, chunk, err));
+        self->handed_bytes += chunk->size;
+    }
+    if (!chunk->needed)
+        chunk->needed = true;
+    return RP_OK;
+}
+
+static rp_status lane_release(struct lane *self, rp_error *err)
+{
+    if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
+        return RP_OK;
+    RP_TRY(need_chunk(self, self->waiting_chunk, err));
+    for (uint32_t i = 0; i < self->n_waiting; i++)
+        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
+    self->n_waiting = 0;
+    return RP_OK;
+}
+
+static rp_status await_chunk(struct lane *self, const struct queued_item *item, rp_error *err)
+{
+    if (self->n_waiting == self->waiting_capacity) {
+        uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
+        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        if (!grown)
+            return err_set(err, RP_NO_MEMORY, "no memory for an item");
+        self->waiting = grown;
+        self->waiting_capacity = capacity;
+    }
+    if (self->n_waiting == 0)
+        self->waiting_chunk = self->stream.open;
+    self->waiting[self->n_waiting++] = *item;
+    return RP_OK;
+}
+
+/* ---- what a writer waits for */
+
+/* Time between two looks at the other lanes. */
+#define OTHERS_NS (5 * NS_PER_MS)
+
+static uint64_t lane_unconfirmed(struct lane *self)
+{
+    return self->created - atomic_load(&self->handoff.resolved);
+}
+
+/* Returns the unconfirmed items of the other lanes. What waits for a broker that is away holds nobody up. */
+static uint64_t held_by_others(const struct lane *self)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < self->n_lanes; i++) {
+        struct lane *lane = self->lanes[i];
+        if (lane && lane != self && conn_state(lane->conn) == RP_CLIENT_CONNECTED)
+            sum += lane_unconfirmed(lane);
+    }
+    return sum;
+}
+
+static void lane_set_window(struct lane *self)
+{
+    if (self->n_lanes <= 1)
+        return;
+    uint64_t others = held_by_others(self), least = self->max_items / self->n_lanes;
+    self->window = self->max_items > others + least ? self->max_items - others : least;
+}
+
+/* Writes why the items wait, as far as it is known. */
+static void explain(struct lane *self, char *out, size_t size)
+{
+    conn_describe(self->conn, out, size);
+    if (out[0])
+        return;
+    uint32_t slowest = 0;
+    uint64_t most = 0;
+    pthread_mutex_lock(&self->handoff.mutex);
+    snprintf(out, size, "%s", self->handoff.why);
+    for (uint32_t i = 0; i < self->handoff.n_tables; i++) {
+        uint64_t open = self->table_created[i] - self->handoff.tables[i].resolved;
+        slowest = open > most ? i : slowest;
+        most = open > most ? open : most;
+    }
+    struct handoff_table table = self->handoff.tables[slowest];
+    pthread_mutex_unlock(&self->handoff.mutex);
+    if (!out[0])
+        snprintf(out, size,
+                 "table '%.200s' has confirmed %" PRIu64 " of %" PRIu64 " items; %" PRIu64
+                 " are sent, and the broker allows %" PRIu64,
+                 self->hello->says->tables[slowest]->name, table.resolved, self->table_created[slowest], table.sent,
+                 table.allowed);
+}
+
+typedef bool done_fn(struct lane *self, uint64_t arg);
+
+/* Waits for news of this lane; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
+ * the caller has ended the wait. */
+static bool wait_once(struct lane *self, int64_t deadline_ns)
+{
+    struct handoff *handoff = &self->handoff;
+    int64_t now = conn_now(), until = deadline_ns;
+    if (self->window < self->max_items && deadline_ns - now > OTHERS_NS)
+        until = now + OTHERS_NS;
+    return conn_wait(self->conn, &handoff->moved, &handoff->mutex, until) ||
+           (until != deadline_ns && !conn_is_stopped());
+}
+
+/* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
+static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
+{
+    struct handoff *handoff = &self->handoff;
+    if (done(self, arg))
+        return true;
+    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
+        conn_look(self->conn);
+        return done(self, arg);
+    }
+    int64_t start = trace_now(conn_trace(self->conn));
+    atomic_fetch_add(&handoff->waiters, 1);
+    conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
+    pthread_mutex_lock(&handoff->mutex);
+    handoff->why[0] = '\0';
+    handoff->wait_ns = conn_now();
+    bool ok;
+    while (!(ok = done(self, arg)) && wait_once(self, deadline_ns))
+        ;
+    handoff->waited_ns += (uint64_t)(conn_now() - handoff->wait_ns);
+    handoff->wait_ns = 0;
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
+    trace_add_since(conn_trace(self->conn), what, NULL, start, 0);
+    return !conn_is_stopped() && (ok || done(self, arg));
+}
+
+/* ---- the session */
+
+static bool is_open(struct lane *self, uint64_t unused)
+{
+    (void)unused;
+    return self->handoff.open || self->handoff.refusal.status != RP_OK;
+}
+
+static rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err)
+{
+    struct handoff *handoff = &self->handoff;
+    int64_t deadline = conn_deadline(timeout_ms);
+    atomic_fetch_add(&handoff->waiters, 1);
+    conn_wake(self->conn);
+    pthread_mutex_lock(&handoff->mutex);
+    while (!is_open(self, 0) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
+        ;
+    bool open = handoff->open, stopped = !open && conn_is_stopped();
+    rp_error refusal = handoff->refusal;
+    self->max_message_bytes = handoff->max_message_bytes;
+    pthread_mutex_unlock(&handoff->mutex);
+    atomic_fetch_sub(&handoff->waiters, 1);
+    if (open)
+        return RP_OK;
+    if (stopped)
+        return conn_stopped(err);
+    if (refusal.status != RP_OK)
+        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
+    return err_set(err, RP_UNAVAILABLE, "the broker at %s has not opened a session within %g s",
+                   conn_endpoint(self->conn), (double)timeout_ms / 1e3);
+}
+
+static bool lane_is_open(struct lane *self)
+{
+    pthread_mutex_lock(&self->handoff.mutex);
+    bool open = self->handoff.open;
+    self->max_message_bytes = self->handoff.max_message_bytes;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    return open && conn_state(self->conn) == RP_CLIENT_CONNECTED;
+}
+
+/* ---- room */
+
+/* Returns the number of unused keys of the current session. A new session has new keys. */
+static inline uint64_t lane_keys_left(struct lane *self)
+{
+    uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
+    if (base != self->key_base) {
+        self->key_base = base;
+        self->key_count = atomic_load_explicit(&self->handoff.key_count, memory_order_relaxed);
+        self->keys_used = 0;
+    }
+    return self->key_count - self->keys_used;
+}
+
+static inline bool lane_has_room(struct lane *self, uint64_t n)
+{
+    if (lane_keys_left(self) < n)
+        return false;
+    if (self->created + n - self->seen_resolved > self->window) {
+        self->seen_resolved = atomic_load(&self->handoff.resolved);
+        lane_set_window(self);
+    }
+    if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
+        self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
+    uint64_t open = self->created - self->seen_resolved;
+    return (open + n <= self->window || open == 0) && self->handed_bytes - self->seen_done_bytes < self->max_bytes;
+}
+
+/* Completes the open chunk if the writer would otherwise wait for items that wait for this chunk. */
+static rp_status let_go(struct lane *self, rp_error *err)
+{
+    if (self->n_waiting == 0)
+        return RP_OK;
+    RP_TRY(step_stream_cut(&self->stream, err));
+    return lane_release(self, err);
+}
+
+static void lane_hurry(struct lane *self)
+{
+    atomic_store(&self->handoff.urgent, true);
+    conn_wake(self->conn);
+}
+
+/* Waits until n more items may be created. */
+static rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(let_go(self, err));
+    if (lane_keys_left(self) < n) {
+        atomic_store(&self->handoff.renew, true);
+        lane_hurry(self);
+    }
+    if (wait_for(self, "wait for credit", lane_has_room, n, conn_deadline(timeout_ms)))
+        return RP_OK;
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[400];
+    explain(self, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED,
+                   "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
+                   (double)timeout_ms / 1e3, lane_unconfirmed(self) + held_by_others(self), self->max_items, why);
+}
+
+/* ---- flush */
+
+/* How long a flush that leaves some items unconfirmed looks at one lane before it looks at the next. */
+#define TURN_NS (100 * NS_PER_MS)
+
+static bool is_flushed(struct lane *self, uint64_t max_unconfirmed)
+{
+    return lane_unconfirmed(self) <= max_unconfirmed;
+}
+
+static uint64_t unconfirmed(struct lane *const *lanes, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += lane_unconfirmed(lanes[i]);
+    return sum;
+}
+
+/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait; *at is
+ * the lane that it waited for. */
+static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
+                          struct lane **at)
+{
+    bool in_turn = n > 1 && max_unconfirmed > 0; /* any lane may be the one that makes the rest small enough */
+    for (uint32_t i = 0;; i = (i + 1) % n) {
+        uint64_t all = unconfirmed(lanes, n), own = lane_unconfirmed(lanes[i]), others = all - own;
+        if (all <= max_unconfirmed)
+            return true;
+        if (own == 0)
+            continue;
+        *at = lanes[i];
+        uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
+        int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
+        if (!wait_for(lanes[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
+            return !conn_is_stopped() && unconfirmed(lanes, n) <= max_unconfirmed;
+    }
+}
+
+/* Returns the status of the first rejection since the last call, once. */
+static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, rp_error *err)
+{
+    rp_error first = {0};
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        struct handoff *handoff = &lanes[i]->handoff;
+        pthread_mutex_lock(&handoff->mutex);
+        if (n == 0)
+            first = handoff->unreported;
+        n += handoff->n_unreported;
+        handoff->n_unreported = 0;
+        handoff->unreported = (rp_error){0};
+        pthread_mutex_unlock(&handoff->mutex);
+    }
+    if (n == 0)
+        return RP_OK;
+    if (n == 1)
+        return err_set(err, (rp_status)first.status, "%s", first.text);
+    return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
+}
+
+/* Writes what holds a flush up: a broker that is away, or what the lane that it waited for says. */
+static void explain_flush(struct lane *const *lanes, uint32_t n, struct lane *at, char *out, size_t size)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (lane_unconfirmed(lanes[i]) > 0 && conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED) {
+            explain(lanes[i], out, size);
+            return;
+        }
+    int used = n > 1 ? snprintf(out, size, "shard %u: ", conn_shard(at->conn)) : 0;
+    explain(at, out + used, size - (size_t)used);
+}
+
+static rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        RP_TRY(let_go(lanes[i], err));
+        if (flush->max_unconfirmed != UINT64_MAX && lane_unconfirmed(lanes[i]) > 0)
+            lane_hurry(lanes[i]);
+    }
+    struct lane *at = lanes[0];
+    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns, &at))
+        return report_rejections(lanes, n, err);
+    if (conn_is_stopped())
+        return conn_stopped(err);
+    char why[450];
+    explain_flush(lanes, n, at, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(lanes, n),
+                   (double)flush->timeout_ms / 1e3, why);
+}
+
+/* ---- making items */
+
+/* Gives the index of the table, which is most often that of the last item. */
+static rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err)
+{
+    const struct conn_hello *hello = self->hello;
+    *out = self->last_table;
+    if (name && *out < hello->n_tables && strcmp(hello->says->tables[*out]->name, name) == 0)
+        return RP_OK;
+    RP_TRY(conn_hello_table(hello, name, out, err));
+    self->last_table = *out;
+    return RP_OK;
+}
+
+static rp_status lane_check_priority(double priority, rp_error *err)
+{
+    if (isfinite(priority) && priority >= 0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
+}
+
+/* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
+static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
+{
+    uint64_t bytes = MESSAGE_SLACK;
+    for (struct step_chunk *chunk = first;; chunk = step_stream_next(&self->stream, chunk)) {
+        bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
+        if (steps <= chunk->length)
+            break;
+        steps -= chunk->length;
+    }
+    if (bytes > self->max_message_bytes)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
+                       " in one message: shorten the item, or raise max_message_bytes there",
+                       bytes, self->max_message_bytes);
+    return RP_OK;
+}
+
+/* Encodes those of the chunks that are complete. */
+static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
+                               rp_error *err)
+{
+    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+        RP_TRY(need_chunk(self, chunk, err));
+        *complete = chunk != self->stream.open;
+        if (steps <= chunk->length)
+            return RP_OK;
+        steps -= chunk->length;
+    }
+}
+
+/* Returns the slices as an item of this lane; table is an index. */
+static struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n)
+{
+    return (struct item_slices){&self->stream, self->hello->says->tables[table], slices, n};
+}
+
+/* Makes an item of this layout that covers these steps. */
+static rp_status make_item(struct lane *self, struct item_layout *layout, const struct item_steps *span,
+                           double priority, uint64_t *key, rp_error *err)
+{
+    struct step_chunk *chunk = step_stream_find(&self->stream, span->first);
+    struct queued_item item = {.chunk = chunk,
+                               .layout = layout,
+                               .priority = priority,
+                               .policy = self->policy,
+                               .mark = step_stream_mark(&self->stream),
+                               .offset = (uint32_t)(span->first - chunk->step),
+                               .length = span->length};
+    bool complete = true;
+    RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
+    RP_TRY(encode_chunks(self, chunk, (uint64_t)item.offset + item.length, &complete, err));
+    if (lane_keys_left(self) == 0)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
+                       self->key_count);
+    item.key = self->key_base + self->keys_used;
+    if (!complete || self->n_waiting > 0)
+        RP_TRY(await_chunk(self, &item, err));
+    else
+        push(self, &item, take_evicted(self));
+    self->created++;
+    self->keys_used++;
+    self->table_created[layout->table]++;
+    if (key)
+        *key = item.key;
+    return RP_OK;
+}
+
+/* Makes an item without waiting for room; table is an index. key may be NULL. */
+static rp_status lane_make_item(struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n, double priority,
+                                uint64_t *key, rp_error *err)
+{
+    struct item_slices item = lane_slices(self, table, slices, n);
+    struct item_layout *layout;
+    struct item_steps span;
+    RP_TRY(item_layouts_get(&self->layouts, &item, table, &layout, &span, err));
+    return make_item(self, layout, &span, priority, key, err);
+}
+
+/* Checks what an item is made with, and waits for room. Gives the index of the table. */
+static rp_status begin_item(struct lane *self, const char *table, double priority, int64_t timeout_ms, uint32_t *index,
+                            rp_error *err)
+{
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, table, index, err));
+    RP_TRY(lane_check_priority(priority, err));
+    return lane_has_room(self, 1) ? RP_OK : lane_await_room(self, 1, timeout_ms, err);
+}
+
+rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
+                         uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
+{
+    uint32_t index;
+    RP_TRY(begin_item(writer->lane, table, priority, timeout_ms, &index, err));
+    return lane_make_item(writer->lane, index, slices, n_slices, priority, key, err);
+}
+
+rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
+                               rp_error *err)
+{
+    struct lane *lane = writer->lane;
+    uint32_t index;
+    RP_TRY(lane_check_process(lane, err));
+    RP_TRY(lane_table(lane, table, &index, err));
+    struct item_slices item = lane_slices(lane, index, slices, n_slices);
+    return item_layouts_check(&lane->layouts, &item, err);
+}
+
+/* Gives the layout of the newest steps of all columns, and remembers it for the next item. */
+static rp_status find_newest(struct lane *self, uint32_t table, uint32_t steps, struct item_layout **layout,
+                             struct item_steps *span, rp_error *err)
+{
+    for (uint32_t i = 0; i < self->stream.n_columns; i++)
+        self->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+    struct item_slices item = lane_slices(self, table, self->all, self->stream.n_columns);
+    RP_TRY(item_layouts_get(&self->layouts, &item, table, layout, span, err));
+    self->layouts.newest[table] = (struct item_newest){*layout, steps};
+    return RP_OK;
+}
+
+rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
+                              uint64_t *key, rp_error *err)
+{
+    struct lane *lane = writer->lane;
+    uint32_t index;
+    struct item_steps span;
+    if (steps == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
+    RP_TRY(begin_item(lane, table, priority, timeout_ms, &index, err));
+    struct item_layout *layout = item_layouts_newest(&lane->layouts, &lane->stream, index, steps, &span);
+    if (!layout)
+        RP_TRY(find_newest(lane, index, steps, &layout, &span, err));
+    return make_item(lane, layout, &span, priority, key, err);
+}
+
+void rp_writer_set_policy(rp_writer *writer, uint64_t version)
+{
+    for (uint32_t i = 0; i < writer->n; i++)
+        writer->lanes[i]->policy = version;
+}
+
+/* ---- patterns */
+
+/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
+static rp_status check_pattern(struct lane *self, uint32_t table, const rp_pattern *in, rp_error *err)
+{
+    struct step_stream full = self->stream;
+    struct item_layout *layout;
+    struct item_steps span;
+    full.episode_start = 0;
+    full.steps = full.keep_alive;
+    full.absent_step = 0;
+    RP_TRY(structured_check(in, &full, err));
+    struct item_slices item = {&full, self->hello->says->tables[table], in->slices, in->n_slices};
+    return item_layouts_get(&self->layouts, &item, table, &layout, &span, err);
+}
+
+static rp_status lane_add_pattern(struct lane *self, const rp_pattern *in, rp_error *err)
+{
+    uint32_t table;
+    RP_TRY(lane_check_process(self, err));
+    RP_TRY(lane_table(self, in->table, &table, err));
+    RP_TRY(lane_check_priority(in->priority, err));
+    RP_TRY(check_pattern(self, table, in, err));
+    return structured_add(&self->structured, in, table, err);
+}
+
+rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
+{
+    for (uint32_t i = 0; i < writer->n; i++) {
+        rp_status status = lane_add_pattern(writer->lanes[i], pattern, err);
+        if (status == RP_OK)
+            continue;
+        while (i-- > 0) /* all lanes have it, or none */
+            structured_drop_newest(&writer->lanes[i]->structured);
+        return status;
+    }
+    return RP_OK;
+}
+
+/* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode. */
+static rp_status apply_patterns(struct lane *self, bool end, rp_error *err)
+{
+    uint32_t at = 0;
+    for (struct pattern *pattern; (pattern = structured_next(&self->structured, &self->stream, end, &at));) {
+        RP_TRY(lane_make_item(self, pattern->table, pattern->slices, pattern->n_slices, pattern->priority, NULL, err));
+        pattern->made = true;
+        pattern->last_step = step_stream_length(&self->stream);
+    }
+    return RP_OK;
+}
+
+/* ---- which shard */
 
 /* Returns a random lane that is open, other than `but`; NULL: there is none. */
 static struct lane *any_open(rp_writer *self, const struct lane *but)
@@ -61,50 +697,120 @@ static inline struct lane *lane_for_step(rp_writer *self)
     return self->lane;
 }
 
-/* ---- steps and items ---- */
+/* ---- steps */
 
+/* Waits for room for the items that patterns may make, before the step is taken, so that a time-out changes nothing. */
+static rp_status await_pattern_room(struct lane *self, uint32_t n, int64_t timeout_ms, rp_error *err)
+{
+    if (n == 0 || lane_has_room(self, n))
+        return RP_OK;
+    return lane_await_room(self, n, timeout_ms, err);
+}
+
+static rp_status finish_step(struct lane *self, rp_error *err)
+{
+    if (self->structured.with_values > 0)
+        structured_look(&self->structured, &self->stream);
+    RP_TRY(step_stream_end_step(&self->stream, err));
+    rp_status status = RP_OK;
+    if (self->structured.count > 0)
+        status = apply_patterns(self, false, err);
+    if (self->n_waiting > 0) {
+        rp_status released = lane_release(self, err);
+        status = status == RP_OK ? released : status;
+    }
+    return status;
+}
+
+static inline __attribute__((always_inline)) rp_status append(struct lane *writer, const void *const *values,
+                                                              int64_t timeout_ms, rp_error *err)
+{
+    struct step_stream *stream = &writer->stream;
+    if (writer->structured.count == 0 && step_stream_is_whole(stream, values)) {
+        RP_TRY(step_stream_append(stream, values, err));
+        return writer->n_waiting > 0 ? lane_release(writer, err) : RP_OK;
+    }
+    RP_TRY(step_stream_check_step(stream, values, err));
+    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    for (uint32_t i = 0; i < stream->n_columns; i++)
+        if (values[i])
+            RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
+    return finish_step(writer, err);
+}
+
+/* Appends in the process of a fork, or while a trace is recorded. */
+static __attribute__((noinline)) rp_status append_slowly(struct lane *writer, const void *const *values,
+                                                         int64_t timeout_ms, rp_error *err)
+{
+    RP_TRY(lane_check_process(writer, err));
+    int64_t start = trace_now(writer->trace);
+    rp_status status = append(writer, values, timeout_ms, err);
+    trace_add_since(writer->trace, "append", NULL, start, 1);
+    return status;
+}
+
+/* Both calls are the last thing done here, so that a step pays a few tests and no frame for what is seldom the case. */
 rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
-    return lane_append(lane_for_step(writer), values, timeout_ms, err);
+    struct lane *lane = lane_for_step(writer);
+    if (__builtin_expect(lane->forks != forks_count(), 0) || trace_on(lane->trace))
+        return append_slowly(lane, values, timeout_ms, err);
+    return append(lane, values, timeout_ms, err);
 }
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
-    return lane_set(lane_for_step(writer), column, value, bytes, err);
-}
-
-rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
-{
-    return lane_end_step(writer->lane, timeout_ms, err);
+    struct lane *lane = lane_for_step(writer);
+    RP_TRY(lane_check_process(lane, err));
+    return step_stream_set(&lane->stream, column, value, bytes, err);
 }
 
 rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
 {
-    return lane_row(writer->lane, column, step, row, err);
+    const struct step_stream *stream = &writer->lane->stream;
+    *row = NULL;
+    RP_TRY(lane_check_process(writer->lane, err));
+    if (!stream->history)
+        return err_set(err, RP_FAILED_PRECONDITION, "the writer keeps no history: set the option history");
+    if (column >= stream->n_columns)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", column, stream->n_columns);
+    uint64_t at = step < 0 ? stream->steps + (uint64_t)step : stream->episode_start + (uint64_t)step;
+    if (at < step_stream_reach(stream) || at >= stream->steps)
+        return err_set(err, RP_NOT_FOUND,
+                       "step %" PRId64 " is not in the history, which has the last %" PRIu64 " of %" PRIu64
+                       " steps of this episode",
+                       step, stream->steps - step_stream_reach(stream), step_stream_length(stream));
+    step_stream_row(stream, column, at, row);
+    return RP_OK;
 }
 
-rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
-                         uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
+rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
 {
-    return lane_item(writer->lane, table, priority, slices, n_slices, timeout_ms, key, err);
+    struct lane *lane = writer->lane;
+    RP_TRY(lane_check_process(lane, err));
+    if (lane->stream.n_set == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
+    RP_TRY(await_pattern_room(lane, lane->structured.count, timeout_ms, err));
+    return finish_step(lane, err);
 }
 
-rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
-                              uint64_t *key, rp_error *err)
+static rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
-    return lane_item_last(writer->lane, table, priority, steps, timeout_ms, key, err);
-}
-
-rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
-                               rp_error *err)
-{
-    return lane_check_item(writer->lane, table, slices, n_slices, err);
-}
-
-void rp_writer_set_policy(rp_writer *writer, uint64_t version)
-{
-    for (uint32_t i = 0; i < writer->n; i++)
-        lane_set_policy(writer->lanes[i], version);
+    int64_t deadline = conn_deadline(timeout_ms);
+    struct step_stream *stream = &writer->stream;
+    RP_TRY(lane_check_process(writer, err));
+    if (stream->n_set > 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
+    if (step_stream_length(stream) > 0) {
+        RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
+        RP_TRY(apply_patterns(writer, true, err));
+        RP_TRY(step_stream_cut(stream, err));
+        RP_TRY(lane_release(writer, err));
+        RP_TRY(step_stream_end_episode(stream, err));
+        structured_reset(&writer->structured);
+    }
+    lane_hand_evicted(writer);
+    return lanes_flush(&writer, 1, &(struct lane_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline}, err);
 }
 
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
@@ -115,21 +821,6 @@ rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout
     return status;
 }
 
-rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
-{
-    for (uint32_t i = 0; i < writer->n; i++) {
-        rp_status status = lane_add_pattern(writer->lanes[i], pattern, err);
-        if (status == RP_OK)
-            continue;
-        while (i-- > 0) /* all lanes have it, or none */
-            structured_drop_newest(&writer->lanes[i]->structured);
-        return status;
-    }
-    return RP_OK;
-}
-
-/* ---- confirmed and rejected items ---- */
-
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
     struct lane_flush flush = {max_unconfirmed, timeout_ms, conn_deadline(timeout_ms)};
@@ -137,12 +828,53 @@ rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t t
     return lanes_flush(writer->lanes, writer->n, &flush, err);
 }
 
+/* ---- rejections and counts */
+
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {
-    rp_status status = RP_NOT_FOUND;
-    for (uint32_t i = 0; i < writer->n && status == RP_NOT_FOUND; i++)
-        status = lane_next_rejection(writer->lanes[i], out);
-    return status;
+    bool any = false;
+    RP_TRY(lane_check_process(writer->lane, NULL));
+    for (uint32_t i = 0; i < writer->n && !any; i++) {
+        struct handoff *handoff = &writer->lanes[i]->handoff;
+        pthread_mutex_lock(&handoff->mutex);
+        any = handoff->n_rejections > 0;
+        if (any) {
+            *out = handoff->rejections[handoff->first_rejection];
+            handoff->first_rejection = (handoff->first_rejection + 1) % HANDOFF_REJECTIONS;
+            handoff->n_rejections--;
+        }
+        if (handoff->n_rejections == 0) {
+            handoff->n_unreported = 0;
+            handoff->unreported = (rp_error){0};
+        }
+        pthread_mutex_unlock(&handoff->mutex);
+    }
+    return any ? RP_OK : RP_NOT_FOUND;
+}
+
+/* Adds the numbers of one shard. */
+static void lane_add_info(struct lane *self, rp_writer_info *out)
+{
+    pthread_mutex_lock(&self->handoff.mutex);
+    struct handoff_counts counts = self->handoff.counts;
+    pthread_mutex_unlock(&self->handoff.mutex);
+    uint64_t resolved = atomic_load(&self->handoff.resolved);
+    uint64_t refused = counts.rejected + counts.in_doubt;
+    out->episode += self->stream.episode;
+    out->steps += self->stream.steps;
+    out->created += self->created;
+    out->sent += counts.sent;
+    out->accepted += resolved > refused ? resolved - refused : 0;
+    out->rejected += counts.rejected;
+    out->in_doubt += counts.in_doubt;
+    out->unconfirmed += self->created - resolved;
+    out->lost_messages += counts.lost_messages;
+    out->messages += counts.messages;
+    out->bytes += counts.bytes;
+    out->resent_messages += counts.resent;
+    out->sessions += counts.sessions;
+    out->stored_messages += counts.stored;
+    out->rejections_dropped += counts.rejections_dropped;
 }
 
 rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
@@ -154,7 +886,118 @@ rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *e
     return client_copy_out(out, &info, sizeof info, err);
 }
 
-/* ---- life ---- */
+/* ---- life */
+
+static void lane_free(struct lane *self)
+{
+    if (self->attached)
+        conn_detach(self->conn, &self->session.part);
+    /* After the detach only this thread uses the I/O thread's half. */
+    if (self->session.conn) {
+        step_stream_abandon(&self->stream);
+        outbox_take(&self->session.outbox);
+        outbox_evict(&self->session.outbox, self->stream.evicted);
+        self->stream.evicted = NULL;
+        writer_session_fini(&self->session);
+    }
+    step_stream_fini(&self->stream);
+    item_layouts_fini(&self->layouts);
+    structured_fini(&self->structured);
+    handoff_fini(&self->handoff);
+    conn_hello_unref(&self->hello);
+    free(self->all);
+    free(self->table_created);
+    free(self->waiting);
+    free(self);
+}
+
+static rp_status lane_init(struct lane *self, const struct lane_options *options, rp_error *err)
+{
+    const rp_writer_options *writer = options->writer;
+    self->conn = options->conn;
+    self->trace = conn_trace(self->conn);
+    self->forks = forks_count();
+    self->hello = conn_hello_ref(self->conn);
+    self->max_items = self->window = writer->max_in_flight_items;
+    self->lanes = options->lanes;
+    self->n_lanes = options->n_lanes;
+    self->max_bytes = writer->max_in_flight_bytes;
+    self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
+    bool ok = handoff_init(&self->handoff, writer->batch_items, self->hello->n_tables);
+    ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
+    if (!ok || !self->table_created)
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    RP_TRY(step_stream_init(&self->stream, options->columns, options->n_columns, writer->chunk_length,
+                            writer->keep_alive, err));
+    if (writer->history)
+        RP_TRY(step_stream_keep_history(&self->stream, err));
+    self->all = calloc(options->n_columns, sizeof *self->all);
+    struct writer_session_options session = {.conn = self->conn,
+                                             .handoff = &self->handoff,
+                                             .stream = &self->stream,
+                                             .hello = self->hello,
+                                             .name = options->name,
+                                             .doubt = writer->doubt};
+    if (!self->all || !writer_session_init(&self->session, &session))
+        return err_set(err, RP_NO_MEMORY, "no memory for a writer");
+    return RP_OK;
+}
+
+/* Opens a session in the background: lane_await_open. NULL with err set: wrong columns, or no memory. */
+static struct lane *lane_new(const struct lane_options *options, rp_error *err)
+{
+    struct lane *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    if (!self) {
+        err_set(err, RP_NO_MEMORY, "no memory for a writer");
+        return NULL;
+    }
+    memset(self, 0, sizeof *self);
+    if (lane_init(self, options, err) != RP_OK) {
+        lane_free(self);
+        return NULL;
+    }
+    conn_attach(self->conn, &self->session.part);
+    self->attached = true;
+    return self;
+}
+
+static void drop_reply(void *ctx, struct conn_reply *reply)
+{
+    (void)ctx;
+    conn_reply_destroy(&reply);
+}
+
+#define BYE_FIELD 18
+#define BYE_MS 2000
+
+/* Frees a lane. If all items are confirmed, says BYE before, and waits for the answer until the deadline, but not long: if it is not
+ * answered, the session expires, and nothing is lost. */
+static void lane_destroy(struct lane *self, int64_t deadline_ns)
+{
+    if (conn_is_foreign(self->conn)) {
+        free(self);
+        return;
+    }
+    bool settled = lane_unconfirmed(self) == 0;
+    conn_detach(self->conn, &self->session.part);
+    self->attached = false;
+    if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
+        int64_t left_ms = conn_left_ms(deadline_ns);
+        Replay__Bye body = REPLAY__BYE__INIT;
+        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
+        body.last_number = self->session.outbox.last_number;
+        body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+        body.timeout_ms = BYE_MS / 2;
+        struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
+        if (left_ms > 0 && left_ms < BYE_MS)
+            message.timeout_ms = left_ms;
+        if (left_ms == 0)
+            conn_send(self->conn, &message, drop_reply, NULL);
+        else
+            conn_call(self->conn, &message, NULL, NULL);
+    }
+    lane_free(self);
+}
 
 static rp_status read_options(const rp_writer_options *in, rp_writer_options *out, rp_error *err)
 {
@@ -260,7 +1103,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     if (status == RP_OK && await_open(self, timeout_ms, err) == RP_OK)
         return self;
     for (uint32_t i = 0; i < self->n; i++)
-        lane_drop(&self->lanes[i]);
+        lane_free(self->lanes[i]);
     free(self);
     return NULL;
 }
@@ -278,7 +1121,7 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
     if (conn_is_stopped())
         flush.deadline_ns = 0;
     for (uint32_t i = 0; i < self->n; i++)
-        lane_destroy(&self->lanes[i], flush.deadline_ns);
+        lane_destroy(self->lanes[i], flush.deadline_ns);
     free(self);
     return status;
 }

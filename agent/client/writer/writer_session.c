@@ -65,8 +65,8 @@ static void open_push(struct writer_session *self)
         return;
     zmq_setsockopt(self->push, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(self->push, ZMQ_IMMEDIATE, &immediate, sizeof immediate);
-    if (!conn_connect(self->conn, self->push, self->hello->ingest)) {
-        log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->ingest,
+    if (!conn_connect(self->conn, self->push, self->hello->says->ingest)) {
+        log_line(LEVEL_ERROR, "C0202", "no connection for data", "endpoint=%s reason=\"%s\"", self->hello->says->ingest,
                  zmq_strerror(zmq_errno()));
         zmq_close(self->push);
         self->push = NULL;
@@ -157,7 +157,7 @@ static void on_hello(void *ctx, struct conn_reply *reply)
         return;
     }
     if (reply->status == RP_OK)
-        wire = conn_reply_unpack(reply, NULL);
+        conn_reply_read(reply, &wire, NULL);
     if (wire && wire->body_case == REPLAY__REPLY__BODY_HELLO && wire->hello->session.len == WIRE_SESSION_BYTES) {
         if (self->has_id && memcmp(wire->hello->session.data, self->id, WIRE_SESSION_BYTES) != 0)
             outbox_forget(&self->outbox, false);
@@ -165,8 +165,7 @@ static void on_hello(void *ctx, struct conn_reply *reply)
     } else {
         hello_refused(self, reply);
     }
-    if (wire)
-        conn_reply_unpacked_free(wire);
+    conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
 }
 
@@ -242,15 +241,16 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
         self->answered_ns = conn_now();
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->state == SESSION_OPEN)
         say_hello(self);
-    Replay__Reply *wire = reply->status == RP_OK ? conn_reply_unpack(reply, NULL) : NULL;
+    Replay__Reply *wire = NULL;
+    if (reply->status == RP_OK)
+        conn_reply_read(reply, &wire, NULL);
     if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
         take_credit(self, wire->credit);
         /* A Credit without tables says that the broker waits for its disk, and not what has arrived. */
         if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch && wire->credit->n_table)
             watch_progress(self, wire->credit);
     }
-    if (wire)
-        conn_reply_unpacked_free(wire);
+    conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
 }
 
@@ -421,26 +421,23 @@ static const struct conn_part_ops writer_session_ops = {on_up, on_down, on_notic
 
 /* ---- life */
 
-static bool copy_columns(struct writer_session *self, const struct step_stream *stream)
+/* Describes the columns for HELLO. Names and shapes are the stream's. */
+static bool describe_columns(struct writer_session *self, const struct step_stream *stream)
 {
-    self->columns = calloc(stream->n_columns, sizeof(*self->columns));
+    uint32_t n = stream->n_columns;
+    self->columns = malloc(n * (sizeof(Replay__Column *) + sizeof(Replay__Column)));
     if (!self->columns)
         return false;
-    for (uint32_t i = 0; i < stream->n_columns; i++) {
+    self->n_columns = n;
+    Replay__Column *all = (Replay__Column *)(self->columns + n);
+    for (uint32_t i = 0; i < n; i++) {
         const struct step_column *from = &stream->columns[i];
-        Replay__Column *to = calloc(1, sizeof *to);
-        if (!to)
-            return false;
-        replay__column__init(to);
-        self->columns[i] = to;
-        self->n_columns = i + 1;
-        to->name = strdup(from->name);
-        to->dtype = (char *)(uintptr_t)dtype_name(from->dtype);
-        to->n_shape = from->rank;
-        to->shape = malloc((from->rank ? from->rank : 1) * sizeof *to->shape);
-        if (!to->name || !to->shape)
-            return false;
-        memcpy(to->shape, from->shape, from->rank * sizeof *to->shape);
+        replay__column__init(&all[i]);
+        all[i].name = from->name;
+        all[i].dtype = (char *)(uintptr_t)dtype_name(from->dtype);
+        all[i].n_shape = from->rank;
+        all[i].shape = (uint32_t *)(uintptr_t)from->shape;
+        self->columns[i] = &all[i];
     }
     return true;
 }
@@ -456,17 +453,12 @@ bool writer_session_init(struct writer_session *self, const struct writer_sessio
     snprintf(self->name, sizeof self->name, "%s", options->name);
     bool ok = outbox_init(&self->outbox, options->handoff, options->hello, stream->n_columns, options->doubt);
     self->outbox.trace = conn_trace(options->conn);
-    return copy_columns(self, stream) && ok;
+    return describe_columns(self, stream) && ok;
 }
 
 void writer_session_fini(struct writer_session *self)
 {
     outbox_fini(&self->outbox);
-    for (uint32_t i = 0; i < self->n_columns; i++) {
-        free(self->columns[i]->name);
-        free(self->columns[i]->shape);
-        free(self->columns[i]);
-    }
     free(self->columns);
     conn_hello_unref(&self->hello);
 }

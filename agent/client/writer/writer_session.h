@@ -47,7 +47,7 @@ struct writer_session {
 struct writer_session_options {
     struct conn *conn;
     struct handoff *handoff;
-    const struct step_stream *stream; /* its columns are copied */
+    const struct step_stream *stream; /* outlives the session */
     const struct conn_hello *hello;
     const char *name;
     int32_t doubt; /* rp_doubt */

@@ -68,7 +68,7 @@ static void check_complete(rp_client *client, struct fixture *f)
         struct conn *conn = client_shard(client, i);
         struct conn_hello *hello = conn_hello_ref(conn);
         assert_int_equal(conn_shard(conn), i);
-        assert_int_equal(hello->shard, i);
+        assert_int_equal(hello->says->shard, i);
         assert_string_equal(conn_endpoint(conn), f->peers[i].endpoint);
         assert_int_equal(conn_client_id(conn), info.id);
         assert_int_equal(client_shard_of(client, (uint64_t)i << WIRE_KEY_SHARD_SHIFT | 5), i);
@@ -158,7 +158,7 @@ TEST(silent_shard, set_up, tear_down)
     struct conn_hello *hello = conn_hello_ref(client_shard(client, 2));
     assert_int_equal(hello->instance, 0);
     assert_int_equal(hello->n_tables, FAKEPEER_TABLES);
-    assert_non_null(conn_hello_table(hello, "b"));
+    assert_int_equal(conn_hello_table(hello, "b", NULL, NULL), RP_OK);
     conn_hello_unref(&hello);
     client_describe(client, text, sizeof text);
     assert_non_null(strstr(text, "shard 2 at "));
@@ -185,7 +185,8 @@ TEST(silent_shard_0, set_up, tear_down)
 
 static rp_status join(struct conn_shards *set, uint32_t shard, uint64_t settings)
 {
-    struct conn_hello hello = {.shard = shard, .n_shards = 2, .settings = settings};
+    Replay__HelloReply says = {.shard = shard, .settings = settings};
+    struct conn_hello hello = {.says = &says, .n_shards = 2};
     return conn_shards_join(set, "tcp://somewhere", &hello, &shard, NULL);
 }
 
@@ -202,7 +203,8 @@ TEST(new_settings)
     assert_int_equal(join(&set, 1, 2), RP_OK);
     assert_int_equal(join(&set, 0, 1), RP_FAILED_PRECONDITION);
     assert_int_equal(join(&set, 0, 2), RP_OK);
-    struct conn_hello alone = {.instance = 1};
+    Replay__HelloReply says = {.instance = 1};
+    struct conn_hello alone = {.says = &says, .instance = 1};
     uint32_t shard = 0;
     assert_int_equal(conn_shards_join(&set, "tcp://somewhere", &alone, &shard, NULL), RP_FAILED_PRECONDITION);
     pthread_mutex_destroy(&set.mutex);

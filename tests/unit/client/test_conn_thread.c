@@ -169,7 +169,7 @@ static void *stand_in(void *hello)
 {
     for (int i = 0; i < 2000; i++) {
         struct conn_hello *copy = hello_stand_in(hello);
-        assert_int_equal(copy->max_batch, 77);
+        assert_int_equal(copy->n_tables, 77);
         conn_hello_unref(&copy);
     }
     return NULL;
@@ -178,7 +178,7 @@ static void *stand_in(void *hello)
 /* Connections to several shards stand in for one another; a sanitizer sees what they share without care. */
 TEST(stand_ins_of_one_hello)
 {
-    struct conn_hello hello = {.refs = 1, .max_batch = 77};
+    struct conn_hello hello = {.refs = 1, .n_tables = 77};
     pthread_t other;
     assert_int_equal(pthread_create(&other, NULL, stand_in, &hello), 0);
     stand_in(&hello);

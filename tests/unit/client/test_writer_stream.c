@@ -18,7 +18,7 @@ static const rp_column columns[] = {
     {.name = "z", .dtype = RP_DTYPE_FLOAT64, .codec = RP_CODEC_SHUFFLE_LZ4},
 };
 
-static struct conn_table table = {.name = (char *)(uintptr_t) "t"};
+static Replay__TableSpec table = {.name = (char *)(uintptr_t) "t"};
 
 static void start(struct step_stream *stream, uint32_t chunk_length, uint64_t keep_alive)
 {
