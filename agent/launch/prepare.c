@@ -339,10 +339,10 @@ static bool is_stopped(void *context)
     const struct host_pool *hosts = self->prepared->hosts;
     for (uint32_t i = 1; self->verbose && i < host_pool_count(hosts); i++) {
         const struct host *host = host_pool_at(hosts, i);
-        if (self->said[i] || !host || host_state(host) != HOST_LOST)
+        if (self->said[i] || !host || host_info(host)->state != HOST_LOST)
             continue;
         self->said[i] = true;
-        fprintf(stderr, "%s: %s\n", host_pool_name(hosts, i), host_reason(host));
+        fprintf(stderr, "%s: %s\n", host_pool_name(hosts, i), host_info(host)->reason);
     }
     interrupts_wait(&self->prepared->interrupts, 0);
     return self->prepared->interrupts.asked > 0;
@@ -356,12 +356,12 @@ static rp_status explain_hosts(const struct prepared *self, enum role role, rp_e
     reasons[0] = '\0';
     for (uint32_t i = 1; i < host_pool_count(self->hosts) && used < sizeof reasons; i++) {
         const struct host *host = host_pool_at(self->hosts, i);
-        const char *reason = host_reason(host);
+        const char *reason = host_info(host)->reason;
         if (!host_pool_takes(self->hosts, i, role))
             continue;
-        used +=
-            (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
-                             host_pool_name(self->hosts, i), reason[0] ? reason : host_state_names[host_state(host)]);
+        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
+                                 host_pool_name(self->hosts, i),
+                                 reason[0] ? reason : host_state_names[host_info(host)->state]);
     }
     return err_set(err, RP_UNAVAILABLE, "no host for %ss was ready within %d s: %s", role_names[role],
                    (int)(HOSTS_NS / NS_PER_S), reasons);

@@ -182,10 +182,10 @@ static void send_state(struct run *self, struct member *member)
 {
     struct host *host = host_pool_at(self->hosts.pool, member->host);
     const char *folder = self->options->folder;
-    if (member->state_at == member->host && member->state_times == host_times(host))
+    if (member->state_at == member->host && member->state_times == host_info(host)->times)
         return;
     member->state_at = member->host;
-    member->state_times = host_times(host);
+    member->state_times = host_info(host)->times;
     static const char first[] = "learner."; /* learner.weights, and what a learner of the user's keeps beside it */
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list && (entry = readdir(list));) {
@@ -195,7 +195,8 @@ static void send_state(struct run *self, struct member *member)
         rp_error err = {0};
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         if (host_send_file(host, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
-            run_say(self, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", entry->d_name, host_name(host), err.text);
+            run_say(self, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", entry->d_name, host_info(host)->name,
+                    err.text);
     }
     if (list)
         closedir(list);
@@ -218,7 +219,7 @@ struct process_place *run_go_there(struct run *self, struct member *member, stru
 /* Keeps the newest reason of a loss: while the host is tried again, it has none. */
 static void keep_reason(struct run *self, uint32_t index)
 {
-    const char *reason = host_reason(host_pool_at(self->hosts.pool, index));
+    const char *reason = host_info(host_pool_at(self->hosts.pool, index))->reason;
     struct run_site *site = &self->hosts.sites[index];
     size_t size = strlen(reason);
     size -= size > 0 && reason[size - 1] == '.'; /* ssh ends some of its sentences with a full stop; ours go on */
@@ -260,7 +261,7 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
-    bool absent = host_state(host_pool_at(self->hosts.pool, index)) == HOST_ABSENT;
+    bool absent = host_info(host_pool_at(self->hosts.pool, index))->state == HOST_ABSENT;
     uint32_t members = members_at(self, index);
     char text[32];
     site->lost_ns = now_ns;
@@ -275,7 +276,7 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     char text[32];
-    if (!site->in || host_state(host_pool_at(self->hosts.pool, index)) != HOST_ABSENT)
+    if (!site->in || host_info(host_pool_at(self->hosts.pool, index))->state != HOST_ABSENT)
         return;
     site->in = false;
     if (self->phase >= PHASE_STOPPING)
@@ -290,7 +291,7 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 static void say_left_out(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
-    if (site->in || site->said || host_state(host_pool_at(self->hosts.pool, index)) != HOST_LOST)
+    if (site->in || site->said || host_info(host_pool_at(self->hosts.pool, index))->state != HOST_LOST)
         return;
     site->said = true;
     run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes",
@@ -301,7 +302,7 @@ static void say_left_out(struct run *self, uint32_t index)
 
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns)
 {
-    int64_t moved_ns = host_moved(host_pool_at(self->hosts.pool, index));
+    int64_t moved_ns = host_info(host_pool_at(self->hosts.pool, index))->moved_ns;
     int64_t latest_ns = since_ns + RUN_FILES_GRACES * self->config->launch.grace_ns;
     if (self->hurried || moved_ns < since_ns)
         return since_ns;
@@ -367,19 +368,19 @@ static void ask_reach(struct run *self, struct run_site *site, uint32_t index, s
 {
     struct command_context there;
     host_pool_context(self->hosts.pool, index, &self->context, &there);
-    site->reach_times = host_times(host);
+    site->reach_times = host_info(host)->times;
     site->reaching = there.endpoints && strncmp(there.endpoints->service, "tcp://", 6) == 0 &&
-                     host_probe_begin(host, there.endpoints->service, NULL) == RP_OK;
+                     host_probe(host, there.endpoints->service, NULL) == RP_OK;
 }
 
 static void check_reach(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
     struct host *host = host_pool_at(self->hosts.pool, index);
-    const struct host_probe *probe = host_probe(host);
+    const struct host_probe *probe = &host_info(host)->probe;
     if (!self->observer || !site->ready)
         return;
-    if (site->reach_times != host_times(host))
+    if (site->reach_times != host_info(host)->times)
         ask_reach(self, site, index, host);
     if (!site->reaching || !probe->done)
         return;
@@ -389,7 +390,7 @@ static void check_reach(struct run *self, uint32_t index)
             self, LEVEL_WARN, "A0435",
             "%s cannot connect to the broker: %.200s; write an address that it reaches in broker.advertise, and let "
             "its ports through firewalls",
-            host_name(host), probe->text);
+            host_info(host)->name, probe->text);
 }
 
 /* ---- processes that wait for hosts ---- */
@@ -407,7 +408,7 @@ static void name_lost(const struct run *self, const struct member *member, char 
         return;
     }
     const struct run_site *site = &self->hosts.sites[member->host];
-    enum host_state state = host_state(host_pool_at(self->hosts.pool, member->host));
+    enum host_state state = host_info(host_pool_at(self->hosts.pool, member->host))->state;
     snprintf(out, size, "%s: %s", host_pool_name(self->hosts.pool, member->host),
              site->reason[0] && (site->lost_ns > 0 || state == HOST_LOST) ? site->reason : host_state_names[state]);
 }
@@ -462,7 +463,7 @@ void run_hosts_open(struct run *self)
     grow(hosts);
     for (uint32_t i = 0; i < hosts->n; i++) {
         hosts->sites[i].in = hosts->sites[i].ready = host_pool_ready(hosts->pool, i);
-        hosts->sites[i].times = i == HOST_POOL_HOME ? 0 : host_times(host_pool_at(hosts->pool, i));
+        hosts->sites[i].times = i == HOST_POOL_HOME ? 0 : host_info(host_pool_at(hosts->pool, i))->times;
     }
 }
 
@@ -483,7 +484,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
         struct run_site *site = &hosts->sites[i];
         bool ready = host_pool_ready(hosts->pool, i);
         keep_reason(self, i);
-        bool replaced = ready && site->ready && site->times != host_times(host_pool_at(hosts->pool, i));
+        bool replaced = ready && site->ready && site->times != host_info(host_pool_at(hosts->pool, i))->times;
         if (site->ready && (!ready || replaced)) {
             site->ready = false;
             host_went(self, i, now_ns);
@@ -493,7 +494,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             site->ready = true;
             host_came(self, i, now_ns);
         }
-        site->times = host_times(host_pool_at(hosts->pool, i));
+        site->times = host_info(host_pool_at(hosts->pool, i))->times;
         say_left_out(self, i);
         give_up_silent(self, i, now_ns);
         if (self->phase < PHASE_STOPPING) {
@@ -548,20 +549,20 @@ static void fill_state(const struct run *self, uint32_t index, struct status_hos
 {
     const struct host *host = host_pool_at(self->hosts.pool, index);
     const struct run_site *site = &self->hosts.sites[index];
-    enum host_state state = host_state(host);
+    enum host_state state = host_info(host)->state;
     int64_t since_ns = site->lost_ns > 0 ? site->lost_ns : self->start_ns;
     double seconds = (double)(clock_now(&self->clock) - since_ns) * 1e-9;
     out->ready = host_pool_ready(self->hosts.pool, index);
-    out->times = host_times(host);
+    out->times = host_info(host)->times;
     if (state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
         snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, site->reason);
     else
         snprintf(out->state, sizeof out->state, "%s", host_state_names[state]);
-    struct host_load load = host_load(host);
-    out->machine_cpu = out->ready && load.cpu > 0 ? load.cpu : NAN;
-    out->round_trip_ms = out->ready && load.round_trip_ns > 0 ? (double)load.round_trip_ns * 1e-6 : NAN;
+    const struct host_info *info = host_info(host);
+    out->machine_cpu = out->ready && info->cpu > 0 ? info->cpu : NAN;
+    out->round_trip_ms = out->ready && info->round_trip_ns > 0 ? (double)info->round_trip_ns * 1e-6 : NAN;
     if (out->times > 0)
-        snprintf(out->model, sizeof out->model, "%.63s", host_facts(host)->model);
+        snprintf(out->model, sizeof out->model, "%.63s", host_info(host)->facts.model);
 }
 
 void run_fill_hosts(struct run *self, struct status *out)
@@ -572,7 +573,7 @@ void run_fill_hosts(struct run *self, struct status *out)
     uint32_t n = 0;
     out->cores = 0.0;
     for (uint32_t i = 0; i < hosts->n; i++) {
-        if (i != HOST_POOL_HOME && host_state(host_pool_at(hosts->pool, i)) == HOST_ABSENT)
+        if (i != HOST_POOL_HOME && host_info(host_pool_at(hosts->pool, i))->state == HOST_ABSENT)
             continue; /* a scheduler has given it to somebody else */
         struct status_host *shown = &hosts->shown[n++];
         const struct run_site *site = &hosts->sites[i];

@@ -202,7 +202,7 @@ void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_n
                                          .guard = &f->guard,
                                          .lease_ns = lease_ns};
     f->host = host_new(&options);
-    assert_int_equal(host_state(f->host), HOST_ABSENT);
+    assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
     host_open(f->host, hostbed_now());
 }
 
@@ -214,7 +214,7 @@ void hostbed_connect(struct hostbed *f, int64_t lease_ns)
                                    "echo $$ > \"$" HOSTBED_MARK "/pid\"; exec \"$RP_LAUNCH\" node",
                                    NULL};
     hostbed_make(f, carrier, lease_ns);
-    hostbed_await(f, host_state(f->host) == HOST_READY);
+    hostbed_await(f, host_info(f->host)->state == HOST_READY);
 }
 
 void hostbed_connect_script(struct hostbed *f, const char *script)

@@ -32,8 +32,8 @@ void hostbed_tend(struct hostbed *f);
         while (!(condition)) {                                                                                         \
             if (hostbed_now() > end_)                                                                                  \
                 fail_msg("waited in vain for: %s (host %s: %s)", #condition,                                           \
-                         (f)->host ? host_state_names[host_state((f)->host)] : "-",                                    \
-                         (f)->host ? host_reason((f)->host) : "");                                                     \
+                         (f)->host ? host_state_names[host_info((f)->host)->state] : "-",                              \
+                         (f)->host ? host_info((f)->host)->reason : "");                                               \
             if ((f)->host)                                                                                             \
                 hostbed_tend(f);                                                                                       \
             else                                                                                                       \

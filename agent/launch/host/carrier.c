@@ -1,17 +1,15 @@
-/* The line of shell that ssh runs on a host is read by the user's login shell there, which may be any (sh, csh, fish). So it is
+/* A line of shell that ssh runs on a host is read by the user's login shell there, which may be any (sh, csh, fish). So it is
  * `exec sh -c 'SCRIPT' sh ARGUMENTS`, and SCRIPT has no single quote, newline, backslash before a quote or exclamation mark. */
 #include "agent/launch/host/carrier.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "agent/launch/process/command.h"
+#include "agent/launch/process/call.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
@@ -20,7 +18,6 @@
 /* ---- the bundle ---- */
 
 #define DESCRIBE_NS (60 * NS_PER_S)
-#define PACK_NS (600 * NS_PER_S)
 
 /* sums FOLDER: hashes of programs and Python package, one on a line. identify FOLDER: the hash over them, here and on a host. */
 #define IDENTIFY                                                                                                       \
@@ -31,12 +28,18 @@
 /* Argument: folder of the programs. */
 static const char script_describe[] = IDENTIFY "list=$(sums \"$1\") && echo \"$list\" | sha256sum | cut -c1-64";
 
-/* Arguments: folder of the programs, their hash, the packed file. The four newest bundles are kept. The libraries that are left out are
- * those of the C library and of the loader, which only work as a whole. */
-static const char script_pack[] =
-    IDENTIFY "set -e; umask 077; export LC_ALL=C\n"
-             "cache=${3%/*}; mkdir -p \"$cache\"; cd \"$1\"\n"
-             "names=\"replay-launch replay-actor replay-learner\"\n"
+/* Runs at home, and reaches the host up to three times: the first time fails with MISSING if the host lacks our programs; then the
+ * bundle goes there, packed first if no earlier run has done so, and the node agent is started. Arguments: folder of the programs,
+ * their hash, the packed file, the line that runs the agent, the line that stores programs, the words of the carrier.
+ *
+ * The four newest bundles are kept. The libraries that are left out of a bundle are those of the C library and of the loader, which
+ * only work as a whole. */
+#define MISSING "86"
+static const char script_home[] =
+    IDENTIFY "set -e; programs=$1; hash=$2; packed=$3; run=$4; store=$5; shift 5; cache=${packed%/*}\n"
+             "status=0; \"$@\" \"$run\" || status=$?; [ $status = " MISSING " ] || exit $status\n"
+             "echo '@rp {\"type\":\"sending\"}'\n"
+             "pack() { cd \"$programs\"; names=\"replay-launch replay-actor replay-learner\"\n"
              "python=$(if [ -d lib/python ]; then find -L lib/python -type f -not -name '*.pyc'; fi)\n"
              "new=$(mktemp -d \"$cache/new.XXXXXX\"); trap 'rm -rf \"$new\"' EXIT; trap 'exit 1' HUP INT TERM\n"
              "mkdir -p \"$new/tree/libs\"\n"
@@ -47,12 +50,18 @@ static const char script_pack[] =
              "[.]so' | while read -r lib; do\n"
              "    [ -e \"$new/tree/libs/${lib##*/}\" ] || cp -L \"$lib\" \"$new/tree/libs/\"; done\n"
              "tar chf - $names $python | tar xf - -C \"$new/tree\"\n"
-             "[ \"$(identify \"$new/tree\")\" = \"$2\" ] || { echo 'they have changed since the start' >&2; exit 1; }\n"
+             "[ \"$(identify \"$new/tree\")\" = \"$hash\" ] || {\n"
+             "    echo \"the programs in $programs have changed since the start\" >&2; exit 1; }\n"
              "cd \"$new/tree\"; find . -type f | sort | xargs sha256sum >../list; mv ../list .\n"
              "tar cf - * | gzip -1 >../bundle\n"
-             "mv ../bundle \"$3\"\n"
+             "mv ../bundle \"$packed\"\n"
              "ls -1t \"$cache\"/bundle-*.tar.gz | tail -n +5 | while read -r old; do rm -f \"$old\"; done\n"
-             "find \"$cache\" -maxdepth 1 -name 'new.*' -mmin +60 -exec rm -rf {} +\n";
+             "find \"$cache\" -maxdepth 1 -name 'new.*' -mmin +60 -exec rm -rf {} +; }\n"
+             /* one host packs, the others wait for it */
+             "(umask 077; LC_ALL=C; export LC_ALL; mkdir -p \"$cache\"; exec 9>\"$cache/lock\"; flock 9\n"
+             "if [ -s \"$packed\" ]; then touch \"$packed\"; else pack; fi)\n"
+             "\"$@\" \"$store\" <\"$packed\"\n"
+             "exec \"$@\" \"$run\"\n";
 
 /* Copies the folder of the cache; false: there is no place for one. */
 static bool find_cache(char *out, size_t size)
@@ -66,25 +75,11 @@ static bool find_cache(char *out, size_t size)
     return length > 0 && (size_t)length < size;
 }
 
-static bool find_packed(struct bundle *self)
-{
-    struct stat info;
-    self->size = stat(self->path, &info) == 0 ? info.st_size : 0;
-    return self->size > 0;
-}
-
-/* Turns the first line that the script has printed as its problem into an error. */
-static rp_status tell_problem(const struct bundle *self, const char *what, rp_error *err)
-{
-    const char *text = call_text(&self->call.err);
-    return err_set(err, RP_IO, "the programs in %s could not be %s for hosts: %.*s", self->programs, what,
-                   (int)strcspn(text, "\n"), text[0] ? text : "the script was killed");
-}
-
 rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err)
 {
     static const char *const names[] = {"replay-launch", "replay-actor", "replay-learner"};
     char absolute[4096], cache[400], path[600];
+    struct call call = {0};
     *out = (struct bundle){0};
     if (!find_cache(cache, sizeof cache))
         return err_set(err, RP_IO, "there is no place for the programs of hosts: set HOME or XDG_CACHE_HOME");
@@ -98,35 +93,14 @@ rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *er
             return err_set(err, RP_NOT_FOUND, "%s is missing, and hosts need it: %s", path, strerror(errno));
     }
     const char *const argv[] = {"sh", "-c", script_describe, "sh", out->programs, NULL};
-    rp_status status = call_start(&out->call, argv, NULL, DESCRIBE_NS, err);
-    if (status == RP_OK && !call_await(&out->call))
-        status = tell_problem(out, "read", err);
-    if (status == RP_OK) {
-        snprintf(out->hash, sizeof out->hash, "%.64s", call_text(&out->call.out));
-        snprintf(out->path, sizeof out->path, "%s/bundle-%s.tar.gz", cache, out->hash);
-        if (find_packed(out))
-            utimensat(AT_FDCWD, out->path, NULL, 0); /* the newest bundles are kept */
-    }
-    call_fini(&out->call);
+    rp_status status = call_start(&call, argv, NULL, DESCRIBE_NS, err);
+    if (status == RP_OK && !call_await(&call))
+        status = err_set(err, RP_IO, "the programs in %s could not be read for hosts: %s", out->programs,
+                         call_text(&call.err));
+    snprintf(out->hash, sizeof out->hash, "%.64s", call_text(&call.out));
+    snprintf(out->path, sizeof out->path, "%s/bundle-%s.tar.gz", cache, out->hash);
+    call_fini(&call);
     return status;
-}
-
-rp_status bundle_pack(struct bundle *self, rp_error *err)
-{
-    if (self->size > 0)
-        return RP_OK;
-    if (self->call.pid == 0) {
-        const char *const argv[] = {"sh", "-c", script_pack, "sh", self->programs, self->hash, self->path, NULL};
-        RP_TRY(call_start(&self->call, argv, NULL, PACK_NS, err));
-    }
-    if (!call_ended(&self->call))
-        return RP_UNAVAILABLE;
-    return call_succeeded(&self->call) && find_packed(self) ? RP_OK : tell_problem(self, "packed", err);
-}
-
-void bundle_fini(struct bundle *self)
-{
-    call_fini(&self->call);
 }
 
 /* ---- the line of shell ---- */
@@ -155,67 +129,55 @@ static const char script_installed[] =
     "if [ -x \"$dir/replay-launch\" ]; then exec \"$dir/replay-launch\" node; fi; "
     "echo \"there is no program $dir/replay-launch on $name: correct hosts[].programs\" >&2; exit 1";
 
-/* Arguments: name of the host, our architecture, our folder of programs, and their hash. The folder of our own is good if the
+#define CACHE "cache=${XDG_CACHE_HOME:-$HOME/.cache}/replay/programs; dir=$cache/$hash; "
+#define SAY "say() { echo \"$*\" >&2; exit 1; }; "
+
+/* Arguments: name of the host, hash of the programs, our architecture, our folder of programs. The folder of our own is good if the
  * programs there are the same and can be loaded; a machine that lacks libraries takes those of the bundle, and only then, since other
  * programs there would use them too. */
-static const char script_found_or_sent[] =
-    "name=$1; arch=$2; same=$3; hash=$4; "
-    "cache=${XDG_CACHE_HOME:-$HOME/.cache}/replay/programs; dir=$cache/$hash; new=; "
-    "say() { echo \"$*\" >&2; exit 1; }; "
-    "clean() { [ -z \"$new\" ] || rm -rf \"$new\"; }; "
+static const char script_run[] =
+    "name=$1; hash=$2; arch=$3; same=$4; " CACHE SAY IDENTIFY
     "loads() { for p in launch actor learner; do ldd \"$1/replay-$p\" 2>&1 || [ $? = 127 ] || echo not found; done "
-    "| grep \"not found\" >/dev/null; [ $? = 1 ]; }; " IDENTIFY
-    /* asks for the programs and stores them */
-    "obtain() { there=$(uname -m); [ \"$there\" = \"$arch\" ] || say \"$name is $there, these programs are for $arch: "
-    "install them there and write hosts[].programs\"; "
-    "for p in head tr tar gzip sha256sum mktemp; do command -v $p >/dev/null || say \"there is no $p on $name: install "
-    "it, or install "
-    "our programs there and write hosts[].programs\"; done; "
-    "umask 077; mkdir -p \"$cache\" && new=$(mktemp -d \"$cache/new.XXXXXX\") || say \"$cache on $name cannot be "
-    "written\"; "
-    "trap clean EXIT; trap \"exit 1\" HUP INT TERM; "
-    "echo \"@rp {\\\"type\\\":\\\"need\\\",\\\"arch\\\":\\\"$there\\\"}\"; "
-    "while read -r line; do case $line in \"@rp \"*bundle*) break;; esac; done; "
-    "size=$(echo \"${line##*size}\" | tr -cd 0-9); "
-    "head -c \"$size\" | tar xzf - -C \"$new\" || say \"our programs could not be stored in $cache on $name\"; "
-    "(cd \"$new\" && sha256sum -c list >/dev/null) || say \"our programs are damaged in $cache on $name\"; "
-    "mv -T \"$new\" \"$dir\" 2>/dev/null || [ -d \"$dir\" ] || say \"$dir on $name cannot be written\"; "
-    "clean; new=; "
-    "ls -1td \"$cache\"/[0-9a-f]* | tail -n +5 | while read -r old; do rm -rf \"$old\"; done; "
-    "find \"$cache\" -maxdepth 1 -name \"new.*\" -mmin +60 -exec rm -rf {} +; "
-    "echo \"@rp {\\\"type\\\":\\\"got\\\"}\"; }; "
+    "| grep \"not found\" >/dev/null; [ $? = 1 ]; }; "
     "if [ -x \"$same/replay-launch\" ] && [ \"$(identify \"$same\" 2>/dev/null)\" = \"$hash\" ] && loads \"$same\"; "
     "then exec \"$same/replay-launch\" node; fi; "
-    "if [ -d \"$dir\" ]; then touch -c \"$dir\"; else obtain; fi; "
+    "there=$(uname -m); [ \"$there\" = \"$arch\" ] || say \"$name is $there, these programs are for $arch: "
+    "install them there and write hosts[].programs\"; "
+    "[ -d \"$dir\" ] || exit " MISSING "; touch -c \"$dir\"; "
     "if loads \"$dir\"; then exec \"$dir/replay-launch\" node; fi; "
     "LD_LIBRARY_PATH=$dir/libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; export LD_LIBRARY_PATH; "
     "loads \"$dir\" || say \"our programs need a newer C library than that of $name: build them there and write "
     "hosts[].programs\"; "
     "exec \"$dir/replay-launch\" node";
 
-/* Adds one word for the shell there, whatever it contains. */
-static void add_quoted(struct text *out, const char *word)
-{
-    text_add(out, " '");
-    for (; *word; word++)
-        if (*word == '\'')
-            text_add(out, "'\\''");
-        else
-            text_add(out, "%c", *word);
-    text_add(out, "'");
-}
+/* Stores the bundle that comes on standard input. Arguments: name of the host, hash of the programs. */
+static const char script_store[] =
+    "name=$1; hash=$2; new=; " CACHE SAY "clean() { [ -z \"$new\" ] || rm -rf \"$new\"; }; "
+    "for p in tar gzip sha256sum mktemp; do command -v $p >/dev/null || say \"there is no $p on $name: install "
+    "it, or install our programs there and write hosts[].programs\"; done; "
+    "umask 077; mkdir -p \"$cache\" && new=$(mktemp -d \"$cache/new.XXXXXX\") || say \"$cache on $name cannot be "
+    "written\"; "
+    "trap clean EXIT; trap \"exit 1\" HUP INT TERM; "
+    "tar xzf - -C \"$new\" || say \"our programs could not be stored in $cache on $name\"; "
+    "(cd \"$new\" && sha256sum -c list >/dev/null) || say \"our programs are damaged in $cache on $name\"; "
+    "mv -T \"$new\" \"$dir\" 2>/dev/null || [ -d \"$dir\" ] || say \"$dir on $name cannot be written\"; "
+    "ls -1td \"$cache\"/[0-9a-f]* | tail -n +5 | while read -r old; do rm -rf \"$old\"; done; "
+    "find \"$cache\" -maxdepth 1 -name \"new.*\" -mmin +60 -exec rm -rf {} +";
 
-static char *build_line(const struct bundle *bundle, const struct host_config *host, const char *name)
+/* Builds the line that runs a script there with its arguments, whatever they contain. */
+static char *build_line(const char *const *words)
 {
-    struct utsname machine = {0};
     struct text line = {0};
-    uname(&machine);
-    const char *installed[] = {script_installed, "sh", name, host->programs, NULL};
-    const char *sent[] = {script_found_or_sent,       "sh", name, machine.machine, bundle ? bundle->programs : "",
-                          bundle ? bundle->hash : "", NULL};
     text_add(&line, "exec sh -c");
-    for (const char **word = host->programs[0] ? installed : sent; *word; word++)
-        add_quoted(&line, *word);
+    for (; *words; words++) {
+        text_add(&line, " '");
+        for (const char *c = *words; *c; c++)
+            if (*c == '\'')
+                text_add(&line, "'\\''");
+            else
+                text_add(&line, "%c", *c);
+        text_add(&line, "'");
+    }
     char *copy = need_text(text_get(&line));
     text_fini(&line);
     return copy;
@@ -223,20 +185,32 @@ static char *build_line(const struct bundle *bundle, const struct host_config *h
 
 char **carrier_build(const struct bundle *bundle, const struct host_config *host, const char *name, rp_error *err)
 {
-    if (!host->programs[0] && !bundle) {
+    bool installed = host->programs[0] != '\0';
+    char *const *own = host->command.data;
+    size_t n = 0;
+    struct utsname machine = {0};
+    if (!installed && !bundle) {
         err_fill(err, RP_FAILED_PRECONDITION, "there are no programs for host %s: write hosts[].programs", name);
         return NULL;
     }
-    char *const *own = host->command.data;
-    size_t n = 0, count = host->command.count ? host->command.count : SSH_WORDS + 1;
-    char **list = need_alloc((count + 2) * sizeof *list);
+    uname(&machine);
+    char **list = need_alloc((host->command.count + SSH_WORDS + 16) * sizeof *list);
+    if (!installed) {
+        const char *home[] = {"sh", "-c", script_home, "sh", bundle->programs, bundle->hash, bundle->path};
+        for (size_t i = 0; i < sizeof home / sizeof home[0]; i++)
+            list[n++] = need_text(home[i]);
+        list[n++] =
+            build_line((const char *[]){script_run, "sh", name, bundle->hash, machine.machine, bundle->programs, NULL});
+        list[n++] = build_line((const char *[]){script_store, "sh", name, bundle->hash, NULL});
+    }
     for (uint32_t i = 0; i < host->command.count; i++)
         list[n++] = need_text(own[i]);
     for (size_t i = 0; i < SSH_WORDS && host->command.count == 0; i++)
         list[n++] = need_text(ssh_words[i]);
     if (host->command.count == 0)
         list[n++] = need_text(name);
-    list[n] = build_line(bundle, host, name);
+    if (installed)
+        list[n++] = build_line((const char *[]){script_installed, "sh", name, host->programs, NULL});
     return list;
 }
 

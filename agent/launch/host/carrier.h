@@ -1,36 +1,31 @@
-/* How a node agent gets onto a host. The carrier is ssh, or the user's own command, and runs one line of shell there. That line finds
- * our programs, or asks for them (the line `@rp {"type":"need"}`, which host.c answers with the bundle), and becomes
- * `replay-launch node`. Whatever goes wrong there is a sentence on standard error. */
+/* How a node agent gets onto a host. The carrier is ssh, or the user's own command, and runs one line of shell there, which finds our
+ * programs and becomes `replay-launch node`. If the host lacks them, the carrier is used once more to send them. Whatever goes wrong
+ * there is a sentence on standard error. */
 #ifndef AGENT_LAUNCH_HOST_CARRIER_H
 #define AGENT_LAUNCH_HOST_CARRIER_H
 
 #include <stddef.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/process/call.h"
+#include "replay/error.h"
 
 #define BUNDLE_HASH 65u /* SHA-256 in hexadecimal digits */
 
 /* The programs that a host needs, packed into one file: replay-launch, replay-actor, replay-learner, the Python package beside
- * them, and the shared libraries that they need beyond the C library's own. A host that lacks them gets the file over its
- * connection, once: they are kept there under their hash. The file is packed when the first host asks for it. */
+ * them, and the shared libraries that they need beyond the C library's own. A host that lacks them gets the file once: they are kept
+ * there under their hash. */
 struct bundle {
     char hash[BUNDLE_HASH]; /* over names and contents of the programs and of the Python package */
     char programs[512];     /* the folder that they are in, at home */
-    int64_t size;           /* of the packed file, bytes; 0: it is not packed */
-    char path[512];         /* of the packed file: a gzipped tar file in the user's cache */
-    struct call call;       /* the script that packs */
+    char path
+        [512]; /* of the packed file: a gzipped tar file in the user's cache (XDG_CACHE_HOME or ~/.cache, replay/) */
 };
-/* Describes the bundle of the programs in a folder: all but its size is known, and that, too, if the cache (XDG_CACHE_HOME or ~/.cache,
- * replay/) has it packed. Takes a moment. */
+/* Describes the bundle of the programs in a folder. Takes a moment; the file is packed when the first host needs it. */
 rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err);
-/* Packs the bundle in a process of its own, which takes seconds. RP_UNAVAILABLE: not yet, call again; RP_OK: the file is there. */
-rp_status bundle_pack(struct bundle *self, rp_error *err);
-/* Ends packing. */
-void bundle_fini(struct bundle *self);
 
 /* The command that reaches a host; NULL-terminated, command_free. name: destination for ssh, one of those that host->ssh stands
- * for; with host->command only a name for messages. bundle: may be NULL if the host has host->programs. NULL: err says why. */
+ * for; with host->command only a name for messages. bundle: may be NULL if the host has host->programs. NULL: err says why. The command
+ * prints the line `@rp {"type":"sending"}` before it sends our programs. */
 char **carrier_build(const struct bundle *bundle, const struct host_config *host, const char *name, rp_error *err);
 
 /* What the user can do about a failed connection: "run `ssh cpu3` once by hand and accept its key". reason: the last lines that

@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/host/host_folder.h"
+#include "agent/launch/host/carrier.h"
+#include "agent/launch/host/host_file.h"
 #include "agent/launch/host/host_line.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
@@ -29,10 +30,11 @@
 #include "proto/base/utf8.h"
 
 #define LEASE_NS (15 * NS_PER_S)
-#define CONNECT_NS (120 * NS_PER_S) /* from the carrier's start to the agent's answer: programs may be sent first */
+/* From the carrier's start to the agent's answer; the second if programs are packed and sent first. */
+#define CONNECT_NS (120 * NS_PER_S)
+#define SEND_NS (900 * NS_PER_S)
 /* Bytes that wait between two calls of host_tend, if the kernel allows it: this bounds the rate of files and output. */
 #define PIPE_BYTES (512 * 1024)
-#define PIPE_BUNDLE_BYTES (1 << 20) /* the same while our programs are sent */
 #define PING_NS NS_PER_S
 #define LEAVE_NS (2 * NS_PER_S)       /* for a carrier to end after its connection was closed */
 #define STATUS_NS (500 * NS_PER_MS)   /* for its exit status and last words to arrive after its output ended */
@@ -44,7 +46,6 @@
 #define READ_BUSY (64u * 1024)
 /* Fillings of the writer's queue in one call. */
 #define ROUNDS_MOST 8
-#define BUNDLE_PIECE 65536u
 /* What processes there may write at home. A learner saves its whole state, and snapshots of it. */
 #define FILES_MOST 1024u
 #define BYTES_MOST (INT64_C(1) << 30)
@@ -69,36 +70,18 @@ struct host_process {
 /* A line, or a file that is read piece by piece as the queue has room. They leave in order. */
 struct host_parcel {
     struct json_object *line; /* NULL: a file */
-    int fd;
-    char name[HOST_FILE_NAME];
-    uint32_t mode;
-    int64_t offset, size;
+    struct host_file file;
     struct host_parcel *next;
-};
-
-/* Our programs on their way to a host that lacks them. */
-struct host_sending {
-    struct bundle *bundle; /* NULL: there is none */
-    bool asked;            /* the host waits until the bundle is packed */
-    int fd;                /* of the bundle; -1: it is not on its way */
-    int64_t sent;          /* bytes, over this connection */
-    int64_t moved_ns;      /* when the newest of them left, or when the bundle was still being packed */
 };
 
 struct host {
     struct process_place place; /* must be first */
-    char name[HOST_NAME];
+    struct host_info info;
     char **carrier;
     char here[HOST_PATH];
     struct guard *guard;
     int64_t lease_ns;
-
-    enum host_state state;
-    int64_t since_ns;
-    char reason[512];
-    uint32_t times;
-    struct host_facts facts;
-    struct host_load load;
+    int64_t since_ns; /* of the state */
 
     pid_t pid;           /* of the carrier; 0: none */
     bool reopen;         /* the next connection begins when this carrier has ended */
@@ -110,17 +93,13 @@ struct host {
     struct host_reader reader, errors;
     struct host_noise noise;
     int64_t heard_ns, tended_ns, pinged_ns;
-    int64_t moved_ns; /* when the newest piece of a file or of output came; 0: none has come */
-    bool busy;        /* the last look found much to read */
 
     struct host_parcel *first, **last;
     struct host_folder folder;
     bool refused; /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
     uint32_t n_processes, process_capacity, numbers;
-    struct host_probe probe;
     bool probing;
-    struct host_sending sending;
 };
 
 const char *const host_state_names[HOST_STATES] = {
@@ -132,15 +111,10 @@ static const char *const carrier_environment[] = {"SSH_CONNECTION=", NULL};
 
 static void set_state(struct host *self, enum host_state state, int64_t now_ns)
 {
-    self->state = state;
+    self->info.state = state;
     self->since_ns = now_ns;
     if (state != HOST_LOST)
-        self->reason[0] = '\0';
-}
-
-static void set_now(struct host *self, enum host_state state)
-{
-    set_state(self, state, clock_ns());
+        self->info.reason[0] = '\0';
 }
 
 /* ---- processes there ---- */
@@ -242,8 +216,7 @@ static void close_fd(int *fd)
 
 static void parcel_free(struct host_parcel *parcel)
 {
-    if (parcel->fd >= 0)
-        close(parcel->fd);
+    host_file_close(&parcel->file);
     json_object_put(parcel->line);
     free(parcel);
 }
@@ -258,14 +231,6 @@ static void drop_parcels(struct host *self)
     self->last = &self->first;
 }
 
-static void end_bundle(struct host *self)
-{
-    if (self->sending.fd >= 0)
-        close(self->sending.fd);
-    self->sending.fd = -1;
-    self->sending.asked = false;
-}
-
 /* Closes the connection. The carrier sees the end of its input and ends by itself, or is killed a little later. */
 static void disconnect(struct host *self, int64_t now_ns)
 {
@@ -276,19 +241,20 @@ static void disconnect(struct host *self, int64_t now_ns)
     host_reader_fini(&self->reader);
     host_reader_fini(&self->errors);
     drop_parcels(self);
-    end_bundle(self);
     host_folder_drop(&self->folder);
     lose_processes(self);
     if (self->probing)
-        self->probe = (struct host_probe){.done = true, .text = "the host is lost"};
+        self->info.probe = (struct host_probe){.done = true, .text = "the host is lost"};
     self->probing = false;
-    self->load = (struct host_load){0};
+    self->info.cpu = 0;
+    self->info.round_trip_ns = 0;
+    self->info.busy = false;
     self->leave_by_ns = now_ns + LEAVE_NS;
 }
 
 static void lose(struct host *self, int64_t now_ns, const char *reason)
 {
-    snprintf(self->reason, sizeof self->reason, "%s", reason);
+    snprintf(self->info.reason, sizeof self->info.reason, "%s", reason);
     disconnect(self, now_ns);
     set_state(self, HOST_LOST, now_ns);
 }
@@ -311,46 +277,20 @@ static bool send_line(struct host *self, struct json_object *line)
         return false;
     }
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
-    *parcel = (struct host_parcel){.line = line, .fd = -1};
+    *parcel = (struct host_parcel){.line = line, .file.fd = -1};
     append(self, parcel);
     return true;
 }
 
 static rp_status queue_file(struct host *self, const char *path, const char *name, rp_error *err)
 {
-    struct stat info;
-    if (!host_folder_allows(name))
-        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no relative path of a file", name);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "%.300s cannot be read: %s", path, strerror(errno));
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return err_set(err, RP_INVALID_ARGUMENT, "%.300s is no regular file", path);
-    }
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
-    *parcel = (struct host_parcel){.fd = fd, .mode = info.st_mode & 0777, .size = info.st_size};
-    snprintf(parcel->name, sizeof parcel->name, "%s", name);
-    append(self, parcel);
-    return RP_OK;
-}
-
-/* Sends the next piece of a file. True: it was the last one. */
-static bool feed_file(struct host *self, struct host_parcel *parcel)
-{
-    uint8_t bytes[HOST_DATA_MOST];
-    int64_t left = parcel->size - parcel->offset;
-    ssize_t n = pread(parcel->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, parcel->offset);
-    bool first = parcel->offset == 0;
-    parcel->offset += n > 0 ? n : 0;
-    bool last = n <= 0 || parcel->offset >= parcel->size;
-    struct json_object *line = host_line_new("file");
-    host_line_add_text(line, "name", parcel->name);
-    host_line_add_number(line, "mode", parcel->mode);
-    host_line_add_flag(line, "first", first);
-    host_line_add_flag(line, "last", last);
-    host_writer_put_data(&self->writer, line, bytes, n > 0 ? (size_t)n : 0);
-    return last;
+    rp_status status = host_file_open(&parcel->file, path, name, 0, err);
+    if (status == RP_OK)
+        append(self, parcel);
+    else
+        free(parcel);
+    return status;
 }
 
 /* Moves the first parcel, or the next piece of it, to the writer. */
@@ -360,7 +300,7 @@ static void feed_first(struct host *self)
     if (parcel->line) {
         host_writer_put(&self->writer, parcel->line);
         parcel->line = NULL;
-    } else if (!feed_file(self, parcel)) {
+    } else if (host_file_send(&parcel->file, &self->writer)) {
         return;
     }
     self->first = parcel->next;
@@ -378,68 +318,6 @@ static void feed(struct host *self)
         host_writer_flush(&self->writer);
         if (!self->first || !host_writer_empty(&self->writer))
             return;
-    }
-}
-
-/* ---- our programs, for a host that lacks them ---- */
-
-/* The script of carrier.c says "need", gets the line "bundle" and then the bytes of that file as they are, and says "got" when all of them
- * are in place. Nothing else is sent meanwhile. The agent that follows has not heard the first hello, so it gets another one. */
-
-static void fail(struct host *self, const char *what, const char *why)
-{
-    char reason[512];
-    snprintf(reason, sizeof reason, "our programs cannot be sent there: %.300s%s%s", what, why ? ": " : "",
-             why ? why : "");
-    lose(self, clock_ns(), reason);
-}
-
-/* Announces the bundle as soon as it is packed. */
-static void begin_bundle(struct host *self, int64_t now_ns)
-{
-    struct host_sending *sending = &self->sending;
-    rp_error err = {0};
-    rp_status status = bundle_pack(sending->bundle, &err);
-    sending->moved_ns = now_ns;
-    if (status == RP_UNAVAILABLE)
-        return;
-    sending->asked = false;
-    if (status != RP_OK) {
-        fail(self, err.text, NULL);
-        return;
-    }
-    sending->fd = open(sending->bundle->path, O_RDONLY | O_CLOEXEC);
-    if (sending->fd < 0) {
-        fail(self, sending->bundle->path, strerror(errno));
-        return;
-    }
-    fcntl(self->in, F_SETPIPE_SZ, PIPE_BUNDLE_BYTES);
-    struct json_object *line = host_line_new("bundle");
-    host_line_add_number(line, "size", sending->bundle->size);
-    host_writer_put(&self->writer, line);
-}
-
-static void feed_bundle(struct host *self, int64_t now_ns)
-{
-    struct host_sending *sending = &self->sending;
-    char bytes[BUNDLE_PIECE];
-    if (sending->asked)
-        begin_bundle(self, now_ns);
-    while (sending->fd >= 0 && host_writer_room(&self->writer)) {
-        ssize_t n = read(sending->fd, bytes, sizeof bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 || (n == 0 && sending->sent < sending->bundle->size)) {
-            fail(self, sending->bundle->path, n < 0 ? strerror(errno) : "it has become shorter");
-            return;
-        }
-        if (n == 0)
-            end_bundle(self);
-        else
-            host_writer_bytes(&self->writer, bytes, (size_t)n);
-        host_writer_flush(&self->writer);
-        sending->sent += n;
-        sending->moved_ns = now_ns;
     }
 }
 
@@ -464,17 +342,26 @@ static void copy_path(char *out, size_t size, struct json_object *line, const ch
     snprintf(out, size, "%s", text && text[0] == '/' && strlen(text) < size ? text : "");
 }
 
-static void say_hello(struct host *self)
+/* The node agent is there, and wants to know whom it serves. */
+static void on_here(void *context, const struct host_message *message)
 {
+    struct host *self = context;
     char cwd[HOST_PATH];
     struct json_object *line = host_line_new("hello");
+    (void)message;
     host_line_add_number(line, "protocol", HOST_PROTOCOL);
     host_line_add_text(line, "version", rp_version());
     host_line_add_text(line, "here", self->here);
     host_line_add_text(line, "cwd", getcwd(cwd, sizeof cwd) ? cwd : "");
     host_line_add_number(line, "lease_ms", self->lease_ns / NS_PER_MS);
     host_writer_put(&self->writer, line);
-    host_writer_flush(&self->writer);
+}
+
+static void on_sending(void *context, const struct host_message *message)
+{
+    struct host *self = context;
+    (void)message;
+    self->info.sent = self->info.state == HOST_CONNECTING;
 }
 
 static void on_ready(void *context, const struct host_message *message)
@@ -482,7 +369,7 @@ static void on_ready(void *context, const struct host_message *message)
     struct json_object *line = message->line;
     struct host *self = context;
     char version[64];
-    if (self->state != HOST_CONNECTING)
+    if (self->info.state != HOST_CONNECTING)
         return;
     copy_text(version, sizeof version, line, "version");
     if (host_line_number(line, "protocol", 0, INT32_MAX) != HOST_PROTOCOL || strcmp(version, rp_version()) != 0) {
@@ -493,18 +380,18 @@ static void on_ready(void *context, const struct host_message *message)
         lose(self, clock_ns(), reason);
         return;
     }
-    self->facts = (struct host_facts){.cores = host_line_real(line, "cores", 0.01, 1e6),
-                                      .memory = host_line_real(line, "memory", 0, 1e18),
-                                      .python = host_line_flag(line, "python")};
-    copy_text(self->facts.hostname, sizeof self->facts.hostname, line, "hostname");
-    copy_text(self->facts.model, sizeof self->facts.model, line, "model");
-    copy_text(self->facts.address, sizeof self->facts.address, line, "address");
-    copy_path(self->facts.work, sizeof self->facts.work, line, "work");
-    copy_path(self->facts.programs, sizeof self->facts.programs, line, "programs");
-    copy_path(self->facts.here, sizeof self->facts.here, line, "here");
+    self->info.facts = (struct host_facts){.cores = host_line_real(line, "cores", 0.01, 1e6),
+                                           .memory = host_line_real(line, "memory", 0, 1e18),
+                                           .python = host_line_flag(line, "python")};
+    copy_text(self->info.facts.hostname, sizeof self->info.facts.hostname, line, "hostname");
+    copy_text(self->info.facts.model, sizeof self->info.facts.model, line, "model");
+    copy_text(self->info.facts.address, sizeof self->info.facts.address, line, "address");
+    copy_path(self->info.facts.work, sizeof self->info.facts.work, line, "work");
+    copy_path(self->info.facts.programs, sizeof self->info.facts.programs, line, "programs");
+    copy_path(self->info.facts.here, sizeof self->info.facts.here, line, "here");
     self->noise = (struct host_noise){0}; /* what a login prints is no reason for a later loss */
-    self->times++;
-    set_now(self, HOST_READY);
+    self->info.times++;
+    set_state(self, HOST_READY, clock_ns());
 }
 
 static struct host_process *process_of(struct host *self, struct json_object *line)
@@ -540,7 +427,7 @@ static void on_output(void *context, const struct host_message *message)
 {
     struct host *self = context;
     const struct host_process *process = process_of(self, message->line);
-    self->moved_ns = self->heard_ns;
+    self->info.moved_ns = self->heard_ns;
     if (process && !process->ended)
         append_log(process, message->bytes, message->size);
 }
@@ -591,8 +478,7 @@ static void on_usage(void *context, const struct host_message *message)
     if (json_object_object_get_ex(line, "list", &list) && json_object_is_type(list, json_type_array))
         for (size_t i = 0; i < json_object_array_length(list); i++)
             take_usage(self, json_object_array_get_idx(list, i));
-    self->load.cpu = host_line_real(line, "cpu", 0, 1e6);
-    self->load.memory = (uint64_t)host_line_number(line, "memory", 0, INT64_MAX);
+    self->info.cpu = host_line_real(line, "cpu", 0, 1e6);
 }
 
 /* A piece that does not fit the copy here is left out, and the agent sends the file again from its beginning. */
@@ -610,36 +496,23 @@ static void say_refused(struct host *self, const char *name, const char *why)
     if (self->refused)
         return;
     self->refused = true;
-    log_line(LEVEL_WARN, "A0438", "a file of a host is not taken", "host=%s file=%s why=\"%s\"", self->name,
+    log_line(LEVEL_WARN, "A0438", "a file of a host is not taken", "host=%s file=%s why=\"%s\"", self->info.name,
              log_quote(quoted, sizeof quoted, name), why);
 }
 
 static void on_file(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
     struct host *self = context;
     rp_error err = {0};
-    const char *name = host_line_text(line, "name");
-    int64_t offset = host_line_number(line, "offset", 0, INT64_MAX);
+    const char *name = host_line_text(message->line, "name");
     if (name && !owns(self, name)) {
         say_refused(self, name, "it belongs to no process there: names begin with that of their process");
         return;
     }
-    self->moved_ns = self->heard_ns;
-    if (!name)
-        return;
-    rp_status status;
-    if (host_line_flag(line, "replace")) {
-        status = offset == 0 ? host_folder_begin(&self->folder, name, 0666, &err) : RP_OK;
-        if (status == RP_OK)
-            status = host_folder_write(&self->folder, name, message->bytes, message->size, &err);
-        if (status == RP_OK && host_line_flag(line, "last"))
-            host_folder_finish(&self->folder, NULL, NULL);
-    } else {
-        status = host_folder_append(&self->folder, name, message->bytes, message->size, offset, &err);
-        if (status == RP_FAILED_PRECONDITION)
-            send_again(self, name);
-    }
+    self->info.moved_ns = self->heard_ns;
+    rp_status status = host_folder_take(&self->folder, message, 0666, NULL, &err);
+    if (status == RP_FAILED_PRECONDITION)
+        send_again(self, name);
     if (status == RP_RESOURCE_EXHAUSTED)
         say_refused(self, name, err.text);
 }
@@ -651,38 +524,17 @@ static void on_probed(void *context, const struct host_message *message)
     if (!self->probing)
         return;
     self->probing = false;
-    self->probe = (struct host_probe){
+    self->info.probe = (struct host_probe){
         .done = true, .ok = host_line_flag(line, "ok"), .ns = host_line_number(line, "ns", 0, 3600 * NS_PER_S)};
-    copy_text(self->probe.text, sizeof self->probe.text, line, "text");
-    if (self->probe.ok)
-        self->load.round_trip_ns = self->probe.ns;
-}
-
-static void on_need(void *context, const struct host_message *message)
-{
-    struct host *self = context;
-    (void)message;
-    if (self->state != HOST_CONNECTING || self->sending.fd >= 0 || self->sending.sent > 0)
-        return;
-    if (self->sending.bundle)
-        self->sending.asked = true;
-    else
-        fail(self, "there is no bundle of them; write hosts[].programs", NULL);
-}
-
-/* Our programs have arrived, and the agent comes next. */
-static void on_got(void *context, const struct host_message *message)
-{
-    const struct host *self = context;
-    (void)message;
-    if (self->state == HOST_CONNECTING && self->sending.fd < 0 && self->sending.sent > 0)
-        say_hello(context);
+    copy_text(self->info.probe.text, sizeof self->info.probe.text, line, "text");
+    if (self->info.probe.ok)
+        self->info.round_trip_ns = self->info.probe.ns;
 }
 
 /* "pong" only shows that the agent is there: any line does. */
 static const struct host_line_handler handlers[] = {
-    {"ready", on_ready}, {"started", on_started}, {"output", on_output}, {"file", on_file}, {"ended", on_ended},
-    {"usage", on_usage}, {"probed", on_probed},   {"need", on_need},     {"got", on_got},   {"exited", on_exited},
+    {"here", on_here}, {"sending", on_sending}, {"ready", on_ready}, {"started", on_started}, {"output", on_output},
+    {"file", on_file}, {"exited", on_exited},   {"ended", on_ended}, {"usage", on_usage},     {"probed", on_probed},
 };
 
 /* Reads what the carrier has written to its standard error. */
@@ -709,7 +561,7 @@ static bool read_lines(struct host *self)
             host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, &message);
         }
     }
-    self->busy = total > READ_BUSY;
+    self->info.busy = total > READ_BUSY;
     return !self->reader.ended;
 }
 
@@ -770,12 +622,11 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->busy = self->refused = false;
-    self->pinged_ns = self->moved_ns = self->sending.sent = self->sending.moved_ns = 0;
+    self->info.busy = self->info.sent = self->refused = false;
+    self->pinged_ns = self->info.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     host_reader_init(&self->reader, self->out, &self->noise);
     host_reader_init(&self->errors, self->err, &self->noise);
-    say_hello(self);
 }
 
 void host_open(struct host *self, int64_t now_ns)
@@ -808,7 +659,7 @@ static bool reap(struct host *self, int *status)
 /* The output of the agent has ended: the carrier's last words and its exit status say why. */
 static void on_eof(struct host *self, int64_t now_ns)
 {
-    char noise[300], status[100], advice[200], reason[sizeof self->reason];
+    char noise[300], status[100], advice[200], reason[sizeof self->info.reason];
     bool gone = self->pid == 0 || reap(self, &self->carrier_status);
     if (self->eof_ns == 0)
         self->eof_ns = now_ns;
@@ -816,7 +667,7 @@ static void on_eof(struct host *self, int64_t now_ns)
         return;
     read_errors(self); /* the carrier's last words may have come between the last look and its end */
     host_noise_text(&self->noise, noise, sizeof noise);
-    carrier_advice(noise, self->name, advice, sizeof advice);
+    carrier_advice(noise, self->info.name, advice, sizeof advice);
     snprintf(reason, sizeof reason, "%s%s%s", noise[0] ? noise : "the connection has ended", advice[0] ? ": " : "",
              advice);
     if (!noise[0] && gone)
@@ -827,10 +678,10 @@ static void on_eof(struct host *self, int64_t now_ns)
 
 static void check_silence(struct host *self, int64_t now_ns)
 {
-    char noise[300], reason[sizeof self->reason];
-    bool ready = self->state == HOST_READY;
-    int64_t begin = self->sending.moved_ns > self->since_ns ? self->sending.moved_ns : self->since_ns;
-    int64_t most = ready ? self->lease_ns : CONNECT_NS, silent = now_ns - (ready ? self->heard_ns : begin);
+    char noise[300], reason[sizeof self->info.reason];
+    bool ready = self->info.state == HOST_READY;
+    int64_t most = ready ? self->lease_ns : self->info.sent ? SEND_NS : CONNECT_NS;
+    int64_t silent = now_ns - (ready ? self->heard_ns : self->since_ns);
     /* A launcher that was stopped itself has not listened. */
     if (now_ns - self->tended_ns > self->lease_ns / 2)
         self->heard_ns = now_ns;
@@ -866,12 +717,10 @@ void host_tend(struct host *self, int64_t now_ns)
     check_silence(self, now_ns);
     self->tended_ns = now_ns;
     int64_t every = self->lease_ns / 4 < PING_NS ? self->lease_ns / 4 : PING_NS;
-    if (self->state == HOST_READY && now_ns - self->pinged_ns >= every) {
+    if (self->info.state == HOST_READY && now_ns - self->pinged_ns >= every) {
         self->pinged_ns = now_ns;
         host_writer_put(&self->writer, host_line_new("ping"));
     }
-    if (self->in >= 0)
-        feed_bundle(self, now_ns);
     if (self->in >= 0)
         feed(self);
     if (self->in >= 0 && self->writer.broken && self->eof_ns == 0)
@@ -890,22 +739,20 @@ void host_close(struct host *self)
         host_writer_flush(&self->writer);
         disconnect(self, clock_ns());
     }
-    set_now(self, HOST_ABSENT);
+    set_state(self, HOST_ABSENT, clock_ns());
 }
 
-void host_set_carrier(struct host *self, const char *const *carrier)
+bool host_set_carrier(struct host *self, const char *const *carrier)
 {
+    size_t n = 0;
+    while (self->carrier[n] && carrier[n] && strcmp(self->carrier[n], carrier[n]) == 0)
+        n++;
+    if (!self->carrier[n] && !carrier[n])
+        return false;
     host_close(self);
     command_free(&self->carrier);
     self->carrier = command_copy(carrier);
-}
-
-bool host_has_carrier(const struct host *self, const char *const *carrier)
-{
-    char *const *own = self->carrier;
-    for (; *own && *carrier && strcmp(*own, *carrier) == 0; own++)
-        carrier++;
-    return !*own && !*carrier;
+    return true;
 }
 
 /* Waits for the carrier's end, and kills the carrier after a while. The time counts from the end of the connection, so many hosts
@@ -930,7 +777,7 @@ void host_destroy(struct host **self)
         return;
     host_close(host);
     await_carrier(host);
-    host_folder_fini(&host->folder);
+    host_folder_drop(&host->folder);
     command_free(&host->carrier);
     free(host->processes);
     free(host);
@@ -964,9 +811,9 @@ static rp_status start_there(struct process_place *place, struct process *proces
                              const struct process_options *options, rp_error *err)
 {
     struct host *self = (struct host *)place;
-    if (self->state != HOST_READY)
-        return err_set(err, RP_UNAVAILABLE, "%s cannot be started: host %s is %s", process->name, self->name,
-                       host_state_names[self->state]);
+    if (self->info.state != HOST_READY)
+        return err_set(err, RP_UNAVAILABLE, "%s cannot be started: host %s is %s", process->name, self->info.name,
+                       host_state_names[self->info.state]);
     struct host_process *entry = add_process(self);
     snprintf(entry->log, sizeof entry->log, "%s", process->log);
     snprintf(entry->name, sizeof entry->name, "%s", process->name);
@@ -981,7 +828,7 @@ static rp_status start_there(struct process_place *place, struct process *proces
         forget(self, entry);
         return err_set(err, RP_INVALID_ARGUMENT,
                        "%s cannot be started on host %s: its arguments and environment are longer than %u bytes",
-                       process->name, self->name, HOST_LINE_MOST);
+                       process->name, self->info.name, HOST_LINE_MOST);
     }
     process->number = entry->number;
     return RP_OK;
@@ -1006,7 +853,7 @@ static bool ended(struct process_place *place, struct process *process, int *sta
 static void tell(struct process_place *place, const struct process *process, const char *what)
 {
     struct host *self = (struct host *)place;
-    if (self->state != HOST_READY)
+    if (self->info.state != HOST_READY)
         return;
     struct json_object *line = host_line_new(what);
     host_line_add_number(line, "id", process->number);
@@ -1046,13 +893,12 @@ struct host *host_new(const struct host_options *options)
     self->carrier = command_copy(options->carrier);
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
-    self->in = self->out = self->err = self->sending.fd = -1;
-    self->sending.bundle = options->bundle;
+    self->in = self->out = self->err = -1;
     self->last = &self->first;
     self->since_ns = clock_ns();
-    snprintf(self->name, sizeof self->name, "%s", options->name);
+    snprintf(self->info.name, sizeof self->info.name, "%s", options->name);
     snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");
-    host_folder_init(&self->folder, options->folder, self->name);
+    host_folder_init(&self->folder, options->folder, self->info.name);
     return self;
 }
 
@@ -1060,9 +906,9 @@ struct host *host_new(const struct host_options *options)
 
 static rp_status need_ready(const struct host *self, rp_error *err)
 {
-    return self->state == HOST_READY
+    return self->info.state == HOST_READY
                ? RP_OK
-               : err_set(err, RP_UNAVAILABLE, "host %s is %s", self->name, host_state_names[self->state]);
+               : err_set(err, RP_UNAVAILABLE, "host %s is %s", self->info.name, host_state_names[self->info.state]);
 }
 
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err)
@@ -1071,92 +917,20 @@ rp_status host_send_file(struct host *self, const char *path, const char *name, 
     return queue_file(self, path, name, err);
 }
 
-rp_status host_probe_begin(struct host *self, const char *endpoint, rp_error *err)
+rp_status host_probe(struct host *self, const char *endpoint, rp_error *err)
 {
     RP_TRY(need_ready(self, err));
     struct json_object *line = host_line_new("probe");
     host_line_add_text(line, "endpoint", endpoint);
-    self->probe = (struct host_probe){0};
+    self->info.probe = (struct host_probe){0};
     self->probing = true;
     send_line(self, line);
     return RP_OK;
 }
 
-const struct host_probe *host_probe(const struct host *self)
+const struct host_info *host_info(const struct host *self)
 {
-    return &self->probe;
-}
-
-bool host_needs_bundle(const struct host *self)
-{
-    return self->sending.asked || self->sending.sent > 0;
-}
-
-int64_t host_sent(const struct host *self)
-{
-    return self->sending.sent;
-}
-
-const char *host_name(const struct host *self)
-{
-    return self->name;
-}
-
-enum host_state host_state(const struct host *self)
-{
-    return self->state;
-}
-
-const char *host_reason(const struct host *self)
-{
-    return self->reason;
-}
-
-uint32_t host_times(const struct host *self)
-{
-    return self->times;
-}
-
-const struct host_facts *host_facts(const struct host *self)
-{
-    return &self->facts;
-}
-
-const char *host_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
-                              size_t size)
-{
-    static const char mapped[] = "::ffff:";
-    char hostname[HOST_NAME] = "", seen[HOST_NAME + 3];
-    const char *address = facts->address;
-    gethostname(hostname, sizeof hostname - 1);
-    if (strncmp(address, mapped, sizeof mapped - 1) == 0 && strchr(address, '.'))
-        address += sizeof mapped - 1;
-    bool same = strcmp(address, "::1") == 0 || strcmp(hostname, facts->hostname) == 0;
-    bool ipv6 = strchr(address, ':') != NULL;
-    snprintf(seen, sizeof seen, ipv6 ? "[%s]" : "%s", address);
-    bool heard = !ipv6 || endpoint_is_ipv6(broker->service); /* the broker listens there */
-    if (broker->advertise[0])
-        snprintf(out, size, "%s", broker->advertise);
-    else if (strcmp(address, "::1") != 0 && heard && endpoint_is_host(seen))
-        snprintf(out, size, "%s", seen);
-    else
-        snprintf(out, size, "%s", same ? "127.0.0.1" : hostname);
-    return out;
-}
-
-struct host_load host_load(const struct host *self)
-{
-    return self->load;
-}
-
-int64_t host_moved(const struct host *self)
-{
-    return self->moved_ns;
-}
-
-bool host_busy(const struct host *self)
-{
-    return self->in >= 0 && self->busy;
+    return &self->info;
 }
 
 void host_guard(const struct host *self)

@@ -14,11 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/launch/host/carrier.h"
 #include "agent/launch/process/process.h"
 #include "replay/error.h"
-
-struct broker_config;
 
 #define HOST_NAME 64u
 #define HOST_PATH 512u
@@ -51,66 +48,52 @@ struct host_options {
     const char *folder;         /* of the run, at home */
     const char *here;           /* of the user's file, at home */
     struct guard *guard;
-    int64_t lease_ns;      /* without a word for this long each side gives the other up; 0: 15 s */
-    struct bundle *bundle; /* programs for a host that asks for them (carrier.h); may be NULL; borrowed */
+    int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
 };
 
-struct host;
-struct host *host_new(const struct host_options *options);
-/* Closes the connection: the agent ends what still runs there. Waits a moment for the carrier's end. */
-void host_destroy(struct host **self);
-const char *host_name(const struct host *self);
-
-/* Starts the carrier, unless it runs. A failure makes the host lost, with a reason. */
-void host_open(struct host *self, int64_t now_ns);
-/* Ends the connection; the host is absent then. */
-void host_close(struct host *self);
-/* Ends the connection; the next one uses another carrier. */
-void host_set_carrier(struct host *self, const char *const *carrier);
-bool host_has_carrier(const struct host *self, const char *const *carrier);
-/* Reads and writes what there is: output into logs, files into the folder, ends of processes, the lease. */
-void host_tend(struct host *self, int64_t now_ns);
-enum host_state host_state(const struct host *self);
-/* Why the host is lost: "ssh: connect to host cpu3 port 22: Connection refused". "": it is not. */
-const char *host_reason(const struct host *self);
-/* How often it was ready so far. */
-uint32_t host_times(const struct host *self);
-/* Bytes of the bundle that this connection has sent; 0: our programs were there. */
-int64_t host_sent(const struct host *self);
-/* True once the host has asked for the bundle, which may have to be packed first. */
-bool host_needs_bundle(const struct host *self);
-/* Valid since the host was ready for the first time. */
-const struct host_facts *host_facts(const struct host *self);
-/* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
- * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
- * machine's name. Gives out. */
-const char *host_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
-                              size_t size);
-/* Cores and bytes in use there by all programs, lately, and the round trip in ns that a probe measured; 0: not known. */
-struct host_load {
-    double cpu;
-    uint64_t memory;
-    int64_t round_trip_ns;
-};
-struct host_load host_load(const struct host *self);
-
-/* When the newest piece of a file or of output came from there; 0: none has come. */
-int64_t host_moved(const struct host *self);
-/* True if much was to be read there at the last look: the next one should come soon. */
-bool host_busy(const struct host *self);
-
-/* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
- * that is gone is not sent (RP_NOT_FOUND). */
-rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);
 /* The answer to the question whether a TCP connection from there to an endpoint of home works. */
 struct host_probe {
     bool done, ok;
     int64_t ns;     /* that the connection took */
     char text[256]; /* why it failed */
 };
-/* Asks that question ("tcp://10.0.0.1:7000"). The answer comes later: host_probe()->done. */
-rp_status host_probe_begin(struct host *self, const char *endpoint, rp_error *err);
-const struct host_probe *host_probe(const struct host *self);
+
+/* What is known of a host. */
+struct host_info {
+    char name[HOST_NAME];
+    enum host_state state;
+    char reason[512]; /* why the host is lost: "ssh: connect to host cpu3 port 22: Connection refused"; "": it is not */
+    uint32_t times;   /* how often it was ready so far */
+    bool sent;        /* our programs were not there: this connection sends them, or has done so */
+    struct host_facts facts; /* since the host was ready for the first time */
+    struct host_probe probe; /* the answer to host_probe */
+    double cpu;              /* cores in use there by all programs, lately; 0: not known */
+    int64_t round_trip_ns;   /* that a probe measured; 0: not known */
+    int64_t moved_ns;        /* when the newest piece of a file or of output came from there; 0: none has come */
+    bool busy;               /* much was to be read there at the last look: the next one should come soon */
+};
+
+struct host;
+struct host *host_new(const struct host_options *options);
+/* Closes the connection: the agent ends what still runs there. Waits a moment for the carrier's end. */
+void host_destroy(struct host **self);
+const struct host_info *host_info(const struct host *self);
+
+/* Starts the carrier, unless it runs. A failure makes the host lost, with a reason. */
+void host_open(struct host *self, int64_t now_ns);
+/* Ends the connection; the host is absent then. */
+void host_close(struct host *self);
+/* Ends the connection, and uses another carrier for the next one. False: this is the carrier, and nothing changes. */
+bool host_set_carrier(struct host *self, const char *const *carrier);
+/* Reads and writes what there is: output into logs, files into the folder, ends of processes, the lease. */
+void host_tend(struct host *self, int64_t now_ns);
+
+/* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
+ * that is gone is not sent (RP_NOT_FOUND). */
+rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);
+/* Asks whether a TCP connection from there to an endpoint of home works ("tcp://10.0.0.1:7000"). The answer comes later:
+ * host_info()->probe.done. */
+rp_status host_probe(struct host *self, const char *endpoint, rp_error *err);
 
 /* Makes the carrier known to its guard again. */
 void host_guard(const struct host *self);

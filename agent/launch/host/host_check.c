@@ -75,7 +75,7 @@ static bool find_endpoint(const struct check *self, const struct host *host, str
     if (!endpoint_is_any(broker->service))
         return endpoint_with_host(broker->service, broker->advertise, trial->endpoint, sizeof trial->endpoint);
     snprintf(bound, sizeof bound, "tcp://*:%u", self->port);
-    host_home_address(host_facts(host), broker, address, sizeof address);
+    host_pool_home_address(&host_info(host)->facts, broker, address, sizeof address);
     return endpoint_with_host(bound, address, trial->endpoint, sizeof trial->endpoint);
 }
 
@@ -88,7 +88,7 @@ static void end_trial(struct trial *self, const char *reason)
 static void ask_reach(const struct check *self, struct host *host, struct trial *trial)
 {
     rp_error err = {0};
-    if (!find_endpoint(self, host, trial) || host_probe_begin(host, trial->endpoint, &err) != RP_OK)
+    if (!find_endpoint(self, host, trial) || host_probe(host, trial->endpoint, &err) != RP_OK)
         end_trial(trial, err.text[0] ? err.text : "this machine has no address that others could use");
     trial->asked = true;
 }
@@ -106,19 +106,19 @@ static void look(const struct check *self, uint32_t index, int64_t now_ns)
 {
     struct host *host = host_pool_at(self->pool, index);
     struct trial *trial = &self->trials[index];
-    int64_t most = host_needs_bundle(host) ? SEND_NS : CONNECT_NS;
+    int64_t most = host_info(host)->sent ? SEND_NS : CONNECT_NS;
     if (host_pool_failed(self->pool, index))
-        end_trial(trial, host_reason(host));
+        end_trial(trial, host_info(host)->reason);
     else if (now_ns - self->begin_ns > most)
-        end_trial(trial, trial->asked                    ? "it gives no answer"
-                         : host_state(host) == HOST_LOST ? host_reason(host)
-                                                         : "no connection within 10 s");
-    else if (host_state(host) != HOST_READY)
+        end_trial(trial, trial->asked                          ? "it gives no answer"
+                         : host_info(host)->state == HOST_LOST ? host_info(host)->reason
+                                                               : "no connection within 10 s");
+    else if (host_info(host)->state != HOST_READY)
         trial->asked = false;
     else if (!trial->asked)
         ask_reach(self, host, trial);
-    else if (host_probe(host)->done)
-        take_answer(host_probe(host), trial);
+    else if (host_info(host)->probe.done)
+        take_answer(&host_info(host)->probe, trial);
 }
 
 static void try_all(struct check *self)
@@ -142,8 +142,8 @@ static void print_trial(const struct check *self, uint32_t index, int width, FIL
 {
     const struct trial *trial = &self->trials[index];
     const struct host *host = host_pool_at(self->pool, index);
-    const struct host_facts *facts = host_facts(host);
-    format_buffer memory, sent;
+    const struct host_facts *facts = &host_info(host)->facts;
+    format_buffer memory;
     fprintf(out, "  %-*s  ", width, host_pool_name(self->pool, index));
     if (trial->reason[0]) {
         fprintf(out, "cannot work: %s\n", trial->reason);
@@ -151,9 +151,7 @@ static void print_trial(const struct check *self, uint32_t index, int width, FIL
     }
     fprintf(out, "%s, %g cores, %s; programs in %s", facts->model, facts->cores,
             format_bytes(memory, (uint64_t)facts->memory), facts->programs);
-    if (host_sent(host) > 0)
-        fprintf(out, " (%s sent)", format_bytes(sent, (uint64_t)host_sent(host)));
-    fprintf(out, "; reaches this machine at %s\n", trial->endpoint);
+    fprintf(out, "%s; reaches this machine at %s\n", host_info(host)->sent ? " (sent)" : "", trial->endpoint);
 }
 
 static rp_status print_all(const struct check *self, FILE *out, rp_error *err)

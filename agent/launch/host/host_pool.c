@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
-#include "agent/launch/host/host_folder.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
@@ -161,7 +160,6 @@ static void connect_to(struct host_pool *self, struct pool_host *one, const char
                                          .carrier = carrier,
                                          .folder = self->options.folder,
                                          .here = self->options.here,
-                                         .bundle = self->has_bundle ? &self->bundle : NULL,
                                          .guard = self->options.guard};
     one->host = host_new(&options);
     one->wanted = true;
@@ -244,7 +242,6 @@ void host_pool_destroy(struct host_pool **self_p)
         free(one->overrides);
         free(one);
     }
-    bundle_fini(&self->bundle);
     for (uint32_t i = 0; i < self->n_files; i++) {
         free(self->files[i].path);
         free(self->files[i].name);
@@ -335,12 +332,12 @@ static void note_loss(struct pool_host *one, int64_t now_ns)
 static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_ns)
 {
     host_tend(one->host, now_ns);
-    enum host_state state = host_state(one->host);
+    enum host_state state = host_info(one->host)->state;
     if (state != one->state && state == HOST_LOST)
         note_loss(one, now_ns);
     one->state = state;
-    if (state == HOST_READY && host_times(one->host) != one->greeted) {
-        one->greeted = host_times(one->host);
+    if (state == HOST_READY && host_info(one->host)->times != one->greeted) {
+        one->greeted = host_info(one->host)->times;
         one->ready_ns = now_ns;
         greet(self, one);
     }
@@ -348,7 +345,7 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
         (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
         self->open_ns = now_ns + SPACE_NS;
         host_open(one->host, now_ns);
-        one->state = host_state(one->host);
+        one->state = host_info(one->host)->state;
         if (one->state == HOST_LOST)
             note_loss(one, now_ns);
     }
@@ -390,7 +387,7 @@ void host_pool_tend(struct host_pool *self, int64_t now_ns)
 bool host_pool_busy(const struct host_pool *self)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (self->hosts[i]->host && host_busy(self->hosts[i]->host))
+        if (self->hosts[i]->host && host_info(self->hosts[i]->host)->busy)
             return true;
     return false;
 }
@@ -447,7 +444,7 @@ uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *
 bool host_pool_failed(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    return one->failures >= FAILURES && host_state(one->host) == HOST_LOST;
+    return one->failures >= FAILURES && host_info(one->host)->state == HOST_LOST;
 }
 
 /* ---- what they are ---- */
@@ -470,7 +467,8 @@ struct host *host_pool_at(const struct host_pool *self, uint32_t index)
 bool host_pool_ready(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    return index == HOST_POOL_HOME || (host_state(one->host) == HOST_READY && host_times(one->host) == one->greeted);
+    return index == HOST_POOL_HOME ||
+           (host_info(one->host)->state == HOST_READY && host_info(one->host)->times == one->greeted);
 }
 
 bool host_pool_dropped(const struct host_pool *self, uint32_t index)
@@ -486,7 +484,7 @@ bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role rol
 
 static const struct host_facts *facts_of(const struct pool_host *one)
 {
-    return one->greeted > 0 ? host_facts(one->host) : NULL;
+    return one->greeted > 0 ? &host_info(one->host)->facts : NULL;
 }
 
 double host_pool_cores(const struct host_pool *self, uint32_t index)
@@ -530,7 +528,7 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
                            int64_t now_ns, rp_error *err)
 {
     struct pool_host *one = find(self, name);
-    if (one && (one->dropped || (one->wanted && host_has_carrier(one->host, carrier))))
+    if (one && (one->dropped || (!host_set_carrier(one->host, carrier) && one->wanted)))
         return RP_OK;
     if (!one)
         one = add(self, name, err);
@@ -539,12 +537,8 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
     one->actors = true;
     one->cores = cores;
     one->open_ns = now_ns;
-    if (!one->host) {
+    if (!one->host)
         connect_to(self, one, carrier);
-        return RP_OK;
-    }
-    if (!host_has_carrier(one->host, carrier))
-        host_set_carrier(one->host, carrier);
     one->wanted = true;
     one->failures = 0;
     one->ready_ns = one->pause_ns = 0;
@@ -565,6 +559,28 @@ void host_pool_vanish(struct host_pool *self, const char *name)
 
 /* ---- what processes need to know there ---- */
 
+const char *host_pool_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
+                                   size_t size)
+{
+    static const char mapped[] = "::ffff:";
+    char hostname[HOST_NAME] = "", seen[HOST_NAME + 3];
+    const char *address = facts->address;
+    gethostname(hostname, sizeof hostname - 1);
+    if (strncmp(address, mapped, sizeof mapped - 1) == 0 && strchr(address, '.'))
+        address += sizeof mapped - 1;
+    bool same = strcmp(address, "::1") == 0 || strcmp(hostname, facts->hostname) == 0;
+    bool ipv6 = strchr(address, ':') != NULL;
+    snprintf(seen, sizeof seen, ipv6 ? "[%s]" : "%s", address);
+    bool heard = !ipv6 || endpoint_is_ipv6(broker->service); /* the broker listens there */
+    if (broker->advertise[0])
+        snprintf(out, size, "%s", broker->advertise);
+    else if (strcmp(address, "::1") != 0 && heard && endpoint_is_host(seen))
+        snprintf(out, size, "%s", seen);
+    else
+        snprintf(out, size, "%s", same ? "127.0.0.1" : hostname);
+    return out;
+}
+
 /* bound: as processes of this machine reach it. A broker that is bound to one address is reached there, unless the file
  * advertises another. */
 static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
@@ -575,7 +591,7 @@ static void map_endpoint(const struct host_pool *self, const struct pool_host *o
     char open[300], address[HOST_NAME + 3];
     if (endpoint_is_any(configured) && port) {
         snprintf(open, sizeof open, "tcp://*%s", port);
-        host_home_address(host_facts(one->host), broker, address, sizeof address);
+        host_pool_home_address(&host_info(one->host)->facts, broker, address, sizeof address);
         endpoint_with_host(open, address, out, size);
     } else {
         endpoint_with_host(bound, broker->advertise, out, size);
@@ -644,7 +660,7 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
     *out = *base;
     if (index == HOST_POOL_HOME || one->greeted == 0)
         return;
-    const struct host_facts *facts = host_facts(one->host);
+    const struct host_facts *facts = &host_info(one->host)->facts;
     const char *rest = below(base->folder, self->options.folder);
     snprintf(one->config_path, sizeof one->config_path, "%s/" CONFIG_NAME, facts->work);
     snprintf(one->folder, sizeof one->folder, "%s%s", base->folder[0] ? facts->work : "", rest ? rest : "");

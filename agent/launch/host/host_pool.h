@@ -60,6 +60,11 @@ double host_pool_memory(const struct host_pool *self, uint32_t index);
 /* Machines of one kind have the same processor and the same number of cores: index of the first host of its kind. */
 uint32_t host_pool_kind(const struct host_pool *self, uint32_t index);
 
+/* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
+ * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
+ * machine's name. Gives out. */
+const char *host_pool_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
+                                   size_t size);
 /* Fills in what a command line needs there: programs, config, folders, keys, and endpoints that are reached from there. base: the
  * context at home. `out` borrows from the pool and from base until the next call for the same host. */
 void host_pool_context(struct host_pool *self, uint32_t index, const struct command_context *base,

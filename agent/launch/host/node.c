@@ -1,4 +1,4 @@
-/* The work folder, the processes, and the loop that serves the launcher. */
+/* The work folder, the mirror of its files, the processes, and the loop that serves the launcher. */
 #include "agent/launch/host/node.h"
 
 #include <dirent.h>
@@ -19,9 +19,8 @@
 #include <unistd.h>
 
 #include "agent/launch/host/host.h"
-#include "agent/launch/host/host_folder.h"
+#include "agent/launch/host/host_file.h"
 #include "agent/launch/host/host_line.h"
-#include "agent/launch/host/node_mirror.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/process.h"
@@ -38,6 +37,13 @@
 #define USAGE_ROWS 512u /* that fit on a line */
 #define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
 #define REACH_S 5       /* for a connection to an address of home */
+/* The mirror: files that it knows, the time between two passes, pieces in one turn (so that output of processes gets through as well),
+ * and the depth of folders. */
+#define FILES_MOST 16384u
+#define MIRROR_NS (400 * NS_PER_MS)
+#define AGAIN_NS (5 * NS_PER_S)
+#define PIECES_MOST 4
+#define DEPTH_MOST 6
 #define PREFIX "replay-node-"
 #define LOCK ".lock"
 #define RANDOM "XXXXXX"
@@ -51,6 +57,28 @@ struct node_child {
     int status;
     uint64_t pass; /* of the mirror that must be over before its end is reported */
     char text[sizeof(((rp_error *)0)->text)];
+};
+
+/* What the launcher has of a file. */
+struct node_file {
+    char *name;
+    dev_t device;
+    ino_t inode;
+    int64_t sent;            /* bytes that the launcher has */
+    struct timespec changed; /* when the file was last seen */
+    bool whole;              /* to be sent from its beginning */
+    bool due;                /* this pass has yet to send it */
+    uint64_t seen;           /* the last pass in which the file was there */
+    int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
+};
+
+struct mirror {
+    struct node_file **files; /* sorted by name */
+    uint32_t n;
+    uint64_t begun, finished; /* numbers of passes */
+    int64_t begun_ns;
+    struct node_file *sending; /* NULL: no file is under way */
+    struct host_file out;      /* the file under way */
 };
 
 struct node {
@@ -68,7 +96,7 @@ struct node {
     struct machine_load load;
     struct node_child **children;
     uint32_t n, turn; /* turn: the child whose output is read first */
-    struct node_mirror mirror;
+    struct mirror mirror;
     int answers[2]; /* pipe from the threads that probe: one struct host_probe each */
     struct pollfd *polls;
 };
@@ -196,6 +224,214 @@ static void remove_work(struct node *self)
         close(self->lock);
     self->work[0] = '\0';
     self->lock = -1;
+}
+
+/* ---- the mirror: what processes write here goes home ---- */
+
+/* Files of the work folder go home, in passes over the folder: each finds the files that have changed, and sends the new bytes of a file
+ * that has grown, and the whole of a file that is new or was replaced. Names that begin with a dot or end in ".tmp" are not sent, nor
+ * are the files that only the launcher writes. */
+
+static const char *const skipped[] = {"config.yaml", "keys", "here", NULL};
+
+static bool mirror_busy(const struct mirror *self)
+{
+    return self->begun > self->finished;
+}
+
+static void free_file(struct node_file *file)
+{
+    free(file->name);
+    free(file);
+}
+
+/* Returns the file; NULL: there is none. *at: its place, or the one where it belongs. */
+static struct node_file *find(const struct mirror *self, const char *name, uint32_t *at)
+{
+    uint32_t low = 0, high = self->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (strcmp(self->files[middle]->name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *at = low;
+    return low < self->n && strcmp(self->files[low]->name, name) == 0 ? self->files[low] : NULL;
+}
+
+/* Returns the file, a new one with nothing sent if there was none; NULL: there are too many. */
+static struct node_file *find_or_add(struct mirror *self, const char *name)
+{
+    uint32_t at;
+    struct node_file *file = find(self, name, &at);
+    if (file || self->n >= FILES_MOST)
+        return file;
+    file = need_alloc(sizeof *file);
+    *file = (struct node_file){.name = need_text(name), .whole = true, .seen = self->begun};
+    self->files = need_resize(self->files, self->n + 1, sizeof *self->files);
+    memmove(&self->files[at + 1], &self->files[at], (self->n++ - at) * sizeof *self->files);
+    self->files[at] = file;
+    return file;
+}
+
+static void note(struct node_file *self, const struct stat *info, int64_t sent)
+{
+    self->device = info->st_dev;
+    self->inode = info->st_ino;
+    self->changed = info->st_mtim;
+    self->sent = sent;
+    self->whole = false;
+}
+
+/* The launcher has just sent this file. */
+static void mirror_received(struct mirror *self, const char *name, const struct stat *info)
+{
+    struct node_file *file = find_or_add(self, name);
+    if (file)
+        note(file, info, info->st_size);
+}
+
+/* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
+ * one name. */
+static void mirror_again(struct mirror *self, const char *name, int64_t now_ns)
+{
+    uint32_t at;
+    struct node_file *file = find(self, name, &at);
+    if (!file || (file->again_ns != 0 && now_ns - file->again_ns < AGAIN_NS))
+        return;
+    file->again_ns = now_ns;
+    file->whole = true;
+}
+
+static bool same_inode(const struct node_file *self, const struct stat *info)
+{
+    return self->inode == info->st_ino && self->device == info->st_dev;
+}
+
+static bool same_time(const struct node_file *self, const struct stat *info)
+{
+    return self->changed.tv_sec == info->st_mtim.tv_sec && self->changed.tv_nsec == info->st_mtim.tv_nsec;
+}
+
+/* A file of the same size that was written again is replaced, too. */
+static bool is_replaced(const struct node_file *self, const struct stat *info)
+{
+    return self->whole || !same_inode(self, info) || info->st_size < self->sent ||
+           (info->st_size == self->sent && !same_time(self, info));
+}
+
+static bool is_skipped(const char *name, int depth)
+{
+    size_t length = strlen(name);
+    if (name[0] == '.' || (length > 4 && strcmp(name + length - 4, ".tmp") == 0))
+        return true;
+    for (size_t i = 0; depth == 0 && skipped[i]; i++)
+        if (strcmp(name, skipped[i]) == 0)
+            return true;
+    return false;
+}
+
+static void look_at(struct mirror *self, const char *name, const struct stat *info)
+{
+    struct node_file *file = host_file_allows(name) ? find_or_add(self, name) : NULL;
+    if (!file)
+        return;
+    file->seen = self->begun;
+    file->due = is_replaced(file, info) || info->st_size > file->sent;
+}
+
+/* Takes the descriptor. */
+static void walk(struct mirror *self, int fd, const char *below, int depth)
+{
+    DIR *folder = fdopendir(fd);
+    if (!folder) {
+        close(fd);
+        return;
+    }
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        char name[HOST_FILE_NAME];
+        struct stat info;
+        int length = snprintf(name, sizeof name, "%s%s%s", below, below[0] ? "/" : "", entry->d_name);
+        if (length >= (int)sizeof name || is_skipped(entry->d_name, depth) ||
+            fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (S_ISREG(info.st_mode))
+            look_at(self, name, &info);
+        int deeper = S_ISDIR(info.st_mode) && depth < DEPTH_MOST
+                         ? openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                         : -1;
+        if (deeper >= 0)
+            walk(self, deeper, name, depth + 1);
+    }
+    closedir(folder);
+}
+
+static void begin_pass(struct node *node, int64_t now_ns)
+{
+    struct mirror *self = &node->mirror;
+    uint32_t kept = 0;
+    self->begun++;
+    self->begun_ns = now_ns;
+    int fd = open(node->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        walk(self, fd, "", 0);
+    for (uint32_t i = 0; i < self->n; i++) {
+        if (self->files[i]->seen == self->begun)
+            self->files[kept++] = self->files[i];
+        else
+            free_file(self->files[i]); /* it was removed */
+    }
+    self->n = kept;
+}
+
+/* Opens the next file of this pass. False: none is left. */
+static bool open_next(struct node *self)
+{
+    struct mirror *mirror = &self->mirror;
+    for (uint32_t i = 0; i < mirror->n; i++) {
+        struct node_file *file = mirror->files[i];
+        char path[sizeof self->work + HOST_FILE_NAME];
+        bool due = file->due;
+        file->due = false;
+        snprintf(path, sizeof path, "%s/%s", self->work, file->name);
+        if (!due || host_file_open(&mirror->out, path, file->name, O_NOFOLLOW, NULL) != RP_OK)
+            continue;
+        mirror->sending = file;
+        mirror->out.replace = is_replaced(file, &mirror->out.info);
+        mirror->out.offset = mirror->out.replace ? 0 : file->sent;
+        return true;
+    }
+    return false;
+}
+
+/* Goes on with the pass while the writer has room. wanted: a new one begins at once if none is under way. */
+static void tend_mirror(struct node *self, int64_t now_ns, bool wanted)
+{
+    struct mirror *mirror = &self->mirror;
+    if (!mirror_busy(mirror) && (wanted || now_ns - mirror->begun_ns >= MIRROR_NS))
+        begin_pass(self, now_ns);
+    for (int piece = 0; piece < PIECES_MOST && host_writer_room(&self->writer); piece++) {
+        if (!mirror->sending && !open_next(self)) {
+            mirror->finished = mirror->begun;
+            return;
+        }
+        if (host_file_send(&mirror->out, &self->writer))
+            continue;
+        if (mirror->out.offset ==
+            mirror->out.info.st_size) /* else it was cut meanwhile, and the next pass sends it whole */
+            note(mirror->sending, &mirror->out.info, mirror->out.offset);
+        mirror->sending = NULL;
+    }
+}
+
+static void mirror_fini(struct mirror *self)
+{
+    if (self->sending)
+        host_file_close(&self->out);
+    for (uint32_t i = 0; i < self->n; i++)
+        free_file(self->files[i]);
+    free(self->files);
 }
 
 /* ---- facts ---- */
@@ -430,7 +666,7 @@ static void report_usage(struct node *self, int64_t now_ns)
     if (now_ns - self->usage_ns < USAGE_NS)
         return;
     self->usage_ns = now_ns;
-    double busy = busy_cores(self), memory = machine_memory_used();
+    double busy = busy_cores(self);
     uint32_t at = 0;
     do {
         struct json_object *line = host_line_new("usage"), *list = json_object_new_array();
@@ -438,7 +674,6 @@ static void report_usage(struct node *self, int64_t now_ns)
             add_usage(self->children[at], list);
         json_object_object_add(line, "list", list);
         host_line_add_real(line, "cpu", busy);
-        host_line_add_number(line, "memory", (int64_t)memory);
         host_writer_put(&self->writer, line);
     } while (at < self->n);
 }
@@ -507,17 +742,11 @@ static void on_hello(void *context, const struct host_message *message)
 
 static void on_file(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
     struct node *self = context;
-    struct stat info;
-    const char *name = host_line_text(line, "name");
-    rp_status status = name ? RP_OK : RP_BAD_MESSAGE;
-    if (status == RP_OK && host_line_flag(line, "first"))
-        status = host_folder_begin(&self->folder, name, (mode_t)host_line_number(line, "mode", 0, 0777), NULL);
-    if (status == RP_OK)
-        status = host_folder_write(&self->folder, name, message->bytes, message->size, NULL);
-    if (status == RP_OK && host_line_flag(line, "last") && host_folder_finish(&self->folder, &info, NULL) == RP_OK)
-        node_mirror_received(&self->mirror, name, &info);
+    struct stat info = {0};
+    mode_t mode = (mode_t)host_line_number(message->line, "mode", 0, 0777);
+    if (host_folder_take(&self->folder, message, mode, &info, NULL) == RP_OK && host_line_flag(message->line, "last"))
+        mirror_received(&self->mirror, host_line_text(message->line, "name"), &info);
 }
 
 static struct process *process_of(struct node *self, struct json_object *line)
@@ -553,7 +782,7 @@ static void on_again(void *context, const struct host_message *message)
     struct node *self = context;
     const char *name = host_line_text(line, "name");
     if (name)
-        node_mirror_again(&self->mirror, name, clock_ns());
+        mirror_again(&self->mirror, name, clock_ns());
 }
 
 /* ---- whether this machine reaches home ---- */
@@ -679,7 +908,7 @@ static void poll_all(struct node *self)
     self->polls[3] = (struct pollfd){.fd = self->answers[0], .events = POLLIN};
     for (uint32_t i = 0; room && i < self->n; i++)
         self->polls[n++] = (struct pollfd){.fd = self->children[i]->output, .events = POLLIN};
-    poll(self->polls, n, room && node_mirror_busy(&self->mirror) ? 0 : TURN_MS);
+    poll(self->polls, n, room && mirror_busy(&self->mirror) ? 0 : TURN_MS);
 }
 
 /* True if a process waits for a pass of the mirror. */
@@ -718,7 +947,7 @@ static void turn(struct node *self)
     if (self->over || !self->greeted)
         return;
     tell_probes(self);
-    node_mirror_tend(&self->mirror, &self->writer, at, ends_wait(self));
+    tend_mirror(self, at, ends_wait(self));
     tend_children(self);
     report_usage(self, at);
     host_writer_flush(&self->writer);
@@ -732,7 +961,6 @@ static rp_status begin(struct node *self, int in, int out, rp_error *err)
         .in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}, .lock = -1};
     self->guard.pipe = -1;
     self->interrupts.fd = -1;
-    node_mirror_init(&self->mirror, self->work);
     host_writer_init(&self->writer, out);
     host_folder_init(&self->folder, "", "node");
     process_raise_files();
@@ -744,6 +972,8 @@ static rp_status begin(struct node *self, int in, int out, rp_error *err)
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
         return err_set(err, RP_IO, "the connection with replay-launch cannot be used: %s", strerror(errno));
     host_reader_init(&self->reader, in, &self->noise);
+    host_writer_put(&self->writer, host_line_new("here"));
+    host_writer_flush(&self->writer);
     return RP_OK;
 }
 
@@ -751,8 +981,8 @@ static void end(struct node *self)
 {
     end_children(self);
     guard_stop(&self->guard); /* the rest may take longer than a lease */
-    host_folder_fini(&self->folder);
-    node_mirror_fini(&self->mirror);
+    host_folder_drop(&self->folder);
+    mirror_fini(&self->mirror);
     remove_work(self);
     host_reader_fini(&self->reader);
     host_writer_fini(&self->writer);

@@ -186,7 +186,7 @@ static char *describe_machines(const struct profile_options *options)
         if (!home && (told || (!hosts[i].actors && !hosts[i].learners)))
             continue;
         fprintf(out, "%s %s, %g cores%s%s\n", home ? "home" : "host",
-                home ? machine_model(model, sizeof model) : host_facts(host_pool_at(options->hosts, i))->model,
+                home ? machine_model(model, sizeof model) : host_info(host_pool_at(options->hosts, i))->facts.model,
                 hosts[i].cores, hosts[i].actors ? ", actors" : "", hosts[i].learners ? ", learners" : "");
     }
     free(hosts);
@@ -271,7 +271,7 @@ static bool leave_out(struct profile *self, uint32_t host)
     }
     if (actors > 0 && learners > 0)
         say(self, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
-            host_reason(host_pool_at(self->options->hosts, host)));
+            host_info(host_pool_at(self->options->hosts, host))->reason);
     return actors > 0 && learners > 0;
 }
 

@@ -153,7 +153,7 @@ static rp_status context_of(struct trial *self, uint32_t host, struct command_co
     if (!host_pool_ready(self->hosts, host)) {
         self->lost = host;
         return err_set(err, RP_UNAVAILABLE, "the host %s is not reachable: %s", host_pool_name(self->hosts, host),
-                       host_reason(host_pool_at(self->hosts, host)));
+                       host_info(host_pool_at(self->hosts, host))->reason);
     }
     host_pool_context(self->hosts, host, &self->context, out);
     return RP_OK;
@@ -222,7 +222,7 @@ static rp_status tell_end(struct trial *self, const struct trial_worker *worker,
         self->lost = worker->host;
         return err_set(err, RP_UNAVAILABLE, "the host %s was lost while %s was measured there: %s",
                        host_pool_name(self->hosts, worker->host), process->name,
-                       host_reason(host_pool_at(self->hosts, worker->host)));
+                       host_info(host_pool_at(self->hosts, worker->host))->reason);
     }
     process_describe(status, how, sizeof how);
     process_tail(process, tail, sizeof tail, 4);

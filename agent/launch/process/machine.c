@@ -200,12 +200,6 @@ double machine_memory(void)
     return machine_memory_below("");
 }
 
-double machine_memory_used(void)
-{
-    double used = named_number("/proc/meminfo", "MemTotal") - named_number("/proc/meminfo", "MemAvailable");
-    return used > 0 ? used * 1024.0 : 0.0; /* false for NAN as well */
-}
-
 /* ---- processor ---- */
 
 /* Copies the value of a line "name : value" of /proc/cpuinfo, the first one. */

@@ -13,8 +13,6 @@ double machine_memory(void);
 /* The same, with /proc and /sys below `root`. */
 double machine_cores_below(const char *root, double most);
 double machine_memory_below(const char *root);
-/* Bytes of memory that all programs use; 0: not known. */
-double machine_memory_used(void);
 /* Writes the model of the processor and the architecture: "Neoverse-N1 (aarch64)". Gives out. */
 const char *machine_model(char *out, size_t size);
 

@@ -1,4 +1,4 @@
-/* The line of shell that finds or fetches our programs on a host, run by shells of this machine with a home of their own. The
+/* The lines of shell that find our programs on a host or send them there, run by shells of this machine with a home of their own. The
  * programs are copies of /bin/echo: `replay-launch node` prints "node". */
 #include <fcntl.h>
 #include <signal.h>
@@ -7,9 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
@@ -56,106 +54,58 @@ static struct bundle describe(void)
     return bundle;
 }
 
-static struct bundle make(void)
-{
-    struct bundle bundle = describe();
-    rp_error err = {0};
-    rp_status status;
-    while ((status = bundle_pack(&bundle, &err)) == RP_UNAVAILABLE)
-        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
-    if (status != RP_OK)
-        fail_msg("%s", err.text);
-    return bundle;
-}
-
 /* ---- a host: a shell with a home of its own ---- */
 
-struct there {
-    pid_t pid;
-    int in;
-    FILE *out;
-};
-
-struct way {
-    const char *home, *path; /* of the host */
-    const char *programs;    /* hosts[].programs */
-    const char *same;        /* where our programs are at home */
+struct target {
+    const char *path;     /* PATH of the host */
+    const char *programs; /* hosts[].programs */
+    const char *same;     /* where our programs are at home; NULL: nowhere on the host */
     const char *name;
     const char *shell; /* "sh" */
 };
 
-static struct there begin(const struct way *way, const struct bundle *bundle)
+static char output[4096]; /* of the last host */
+
+/* Lets the carrier reach a host whose home is $dir/there. Returns the exit status. */
+static int reach(const struct target *target, const struct bundle *bundle)
 {
-    const char *words[] = {way->shell ? way->shell : "sh", "-c"};
+    char home[128], path[512];
+    snprintf(home, sizeof home, "HOME=%s/there", dir);
+    snprintf(path, sizeof path, "PATH=%s", target->path ? target->path : getenv("PATH"));
+    const char *words[] = {"env", home, path, "XDG_CACHE_HOME=", target->shell ? target->shell : "sh", "-c"};
     struct host_config host = {.ssh = "",
-                               .command = {.data = words, .count = 2},
-                               .programs = (char *)(uintptr_t)(way->programs ? way->programs : "")};
-    struct bundle elsewhere = bundle ? *bundle : (struct bundle){0};
+                               .command = {.data = words, .count = sizeof words / sizeof words[0]},
+                               .programs = (char *)(uintptr_t)(target->programs ? target->programs : "")};
     rp_error err = {0};
-    snprintf(elsewhere.programs, sizeof elsewhere.programs, "%s", way->same ? way->same : "/nowhere");
-    char **argv = carrier_build(bundle ? &elsewhere : NULL, &host, way->name ? way->name : "cpu1", &err);
+    char **argv = carrier_build(bundle, &host, target->name ? target->name : "cpu1", &err);
     assert_non_null(argv);
-    char home[256], path[256];
-    snprintf(home, sizeof home, "HOME=%s", way->home);
-    snprintf(path, sizeof path, "PATH=%s", way->path ? way->path : getenv("PATH"));
-    int in[2], out[2], error = 0;
-    assert_int_equal(pipe2(in, O_CLOEXEC) | pipe2(out, O_CLOEXEC), 0);
-    struct there there = {.in = in[1], .out = fdopen(out[0], "r")};
-    const char *environment[] = {home, path, "XDG_CACHE_HOME=", NULL};
-    there.pid = spawn_start(
-        &(struct spawn){
-            .argv = (const char *const *)argv, .environment = environment, .in = in[0], .out = out[1], .err = out[1]},
-        &error);
-    assert_true(there.pid > 0);
-    close(in[0]);
+    if (bundle && !target->same) { /* the host has another file system */
+        char *line = argv[7], *at = strstr(line, bundle->programs);
+        assert_non_null(at);
+        memset(at, 'x', strlen(bundle->programs));
+    }
+    int out[2], error = 0;
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    const struct spawn spawn = {.argv = (const char *const *)argv, .in = SPAWN_NULL, .out = out[1], .err = out[1]};
+    pid_t pid = spawn_start(&spawn, &error);
+    assert_true(pid > 0);
     close(out[1]);
     command_free(&argv);
-    return there;
-}
-
-/* The next line of output. */
-static const char *line_of(const struct there *there)
-{
-    static char line[1024];
-    if (!fgets(line, sizeof line, there->out))
-        return "(end)";
-    line[strcspn(line, "\n")] = '\0';
-    return line;
-}
-
-static int end(struct there *there)
-{
-    close(there->in);
-    while (fgetc(there->out) != EOF)
-        ;
-    fclose(there->out);
-    int status = spawn_reap(there->pid);
+    FILE *file = fdopen(out[0], "r");
+    output[fread(output, 1, sizeof output - 1, file)] = '\0';
+    fclose(file);
+    int status = spawn_reap(pid);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
 }
 
-/* Sends what the launcher sends when it is asked: lines from before the question, then the bundle. */
-static void send_bundle(const struct there *there, const struct bundle *bundle, bool damaged)
+#define SENDING "@rp {\"type\":\"sending\"}\n"
+
+static void expect(const struct target *target, const struct bundle *bundle, int status, const char *text)
 {
-    char before[128];
-    int n_before =
-        snprintf(before, sizeof before, "@rp {\"type\":\"hello\"}\n@rp {\"type\":\"bundle\",\"size\":%lld}\n",
-                 (long long)bundle->size);
-    char *bytes = malloc((size_t)bundle->size);
-    FILE *file = fopen(bundle->path, "re");
-    assert_true(bytes && file);
-    assert_int_equal(fread(bytes, 1, (size_t)bundle->size, file), bundle->size);
-    fclose(file);
-    for (int64_t i = bundle->size / 2; damaged && i < bundle->size; i++)
-        bytes[i] ^= 85;
-    assert_int_equal(write(there->in, before, (size_t)n_before), n_before);
-    for (int64_t done = 0; done < bundle->size;) {
-        ssize_t n = write(there->in, bytes + done, (size_t)(bundle->size - done));
-        if (n < 0)
-            break; /* a damaged bundle may be given up early */
-        done += n;
-    }
-    free(bytes);
+    int found = reach(target, bundle);
+    if (found != status || !strstr(output, text))
+        fail_msg("status %d instead of %d, without '%s':\n%s", found, status, text, output);
 }
 
 static int setup(void **state)
@@ -183,39 +133,40 @@ static int teardown(void **state)
 
 /* ---- the bundle ---- */
 
-TEST(bundle_is_made_once, setup, teardown)
+TEST(bundle_is_packed_once, setup, teardown)
 {
-    struct bundle first = make(), second;
+    struct bundle first = describe(), second;
     struct stat info, again;
+    expect(&(struct target){0}, &first, 0, SENDING "node\n");
     assert_int_equal(stat(first.path, &info), 0);
-    assert_int_equal(info.st_size, first.size);
     assert_int_equal(info.st_mode & 0777, 0600);
-    second = make();
+    second = describe();
+    shell("rm -rf $dir/there/.cache");
+    expect(&(struct target){0}, &second, 0, SENDING "node\n");
     assert_int_equal(stat(second.path, &again), 0);
     assert_string_equal(first.hash, second.hash);
     assert_int_equal(info.st_ino, again.st_ino);
     shell("tar tzf %s | grep -v '/$' | sort >$dir/names; printf '%%s\\n' lib/python/replaybus/__init__.py list "
-          "replay-actor "
-          "replay-launch "
-          "replay-learner | cmp - $dir/names",
+          "replay-actor replay-launch replay-learner | cmp - $dir/names",
           first.path);
 }
 
 TEST(bundle_of_changed_programs, setup, teardown)
 {
-    struct bundle first = make(), same;
+    struct bundle first = describe(), other;
     shell("touch -d 2001-01-01 $dir/programs/replay-actor"); /* other time, same contents */
-    same = make();
-    assert_string_equal(same.hash, first.hash);
-    shell("echo two >$dir/programs/lib/python/replaybus/__init__.py");
-    struct bundle other = make();
-    assert_string_not_equal(other.hash, first.hash);
-    for (int i = 0; i < 5; i++) {
+    other = describe();
+    assert_string_equal(other.hash, first.hash);
+    for (int i = 0; i < 6; i++) {
         shell("echo %d >$dir/programs/lib/python/replaybus/__init__.py", i);
-        make();
+        other = describe();
+        assert_string_not_equal(other.hash, first.hash);
+        expect(&(struct target){0}, &other, 0, SENDING "node\n");
     }
     shell("[ $(ls $dir/home/.cache/replay/bundle-*.tar.gz | wc -l) = 4 ]");
     shell("[ ! -e $dir/home/.cache/replay/new.* ]");
+    shell("echo more >$dir/programs/lib/python/replaybus/__init__.py; rm -rf $dir/there/.cache %s", other.path);
+    expect(&(struct target){0}, &other, 1, "have changed since the start");
 }
 
 TEST(bundle_without_a_program, setup, teardown)
@@ -227,12 +178,8 @@ TEST(bundle_without_a_program, setup, teardown)
     snprintf(programs, sizeof programs, "%s/programs", dir);
     assert_int_equal(bundle_describe(programs, &bundle, &err), RP_NOT_FOUND);
     shell("cp /bin/echo $dir/programs/replay-learner; rm -rf $dir/home; touch $dir/home");
-    assert_int_equal(bundle_describe(programs, &bundle, &err), RP_OK);
-    rp_status status;
-    while ((status = bundle_pack(&bundle, &err)) == RP_UNAVAILABLE)
-        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
-    assert_int_equal(status, RP_IO); /* there is no place for the cache */
-    bundle_fini(&bundle);
+    bundle = describe();
+    assert_int_not_equal(reach(&(struct target){0}, &bundle), 0); /* there is no place for the cache */
     shell("rm $dir/home");
 }
 
@@ -240,87 +187,47 @@ TEST(bundle_without_a_program, setup, teardown)
 
 TEST(programs_are_installed_there, setup, teardown)
 {
-    char home[128];
-    snprintf(home, sizeof home, "%s/there", dir);
     shell("mkdir -p \"$dir/there/it's a \\$(folder)\"; cp /bin/echo \"$dir/there/it's a \\$(folder)/replay-launch\"");
-    struct there there =
-        begin(&(struct way){.home = home, .programs = "~/it's a $(folder)", .name = "`x`; 'y' \"z\""}, NULL);
-    assert_string_equal(line_of(&there), "node");
-    assert_int_equal(end(&there), 0);
-    there = begin(&(struct way){.home = home, .programs = "/nowhere"}, NULL);
-    assert_non_null(strstr(line_of(&there), "/nowhere/replay-launch"));
-    assert_int_equal(end(&there), 1);
+    expect(&(struct target){.programs = "~/it's a $(folder)", .name = "`x`; 'y' \"z\""}, NULL, 0, "node");
+    expect(&(struct target){.programs = "/nowhere"}, NULL, 1, "/nowhere/replay-launch");
 }
 
 TEST(programs_of_the_same_path, setup, teardown)
 {
-    char home[128], programs[128];
     struct bundle bundle = describe();
-    snprintf(home, sizeof home, "%s/there", dir);
-    snprintf(programs, sizeof programs, "%s/programs", dir);
-    struct way way = {.home = home, .same = programs};
-    struct there there = begin(&way, &bundle);
-    assert_string_equal(line_of(&there), "node");
-    assert_int_equal(end(&there), 0);
-    assert_int_equal(bundle.size, 0); /* nobody needs it packed */
-    shell("[ ! -e $dir/home/.cache/replay/bundle-*.tar.gz ]");
-    shell("echo changed >$dir/programs/lib/python/replaybus/__init__.py");
-    there = begin(&way, &bundle);
-    assert_non_null(strstr(line_of(&there), "\"need\""));
-    assert_int_equal(end(&there), 1);
-    shell("[ -z \"$(ls $dir/there/.cache/replay/programs)\" ]");
-}
-
-static void check_sent_once(const char *with)
-{
-    char home[128];
-    struct bundle bundle = make();
-    shell("rm -rf $dir/there; mkdir $dir/there");
-    snprintf(home, sizeof home, "%s/there", dir);
-    struct way way = {.home = home, .shell = with};
-    struct there there = begin(&way, &bundle);
-    struct utsname machine;
-    uname(&machine);
-    char need[128];
-    snprintf(need, sizeof need, "@rp {\"type\":\"need\",\"arch\":\"%s\"}", machine.machine);
-    assert_string_equal(line_of(&there), need);
-    send_bundle(&there, &bundle, false);
-    assert_string_equal(line_of(&there), "@rp {\"type\":\"got\"}");
-    assert_string_equal(line_of(&there), "node");
-    assert_int_equal(end(&there), 0);
-    there = begin(&way, &bundle);
-    assert_string_equal(line_of(&there), "node");
-    assert_int_equal(end(&there), 0);
-    shell("cd $dir/there/.cache/replay/programs; [ \"$(ls)\" = %s ]; cmp %s/lib/python/replaybus/__init__.py "
-          "$dir/programs/lib/python/replaybus/__init__.py",
-          bundle.hash, bundle.hash);
+    struct target target = {.same = bundle.programs};
+    assert_int_equal(reach(&target, &bundle), 0);
+    assert_string_equal(output, "node\n");
+    shell("[ ! -e $dir/home/.cache/replay/bundle-*.tar.gz ]"); /* nobody needs it packed */
 }
 
 /* The line is read by whatever shell the user has there. */
 TEST(programs_are_sent_once, setup, teardown)
 {
     static const char *const shells[] = {"sh", "bash", "dash", "csh", "fish", "zsh"};
-    for (size_t i = 0; i < sizeof shells / sizeof shells[0]; i++)
-        if (spawn_can_start(shells[i]))
-            check_sent_once(shells[i]);
+    struct bundle bundle = describe();
+    for (size_t i = 0; i < sizeof shells / sizeof shells[0]; i++) {
+        if (!spawn_can_start(shells[i]))
+            continue;
+        shell("rm -rf $dir/there; mkdir $dir/there");
+        expect(&(struct target){.shell = shells[i]}, &bundle, 0, SENDING "node\n");
+        assert_int_equal(reach(&(struct target){.shell = shells[i]}, &bundle), 0);
+        assert_string_equal(output, "node\n");
+        shell("cd $dir/there/.cache/replay/programs; [ \"$(ls)\" = %s ]; cmp %s/lib/python/replaybus/__init__.py "
+              "$dir/programs/lib/python/replaybus/__init__.py",
+              bundle.hash, bundle.hash);
+    }
 }
 
 TEST(old_programs_are_removed, setup, teardown)
 {
-    struct bundle bundle = make();
-    char home[128];
-    snprintf(home, sizeof home, "%s/there", dir);
+    struct bundle bundle = describe();
     shell("cd $dir/there; for i in 1 2 3 4 5; do mkdir -p .cache/replay/programs/abc$i/x; touch -d 2001-01-0$i "
           ".cache/replay/programs/abc$i; done; mkdir .cache/replay/programs/new.123456; touch -d 2001-01-01 "
           ".cache/replay/programs/new.123456");
-    struct there there = begin(&(struct way){.home = home}, &bundle);
-    line_of(&there);
-    send_bundle(&there, &bundle, false);
-    assert_string_equal(line_of(&there), "@rp {\"type\":\"got\"}");
-    assert_int_equal(end(&there), 0);
+    expect(&(struct target){0}, &bundle, 0, "node");
     shell("cd $dir/there/.cache/replay/programs; [ \"$(echo $(ls))\" = \"$(echo %s abc3 abc4 abc5 | tr ' ' '\\n' | "
-          "LC_ALL=C sort | "
-          "tr '\\n' ' ' | sed 's/ $//')\" ]",
+          "LC_ALL=C sort | tr '\\n' ' ' | sed 's/ $//')\" ]",
           bundle.hash);
 }
 
@@ -328,117 +235,55 @@ TEST(old_programs_are_removed, setup, teardown)
 
 TEST(damaged_bundle, setup, teardown)
 {
-    struct bundle bundle = make();
-    char home[128];
-    snprintf(home, sizeof home, "%s/there", dir);
-    struct there there = begin(&(struct way){.home = home}, &bundle);
-    line_of(&there);
-    send_bundle(&there, &bundle, true);
-    assert_int_equal(end(&there), 1);
-    there = begin(&(struct way){.home = home}, &bundle);
-    assert_non_null(strstr(line_of(&there), "\"need\"")); /* the next attempt asks again */
-    assert_int_equal(end(&there), 1);
-    shell("[ -z \"$(ls $dir/there/.cache/replay/programs)\" ]");
+    struct bundle bundle = describe();
+    shell("mkdir -p $dir/home/.cache/replay; echo damaged >%s", bundle.path);
+    assert_int_not_equal(reach(&(struct target){0}, &bundle), 0);
+    shell("[ -z \"$(ls $dir/there/.cache/replay/programs)\" ]; rm %s", bundle.path);
+    expect(&(struct target){0}, &bundle, 0, SENDING "node\n");
 }
 
 TEST(other_machine, setup, teardown)
 {
-    struct bundle bundle = make();
-    char home[128], path[512];
-    snprintf(home, sizeof home, "%s/there", dir);
+    struct bundle bundle = describe();
+    char path[512];
     shell("mkdir $dir/bin; printf '#!/bin/sh\\necho pdp11\\n' >$dir/bin/uname; chmod +x $dir/bin/uname");
     snprintf(path, sizeof path, "%s/bin:%s", dir, getenv("PATH"));
-    struct there there = begin(&(struct way){.home = home, .path = path, .name = "gpu1"}, &bundle);
-    assert_non_null(strstr(line_of(&there), "gpu1 is pdp11"));
-    assert_int_equal(end(&there), 1);
+    expect(&(struct target){.path = path, .name = "gpu1"}, &bundle, 1, "gpu1 is pdp11");
 }
 
 TEST(tools_are_missing, setup, teardown)
 {
-    struct bundle bundle = make();
-    char home[128], path[128];
-    snprintf(home, sizeof home, "%s/there", dir);
+    struct bundle bundle = describe();
+    char path[128];
     snprintf(path, sizeof path, "%s/bin", dir);
-    shell(
-        "mkdir $dir/bin; for p in sh head tr gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; "
-        "done");
-    struct there there = begin(&(struct way){.home = home, .path = path}, &bundle);
-    assert_non_null(strstr(line_of(&there), "no tar on cpu1"));
-    assert_int_equal(end(&there), 1);
-    there = begin(&(struct way){.home = "/dev/null"}, &bundle);
-    assert_int_equal(end(&there), 1);
+    shell("mkdir $dir/bin; for p in sh gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; done");
+    expect(&(struct target){.path = path}, &bundle, 1, "no tar on cpu1");
+    shell("rm -rf $dir/there; touch $dir/there");
+    expect(&(struct target){0}, &bundle, 1, "cannot be written");
 }
 
 /* ---- the launcher's side ---- */
 
-/* Connects to a script that plays a host, and waits until it is ready or lost. */
-static struct host *connect_to(const char *script, struct bundle *bundle)
+/* A host that cannot store our programs is lost with what it said. */
+TEST(no_room_for_programs, setup, teardown)
 {
+    const char *words[] = {"sh", "-c", "case $1 in *xzf*) echo 'No space left on device' >&2; exit 1;; esac; exit 86",
+                           "sh"};
+    const struct host_config config = {.ssh = "", .command = {.data = words, .count = 4}, .programs = ""};
+    struct bundle bundle = describe();
     struct clock clock = clock_system();
-    const char *carrier[] = {"sh", "-c", script, "sh", dir, NULL};
+    char **carrier = carrier_build(&bundle, &config, "cpu1", NULL);
     struct host *host = host_new(
-        &(struct host_options){.name = "cpu1", .carrier = carrier, .folder = dir, .here = dir, .bundle = bundle});
+        &(struct host_options){.name = "cpu1", .carrier = (const char *const *)carrier, .folder = dir, .here = dir});
     host_open(host, clock_now(&clock));
-    for (int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S; host_state(host) == HOST_CONNECTING;) {
+    for (int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S; host_info(host)->state == HOST_CONNECTING;) {
         assert_true(clock_now(&clock) < end_ns);
         host_tend(host, clock_now(&clock));
     }
-    return host;
-}
-
-TEST(launcher_sends_the_bundle, setup, teardown)
-{
-    struct bundle bundle = describe(); /* it is packed when the host asks */
-    char script[1024];
-    snprintf(
-        script, sizeof script,
-        "read -r hello; echo '@rp {\"type\":\"need\"}'; echo '@rp {\"type\":\"need\"}'; read -r line; echo \"$line\" "
-        ">$1/line; "
-        "head -c $(echo \"${line##*size}\" | tr -cd 0-9) >$1/got; sleep 0.1; echo '@rp {\"type\":\"got\"}'; read -r "
-        "again; [ \"$again\" = \"$hello\" ] && "
-        "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\"}'; echo '@rp {\"type\":\"need\"}'; cat "
-        ">/dev/null",
-        rp_version());
-    struct host *host = connect_to(script, &bundle);
-    assert_string_equal(host_reason(host), "");
-    assert_int_equal(host_state(host), HOST_READY);
-    assert_true(bundle.size > 0);
-    assert_int_equal(host_sent(host), bundle.size);
-    shell("cmp %s $dir/got; grep -q bundle $dir/line", bundle.path);
+    assert_true(host_info(host)->sent);
+    assert_non_null(strstr(host_info(host)->reason, "make room on cpu1"));
     host_destroy(&host);
-}
-
-TEST(launcher_has_no_bundle, setup, teardown)
-{
-    static const char script[] = "echo '@rp {\"type\":\"need\"}'; cat >/dev/null";
-    struct host *host = connect_to(script, NULL);
-    assert_int_equal(host_state(host), HOST_LOST);
-    assert_int_equal(host_sent(host), 0);
-    host_destroy(&host);
-    struct bundle gone = make();
-    unlink(gone.path);
-    host = connect_to(script, &gone);
-    assert_int_equal(host_state(host), HOST_LOST);
-    assert_non_null(strstr(host_reason(host), gone.path));
-    host_destroy(&host);
-    struct bundle shorter = make();
-    shorter.size++;
-    host = connect_to(script, &shorter);
-    assert_int_equal(host_state(host), HOST_LOST);
-    host_destroy(&host);
-}
-
-/* A host that ends in the middle of the bundle is lost with what it said. */
-TEST(host_stops_reading, setup, teardown)
-{
-    struct bundle bundle = make();
-    struct host *host = connect_to(
-        "echo '@rp {\"type\":\"need\"}'; head -c 1000 >/dev/null; printf 'No space left on device' >&2; exit 1",
-        &bundle);
-    assert_int_equal(host_state(host), HOST_LOST);
-    if (!strstr(host_reason(host), "make room on cpu1"))
-        fail_msg("%s", host_reason(host));
-    host_destroy(&host);
+    command_free(&carrier);
 }
 
 /* Carriers that do not end by themselves are killed together. */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/host/host.h"
+#include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"
 #include "tests/support/test.h"
@@ -24,7 +24,7 @@ HOSTBED_TEST(facts)
     struct hostbed *f = *state;
     char name[HOST_NAME] = "";
     hostbed_connect(f, 0);
-    const struct host_facts *facts = host_facts(f->host);
+    const struct host_facts *facts = &host_info(f->host)->facts;
     gethostname(name, sizeof name - 1);
     assert_string_equal(facts->hostname, name);
     assert_true(facts->cores > 0 && facts->memory > 0);
@@ -32,11 +32,11 @@ HOSTBED_TEST(facts)
     assert_string_equal(facts->here, f->dir);
     assert_string_equal(facts->work, hostbed_work(f));
     assert_string_equal(facts->address, "10.1.2.3");
-    assert_int_equal(host_times(f->host), 1);
+    assert_int_equal(host_info(f->host)->times, 1);
     struct stat info;
     assert_int_equal(stat(facts->work, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
-    hostbed_await(f, host_load(f->host).memory > 0);
+    hostbed_await(f, host_info(f->host)->cpu > 0);
 }
 
 /* The address that a host saw, and the one under which it reaches the broker here. */
@@ -61,7 +61,7 @@ TEST(home_address)
                                        .advertise = (char *)(uintptr_t)rows[i].advertise};
         struct host_facts facts = {0};
         snprintf(facts.address, sizeof facts.address, "%s", rows[i].seen);
-        assert_string_equal(host_home_address(&facts, &broker, out, sizeof out),
+        assert_string_equal(host_pool_home_address(&facts, &broker, out, sizeof out),
                             rows[i].address ? rows[i].address : name);
     }
 }
@@ -229,7 +229,7 @@ HOSTBED_TEST(flood)
     assert_true(hostbed_size(hostbed_path(f->dir, "flood.log")) >= 64 * 1024);
     process_kill(&flood);
     assert_true(WIFSIGNALED(hostbed_await_end(f, &flood)));
-    assert_int_equal(host_state(f->host), HOST_READY);
+    assert_int_equal(host_info(f->host)->state, HOST_READY);
 }
 
 /* ---- ends of connections ---- */
@@ -242,11 +242,11 @@ HOSTBED_TEST(node_killed)
     hostbed_shell(f, &a, "a", "sleep 1000 & echo ready; while :; do sleep 0.1; done");
     hostbed_await(f, hostbed_log(f, "a")[0]);
     char old[HOST_PATH];
-    snprintf(old, sizeof old, "%s", host_facts(f->host)->work);
+    snprintf(old, sizeof old, "%s", host_info(f->host)->facts.work);
     assert_int_equal(kill(hostbed_node(f), SIGKILL), 0);
     assert_int_equal(hostbed_await_end(f, &a), PROCESS_LOST);
-    assert_int_equal(host_state(f->host), HOST_LOST);
-    assert_true(host_reason(f->host)[0]);
+    assert_int_equal(host_info(f->host)->state, HOST_LOST);
+    assert_true(host_info(f->host)->reason[0]);
     hostbed_await_nobody(f);
     assert_true(hostbed_exists(old));
     /* Folders of other machines, whose locks may not be seen here. */
@@ -258,14 +258,14 @@ HOSTBED_TEST(node_killed)
         hostbed_write_text(hostbed_path(f->dir, lock), "");
     }
     host_open(f->host, hostbed_now());
-    hostbed_await(f, host_state(f->host) == HOST_READY);
+    hostbed_await(f, host_info(f->host)->state == HOST_READY);
     hostbed_shell(f, &a, "a", "exit 0");
     assert_int_equal(hostbed_await_end(f, &a), 0);
-    assert_int_equal(host_times(f->host), 2);
+    assert_int_equal(host_info(f->host)->times, 2);
     assert_false(hostbed_exists(old)); /* the next agent cleans up */
     for (size_t i = 0; i < 2; i++)
         assert_true(hostbed_exists(hostbed_path(f->dir, others[i])));
-    assert_true(hostbed_exists(host_facts(f->host)->work));
+    assert_true(hostbed_exists(host_info(f->host)->facts.work));
 }
 
 HOSTBED_TEST(closed)
@@ -276,7 +276,7 @@ HOSTBED_TEST(closed)
     hostbed_shell(f, &a, "a", "trap '' TERM HUP; sleep 1000 & echo ready; while :; do sleep 0.1; done");
     hostbed_await(f, hostbed_log(f, "a")[0]);
     host_close(f->host);
-    assert_int_equal(host_state(f->host), HOST_ABSENT);
+    assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
     assert_int_equal(hostbed_await_end(f, &a), PROCESS_LOST);
     hostbed_await_nobody(f);
     assert_string_equal(hostbed_work(f), "");
@@ -319,7 +319,7 @@ HOSTBED_TEST(stopped)
     }
     assert_true(hostbed_now() - start_ns > NS_PER_S);
     assert_int_equal(hostbed_await_end(f, &a), PROCESS_LOST);
-    assert_int_equal(host_state(f->host), HOST_LOST);
+    assert_int_equal(host_info(f->host)->state, HOST_LOST);
 }
 
 /* A node agent that hears nothing ends by itself, though its pipes stay open. */
@@ -332,7 +332,7 @@ HOSTBED_TEST(lease_there)
     while (hostbed_now() < end_ns && hostbed_work(f)[0])
         hostbed_pause(10); /* nobody tends the host */
     assert_string_equal(hostbed_work(f), "");
-    hostbed_await(f, host_state(f->host) == HOST_LOST);
+    hostbed_await(f, host_info(f->host)->state == HOST_LOST);
     hostbed_await(f, kill(node, 0) != 0);
 }
 
@@ -342,7 +342,7 @@ HOSTBED_TEST(end_of_input)
     char command[512];
     snprintf(command, sizeof command, "\"$RP_LAUNCH\" node </dev/null >%s/out 2>&1", f->dir);
     assert_int_equal(system(command), 0);
-    assert_string_equal(hostbed_text(hostbed_path(f->dir, "out")), "");
+    assert_string_equal(hostbed_text(hostbed_path(f->dir, "out")), "@rp {\"type\":\"here\"}\n");
     assert_string_equal(hostbed_work(f), "");
 }
 
@@ -355,8 +355,8 @@ HOSTBED_TEST(noise)
     hostbed_connect_script(
         f, "echo Welcome; printf '@rp {\\n@rp nonsense\\n@rp []\\n\\0\\377\\n'; head -c 300000 /dev/urandom; echo; "
            "printf 'no end of line'; exec \"$RP_LAUNCH\" node");
-    hostbed_await(f, host_state(f->host) == HOST_READY);
-    assert_string_equal(host_facts(f->host)->address, ""); /* no ssh in between */
+    hostbed_await(f, host_info(f->host)->state == HOST_READY);
+    assert_string_equal(host_info(f->host)->facts.address, ""); /* no ssh in between */
     hostbed_shell(f, &a, "a", "echo ok");
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_string_equal(hostbed_log(f, "a"), "ok\n");
@@ -369,7 +369,7 @@ HOSTBED_TEST(endless_noise)
     int64_t before = memory_of(getpid()), end = hostbed_now() + NS_PER_S / 2;
     while (hostbed_now() < end)
         host_tend(f->host, hostbed_now());
-    assert_int_equal(host_state(f->host), HOST_CONNECTING);
+    assert_int_equal(host_info(f->host)->state, HOST_CONNECTING);
     assert_true(memory_of(getpid()) - before < 16 * 1024 * 1024);
 }
 
@@ -377,11 +377,11 @@ HOSTBED_TEST(reason)
 {
     struct hostbed *f = *state;
     hostbed_connect_script(f, "echo 'ssh: connect to host cpu3 port 22: Connection refused' >&2; exit 255");
-    hostbed_await(f, host_state(f->host) == HOST_LOST);
+    hostbed_await(f, host_info(f->host)->state == HOST_LOST);
     static const char said[] = "ssh: connect to host cpu3 port 22: Connection refused";
-    assert_memory_equal(host_reason(f->host), said, sizeof said - 1);
-    assert_true(strlen(host_reason(f->host)) > sizeof said); /* what to do about it follows */
-    assert_int_equal(host_times(f->host), 0);
+    assert_memory_equal(host_info(f->host)->reason, said, sizeof said - 1);
+    assert_true(strlen(host_info(f->host)->reason) > sizeof said); /* what to do about it follows */
+    assert_int_equal(host_info(f->host)->times, 0);
 }
 
 HOSTBED_TEST(no_carrier)
@@ -389,8 +389,8 @@ HOSTBED_TEST(no_carrier)
     struct hostbed *f = *state;
     const char *const carrier[] = {"/nowhere/ssh", "cpu3", NULL};
     hostbed_make(f, carrier, 0);
-    assert_int_equal(host_state(f->host), HOST_LOST);
-    assert_true(strstr(host_reason(f->host), "/nowhere/ssh") != NULL);
+    assert_int_equal(host_info(f->host)->state, HOST_LOST);
+    assert_true(strstr(host_info(f->host)->reason, "/nowhere/ssh") != NULL);
     struct process a;
     rp_error err = {0};
     char log[128];
@@ -404,8 +404,8 @@ HOSTBED_TEST(other_version)
 {
     struct hostbed *f = *state;
     hostbed_connect_script(f, "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"0.0.0-other\"}'; exec cat");
-    hostbed_await(f, host_state(f->host) == HOST_LOST);
-    assert_true(strstr(host_reason(f->host), "0.0.0-other") != NULL);
+    hostbed_await(f, host_info(f->host)->state == HOST_LOST);
+    assert_true(strstr(host_info(f->host)->reason, "0.0.0-other") != NULL);
 }
 
 /* ---- network ---- */
@@ -416,10 +416,10 @@ static const struct host_probe *probe(struct hostbed *f, const char *scheme, uin
     char endpoint[64];
     rp_error err = {0};
     snprintf(endpoint, sizeof endpoint, "%s127.0.0.1:%u", scheme, port);
-    assert_int_equal(host_probe_begin(f->host, endpoint, &err), RP_OK);
-    assert_false(host_probe(f->host)->done);
-    hostbed_await(f, host_probe(f->host)->done);
-    return host_probe(f->host);
+    assert_int_equal(host_probe(f->host, endpoint, &err), RP_OK);
+    assert_false(host_info(f->host)->probe.done);
+    hostbed_await(f, host_info(f->host)->probe.done);
+    return &host_info(f->host)->probe;
 }
 
 HOSTBED_TEST(reaches_home)
@@ -434,7 +434,7 @@ HOSTBED_TEST(reaches_home)
     hostbed_connect(f, 0);
     const struct host_probe *answer = probe(f, "tcp://", ntohs(at.sin_port));
     assert_true(answer->ok && answer->ns > 0);
-    assert_int_equal(host_load(f->host).round_trip_ns, answer->ns);
+    assert_int_equal(host_info(f->host)->round_trip_ns, answer->ns);
     close(listener);
     answer = probe(f, "", ntohs(at.sin_port));
     assert_true(!answer->ok && answer->text[0]);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/host/host_folder.h"
+#include "agent/launch/host/host_file.h"
 #include "tests/support/hostbed.h"
 #include "tests/support/test.h"
 
@@ -17,7 +17,7 @@ HOSTBED_TEST(mirror)
     struct process a;
     char script[2048];
     hostbed_connect(f, 0);
-    const char *work = host_facts(f->host)->work;
+    const char *work = host_info(f->host)->facts.work;
     snprintf(
         script, sizeof script,
         "cd '%s' && echo 1 > a.jsonl && mkdir -p a/deep/er && echo x > a/deep/er/file && echo secret > config.yaml && "
@@ -55,7 +55,7 @@ HOSTBED_TEST(end_after_files)
     hostbed_connect(f, 0);
     snprintf(script, sizeof script,
              "head -c 5000000 /dev/urandom > '%s/a.big'; head -c 3000000 /dev/zero; cksum < '%s/a.big' > '%s/sum'",
-             host_facts(f->host)->work, host_facts(f->host)->work, f->dir);
+             host_info(f->host)->facts.work, host_info(f->host)->facts.work, f->dir);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_int_equal(hostbed_size(hostbed_path(f->dir, "a.log")), 3000000);
@@ -72,17 +72,17 @@ HOSTBED_TEST(own_files)
     char script[1024];
     hostbed_connect(f, 0);
     for (int round = 1; round <= 3; round++) {
-        snprintf(script, sizeof script, "echo %d >> '%s/actor-0.jsonl'", round, host_facts(f->host)->work);
+        snprintf(script, sizeof script, "echo %d >> '%s/actor-0.jsonl'", round, host_info(f->host)->facts.work);
         hostbed_shell(f, &a, "actor-0", script);
         assert_int_equal(hostbed_await_end(f, &a), 0);
         if (round == 2)
             break;
         host_close(f->host);
-        assert_int_equal(host_state(f->host), HOST_ABSENT);
+        assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
         host_open(f->host, hostbed_now());
-        hostbed_await(f, host_state(f->host) == HOST_READY);
+        hostbed_await(f, host_info(f->host)->state == HOST_READY);
     }
-    assert_int_equal(host_times(f->host), 2);
+    assert_int_equal(host_info(f->host)->times, 2);
     assert_string_equal(hostbed_text(hostbed_path(f->folder, "actor-0.jsonl")), "1\n2\n");
     unlink(hostbed_path(f->folder, "actor-0.jsonl"));
     hostbed_shell(f, &a, "actor-0", script);
@@ -97,12 +97,13 @@ HOSTBED_TEST(copy_cut)
     struct process a;
     char script[1024];
     hostbed_connect(f, 0);
-    snprintf(script, sizeof script, "cd '%s'; echo one > a.x; read y < go; echo two >> a.x", host_facts(f->host)->work);
-    assert_int_equal(mkfifo(hostbed_path(host_facts(f->host)->work, "go"), 0600), 0);
+    snprintf(script, sizeof script, "cd '%s'; echo one > a.x; read y < go; echo two >> a.x",
+             host_info(f->host)->facts.work);
+    assert_int_equal(mkfifo(hostbed_path(host_info(f->host)->facts.work, "go"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
     hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\n") == 0);
     hostbed_write_text(hostbed_path(f->folder, "a.x"), "on");
-    hostbed_write_text(hostbed_path(host_facts(f->host)->work, "go"), "\n");
+    hostbed_write_text(hostbed_path(host_info(f->host)->facts.work, "go"), "\n");
     hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\ntwo\n") == 0);
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
@@ -132,7 +133,7 @@ HOSTBED_TEST(send_files)
         assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), bad[i], &err), RP_INVALID_ARGUMENT);
     /* A process that is started later finds them. */
     char script[1024];
-    const char *work = host_facts(f->host)->work;
+    const char *work = host_info(f->host)->facts.work;
     snprintf(script, sizeof script, "cmp '%s/big' '%s/here/deep/big' && cat '%s/keys/actor.key'", f->dir, work, work);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
@@ -236,9 +237,9 @@ HOSTBED_TEST(hostile)
              rp_version());
     snprintf(script, sizeof script, "echo '@rp %s'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null", ready, f->dir);
     hostbed_connect_script(f, script);
-    hostbed_await(f, host_state(f->host) == HOST_READY);
-    assert_true(host_facts(f->host)->cores > 0);
-    assert_string_equal(host_facts(f->host)->work, "");
+    hostbed_await(f, host_info(f->host)->state == HOST_READY);
+    assert_true(host_info(f->host)->facts.cores > 0);
+    assert_string_equal(host_info(f->host)->facts.work, "");
     hostbed_shell(f, &a, "a", "never starts");
     hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.good")), "new") == 0);
     static const char *const kept[] = {"config.yaml", "keys/actor.key", "launch.json", "status.json"};
@@ -277,6 +278,19 @@ HOSTBED_TEST(hostile)
     assert_true(a.running);
 }
 
+/* Gives the folder a whole file, or what is appended to it from an offset on. */
+static rp_status give(struct host_folder *folder, const char *name, int64_t offset, const char *bytes, rp_error *err)
+{
+    struct host_message piece = {.line = host_line_new("file"), .bytes = (const uint8_t *)bytes, .size = strlen(bytes)};
+    host_line_add_text(piece.line, "name", name);
+    host_line_add_number(piece.line, "offset", offset);
+    host_line_add_flag(piece.line, "replace", offset == 0);
+    host_line_add_flag(piece.line, "last", true);
+    rp_status status = host_folder_take(folder, &piece, 0600, NULL, err);
+    json_object_put(piece.line);
+    return status;
+}
+
 /* A host may write so much and no more; what it replaces counts once. */
 HOSTBED_TEST(bounds)
 {
@@ -287,28 +301,22 @@ HOSTBED_TEST(bounds)
     host_folder_init(&folder, f->folder, "test");
     folder.files_most = 8;
     folder.bytes_most = 100;
-    for (int i = 0; i < 50; i++) {
-        assert_int_equal(host_folder_begin(&folder, "a", 0600, &err), RP_OK);
-        assert_int_equal(host_folder_write(&folder, "a", "0123456789", 10, &err), RP_OK);
-        assert_int_equal(host_folder_finish(&folder, NULL, &err), RP_OK);
-    }
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(give(&folder, "a", 0, "0123456789", &err), RP_OK);
     for (int i = 1; i < 10; i++)
-        assert_int_equal(host_folder_append(&folder, "a", "0123456789", 10, i * 10, &err), RP_OK);
-    assert_int_equal(host_folder_append(&folder, "a", "0", 1, 100, &err), RP_RESOURCE_EXHAUSTED);
-    assert_int_equal(host_folder_begin(&folder, "b", 0600, &err), RP_OK);
-    assert_int_equal(host_folder_write(&folder, "b", "0", 1, &err), RP_RESOURCE_EXHAUSTED);
+        assert_int_equal(give(&folder, "a", i * 10, "0123456789", &err), RP_OK);
+    assert_int_equal(give(&folder, "a", 100, "0", &err), RP_RESOURCE_EXHAUSTED);
+    assert_int_equal(give(&folder, "b", 0, "0", &err), RP_RESOURCE_EXHAUSTED);
     assert_int_equal(hostbed_size(hostbed_path(f->folder, "a")), 100);
     int made = 0;
     for (int i = 0; i < 20; i++) { /* folders count, too */
         snprintf(name, sizeof name, "d%d/x", i);
-        made +=
-            host_folder_begin(&folder, name, 0600, &err) == RP_OK && host_folder_finish(&folder, NULL, &err) == RP_OK;
+        made += give(&folder, name, 0, "", &err) == RP_OK;
     }
     assert_int_equal(err.status, RP_RESOURCE_EXHAUSTED);
     assert_in_range(made, 3, 4);
-    assert_int_equal(host_folder_begin(&folder, "a", 0600, &err), RP_OK); /* what is there may be replaced */
-    assert_int_equal(host_folder_finish(&folder, NULL, &err), RP_OK);
-    host_folder_fini(&folder);
+    assert_int_equal(give(&folder, "a", 0, "", &err), RP_OK); /* what is there may be replaced */
+    host_folder_drop(&folder);
 }
 
 int main(void)

@@ -97,7 +97,7 @@ TEST(hosts_of_the_file)
 static bool stop_when_lost(void *context)
 {
     const struct world *world = context;
-    return host_state(host_pool_at(world->pool, 1)) == HOST_LOST;
+    return host_info(host_pool_at(world->pool, 1))->state == HOST_LOST;
 }
 
 /* A carrier that ends at once makes the host lost, with what it printed as the reason; then the pool tries again. */
@@ -108,14 +108,14 @@ TEST(a_carrier_that_fails)
                NULL);
     assert_int_equal(host_pool_await(world.pool, 10 * NS_PER_S, stop_when_lost, &world), 1);
     const struct host *host = host_pool_at(world.pool, 1);
-    assert_int_equal(host_state(host), HOST_LOST);
-    assert_non_null(strstr(host_reason(host), "no such box"));
+    assert_int_equal(host_info(host)->state, HOST_LOST);
+    assert_non_null(strstr(host_info(host)->reason, "no such box"));
     struct clock clock = clock_system();
     int64_t now_ns = clock_now(&clock);
     host_pool_tend(world.pool, now_ns);
-    assert_int_equal(host_state(host), HOST_LOST); /* the pause is not over */
+    assert_int_equal(host_info(host)->state, HOST_LOST); /* the pause is not over */
     host_pool_tend(world.pool, now_ns + 2 * NS_PER_S);
-    assert_int_equal(host_state(host), HOST_CONNECTING);
+    assert_int_equal(host_info(host)->state, HOST_CONNECTING);
     close_world(&world);
 }
 
@@ -159,16 +159,15 @@ TEST(a_source)
     struct clock clock = clock_system();
     host_pool_tend(world.pool, clock_now(&clock));
     assert_int_equal(source.looks, 1);
-    assert_int_equal(host_state(host_pool_at(world.pool, 1)), HOST_CONNECTING);
+    assert_int_equal(host_info(host_pool_at(world.pool, 1))->state, HOST_CONNECTING);
     host_pool_vanish(world.pool, "task-0");
     host_pool_tend(world.pool, clock_now(&clock));
-    assert_int_equal(host_state(host_pool_at(world.pool, 1)), HOST_ABSENT);
+    assert_int_equal(host_info(host_pool_at(world.pool, 1))->state, HOST_ABSENT);
     /* It comes back elsewhere: the index and the host are the same, the carrier is another. */
     assert_int_equal(host_pool_appear(world.pool, "task-0", second, 4, 0, &world.err), RP_OK);
     assert_string_equal(host_pool_name(world.pool, 1), "task-0");
     assert_int_equal(host_pool_count(world.pool), 3);
-    assert_true(host_has_carrier(host_pool_at(world.pool, 1), second));
-    assert_false(host_has_carrier(host_pool_at(world.pool, 1), first));
+    assert_false(host_set_carrier(host_pool_at(world.pool, 1), second)); /* it has this one */
     assert_true(host_pool_cores(world.pool, 1) == 4);
     host_pool_want(world.pool, 24);
     assert_int_equal(source.wanted, 24);

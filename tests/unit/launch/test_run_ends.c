@@ -150,7 +150,7 @@ TEST(guard_of_carriers)
     await(&world, world.guard.pid != first);
     close(world.guard.pipe); /* as the launcher's end does */
     world.guard.pipe = -1;
-    await(&world, host_state(host_pool_at(world.options.hosts, 1)) == HOST_LOST);
+    await(&world, host_info(host_pool_at(world.options.hosts, 1))->state == HOST_LOST);
     assert_int_equal(waitpid(world.guard.pid, NULL, 0), world.guard.pid);
     close_world(&world);
 }
@@ -171,7 +171,7 @@ TEST(last_state)
         script, sizeof script,
         "cd '%s'; trap 'truncate -s %d state.tmp; echo end >> state.tmp; mv state.tmp learner.weights; exit 0' TERM; "
         "echo ready; while :; do sleep 0.02; done",
-        host_facts(host_pool_at(world.options.hosts, 1))->work, BIG);
+        host_info(host_pool_at(world.options.hosts, 1))->facts.work, BIG);
     start(&world, script);
     await(&world, size_of(&world, "log") > 0);
     world.run.phase = PHASE_STOPPING;

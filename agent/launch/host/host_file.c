@@ -1,5 +1,5 @@
-/* See host_folder.h. Each part of a path is opened on its own and never through a link. */
-#include "agent/launch/host/host_folder.h"
+/* Each part of a path is opened on its own and never through a link. */
+#include "agent/launch/host/host_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,21 +11,7 @@
 
 #define DEPTH_MOST 8
 
-void host_folder_init(struct host_folder *self, const char *path, const char *tag)
-{
-    *self = (struct host_folder){.fd = -1, .parent = -1, .bytes_most = INT64_MAX, .files_most = UINT32_MAX};
-    snprintf(self->path, sizeof self->path, "%s", path);
-    snprintf(self->temporary, sizeof self->temporary, ".part-%.100s", tag);
-    for (char *c = self->temporary; *c; c++)
-        *c = *c == '/' ? '_' : *c;
-}
-
-void host_folder_fini(struct host_folder *self)
-{
-    host_folder_drop(self);
-}
-
-bool host_folder_allows(const char *name)
+bool host_file_allows(const char *name)
 {
     int depth = 0;
     if (!name || !name[0] || strlen(name) >= HOST_FILE_NAME)
@@ -41,6 +27,74 @@ bool host_folder_allows(const char *name)
         if (!*part)
             return true;
     }
+}
+
+/* ---- sending ---- */
+
+rp_status host_file_open(struct host_file *self, const char *path, const char *name, int flags, rp_error *err)
+{
+    *self = (struct host_file){.fd = -1, .replace = true};
+    if (!host_file_allows(name))
+        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no relative path of a file", name);
+    snprintf(self->name, sizeof self->name, "%s", name);
+    self->fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
+    if (self->fd < 0)
+        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "%.300s cannot be read: %s", path, strerror(errno));
+    if (fstat(self->fd, &self->info) == 0 && S_ISREG(self->info.st_mode))
+        return RP_OK;
+    host_file_close(self);
+    return err_set(err, RP_INVALID_ARGUMENT, "%.300s is no regular file", path);
+}
+
+bool host_file_send(struct host_file *self, struct host_writer *writer)
+{
+    uint8_t bytes[HOST_DATA_MOST];
+    int64_t left = self->info.st_size - self->offset;
+    ssize_t n = pread(self->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, self->offset);
+    bool cut = n < 0 || (n == 0 && left > 0), last = cut || n >= left;
+    if (!cut) {
+        struct json_object *line = host_line_new("file");
+        host_line_add_text(line, "name", self->name);
+        host_line_add_number(line, "mode", self->info.st_mode & 0777);
+        host_line_add_number(line, "offset", self->offset);
+        host_line_add_flag(line, "replace", self->replace);
+        host_line_add_flag(line, "last", last);
+        host_writer_put_data(writer, line, bytes, (size_t)n);
+        self->offset += n;
+    }
+    if (last)
+        host_file_close(self);
+    return !last;
+}
+
+void host_file_close(struct host_file *self)
+{
+    if (self->fd >= 0)
+        close(self->fd);
+    self->fd = -1;
+}
+
+/* ---- taking ---- */
+
+void host_folder_init(struct host_folder *self, const char *path, const char *tag)
+{
+    *self = (struct host_folder){.fd = -1, .parent = -1, .bytes_most = INT64_MAX, .files_most = UINT32_MAX};
+    snprintf(self->path, sizeof self->path, "%s", path);
+    snprintf(self->temporary, sizeof self->temporary, ".part-%.100s", tag);
+    for (char *c = self->temporary; *c; c++)
+        *c = *c == '/' ? '_' : *c;
+}
+
+void host_folder_drop(struct host_folder *self)
+{
+    if (self->fd >= 0) {
+        close(self->fd);
+        unlinkat(self->parent, self->temporary, 0); /* it is gone already if the file was finished */
+    }
+    if (self->parent >= 0)
+        close(self->parent);
+    self->fd = self->parent = -1;
+    self->name[0] = '\0';
 }
 
 /* True if no further file or folder may be made; errno says so. */
@@ -80,12 +134,6 @@ static int open_parent(struct host_folder *self, const char *name, const char **
     return fd;
 }
 
-static rp_status refuse(const char *name, rp_error *err)
-{
-    return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no name of a file that may be written here",
-                   name ? name : "");
-}
-
 static rp_status failed(const struct host_folder *self, const char *name, rp_error *err)
 {
     if (errno == EDQUOT)
@@ -102,12 +150,11 @@ static bool has_room(const struct host_folder *self, size_t more)
     return self->bytes_most - self->bytes - (self->fd >= 0 ? self->size : 0) >= (int64_t)more;
 }
 
-rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err)
+/* Begins to replace a file. */
+static rp_status begin(struct host_folder *self, const char *name, mode_t mode, rp_error *err)
 {
     const char *leaf;
     host_folder_drop(self);
-    if (!host_folder_allows(name))
-        return refuse(name, err);
     self->parent = open_parent(self, name, &leaf);
     if (self->parent >= 0 && (faccessat(self->parent, leaf, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || !is_full(self))) {
         unlinkat(self->parent, self->temporary, 0);
@@ -124,7 +171,7 @@ rp_status host_folder_begin(struct host_folder *self, const char *name, mode_t m
     return RP_OK;
 }
 
-static bool write_all(int fd, const char *bytes, size_t size, int64_t at)
+static bool write_all(int fd, const uint8_t *bytes, size_t size, int64_t at)
 {
     while (size > 0) {
         ssize_t n = pwrite(fd, bytes, size, (off_t)at);
@@ -139,24 +186,9 @@ static bool write_all(int fd, const char *bytes, size_t size, int64_t at)
     return true;
 }
 
-rp_status host_folder_write(struct host_folder *self, const char *name, const void *bytes, size_t size, rp_error *err)
-{
-    if (self->fd < 0 || !name || strcmp(name, self->name) != 0)
-        return refuse(name, err);
-    if (!has_room(self, size) || !write_all(self->fd, bytes, size, self->size)) {
-        rp_status status = failed(self, name, err);
-        host_folder_drop(self);
-        return status;
-    }
-    self->size += (int64_t)size;
-    return RP_OK;
-}
-
-rp_status host_folder_finish(struct host_folder *self, struct stat *info, rp_error *err)
+static rp_status finish(struct host_folder *self, struct stat *info, rp_error *err)
 {
     struct stat before, unused;
-    if (self->fd < 0)
-        return err_set(err, RP_FAILED_PRECONDITION, "no file is under way");
     const char *slash = strrchr(self->name, '/'), *leaf = slash ? slash + 1 : self->name;
     bool replaces = fstatat(self->parent, leaf, &before, AT_SYMLINK_NOFOLLOW) == 0;
     rp_status status = RP_OK;
@@ -172,25 +204,11 @@ rp_status host_folder_finish(struct host_folder *self, struct stat *info, rp_err
     return status;
 }
 
-void host_folder_drop(struct host_folder *self)
-{
-    if (self->fd >= 0) {
-        close(self->fd);
-        unlinkat(self->parent, self->temporary, 0); /* it is gone already if the file was finished */
-    }
-    if (self->parent >= 0)
-        close(self->parent);
-    self->fd = self->parent = -1;
-    self->name[0] = '\0';
-}
-
-rp_status host_folder_append(struct host_folder *self, const char *name, const void *bytes, size_t size, int64_t offset,
-                             rp_error *err)
+static rp_status append(struct host_folder *self, const char *name, const void *bytes, size_t size, int64_t offset,
+                        rp_error *err)
 {
     const char *leaf;
     struct stat info;
-    if (!host_folder_allows(name))
-        return refuse(name, err);
     int parent = open_parent(self, name, &leaf);
     int fd = parent >= 0 ? openat(parent, leaf, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
     bool other = fd < 0 && errno == ENOENT;
@@ -208,4 +226,27 @@ rp_status host_folder_append(struct host_folder *self, const char *name, const v
     if (parent >= 0)
         close(parent);
     return status;
+}
+
+rp_status host_folder_take(struct host_folder *self, const struct host_message *piece, mode_t mode, struct stat *info,
+                           rp_error *err)
+{
+    const char *name = host_line_text(piece->line, "name");
+    int64_t offset = host_line_number(piece->line, "offset", 0, INT64_MAX);
+    if (!host_file_allows(name))
+        return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no name of a file that may be written here",
+                       name ? name : "");
+    if (!host_line_flag(piece->line, "replace"))
+        return append(self, name, piece->bytes, piece->size, offset, err);
+    if (offset == 0)
+        RP_TRY(begin(self, name, mode, err));
+    if (self->fd < 0 || strcmp(name, self->name) != 0 || offset != self->size)
+        return err_set(err, RP_INVALID_ARGUMENT, "this piece of %.200s continues nothing", name);
+    if (!has_room(self, piece->size) || !write_all(self->fd, piece->bytes, piece->size, self->size)) {
+        rp_status status = failed(self, name, err);
+        host_folder_drop(self);
+        return status;
+    }
+    self->size += (int64_t)piece->size;
+    return host_line_flag(piece->line, "last") ? finish(self, info, err) : RP_OK;
 }
