@@ -120,8 +120,8 @@ def run(plan, stopping=lambda: False):
     clear(plan.folder)
     with Group(plan, stopping) as group:
         service = start_broker(group, plan)
-        settings = [f"seed={plan.seed}", f"folder={plan.folder}", f"actors.count={plan.actors}", "report.csv=false",
-                    f"broker.shards={plan.shards}", "report.tensorboard=false", "learners.save_every=0s", *plan.settings]
+        settings = [f"seed={plan.seed}", f"folder={plan.folder}", f"actors.count={plan.actors}",
+                    f"broker.shards={plan.shards}", "learners.save_every=0s", *plan.settings]
         common = ["-c", plan.config, "--endpoint", service, *sets("", settings)]
         began = time.monotonic()
         others = [group.start("replay-actor", "--evaluate", *common), group.start("replay-learner", "--fresh", *common)]

@@ -17,7 +17,6 @@
 static const char *const delays[] = {[ENV_DELAY_SLEEP] = "sleep", [ENV_DELAY_BUSY] = "busy", NULL};
 static const char *const dtypes[] = {"float32", "uint8", NULL};
 static const char *const activations[] = {"relu", "tanh", NULL};
-static const char *const optimisers[] = {[OPTIM_ADAM] = "adam", [OPTIM_RMSPROP] = "rmsprop", NULL};
 static const char *const adder_kinds[] = {
     [ADDER_TRANSITION] = "transition", [ADDER_SEQUENCE] = "sequence", [ADDER_EPISODE] = "episode", NULL};
 static const char *const adder_ends[] = {
@@ -58,20 +57,15 @@ static const struct schema_row own_rows[] = {
      "additional time per step, to simulate a slow environment"},
     {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
      "how to spend the delay: sleep, or busy (keep the processor busy)"},
-    {"environment.spec.dtype", SCHEMA_ENUM, ROOT(environment.spec.dtype), "float32", 0, 0, dtypes, 0,
-     "an environment in Python, as replay-launch finds it: type of its observations"},
+    {"environment.spec.dtype", SCHEMA_ENUM, ROOT(environment.spec.dtype), "float32", 0, 0, dtypes, 0, NULL},
     {"environment.spec.shape", SCHEMA_INTS, ROOT(environment.spec.shape), NULL, 0, RP_MAX_RANK, NULL, 0,
-     "shape of its observations; empty: replay-launch asks the environment"},
-    {"environment.spec.actions", SCHEMA_INT, ROOT(environment.spec.actions), "0", 0, 2147483647.0, NULL, 0,
-     "number of its discrete actions; 0: its actions are continuous"},
-    {"environment.spec.low", SCHEMA_REALS, ROOT(environment.spec.low), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0,
-     "lower bounds of its continuous actions"},
-    {"environment.spec.high", SCHEMA_REALS, ROOT(environment.spec.high), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0,
-     "upper bounds of its continuous actions"},
-    {"environment.spec.max_steps", SCHEMA_INT, ROOT(environment.spec.max_steps), "0", 0, 4294967295.0, NULL, 0,
-     "number of steps after which it truncates an episode itself; 0: never, or not known"},
-    {"environment.spec.scale", SCHEMA_REAL, ROOT(environment.spec.scale), "1", 1e-6, 1e6, NULL, 0,
-     "by what networks multiply its uint8 observations: 1/255 for images"},
+     "shape of the observations of an environment in Python; empty: replay-launch asks the environment, and writes "
+     "this and the rest of its spec (dtype, actions, low, high, max_steps, scale) into the run's file"},
+    {"environment.spec.actions", SCHEMA_INT, ROOT(environment.spec.actions), "0", 0, 2147483647.0, NULL, 0, NULL},
+    {"environment.spec.low", SCHEMA_REALS, ROOT(environment.spec.low), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0, NULL},
+    {"environment.spec.high", SCHEMA_REALS, ROOT(environment.spec.high), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0, NULL},
+    {"environment.spec.max_steps", SCHEMA_INT, ROOT(environment.spec.max_steps), "0", 0, 4294967295.0, NULL, 0, NULL},
+    {"environment.spec.scale", SCHEMA_REAL, ROOT(environment.spec.scale), "1", 1e-6, 1e6, NULL, 0, NULL},
 
     {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
      "dqn, ddpg, td3, sac, impala or bc"},
@@ -81,21 +75,14 @@ static const struct schema_row own_rows[] = {
      "activation of the hidden layers: relu or tanh"},
     {"agent.filters", SCHEMA_INT, ROOT(agent.filters), "0", 0, 1024, NULL, 0,
      "number of filters of a convolution before the hidden layers, for images; 0: no convolution"},
-    {"agent.kernel", SCHEMA_INT, ROOT(agent.kernel), "0", 0, 64, NULL, 0,
-     "width and height of the convolution's filters; 0: 3"},
     {"agent.batch", SCHEMA_INT, ROOT(agent.batch), "0", 0, 1 << 20, NULL, 0,
      "items, or sequences, in a learner step; 0: the algorithm's default"},
     {"agent.discount", SCHEMA_REAL, ROOT(agent.discount), "0", 0, 1, NULL, 0,
      "discount per step; 0: the algorithm's default"},
-    {"agent.optimiser", SCHEMA_ENUM, ROOT(agent.optimiser), "adam", 0, 0, optimisers, 0, "adam, or rmsprop (centred)"},
     {"agent.learning_rate", SCHEMA_REAL, ROOT(agent.learning_rate), "0", 0, 10, NULL, 0,
-     "learning rate of value networks, and of all others without their own; 0: the algorithm's default"},
-    {"agent.policy_learning_rate", SCHEMA_REAL, ROOT(agent.policy_learning_rate), "0", 0, 10, NULL, 0,
-     "learning rate of the policy; 0: learning_rate"},
+     "learning rate of Adam; 0: the algorithm's default"},
     {"agent.anneal", SCHEMA_INT, ROOT(agent.anneal), "0", 0, 1e12, NULL, 0,
      "learner steps over which learning rates fall linearly to a tenth; 0: constant rates"},
-    {"agent.epsilon", SCHEMA_REAL, ROOT(agent.epsilon_optimiser), "0", 0, 1, NULL, 0,
-     "epsilon of the optimiser, added to the square root; 0: the optimiser's default"},
     {"agent.clip_norm", SCHEMA_REAL, ROOT(agent.clip_norm), "0", -1, 1e9, NULL, 0,
      "maximum norm of a gradient; 0: the algorithm's default; -1: no clipping"},
     {"agent.target_period", SCHEMA_INT, ROOT(agent.target_period), "0", 0, 1e12, NULL, 0,
@@ -112,10 +99,6 @@ static const struct schema_row own_rows[] = {
      "TD errors beyond this value count linearly; 0: all squared; -1: the algorithm's default"},
     {"agent.policy_delay", SCHEMA_INT, ROOT(agent.policy_delay), "0", 0, 1e6, NULL, 0,
      "td3: learner steps per policy step; 0: 2"},
-    {"agent.target_sigma", SCHEMA_REAL, ROOT(agent.target_sigma), "0", 0, 10, NULL, 0,
-     "td3: noise on the target policy's action; 0: 0.2"},
-    {"agent.target_clip", SCHEMA_REAL, ROOT(agent.target_clip), "0", 0, 10, NULL, 0,
-     "td3: maximum of that noise; 0: 0.5"},
     {"agent.alpha", SCHEMA_REAL, ROOT(agent.alpha), "-1", -1, 1e6, NULL, 0,
      "sac: temperature; 0: learned; -1: the algorithm's default"},
     {"agent.target_entropy", SCHEMA_REAL, ROOT(agent.target_entropy), "0", -1e6, 1e6, NULL, 0,
@@ -124,10 +107,6 @@ static const struct schema_row own_rows[] = {
      "impala: weight of the entropy in the loss; 0: the algorithm's default; -1: none"},
     {"agent.value_cost", SCHEMA_REAL, ROOT(agent.value_cost), "0", -1, 1e6, NULL, 0,
      "impala: weight of the value loss; 0: the algorithm's default; -1: none"},
-    {"agent.rho_clip", SCHEMA_REAL, ROOT(agent.rho_clip), "0", 0, 1e9, NULL, 0,
-     "V-trace: maximum ratio of policies for values; 0: 1"},
-    {"agent.c_clip", SCHEMA_REAL, ROOT(agent.c_clip), "0", 0, 1e9, NULL, 0,
-     "V-trace: maximum ratio of policies for the trace back in time; 0: 1"},
 
     {"adder.kind", SCHEMA_ENUM, ROOT(adder.kind), "transition", 0, 0, adder_kinds, 0,
      "what an item is: transition (n-step), sequence or episode"},
@@ -142,12 +121,8 @@ static const struct schema_row own_rows[] = {
      "sequence, at the end of an episode: pad, truncate, write the last steps, or continue into the next episode"},
     {"adder.max_length", SCHEMA_INT, ROOT(adder.max_length), "1000", 1, TABLE_STEPS, NULL, 0,
      "episode: longer episodes are rejected"},
-    {"adder.discount", SCHEMA_REAL, ROOT(adder.discount), "-1", -1, 1, NULL, 0,
-     "transition: discount within n-step returns; -1: agent.discount"},
     {"adder.actor_priorities", SCHEMA_BOOL, ROOT(adder.actor_priorities), "false", 0, 0, NULL, 0,
      "transition: take first priorities from the actor's own values (Ape-X)"},
-    {"adder.initial_priority", SCHEMA_REAL, ROOT(adder.initial_priority), "1", 0, 1e18, NULL, 0,
-     "priority of new items otherwise"},
     {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
      "number of steps that are stored together"},
     {"adder.batch_items", SCHEMA_INT, ROOT(adder.batch_items), "50", 1, 1 << 20, NULL, 0,
@@ -167,8 +142,6 @@ static const struct schema_row own_rows[] = {
      "dqn: share of random actions; actor i of N uses epsilon^(1 + epsilon_alpha * i / (N - 1))"},
     {"actors.epsilon_alpha", SCHEMA_REAL, ROOT(actors.epsilon_alpha), "7", 0, 100, NULL, 0,
      "steepness of that ladder of epsilons"},
-    {"actors.epsilon_start", SCHEMA_REAL, ROOT(actors.epsilon_start), "1", 0, 1, NULL, 0,
-     "epsilon at the start, before it falls to the ladder's value"},
     {"actors.epsilon_steps", SCHEMA_INT, ROOT(actors.epsilon_steps), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps of all actors over which epsilon falls; 0: at once"},
     {"actors.random_steps", SCHEMA_INT, ROOT(actors.random_steps), "0", 0, MAX_STEPS, NULL, 0,
@@ -203,12 +176,8 @@ static const struct schema_row own_rows[] = {
      "time between copies of the learner's state in the folder; 0s: only at the end"},
     {"learners.snapshot_every", SCHEMA_INT, ROOT(learners.snapshot_every), "0", 0, MAX_STEPS, NULL, 0,
      "learner steps between permanent copies of the learner's state, snapshots/STEPS.weights; 0: none"},
-    {"learners.round", SCHEMA_TIME, ROOT(learners.round_ns), "2s", 1e6, 3.6e12, NULL, 0,
-     "several learners: how long a learner waits for the gradients of the others"},
 
-    {"evaluator.on", SCHEMA_BOOL, ROOT(evaluator.on), "true", 0, 0, NULL, 0,
-     "replay-launch starts an evaluator, and evaluates the last parameters"},
-    {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 1, 1e6, NULL, 0,
+    {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 0, 1e6, NULL, 0,
      "number of episodes in an evaluation"},
     {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps (without actors: learner steps) between evaluations; 0: only at the end"},
@@ -240,18 +209,13 @@ static const struct schema_row own_rows[] = {
     {"launch.http", SCHEMA_STRING, ROOT(launch.http), "127.0.0.1:0", 0, 60, NULL, 0,
      "address of the page that shows the run in a browser; port 0: any free port; empty: no page"},
     {"launch.backoff", SCHEMA_TIME, ROOT(launch.backoff_ns), "500ms", 1e6, MAX_TIME, NULL, 0,
-     "pause before a failed process is started again; doubled each time"},
-    {"launch.backoff_most", SCHEMA_TIME, ROOT(launch.backoff_most_ns), "30s", 1e6, MAX_TIME, NULL, 0, "maximum pause"},
+     "pause before a failed process is started again; doubled each time, up to 60 times as long"},
     {"launch.failures", SCHEMA_INT, ROOT(launch.failures), "5", 1, 1e6, NULL, 0,
      "the run stops when a process fails in the same way this many times in a row"},
-    {"launch.healthy", SCHEMA_TIME, ROOT(launch.healthy_ns), "60s", 1e6, MAX_TIME, NULL, 0,
-     "failures are counted anew after a process has run for this long"},
     {"launch.grace", SCHEMA_TIME, ROOT(launch.grace_ns), "7s", 1e6, MAX_TIME, NULL, 0,
      "time that processes have to end before they are killed"},
     {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
      "a process that uses no processor time at all for this long is killed and started again; 0s: never"},
-    {"launch.resize", SCHEMA_BOOL, ROOT(launch.resize), "true", 0, 0, NULL, 0,
-     "with actors.count auto: add or retire actors when one side stays idle beyond the plan"},
     {"launch.resize_after", SCHEMA_TIME, ROOT(launch.resize_after_ns), "20s", 1e8, MAX_TIME, NULL, 0,
      "how long a side must be idle before actors are added or retired"},
     {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
@@ -303,9 +267,6 @@ static const struct schema_row own_rows[] = {
      "folder of our programs there; empty: the same build is found there, or sent once"},
 
     {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "time between two reports"},
-    {"report.tensorboard", SCHEMA_BOOL, ROOT(report.tensorboard), "true", 0, 0, NULL, 0,
-     "write the scalars as event files for TensorBoard"},
-    {"report.csv", SCHEMA_BOOL, ROOT(report.csv), "true", 0, 0, NULL, 0, "write the scalars as a CSV table"},
 };
 
 /* Names that other frameworks use for these keys. The broker's own follow. */
@@ -316,7 +277,6 @@ static const struct schema_alias own_aliases[] = {
     {"algo", "agent.algorithm"},
     {"hidden_sizes", "agent.hidden"},
     {"hidden_layers", "agent.hidden"},
-    {"optimizer", "agent.optimiser"},
     {"polyak", "agent.tau"},
     {"target_update_period", "agent.target_period"},
     {"target_update_interval", "agent.target_period"},
@@ -409,8 +369,8 @@ static bool read_source(const struct schema_source *source, struct run_config *o
         return false;
     out->agent.scale = out->environment.spec.scale;
     const struct agent_ops *ops = run_config_algorithm(out); /* NULL: only programs of the user act and learn */
-    if (out->adder.discount < 0) /* one key for users: n-step returns are discounted as values are */
-        out->adder.discount = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;
+    out->adder.discount                                      /* n-step returns are discounted as values are */
+        = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;
     return true;
 }
 

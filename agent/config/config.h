@@ -16,7 +16,6 @@ struct actors_section {
     int64_t environments;          /* environments of each actor */
     struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
-    double epsilon_start;          /* decays to the ladder's value ... */
     int64_t epsilon_steps;         /* ... over this many environment steps of all actors; 0: at once */
     int64_t random_steps;          /* environment steps of all actors that are taken at random first */
     int64_t random_hold;           /* steps for which a random action is kept */
@@ -36,7 +35,6 @@ struct learners_section {
     int64_t publish_every;      /* learner steps */
     int64_t save_every_ns;      /* time between saves of the learner's state; 0: only at the end */
     int64_t snapshot_every;     /* learner steps between snapshots, which are kept; 0: none */
-    int64_t round_ns;           /* parallel learners: how long a round waits for the others */
 };
 
 struct evaluator_section {
@@ -100,19 +98,16 @@ struct launch_section {
     struct schema_list send; /* char *: files that hosts need, relative to the run's file */
     char *http;              /* address of the page; empty: none */
     char *runs;              /* folder of the run folders */
-    int64_t backoff_ns, backoff_most_ns;
+    int64_t backoff_ns;      /* pause before a failed process starts again; doubled each time */
     int64_t failures;        /* number of equal failures in a row after which the run stops */
-    int64_t healthy_ns;      /* a process that ran for this long begins a new row */
     int64_t grace_ns;        /* between SIGTERM and SIGKILL */
     int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted; 0: never */
-    bool resize;             /* add and retire actors while running, if actors.count is auto */
     int64_t resize_after_ns; /* how long one side must be idle */
     int64_t log_most;        /* bytes of a process's log; 0: unlimited */
 };
 
 struct report_section {
     int64_t every_ns;
-    bool tensorboard, csv;
 };
 
 struct run_config {
@@ -121,7 +116,7 @@ struct run_config {
     char *folder; /* folder of logs and weights; empty: none are written */
     struct env_config environment;
     struct agent_config agent;
-    struct adder_config adder; /* discount is agent.discount unless the file says otherwise */
+    struct adder_config adder; /* its discount is agent.discount */
     struct actors_section actors;
     struct learners_section learners;
     struct evaluator_section evaluator;

@@ -423,7 +423,7 @@ static bool our_learners(const struct run_config *config)
 
 static bool any_of_ours(const struct run_config *config)
 {
-    return our_actors(config) || our_learners(config) || config->evaluator.on;
+    return our_actors(config) || our_learners(config) || config->evaluator.episodes > 0;
 }
 
 /* Items in a learner step. 0: only the user's learner knows. */
@@ -560,11 +560,11 @@ static void check_adder(const struct run_config *config, struct schema_report *r
 
 static void check_queue(const struct table_config *table, int64_t batch, const char *path, struct schema_report *report)
 {
-    double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
+    double size = (double)table->max_size;
     if (batch > 0 && size <= (double)(batch + 1))
         schema_problem(report, path,
                        "a %s of %.0f items is not larger than a batch of %lld (agent.batch) and one more: write a "
-                       "size of at least %lld",
+                       "max_size of at least %lld",
                        limiter_kind_name((enum limiter_kind)table->limiter.kind), size, (long long)batch,
                        (long long)batch + 2);
 }
@@ -732,11 +732,11 @@ static void check_stop(const struct run_config *config, struct schema_report *re
     const struct stop_section *stop = &config->stop;
     if (isinf(stop->value) && stop->value > 0)
         return;
-    if (!config->evaluator.on)
+    if (config->evaluator.episodes == 0)
         schema_problem(
             report, "stop.value",
-            "is the mean return of an evaluation, and evaluator.on is false: nothing would measure it; write "
-            "evaluator.on: true");
+            "is the mean return of an evaluation, and evaluator.episodes is 0: nothing would measure it; write "
+            "some episodes");
     else if (config->evaluator.every == 0)
         schema_problem(report, "stop.value",
                        "is the mean return of an evaluation, and there is one only at the end (evaluator.every is 0): "

@@ -169,7 +169,7 @@ static bool uses_environment(const struct run_config *config)
 {
     bool acts = config->actors.on && config->actors.command.count == 0;
     bool learns = config->learners.on && config->learners.command.count == 0;
-    return acts || learns || config->evaluator.on;
+    return acts || learns || config->evaluator.episodes > 0;
 }
 
 /* Asks an environment in Python for its spec, unless the file has it: a run's own file does. */

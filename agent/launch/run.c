@@ -136,7 +136,7 @@ static void start_more(struct run *self, int64_t now_ns)
         self->actors_started = true;
         self->actors_wanted = 0;
         run_set_actors(self, run_config_actors(config), now_ns);
-        if (config->evaluator.on && config->learners.on)
+        if (config->evaluator.episodes > 0 && config->learners.on)
             run_add(self, ROLE_EVALUATOR, 0);
         if (self->phase == PHASE_STARTING)
             self->phase = PHASE_FILLING;
@@ -305,7 +305,7 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
 {
     const struct plan *plan = self->options->plan;
     const struct launch_section *launch = &self->config->launch;
-    if (!launch->resize || !self->options->auto_actors || !plan || self->phase >= PHASE_STOPPING)
+    if (!self->options->auto_actors || !plan || self->phase >= PHASE_STOPPING)
         return;
     double cpu = status->cpu, cores = status->cores;
     uint32_t least, most;
@@ -446,7 +446,7 @@ static void measure_last(struct run *self)
     char weights[FOLDER_SIZE + 32];
     run_folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
     /* A user's own learner may save nothing. */
-    if (!self->config->evaluator.on || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
+    if (self->config->evaluator.episodes == 0 || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
         access(weights, R_OK) != 0)
         return;
     self->final.episodes = (uint64_t)self->config->evaluator.episodes;
@@ -490,7 +490,7 @@ static void conclude(struct run *self)
     char path[FOLDER_SIZE + 32];
     rp_error err = {0};
     run_folder_path(path, sizeof path, self->options->folder, BEST_WEIGHTS_FILE);
-    self->best_known = self->config->evaluator.on && best_read(path, &self->best_kept, &err) == RP_OK;
+    self->best_known = self->config->evaluator.episodes > 0 && best_read(path, &self->best_kept, &err) == RP_OK;
     if (self->reached && self->best_known && self->best_kept.value >= self->config->stop.value) {
         self->final = self->best_kept;
         self->final_weights = BEST_WEIGHTS_FILE;

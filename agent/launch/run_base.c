@@ -109,7 +109,7 @@ static double reserve(const struct run *self)
 {
     double most = RESERVE_SHARE * (double)self->config->stop.time_ns * 1e-9;
     double needed = (double)self->config->launch.grace_ns * 1e-9;
-    if (self->config->evaluator.on && isfinite(self->seen.value_seconds))
+    if (self->config->evaluator.episodes > 0 && isfinite(self->seen.value_seconds))
         needed += EVALUATIONS * self->seen.value_seconds;
     if (config_folder(&self->config->broker))
         needed += (double)self->seen.broker_bytes / WRITE_RATE;

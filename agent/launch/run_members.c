@@ -22,13 +22,18 @@
 
 /* ---- starting ---- */
 
+/* The longest pause before a restart, in units of launch.backoff. */
+#define BACKOFFS_MOST 60
+/* Failures are counted anew after a process has run for this long: long enough that a crash while it starts does not count as new. */
+#define HEALTHY_NS (60 * NS_PER_S)
+
 static struct supervisor_limits limits_of(const struct run *self)
 {
     const struct launch_section *launch = &self->config->launch;
     return (struct supervisor_limits){.backoff_ns = launch->backoff_ns,
-                                      .backoff_most_ns = launch->backoff_most_ns,
+                                      .backoff_most_ns = BACKOFFS_MOST * launch->backoff_ns,
                                       .failures = (uint32_t)launch->failures,
-                                      .healthy_ns = launch->healthy_ns};
+                                      .healthy_ns = HEALTHY_NS};
 }
 
 static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)

@@ -188,7 +188,7 @@ struct window {
 static void transition_push_item(struct adder *self, const struct window *window)
 {
     const struct trace *trace = adder_trace(self, window->first);
-    double priority = self->config.initial_priority;
+    double priority = ADDER_PRIORITY;
     if (self->config.actor_priorities)
         priority = fabs(window->sum + self->config.discount * window->discount * window->value - (double)trace->q);
     struct op *op = adder_push(self, OP_ITEM);
@@ -294,7 +294,7 @@ static void sequence_push_item(struct adder *self, uint64_t first)
     struct op *op = adder_push(self, OP_ITEM);
     op->first = first;
     op->policy = adder_trace(self, first)->policy;
-    op->priority = self->config.initial_priority;
+    op->priority = ADDER_PRIORITY;
 }
 
 static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
@@ -402,7 +402,7 @@ static void episode_end(struct adder *self, const struct adder_step *in)
     adder_push(self, OP_ROW)->step_type = STEP_LAST;
     struct op *op = adder_push(self, OP_ITEM);
     op->policy = self->trace[0].policy;
-    op->priority = self->config.initial_priority;
+    op->priority = ADDER_PRIORITY;
     adder_push(self, OP_END);
 }
 
@@ -660,15 +660,10 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
         return err_set(err, RP_INVALID_ARGUMENT,
                        "adder: batch_items is %lld and buffer_items %lld; a batch must fit into the buffer",
                        (long long)config->batch_items, (long long)config->buffer_items);
-    if (!isfinite(config->initial_priority) || config->initial_priority < 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: initial_priority is %g; it must be finite and not negative",
-                       config->initial_priority);
     if (config->actor_priorities && in->kind != ADDER_TRANSITION)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "adder: actor_priorities are those of transitions; set them to false for kind %s",
                        self->ops->name);
-    if (config->initial_priority < ADDER_MIN_PRIORITY)
-        config->initial_priority = ADDER_MIN_PRIORITY;
     return RP_OK;
 }
 

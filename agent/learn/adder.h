@@ -36,6 +36,8 @@
 
 /* A prioritized table never picks an item of priority 0. */
 #define ADDER_MIN_PRIORITY 1e-6
+/* Priority of a new item that nobody has judged. */
+#define ADDER_PRIORITY 1.0
 
 enum adder_kind { ADDER_TRANSITION, ADDER_SEQUENCE, ADDER_EPISODE };
 enum adder_end { ADDER_PAD, ADDER_TRUNCATE, ADDER_WRITE, ADDER_CONTINUE };
@@ -49,11 +51,10 @@ struct adder_config {
     int32_t end;            /* sequence; an adder_end */
     int64_t max_length;     /* episode */
     double discount;        /* transition: g */
-    bool actor_priorities;  /* transition: from the actor's own values; otherwise initial_priority */
-    double initial_priority;
-    int64_t chunk_length; /* rows stored together; 0: 1 */
-    int64_t batch_items;  /* sent together; 0: 50 */
-    int64_t buffer_items; /* created but not confirmed; 0: 100. Bounds the speed: about one round trip per buffer */
+    bool actor_priorities;  /* transition: from the actor's own values; otherwise ADDER_PRIORITY */
+    int64_t chunk_length;   /* rows stored together; 0: 1 */
+    int64_t batch_items;    /* sent together; 0: 50 */
+    int64_t buffer_items;   /* created but not confirmed; 0: 100. Bounds the speed: about one round trip per buffer */
 };
 
 /* One step of an actor. The observation in which it acted is known from the previous call. */

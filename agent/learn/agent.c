@@ -36,17 +36,21 @@ struct number {
 #define REAL(field) #field, offsetof(struct agent_config, field), false
 
 static const struct number numbers[] = {
-    {WHOLE(filters), FILL_NEVER, 0, 1024},   {WHOLE(kernel), FILL_ZERO, 0, 64},
-    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},   {REAL(discount), FILL_ZERO, 0, 1},
-    {REAL(learning_rate), FILL_ZERO, 0, 10}, {REAL(policy_learning_rate), FILL_ZERO, 0, 10},
-    {WHOLE(anneal), FILL_NEVER, 0, 1e12},    {REAL(epsilon_optimiser), FILL_ZERO, 0, 1},
-    {REAL(clip_norm), FILL_COST, 0, 1e9},    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
-    {REAL(tau), FILL_NEVER, 0, 1},           {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
-    {REAL(huber), FILL_NEGATIVE, 0, 1e9},    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
-    {REAL(target_sigma), FILL_ZERO, 0, 10},  {REAL(target_clip), FILL_ZERO, 0, 10},
-    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
-    {REAL(entropy_cost), FILL_COST, 0, 1e6}, {REAL(value_cost), FILL_COST, 0, 1e6},
-    {REAL(rho_clip), FILL_ZERO, 0, 1e9},     {REAL(c_clip), FILL_ZERO, 0, 1e9},
+    {WHOLE(filters), FILL_NEVER, 0, 1024},
+    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},
+    {REAL(discount), FILL_ZERO, 0, 1},
+    {REAL(learning_rate), FILL_ZERO, 0, 10},
+    {WHOLE(anneal), FILL_NEVER, 0, 1e12},
+    {REAL(clip_norm), FILL_COST, 0, 1e9},
+    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
+    {REAL(tau), FILL_NEVER, 0, 1},
+    {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
+    {REAL(huber), FILL_NEGATIVE, 0, 1e9},
+    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
+    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},
+    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
+    {REAL(entropy_cost), FILL_COST, 0, 1e6},
+    {REAL(value_cost), FILL_COST, 0, 1e6},
 };
 
 #define N_NUMBERS (sizeof numbers / sizeof numbers[0])
@@ -84,14 +88,10 @@ static void fill_in(struct agent_config *config, const struct agent_config *defa
         number_fill(&numbers[i], config, defaults);
     if (config->hidden.count == 0)
         config->hidden = defaults->hidden;
-    if (config->filters > 0 && config->kernel == 0)
-        config->kernel = 3;
     if (config->target_period == 0 && config->tau == 0.0) {
         config->target_period = defaults->target_period;
         config->tau = defaults->tau;
     }
-    if (config->policy_learning_rate == 0.0)
-        config->policy_learning_rate = config->learning_rate;
 }
 
 static rp_status check_numbers(const struct agent_config *config, rp_error *err)
@@ -112,9 +112,6 @@ static rp_status check_numbers(const struct agent_config *config, rp_error *err)
     if (config->activation != 0 && config->activation != 1)
         return err_set(err, RP_INVALID_ARGUMENT, "agent.activation is %d; it is 0 (relu) or 1 (tanh)",
                        (int)config->activation);
-    if (config->optimiser != OPTIM_ADAM && config->optimiser != OPTIM_RMSPROP)
-        return err_set(err, RP_INVALID_ARGUMENT, "agent.optimiser is %d; it is %d (Adam) or %d (RMSProp)",
-                       (int)config->optimiser, OPTIM_ADAM, OPTIM_RMSPROP);
     return RP_OK;
 }
 
@@ -142,9 +139,10 @@ static rp_status check_image(const struct agent_config *config, const char *env_
                        "(height, width, planes): leave filters out",
                        env_name, spec->observation_rank);
     uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
-    if (config->kernel > height || config->kernel > width)
-        return err_set(err, RP_INVALID_ARGUMENT, "agent.kernel is %lld, but images of %s are %u x %u: it must fit in",
-                       (long long)config->kernel, env_name, height, width);
+    if (height < AGENT_KERNEL || width < AGENT_KERNEL)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "agent.filters are %u x %u, but images of %s are %u x %u: they must fit in", AGENT_KERNEL,
+                       AGENT_KERNEL, env_name, height, width);
     return RP_OK;
 }
 

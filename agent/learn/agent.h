@@ -26,6 +26,8 @@
 
 #define AGENT_MAX_TENSORS 256u
 #define AGENT_MAX_SCALARS 16u
+/* Width and height of the filters of a convolution: the images here are small grids. */
+#define AGENT_KERNEL 3u
 
 enum agent_data { AGENT_TRANSITIONS, AGENT_SEQUENCES };
 
@@ -35,28 +37,23 @@ struct agent_config {
     char *algorithm;
     struct schema_list hidden; /* int64_t */
     int32_t activation;        /* net_activation of the hidden layers: linear is not offered; 0 relu, 1 tanh */
-    int64_t filters, kernel;   /* a convolution for images; 0 filters: none */
+    int64_t filters;           /* a convolution for images; 0: none */
     int64_t batch;             /* items, or sequences */
     double discount;
-    int32_t optimiser;                /* an optim_kind */
-    double learning_rate;             /* for values, and for everything else unless given */
-    double policy_learning_rate;      /* 0: learning_rate */
-    int64_t anneal;                   /* steps of the optimiser over which its rate falls to a tenth; 0: never */
-    double epsilon_optimiser;         /* added to the root in the optimiser; 0: the optimiser's default */
-    double clip_norm;                 /* bound of the gradient's norm; negative: none */
-    int64_t target_period;            /* learner steps between copies into the target; 0 with tau > 0: soft updates */
-    double tau;                       /* not together with target_period; both 0: the algorithm's */
-    double importance_exponent;       /* 0: no weights */
-    bool double_q, dueling;           /* DQN */
-    double huber;                     /* TD errors beyond this count linearly; 0: squared */
-    int64_t policy_delay;             /* TD3: learner steps per policy step */
-    double target_sigma, target_clip; /* TD3 */
-    double alpha;                     /* SAC: temperature; 0: learned */
-    double target_entropy;            /* SAC: 0: minus the size of an action */
-    double entropy_cost, value_cost;  /* IMPALA */
-    double rho_clip, c_clip;          /* V-trace */
-    double scale;                     /* no key of a file: factor of uint8 observations; 0: 1 */
-    uint32_t acting_rows;             /* no key of a file: most observations that act takes at once; 0: 1 */
+    double learning_rate;
+    int64_t anneal;                  /* steps of the optimiser over which its rate falls to a tenth; 0: never */
+    double clip_norm;                /* bound of the gradient's norm; negative: none */
+    int64_t target_period;           /* learner steps between copies into the target; 0 with tau > 0: soft updates */
+    double tau;                      /* not together with target_period; both 0: the algorithm's */
+    double importance_exponent;      /* 0: no weights */
+    bool double_q, dueling;          /* DQN */
+    double huber;                    /* TD errors beyond this count linearly; 0: squared */
+    int64_t policy_delay;            /* TD3: learner steps per policy step */
+    double alpha;                    /* SAC: temperature; 0: learned */
+    double target_entropy;           /* SAC: 0: minus the size of an action */
+    double entropy_cost, value_cost; /* IMPALA */
+    double scale;                    /* no key of a file: factor of uint8 observations; 0: 1 */
+    uint32_t acting_rows;            /* no key of a file: most observations that act takes at once; 0: 1 */
 };
 
 /* How an actor explores. Filled by the actor for each step. */

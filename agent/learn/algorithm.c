@@ -17,13 +17,9 @@ rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err)
     return RP_OK;
 }
 
-rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err)
+rp_status agent_optim(const struct agent *self, struct optim *out, uint32_t n, rp_error *err)
 {
-    struct optim_config config = optim_defaults(self->config.optimiser, learning_rate);
-    config.anneal = (uint64_t)self->config.anneal;
-    if (self->config.epsilon_optimiser > 0.0)
-        config.epsilon = self->config.epsilon_optimiser;
-    if (!optim_init(out, &config, n))
+    if (!optim_init(out, self->config.learning_rate, (uint64_t)self->config.anneal, n))
         return err_set(err, RP_NO_MEMORY, "no memory for the optimiser of %u parameters", n);
     return RP_OK;
 }
@@ -109,7 +105,7 @@ void agent_net_spec(const struct agent *self, struct net_spec *out)
         out->width = spec->observation_shape[1];
         out->planes = spec->observation_shape[2];
         out->filters = (uint32_t)config->filters;
-        out->kernel = (uint32_t)config->kernel;
+        out->kernel = AGENT_KERNEL;
     }
     const int64_t *sizes = config->hidden.data;
     out->n_hidden = config->hidden.count;

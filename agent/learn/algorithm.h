@@ -14,7 +14,7 @@ rp_status agent_alloc(struct agent *self, uint32_t n_params, rp_error *err);
  * or moves target by tau at each step. */
 void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n);
 /* The optimiser of the configuration for n parameters. */
-rp_status agent_optim(const struct agent *self, double learning_rate, struct optim *out, uint32_t n, rp_error *err);
+rp_status agent_optim(const struct agent *self, struct optim *out, uint32_t n, rp_error *err);
 /* Adds the tensors of a network's parameters, names prefixed ("q/layer0/weight"). */
 void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params);
 void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n);

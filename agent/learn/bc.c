@@ -166,7 +166,7 @@ static rp_status allocate(struct agent *self, struct bc *bc, rp_error *err)
 {
     uint32_t batch = (uint32_t)self->config.batch;
     RP_TRY(agent_alloc(self, bc->net.n_params, err));
-    RP_TRY(agent_optim(self, self->config.policy_learning_rate, &bc->optim, self->n_params, err));
+    RP_TRY(agent_optim(self, &bc->optim, self->n_params, err));
     bc->rows = calloc((size_t)batch * bc->net.spec.inputs, sizeof *bc->rows);
     bc->d_out = calloc((size_t)batch * bc->net.spec.outputs, sizeof *bc->d_out);
     bc->priority = calloc(batch, sizeof *bc->priority);

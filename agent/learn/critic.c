@@ -86,11 +86,10 @@ static bool make_memory(struct critic *self)
 
 static rp_status make_params(struct critic *self, struct agent *agent, rp_error *err)
 {
-    const struct agent_config *config = &agent->config;
     const uint32_t n_q = self->plan.n_q * self->q.n_params;
     RP_TRY(agent_alloc(agent, critic_extra_at(self) + self->plan.n_extra, err));
-    RP_TRY(agent_optim(agent, config->policy_learning_rate, &self->policy_optim, self->policy.n_params, err));
-    RP_TRY(agent_optim(agent, config->learning_rate, &self->q_optim, n_q, err));
+    RP_TRY(agent_optim(agent, &self->policy_optim, self->policy.n_params, err));
+    RP_TRY(agent_optim(agent, &self->q_optim, n_q, err));
     self->target = calloc(agent->n_params, sizeof(float));
     if (!self->target || !make_memory(self))
         return err_set(err, RP_NO_MEMORY, "no memory for %s with batches of %u", agent->ops->name, self->max_batch);

@@ -13,6 +13,9 @@
 #include "agent/learn/agent.h"
 
 #define CRITIC_MAX 2u
+/* TD3: standard deviation and bound of the noise on the target policy's action, as published. */
+#define TD3_TARGET_SIGMA 0.2f
+#define TD3_TARGET_CLIP 0.5f
 
 struct critic_plan {
     uint32_t n_q;     /* critics: 1, or 2 for twins whose smaller value counts */

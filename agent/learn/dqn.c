@@ -170,7 +170,7 @@ static rp_status allocate(struct agent *self, struct dqn *dqn, rp_error *err)
 {
     uint32_t batch = (uint32_t)self->config.batch;
     RP_TRY(agent_alloc(self, dqn->net.n_params, err));
-    RP_TRY(agent_optim(self, self->config.learning_rate, &dqn->optim, self->n_params, err));
+    RP_TRY(agent_optim(self, &dqn->optim, self->n_params, err));
     dqn->target = calloc(self->n_params, sizeof *dqn->target);
     dqn->rows = calloc(2 * (size_t)batch * dqn->net.spec.inputs, sizeof *dqn->rows);
     dqn->d_q = calloc((size_t)batch * self->spec.n_actions, sizeof *dqn->d_q);

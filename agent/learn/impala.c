@@ -311,8 +311,6 @@ static void impala_gradient(struct agent *self, const struct agent_batch *batch,
     vtrace_targets(&(struct vtrace){
         .n = batch->n,
         .length = batch->length - 1,
-        .rho_clip = self->config.rho_clip,
-        .c_clip = self->config.c_clip,
         .discount = work->discount,
         .log_rho = work->log_rho,
         .reward = work->reward,
@@ -364,8 +362,8 @@ static rp_status impala_create(struct agent *self, rp_error *err)
     struct impala *impala = self->state;
     RP_TRY(build_nets(self, impala, err));
     RP_TRY(agent_alloc(self, impala->policy.n_params + impala->value.n_params, err));
-    RP_TRY(agent_optim(self, self->config.policy_learning_rate, &impala->policy_optim, impala->policy.n_params, err));
-    RP_TRY(agent_optim(self, self->config.learning_rate, &impala->value_optim, impala->value.n_params, err));
+    RP_TRY(agent_optim(self, &impala->policy_optim, impala->policy.n_params, err));
+    RP_TRY(agent_optim(self, &impala->value_optim, impala->value.n_params, err));
     impala->log_pi = calloc(self->spec.n_actions, sizeof *impala->log_pi);
     if (!impala->log_pi || !net_pass_init(&impala->acting, &impala->policy, self->config.acting_rows) ||
         !net_pass_init(&impala->valuing, &impala->value, self->config.acting_rows))
@@ -400,8 +398,6 @@ static const struct agent_config defaults = {
     .clip_norm = 40.0,
     .entropy_cost = 0.01,
     .value_cost = 0.5,
-    .rho_clip = 1.0,
-    .c_clip = 1.0,
 };
 
 const struct agent_ops agent_impala = {

@@ -186,7 +186,7 @@ static rp_status sac_create(struct agent *self, rp_error *err)
     struct sac *sac = self->state;
     const struct critic_plan plan = {.n_q = 2, .heads = 2, .n_extra = 1};
     RP_TRY(critic_init(&sac->critic, self, &plan, err));
-    RP_TRY(agent_optim(self, self->config.learning_rate, &sac->alpha_optim, 1, err));
+    RP_TRY(agent_optim(self, &sac->alpha_optim, 1, err));
     sac->log_prob = calloc(2 * (size_t)sac->critic.max_batch, sizeof *sac->log_prob);
     if (!sac->log_prob)
         return err_set(err, RP_NO_MEMORY, "no memory for sac with batches of %u", sac->critic.max_batch);

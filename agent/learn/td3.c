@@ -1,7 +1,7 @@
 /* TD3 (Fujimoto et al. 2018): DDPG with three remedies against values that are too high.
  *
- *   a'_i = clip(mu_target(s'_i) + clip(N(0, target_sigma), -target_clip, target_clip), -1, 1)    target policy smoothing
- *   y_i  = R_i + g D_i min_k Qk_target(s'_i, a'_i)                                               twin critics
+ *   a'_i = clip(mu_target(s'_i) + clip(N(0, 0.2), -0.5, 0.5), -1, 1)    target policy smoothing
+ *   y_i  = R_i + g D_i min_k Qk_target(s'_i, a'_i)                          twin critics
  *   L_Q  = sum_k 1/n sum_i w_i (Qk(s_i, a_i) - y_i)^2 / 2
  *   J    = 1/n sum_i Q1(s_i, mu(s_i))                           the policy and all targets move at each d-th step only
  *
@@ -24,11 +24,10 @@ static bool is_policy_step(const struct agent *self)
 static void smooth(struct agent *self, float *actions)
 {
     struct critic *critic = self->state;
-    const float sigma = (float)self->config.target_sigma, limit = (float)self->config.target_clip;
     const uint32_t count = critic->n * critic->action;
     critic_normals(&self->rng, critic->noise, count);
     for (uint32_t i = 0; i < count; i++) {
-        float noise = fminf(fmaxf(sigma * critic->noise[i], -limit), limit);
+        float noise = fminf(fmaxf(TD3_TARGET_SIGMA * critic->noise[i], -TD3_TARGET_CLIP), TD3_TARGET_CLIP);
         actions[i] = fminf(fmaxf(actions[i] + noise, -1.0f), 1.0f);
     }
 }
@@ -90,8 +89,6 @@ static const struct agent_config defaults = {
     .learning_rate = 3e-4,
     .tau = 0.005,
     .policy_delay = 2,
-    .target_sigma = 0.2,
-    .target_clip = 0.5,
 };
 
 const struct agent_ops agent_td3 = {

@@ -9,7 +9,7 @@ static void one_sequence(const struct vtrace *self, size_t first, double bootstr
     double next_value = bootstrap, next_target = bootstrap;
     for (size_t t = first + self->length; t-- > first;) {
         double ratio = exp((double)self->log_rho[t]);
-        double rho = fmin(self->rho_clip, ratio), c = fmin(self->c_clip, ratio);
+        double rho = fmin(1.0, ratio), c = rho;
         double discount = (double)self->discount[t], reward = (double)self->reward[t], value = (double)self->value[t];
         double delta = rho * (reward + discount * next_value - value);
         double target = value + delta + discount * c * (next_target - next_value);

@@ -2,7 +2,7 @@
  *
  *   v_s     = V(x_s) + sum_{t >= s} g_s ... g_{t-1} c_s ... c_{t-1} delta_t
  *   delta_t = rho_t (r_t + g_t V(x_{t+1}) - V(x_t))
- *   rho_t   = min(rho_clip, pi(a_t) / mu(a_t)),  c_t = min(c_clip, pi(a_t) / mu(a_t))
+ *   rho_t   = c_t = min(1, pi(a_t) / mu(a_t))
  *
  * g_t is the discount of step t with the environment's part in it, so 0 after a terminal step. */
 #ifndef AGENT_LEARN_VTRACE_H
@@ -13,7 +13,6 @@
 /* Arrays are [n][length], sequences first; `bootstrap` is [n]. */
 struct vtrace {
     uint32_t n, length;
-    double rho_clip, c_clip;
     const float *discount;  /* g_t */
     const float *log_rho;   /* log pi(a_t) - log mu(a_t) */
     const float *reward;    /* r_t */

@@ -11,18 +11,11 @@
 #pragma GCC optimize("O3")
 #endif
 
-struct optim_config optim_defaults(int32_t kind, double learning_rate)
-{
-    if (kind == OPTIM_RMSPROP)
-        return (struct optim_config){.kind = kind, .learning_rate = learning_rate, .beta2 = 0.95, .epsilon = 1.5e-7};
-    return (struct optim_config){
-        .kind = kind, .learning_rate = learning_rate, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
-}
-
-bool optim_init(struct optim *self, const struct optim_config *config, uint32_t n)
+bool optim_init(struct optim *self, double learning_rate, uint64_t anneal, uint32_t n)
 {
     memset(self, 0, sizeof *self);
-    self->config = *config;
+    self->learning_rate = learning_rate;
+    self->anneal = anneal;
     self->n = n;
     self->first = calloc(n > 0 ? n : 1, sizeof *self->first);
     self->second = calloc(n > 0 ? n : 1, sizeof *self->second);
@@ -50,22 +43,21 @@ static double power(double base, uint64_t exponent)
 
 static double present_rate(const struct optim *self)
 {
-    uint64_t anneal = self->config.anneal;
-    if (anneal == 0)
-        return self->config.learning_rate;
-    double part = self->steps < anneal ? (double)self->steps / (double)anneal : 1.0;
-    return self->config.learning_rate * (1.0 - 0.9 * part);
+    if (self->anneal == 0)
+        return self->learning_rate;
+    double part = self->steps < self->anneal ? (double)self->steps / (double)self->anneal : 1.0;
+    return self->learning_rate * (1.0 - 0.9 * part);
 }
 
 /* p -= rate * (m / c1) / (sqrt(v / c2) + epsilon), with the corrections c1 and c2 moved out of the loop. */
-static void step_adam(struct optim *self, float *restrict params, const float *restrict grads)
+void optim_step(struct optim *self, float *restrict params, const float *restrict grads)
 {
-    const struct optim_config *config = &self->config;
-    double root = sqrt(1 - power(config->beta2, self->steps));
-    float rate = (float)(present_rate(self) * root / (1 - power(config->beta1, self->steps)));
-    float epsilon = (float)(config->epsilon * root);
-    float b1 = (float)config->beta1, b2 = (float)config->beta2;
-    float c1 = (float)(1 - config->beta1), c2 = (float)(1 - config->beta2);
+    self->steps++;
+    double root = sqrt(1 - power(OPTIM_BETA2, self->steps));
+    float rate = (float)(present_rate(self) * root / (1 - power(OPTIM_BETA1, self->steps)));
+    float epsilon = (float)(OPTIM_EPSILON * root);
+    float b1 = (float)OPTIM_BETA1, b2 = (float)OPTIM_BETA2, c1 = (float)(1 - OPTIM_BETA1),
+          c2 = (float)(1 - OPTIM_BETA2);
     float *restrict m = self->first, *restrict v = self->second;
     for (uint32_t i = 0, n = self->n; i < n; i++) {
         float g = grads[i];
@@ -73,33 +65,6 @@ static void step_adam(struct optim *self, float *restrict params, const float *r
         v[i] = b2 * v[i] + c2 * (g * g);
         params[i] -= rate * m[i] / (sqrtf(v[i]) + epsilon);
     }
-}
-
-/* p -= rate * g / sqrt(v - m^2 + epsilon): epsilon is inside the root, as published with DQN. */
-static void step_rmsprop(struct optim *self, float *restrict params, const float *restrict grads)
-{
-    const struct optim_config *config = &self->config;
-    float rate = (float)present_rate(self), epsilon = (float)config->epsilon;
-    float decay = (float)config->beta2, rest = (float)(1 - config->beta2);
-    float *restrict m = self->first, *restrict v = self->second;
-    for (uint32_t i = 0, n = self->n; i < n; i++) {
-        float g = grads[i];
-        m[i] = decay * m[i] + rest * g;
-        v[i] = decay * v[i] + rest * (g * g);
-        float variance = v[i] - m[i] * m[i];
-        /* Rounding can leave the difference a little below 0. */
-        variance = variance > 0.0f ? variance : 0.0f;
-        params[i] -= rate * g / sqrtf(variance + epsilon);
-    }
-}
-
-void optim_step(struct optim *self, float *params, const float *grads)
-{
-    self->steps++;
-    if (self->config.kind == OPTIM_RMSPROP)
-        step_rmsprop(self, params, grads);
-    else
-        step_adam(self, params, grads);
 }
 
 /* Eight sums vectorise, in an order that is always the same. */

@@ -41,7 +41,7 @@ double actor_epsilon(const struct actor *self)
     if (actors->epsilon_steps <= 0 || self->total >= (uint64_t)actors->epsilon_steps)
         return self->epsilon;
     double part = (double)self->total / (double)actors->epsilon_steps;
-    return actors->epsilon_start + part * (self->epsilon - actors->epsilon_start);
+    return 1.0 + part * (self->epsilon - 1.0);
 }
 
 /* Noise with the standard deviation sigma at every step and the given correlation between neighbours. */

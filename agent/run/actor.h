@@ -61,7 +61,7 @@ rp_status actor_observe(struct actor *self, const struct agent_choice *choice, c
 rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                       const void *next_observation, rp_error *err);
 rp_status actor_update(struct actor *self, rp_error *err);
-/* The share of random actions at present: it decays from epsilon_start to this actor's place on the ladder. */
+/* The share of random actions at present: it decays from 1 to this actor's place on the ladder. */
 double actor_epsilon(const struct actor *self);
 
 /* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */

@@ -33,7 +33,7 @@ static rp_status check_room(const struct run_config *config, const struct table_
     const struct limiter_section *limiter = &table->limiter;
     double items = items_per_round(config);
     if (limiter->kind != LIMITER_RATIO) {
-        double size = limiter->size > 0 ? limiter->size : (double)table->max_size, least = batch - 1.0 + items;
+        double size = (double)table->max_size, least = batch - 1.0 + items;
         return size >= least
                    ? RP_OK
                    : err_set(err, RP_INVALID_ARGUMENT,

@@ -426,12 +426,8 @@ static void print_result(const struct program *program, const struct lockstep_re
 static int run_single(const struct program *program, const struct env_provider *provider)
 {
     const struct run_config *config = &program->run;
-    const struct run_log_options log = {.folder = config->folder,
-                                        .process = "single",
-                                        .csv = config->report.csv,
-                                        .tensorboard = config->report.tensorboard};
     rp_error err = {0};
-    struct single self = {.program = program, .log = run_log_new(&log, &err)};
+    struct single self = {.program = program, .log = run_log_new(config->folder, "single", &err)};
     if (!self.log)
         return program_result(program, (rp_status)err.status, &err);
     if (!run_log_open(self.log)) { /* fails now rather than after all the learning */

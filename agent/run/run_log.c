@@ -447,7 +447,7 @@ static bool write_event(struct event_writer *self, const struct run_log_at *at, 
 /* ---- the log of a process ---- */
 
 struct run_log {
-    bool on, with_csv, with_events;
+    bool on; /* there is a folder */
     char *process;
     char *json_path;
     struct log_file json;
@@ -469,25 +469,23 @@ static bool process_allowed(const char *name)
     return name && name[0] != '\0' && name[0] != '.' && name[strspn(name, allowed)] == '\0';
 }
 
-struct run_log *run_log_new(const struct run_log_options *options, rp_error *err)
+struct run_log *run_log_new(const char *folder, const char *process, rp_error *err)
 {
-    if (!process_allowed(options->process)) {
+    if (!process_allowed(process)) {
         err_fill(err, RP_INVALID_ARGUMENT,
                  "the name '%s' of a process cannot be the name of its logs: use letters, digits, '.', '-' and '_'",
-                 options->process ? options->process : "");
+                 process ? process : "");
         return NULL;
     }
     struct run_log *self = need_alloc(sizeof *self);
     self->json.fd = self->csv.file.fd = self->events.file.fd = -1;
-    if (!options->folder || options->folder[0] == '\0')
+    if (!folder || folder[0] == '\0')
         return self;
     self->on = true;
-    self->with_csv = options->csv;
-    self->with_events = options->tensorboard;
-    self->process = need_text(options->process);
-    self->json_path = need_print("%s/%s.jsonl", options->folder, options->process);
-    self->csv.path = need_print("%s/%s.csv", options->folder, options->process);
-    self->events.folder = need_print("%s/tb/%s", options->folder, options->process);
+    self->process = need_text(process);
+    self->json_path = need_print("%s/%s.jsonl", folder, process);
+    self->csv.path = need_print("%s/%s.csv", folder, process);
+    self->events.folder = need_print("%s/tb/%s", folder, process);
     self->events.process = self->process;
     return self;
 }
@@ -583,10 +581,8 @@ void run_log_report(struct run_log *self, const struct run_log_at *at, const str
         return;
     }
     settle(self, write_line(self, at, scalars, n), "json");
-    if (self->with_csv)
-        settle(self, write_row(&self->csv, at, scalars, n), "csv");
-    if (self->with_events)
-        settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
+    settle(self, write_row(&self->csv, at, scalars, n), "csv");
+    settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
 }
 
 uint64_t run_log_lost(const struct run_log *self)

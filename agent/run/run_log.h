@@ -16,12 +16,6 @@
 #include "agent/learn/agent.h" /* agent_scalar */
 #include "replay/error.h"
 
-struct run_log_options {
-    const char *folder;  /* made if it is missing; NULL or "": nothing is written */
-    const char *process; /* "learner-0", "actor-3", "evaluator": letters, digits, dots, dashes and underscores */
-    bool csv, tensorboard;
-};
-
 /* Seconds since 1970. */
 double run_log_now(void);
 
@@ -36,8 +30,10 @@ struct run_log_at {
 
 struct run_log;
 
-/* NULL: a name that is not allowed. A folder that cannot be written is not an error. */
-struct run_log *run_log_new(const struct run_log_options *options, rp_error *err);
+/* The log of a process ("learner-0", "actor-3", "evaluator": letters, digits, dots, dashes and underscores) in a folder, which is made
+ * if it is missing; NULL or "": nothing is written. NULL: a name that is not allowed. A folder that cannot be written is not an
+ * error. */
+struct run_log *run_log_new(const char *folder, const char *process, rp_error *err);
 void run_log_destroy(struct run_log **self);
 /* Names of scalars are printable ASCII without blanks, commas, quotes or backslashes. They differ within a report and
  * from the names above; a report with another name is lost. */

@@ -125,11 +125,7 @@ static rp_status worker_open(struct worker *self, const struct worker_options *o
         agent_new(&agent, env_name(&config->environment), worker_spec(self), worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
-    struct run_log_options log = {.folder = config->folder,
-                                  .process = self->name,
-                                  .csv = config->report.csv,
-                                  .tensorboard = config->report.tensorboard};
-    self->log = run_log_new(&log, err);
+    self->log = run_log_new(config->folder, self->name, err);
     if (!self->log)
         return (rp_status)err->status;
     if (options->weights)

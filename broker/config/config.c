@@ -134,8 +134,6 @@ static const struct schema_row rows[] = {
      "sample_to_insert_ratio: minimum of inserts * samples_per_insert - samples"},
     {"tables[].limiter.max_diff", SCHEMA_REAL, TABLE(limiter.max_diff), "1e18", -1e18, 1e18, NULL, 0,
      "sample_to_insert_ratio: maximum of inserts * samples_per_insert - samples"},
-    {"tables[].limiter.size", SCHEMA_REAL, TABLE(limiter.size), "0", 0, 1e9, NULL, 0,
-     "queue and stack: number of items that may wait in it; 0: max_size"},
     {"tables[].signature", SCHEMA_LIST, TABLE(signature), NULL, 0, 255, NULL, sizeof(struct field_config),
      "the fields that every item must have; empty: any fields"},
     {"tables[].signature[].name", SCHEMA_STRING, FIELD(name), NULL, 0, 0, NULL, 0, "name of the field"},
@@ -155,8 +153,9 @@ static const struct schema_row rows[] = {
      "are loaded"},
 };
 
-struct limiter_config config_limiter(const struct limiter_section *section)
+struct limiter_config config_limiter(const struct table_config *table)
 {
+    const struct limiter_section *section = &table->limiter;
     return (struct limiter_config){
         .kind = (enum limiter_kind)section->kind,
         .samples_per_insert = section->samples_per_insert,
@@ -164,7 +163,7 @@ struct limiter_config config_limiter(const struct limiter_section *section)
         .error_buffer = section->error_buffer,
         .min_diff = section->min_diff,
         .max_diff = section->max_diff,
-        .size = section->size,
+        .size = (double)table->max_size,
     };
 }
 
@@ -288,13 +287,10 @@ double config_item_bytes(const struct table_config *table)
     return sum;
 }
 
-/* Most items that the table may hold: a queue is bounded by its size, too, and max_bytes holds so many of item_bytes. */
+/* Most items that the table may hold: max_bytes holds so many of item_bytes. */
 static double most_items(const struct table_config *table, double item_bytes)
 {
-    bool queue = table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK;
     double most = (double)table->max_size, bytes = (double)table->max_bytes;
-    if (queue && table->limiter.size > 0 && table->limiter.size < most)
-        most = table->limiter.size;
     return bytes > 0 && most * item_bytes > bytes ? floor(bytes / item_bytes) : most;
 }
 
@@ -375,11 +371,9 @@ void config_check_memory(const struct broker_config *config, const double *item_
 /* ---- checks of a file */
 static void check_limiter(const struct table_config *table, const char *path, struct schema_report *report)
 {
-    struct limiter_config config = config_limiter(&table->limiter);
+    struct limiter_config config = config_limiter(table);
     char at[64];
     snprintf(at, sizeof at, "%s.limiter", path);
-    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size == 0)
-        config.size = (double)table->max_size;
     struct limiter limiter;
     rp_error err = {0};
     if (limiter_init(&limiter, &config, &err) != RP_OK)
@@ -388,10 +382,6 @@ static void check_limiter(const struct table_config *table, const char *path, st
         schema_problem(report, at,
                        "min_size %.0f can never be reached: max_size is %lld, so every sample would wait forever",
                        limiter.min_size, (long long)table->max_size);
-    if ((config.kind == LIMITER_QUEUE || config.kind == LIMITER_STACK) && config.size > (double)table->max_size)
-        schema_problem(report, at,
-                       "size %.0f is larger than max_size %lld: items would be removed before they are read",
-                       config.size, (long long)table->max_size);
 }
 
 static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
@@ -638,7 +628,6 @@ static void divide_table(struct table_config *table, uint32_t shards, uint32_t s
     table->max_size = part_of(table->max_size, shards, shard);
     table->max_bytes = part_of(table->max_bytes, shards, shard);
     limiter->min_size = items_of(limiter->min_size, shards, shard);
-    limiter->size = items_of(limiter->size, shards, shard);
     limiter->min_diff = bound_of(limiter->min_diff, shards);
     limiter->max_diff = bound_of(limiter->max_diff, shards);
     if (limiter->error_buffer >= 0)
@@ -921,20 +910,15 @@ static void check_limiter_divides(const struct table_config *table, uint32_t sha
     snprintf(at, sizeof at, "%s.limiter", path);
     if (table->limiter.kind == LIMITER_STACK)
         schema_problem(report, at, "a stack over shards has no meaning: nobody knows the newest item of all shards");
-    double size = table->limiter.size > 0 ? table->limiter.size : (double)table->max_size;
-    if (table->limiter.kind == LIMITER_QUEUE && size < shards)
-        schema_problem(report, at, "a queue of %.0f items cannot be divided among %u shards", size, shards);
-    else if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
+    if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
         schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
                        table->max_size < shards ? "max_size" : "max_bytes",
                        (long long)(table->max_size < shards ? table->max_size : table->max_bytes), shards);
     if (!check_room(&table->limiter, shards, at, report))
         return;
     divide_table(&part, shards, shards - 1); /* the smallest part */
-    struct limiter_config config = config_limiter(&part.limiter);
+    struct limiter_config config = config_limiter(&part);
     config.part = true;
-    if (config.size == 0)
-        config.size = (double)part.max_size;
     if (limiter_init(&limiter, &config, &err) != RP_OK)
         schema_problem(report, at, "each of %u shards has its part of the limiter, and there: %s", shards, err.text);
 }

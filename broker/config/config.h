@@ -25,7 +25,6 @@ struct limiter_section {
     double error_buffer;
     double min_diff;
     double max_diff;
-    double size;
 };
 
 struct extension_config {
@@ -106,8 +105,8 @@ extern const struct schema_alias broker_aliases[];
 /* The configuration without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];
 
-/* Converts the section of a table to what limiter_init takes. */
-struct limiter_config config_limiter(const struct limiter_section *section);
+/* The limiter of a table as limiter_init takes it: a queue or a stack holds max_size items. */
+struct limiter_config config_limiter(const struct table_config *table);
 /* Returns the folder of journal, checkpoints and spilled chunks, which share one. NULL: nothing is kept on disk. */
 const char *config_folder(const struct broker_config *config);
 /* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */

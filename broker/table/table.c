@@ -653,10 +653,8 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     self->loop = self->tables->loop;
     self->store = self->tables->store;
     self->layouts = self->tables->layouts;
-    struct limiter_config limiter = config_limiter(&config->limiter);
+    struct limiter_config limiter = config_limiter(config);
     limiter.part = config_shards(self->tables->config) > 1;
-    if (limiter.size == 0)
-        limiter.size = (double)config->max_size;
     RP_TRY(limiter_init(&self->limiter, &limiter, err));
     RP_TRY(selector_find(self, config->sampler.kind, &self->sampler_ops, err));
     if (config_shards(self->tables->config) > 1 && !config_sampler_divides(config, self->sampler_ops))

@@ -651,6 +651,8 @@ void schema_print_reference(const struct schema *schema, FILE *out)
     fputs("| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", out);
     for (uint32_t i = 0; i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
+        if (!row->help)
+            continue;
         char bounds[128];
         schema_format_bounds(row, bounds, sizeof bounds);
         fprintf(out, "| `%s` | %s | ", row->path, type_name(row->type));
@@ -669,7 +671,7 @@ void schema_print_reference(const struct schema *schema, FILE *out)
         if (row->type != SCHEMA_ENUM)
             print_cell(out, bounds);
         fputs(" | ", out);
-        print_cell(out, row->help ? row->help : "");
+        print_cell(out, row->help);
         fputs(" |\n", out);
     }
 }

@@ -52,7 +52,7 @@ struct schema_row {
     const char *const
         *choices;     /* enum: NULL-terminated; int: words for 0, 1, ..., which are not written as numbers then */
     size_t elem_size; /* list */
-    const char *help;
+    const char *help; /* NULL: written by programs for programs, and not in the reference */
 };
 
 struct schema_report;

@@ -28,7 +28,7 @@ TABLES = [
           "{kind: sample_to_insert_ratio, samples_per_insert: 1.0, min_size: 20, error_buffer: 400}"),
     Table("recent", "newest", "sampler: {kind: uniform}, remover: {kind: fifo}, limiter: {kind: min_size, min_size: 5}",
           max_size=300, whole=True, layout="ends"),
-    Table("queue", "times", "sampler: {kind: fifo}, limiter: {kind: queue, size: 200}", times=1, max_size=1000),
+    Table("queue", "times", "sampler: {kind: fifo}, limiter: {kind: queue}", times=1, max_size=200),
     Table("best", "top", "sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: min_size, min_size: 1}",
           max_size=250, whole=True),
     Table("signed", "all", "sampler: {kind: min_heap}, limiter: {kind: min_size, min_size: 1}, signature: "

@@ -27,8 +27,8 @@ const uint32_t table_times[TABLES] = {[QUEUE] = 1, [ONCE] = 1, [TWICE] = 2};
 static const char tables[] =
     "  - {name: replay, max_size: 16000000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 16000}}\n"
-    "  - {name: queue, max_size: 16000000, max_times_sampled: 1, sampler: {kind: fifo},\n"
-    "     limiter: {kind: queue, size: 100000}}\n"
+    "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+    "     limiter: {kind: queue}}\n"
     "  - {name: plain, max_size: 16000000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n"
     "  - {name: once, max_size: 16000000, max_times_sampled: 1, sampler: {kind: uniform},\n"
     "     limiter: {kind: min_size, min_size: 1}}\n"

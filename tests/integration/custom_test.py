@@ -390,7 +390,7 @@ def test_launch_both():
         text = EXAMPLE.read_text().replace("20000", "4000")
         own = 'learners: {command: [/usr/bin/python3, "%s/counting_learner.py", --endpoint, "{service}"]}' % FOREIGN
         text = text.replace("learners: {publish_every: 5}", own)
-        text = text.replace("evaluator: {every: 2500, episodes: 10}", "evaluator: {on: false}")
+        text = text.replace("evaluator: {every: 2500, episodes: 10}", "evaluator: {episodes: 0}")
         # Plain Python decodes some ten thousand items a second.
         text = text.replace("samples_per_insert: 32, min_size: 1000, error_buffer: 640",
                             "samples_per_insert: 2, min_size: 500, error_buffer: 500")

@@ -40,7 +40,7 @@ tables:
     max_size: 300
     max_times_sampled: 1
     sampler: {kind: fifo}
-    limiter: {kind: queue, size: 300}
+    limiter: {kind: queue}
   - name: once
     max_size: 300
     max_times_sampled: 1

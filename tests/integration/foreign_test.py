@@ -50,7 +50,7 @@ tables:
     max_size: 8
     max_times_sampled: 1
     sampler: {kind: fifo}
-    limiter: {kind: queue, size: 8}
+    limiter: {kind: queue}
   - name: ratio
     max_size: 1000
     sampler: {kind: uniform}
@@ -71,7 +71,7 @@ memory_limit: 64MiB
 session: {expiry: 600ms}
 tables:
   - {name: open, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}
-  - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
+  - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
 
 COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[3]),

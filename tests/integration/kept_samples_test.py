@@ -38,7 +38,7 @@ tables:
     max_size: 1000
     sampler: {kind: prioritized, options: {exponent: 0.6}}
     limiter: {kind: none}
-  - {name: queue, max_size: 64, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 64}}
+  - {name: queue, max_size: 64, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
 
 COLUMNS = [pb.Column(name="x", dtype="int64")]

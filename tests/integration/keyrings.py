@@ -26,7 +26,7 @@ TABLES = """
 tables:
   - {name: t, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: none}}
   - {name: q, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: min_size, min_size: 100000}}
-  - {name: full, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}
+  - {name: full, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
 COLUMNS = [pb.Column(name="x", dtype="float32", shape=[4])]
 FIELDS = [pb.Field(name="x", column=0)]

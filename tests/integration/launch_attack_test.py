@@ -24,7 +24,7 @@ test = Runner()
 SEED = int(os.environ.get("RP_TEST_SEED", "0")) or int(time.time())
 SECONDS = float(os.environ.get("RP_ATTACK_SECONDS", "12"))
 # Many failures, quick restarts, and nobody hangs for long.
-TOUGH = ("actors.count=3", "launch.failures=1000", "launch.backoff_most=500ms", "launch.hang=3s", "learners.save_every=500ms")
+TOUGH = ("actors.count=3", "launch.failures=1000", "launch.backoff=20ms", "launch.hang=3s", "learners.save_every=500ms")
 NAMES = ("actor-0", "actor-1", "actor-2", "learner-0", "broker", "evaluator-0", "guard")
 
 

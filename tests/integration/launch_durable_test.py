@@ -25,8 +25,8 @@ actors: {count: 2, epsilon: 0.4}
 learners: {count: 1, save_every: 200ms}
 evaluator: {episodes: 2, every: 2000}
 stop: {steps: 6000}
-launch: {backoff: 20ms, backoff_most: 50ms, failures: 100, hang: 2s}
-report: {every: 200ms, tensorboard: false, csv: false}
+launch: {backoff: 20ms, failures: 100, hang: 2s}
+report: {every: 200ms}
 broker:
   journal: {dir: broker, interval: 50ms}
   tables:

@@ -117,7 +117,7 @@ def test_from_the_cache():
 
 def starve(place, *words):
     """A run of which all actors but one stand still, so that the learner has too little to do."""
-    run = place.launch(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.on=false"))
+    run = place.launch(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.episodes=0"))
     run.await_phase("running")
     actors = run.read("launch.json")["actors"]
     for i in range(1, actors):

@@ -47,9 +47,9 @@ def test_items_with_other_fields_are_rejected():
 @test
 def test_signatures_of_all_kinds():
     """Every kind of items fits the signature that is prescribed for it."""
-    sequences = ("agent.algorithm=impala", "agent.batch=4", "broker.tables[0].limiter={kind: queue, size: 50}",
+    sequences = ("agent.algorithm=impala", "agent.batch=4", "broker.tables[0].limiter=queue", "broker.tables[0].max_size=50",
                  "broker.tables[0].max_times_sampled=1", "broker.tables[0].sampler={kind: fifo}",
-                 "evaluator.on=false", "stop.steps=600")
+                 "evaluator.episodes=0", "stop.steps=600")
     for kind in ("{kind: sequence, length: 6, period: 5, end: pad}", "{kind: sequence, length: 6, period: 5, end: truncate}",
                  "{kind: sequence, length: 6, period: 5, end: continue}", "{kind: episode, max_length: 500}"):
         with Place() as place:
@@ -74,7 +74,7 @@ def test_a_signature_that_does_not_fit():
 def test_a_new_run_goes_on_from_nothing():
     """Weights that somebody has put into its folder are set aside. Nobody else reads the folder."""
     with Place() as place:
-        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.on=false")
+        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.episodes=0")
         run = place.launch("--folder", "one", *sets(*brief))
         run.ends()
         equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")

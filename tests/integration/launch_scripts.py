@@ -5,7 +5,7 @@ from service import Service
 
 FOREIGN = CONFIG.replace("actors: {count: 2, epsilon: 0.4}", "actors: {count: COUNT, command: [ACTOR, \"{index}\"]}") \
     .replace("learners: {count: 1, save_every: 200ms}", "learners: {count: 1, command: [sleep, \"1000\"]}") \
-    .replace("evaluator: {episodes: 2, every: 1000}", "evaluator: {on: false}").replace("3000", "0")
+    .replace("evaluator: {episodes: 2, every: 1000}", "evaluator: {episodes: 0}").replace("3000", "0")
 # Says so once it does not mind SIGTERM, and starts a child like that.
 STUBBORN = """#!/bin/sh
 trap '' TERM

@@ -129,7 +129,7 @@ def test_each_end():
 def test_without_evaluator():
     """An environment of one's own is none that we could measure."""
     with Place() as place:
-        run = place.launch(*sets("evaluator.on=false"))
+        run = place.launch(*sets("evaluator.episodes=0"))
         text = run.ends()
         check("final return" not in text, text)
         equal(run.read("report.json")["final_value"], None, "final value")

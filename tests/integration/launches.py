@@ -22,7 +22,7 @@ learners: {count: 1, save_every: 200ms}
 evaluator: {episodes: 2, every: 1000}
 stop: {steps: 3000}
 launch: {backoff: 50ms}
-report: {every: 200ms, tensorboard: false, csv: false}
+report: {every: 200ms}
 broker:
   tables:
     - name: replay

@@ -37,7 +37,7 @@ ENDPOINTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp:
 TABLES = """
 tables:
   - {name: replay, max_size: 50, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: min_size, min_size: 5}}
-  - {name: queue, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 4}}
+  - {name: queue, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
   - {name: 'a "b"/c', max_size: 10, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 10}}
 """
 COLUMNS = [pb.Column(name="x", dtype="float32", shape=[4])]

@@ -33,7 +33,7 @@ journal: {dir: %s}
 tables:
   - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
   - {name: tight, sampler: {kind: prioritized}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 40}}
-  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}}
+  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
 COLUMNS, FIELDS = [pb.Column(name="x", dtype="int32")], [pb.Field(name="x", column=0)]
 

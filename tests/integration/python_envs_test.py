@@ -30,7 +30,7 @@ learners: {save_every: 200ms}
 evaluator: {episodes: 2, every: 500}
 stop: {steps: 1000}
 launch: {backoff: 20ms, failures: 3}
-report: {every: 100ms, tensorboard: false, csv: false}
+report: {every: 100ms}
 broker:
   tables:
     - name: replay
@@ -100,7 +100,7 @@ def kinds_of_environments():
     """Truncation, both ends at once, the old interface, dicts, images, continuous actions, copies."""
     kinds = {"truncating": [], "both": [], "old": [], "mixed": [], "image": ["agent.filters=4"],
              "continuous": ["agent.algorithm=td3"], "counting": ["actors.environments=4"]}
-    cases = {kind: [*option(kind=kind), *more, "stop.steps=400", "evaluator.on=false"] for kind, more in kinds.items()}
+    cases = {kind: [*option(kind=kind), *more, "stop.steps=400", "evaluator.episodes=0"] for kind, more in kinds.items()}
     for kind, launcher in all_at_once(cases):
         equal((kind, reports(launcher)[-1]["actor_steps"]), (kind, 400))
         equal((kind, episodes(launcher)), (kind, {10.0}))
@@ -114,7 +114,7 @@ def environments_of_gymnasium():
         place.write("gymnasium.py", "import counting\n\ndef make(id, kind):\n    assert id == 'Counting-v3', id\n"
                                     "    env = counting.make(kind)\n    env.spec = type('Spec', (), {'max_episode_steps': 77})\n"
                                     "    return env\n")
-        launcher = place.run("environment.python=''", "environment.gym=Counting-v3", "stop.steps=300", "evaluator.on=false")
+        launcher = place.run("environment.python=''", "environment.gym=Counting-v3", "stop.steps=300", "evaluator.episodes=0")
         equal(episodes(launcher), {10.0})
         check("max_steps: 77" in (launcher.folder / "config.yaml").read_text(), "no time limit")
 
@@ -137,17 +137,17 @@ def vector_environments():
 @test
 def a_vector_has_its_own_number():
     with PythonPlace() as place:
-        launcher = place.run(*option(kind="vector"), "actors.environments=2", "evaluator.on=false", status=1)
+        launcher = place.run(*option(kind="vector"), "actors.environments=2", "evaluator.episodes=0", status=1)
         check("leave actors.environments out" in launcher.text(), launcher.text())
     with PythonPlace() as place:
-        launcher = place.run(*option(kind="vector"), "environment.max_steps=5", "evaluator.on=false", status=1)
+        launcher = place.run(*option(kind="vector"), "environment.max_steps=5", "evaluator.episodes=0", status=1)
         check("environment.max_steps" in launcher.text(), launcher.text())
 
 
 @test
 def a_time_limit_of_the_file():
     with PythonPlace() as place:
-        launcher = place.run("environment.max_steps=7", "stop.steps=210", "evaluator.on=false", "actors.environments=2")
+        launcher = place.run("environment.max_steps=7", "stop.steps=210", "evaluator.episodes=0", "actors.environments=2")
         equal(episodes(launcher), {7.0})
 
 
@@ -156,7 +156,7 @@ def environments_that_fail():
     """The actor ends with a traceback and a sentence, and three failures in a row end the run."""
     words = {"raise": "step() raised ValueError: the cart fell off the table", "exit": "raised SystemExit: 0",
              "nan": "number 0 is nan", "reward": "inf as the reward"}
-    cases = {how: [*option(kind="failing", how=how), "evaluator.on=false"] for how in words}
+    cases = {how: [*option(kind="failing", how=how), "evaluator.episodes=0"] for how in words}
     for how, launcher in all_at_once(cases, status=1):
         equal((how, launcher.starts("actor-0")), (how, 3))
         log = launcher.log("actor-0")
@@ -170,7 +170,7 @@ def environments_that_fail():
 def a_killed_actor_is_started_again():
     with PythonPlace() as place:
         once = str(place.base / "killed")
-        launcher = place.run(*option(kind="failing", how="kill", once=once), "evaluator.on=false")
+        launcher = place.run(*option(kind="failing", how="kill", once=once), "evaluator.episodes=0")
         check(os.path.exists(once), "nothing was killed")
         equal(launcher.starts("actor-0"), 2)
         equal(launcher.read("status.json")["steps"], 1000)
@@ -256,7 +256,7 @@ def counts_are_measured():
     """profile and plan run Python actors like ours."""
     with PythonPlace() as place:
         out, _ = place.call("plan", "run.yaml", "--json", *sets("actors.count=auto", "plan.measure=100ms", "plan.max_actors=1",
-                                                                "evaluator.on=false"))
+                                                                "evaluator.episodes=0"))
         plan = json.loads(out)
         check(plan, "no plan")
 
@@ -266,7 +266,7 @@ def cart_pole_learns():
     """configs/python/cart_pole.yaml, as it stands, to its bar."""
     with PythonPlace((ROOT / "configs" / "python" / "cart_pole.yaml").read_text()) as place:
         (place.base / "cart_pole.py").write_text((ROOT / "configs" / "python" / "cart_pole.py").read_text())
-        launcher = place.run("environment.interpreter=" + PYTHON, "stop.value=195", "report.tensorboard=false")
+        launcher = place.run("environment.interpreter=" + PYTHON, "stop.value=195")
         value = launcher.read("report.json")["final_value"]
         best = launcher.read("report.json")["best"]
         check(max(value, best) >= 195, "final", value, "best", best)

@@ -23,7 +23,7 @@ launch:
     cores: 1
     warning: 45s
     actors: {partition: spare, count: %s, per_task: 1, options: [--exclude=n1]}
-report: {every: 250ms, tensorboard: false, csv: false}
+report: {every: 250ms}
 """
 GOAL = SLURM % "2-4" + """
 name: goal
@@ -49,7 +49,7 @@ agent: {algorithm: dqn, hidden: [8], batch: 8}
 adder: {table: replay, batch_items: 2, buffer_items: 10}
 actors: {count: 1}
 learners: {count: 1, save_every: 500ms}
-evaluator: {on: false}
+evaluator: {episodes: 0}
 broker:
   shards: 2
   tables: [{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 20,

@@ -169,7 +169,7 @@ static void model_transition(struct model *self, const struct episode *e, uint32
     double discount = pow(config->discount, to - from - 1) * d;
     double value = to < e->length ? (double)e->frames[to].value : (double)e->last_value;
     double error = fabs(sum + config->discount * discount * value - (double)e->frames[from].q);
-    want->priority = config->actor_priorities ? fmax(error, 1e-6) : config->initial_priority;
+    want->priority = config->actor_priorities ? fmax(error, 1e-6) : ADDER_PRIORITY;
     want->policy = e->frames[from].policy;
     want->step = self->step + from;
     want->n = 1;
@@ -217,7 +217,7 @@ static void rows_of(struct rows *out, const struct episode *e, bool with_log_pro
 static void model_rows(struct model *self, const struct rows *rows, uint32_t from, uint32_t to)
 {
     struct want *want = &self->wants[self->n++];
-    want->priority = self->config->initial_priority;
+    want->priority = ADDER_PRIORITY;
     want->policy = rows->policies[from];
     want->step = self->step + from;
     want->n = to - from;
@@ -420,7 +420,6 @@ static struct adder_config random_config(struct rng *rng, int32_t kind)
     config.n_step = 1 + (int64_t)rng_below(rng, rng_below(rng, 4) ? 6 : 50);
     config.discount = rng_below(rng, 4) == 0 ? (double)rng_below(rng, 2) : rng_unit(rng);
     config.actor_priorities = kind == ADDER_TRANSITION && rng_below(rng, 3) > 0;
-    config.initial_priority = 0.5 + rng_unit(rng);
     config.length = 1 + (int64_t)rng_below(rng, 10);
     config.period = 1 + (int64_t)rng_below(rng, 12);
     config.end = (int32_t)rng_below(rng, 4);
@@ -484,8 +483,7 @@ TEST(transition_counts, start, stop)
 {
     for (int64_t n = 1; n <= 5; n++)
         for (uint32_t length = 1; length <= 8; length++) {
-            struct adder_config config = {
-                .table = "queue", .n_step = n, .discount = 0.9, .initial_priority = 1, .chunk_length = 4};
+            struct adder_config config = {.table = "queue", .n_step = n, .discount = 0.9, .chunk_length = 4};
             uint64_t smaller = (uint64_t)n < length ? (uint64_t)n : length;
             assert_int_equal(count_items(&config, length, 1), length + smaller - 1);
         }
@@ -518,8 +516,7 @@ TEST(sequence_counts, start, stop)
                                       .table = "queue",
                                       .length = cases[i][0],
                                       .period = cases[i][1],
-                                      .end = (int32_t)cases[i][2],
-                                      .initial_priority = 1};
+                                      .end = (int32_t)cases[i][2]};
         uint64_t n = count_items(&config, (uint32_t)cases[i][3], (uint32_t)cases[i][4]);
         if (n != (uint64_t)cases[i][5])
             fail_msg("case %zu: %llu items instead of %lld", i, (unsigned long long)n, (long long)cases[i][5]);

@@ -25,8 +25,8 @@
 static const char tables[] =
     "  - {name: free, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}}\n"
     "  - {name: small, max_size: 100000, max_bytes: 4KiB, sampler: {kind: fifo}}\n"
-    "  - {name: full, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo},\n"
-    "     limiter: {kind: queue, size: 3}}\n"
+    "  - {name: full, max_size: 3, max_times_sampled: 1, sampler: {kind: fifo},\n"
+    "     limiter: {kind: queue}}\n"
     "  - {name: signed, max_size: 1000,\n" SIGNATURE("1") "  - {name: wide, max_size: 1000,\n" SIGNATURE(
         "5") "  - {name: fours, max_size: 1000,\n"
              "     signature: [{name: observation, dtype: float32, shape: [4, 1]},\n"
@@ -80,7 +80,6 @@ static struct adder_config transitions(const char *table)
     return (struct adder_config){.table = (char *)(uintptr_t)table,
                                  .n_step = 3,
                                  .discount = 0.9,
-                                 .initial_priority = 1,
                                  .chunk_length = 2,
                                  .batch_items = 2,
                                  .buffer_items = 4};
@@ -441,8 +440,6 @@ TEST(wrong_configurations, setup, teardown)
     refused(f, &config, RP_INVALID_ARGUMENT, "discount");
     config = good, config.discount = NAN;
     refused(f, &config, RP_INVALID_ARGUMENT, "discount");
-    config = good, config.initial_priority = -1;
-    refused(f, &config, RP_INVALID_ARGUMENT, "initial_priority");
     config = good, config.chunk_length = -1;
     refused(f, &config, RP_INVALID_ARGUMENT, "chunk_length");
     config = good, config.buffer_items = 1;

@@ -93,7 +93,7 @@ TEST(check_finds_memory_that_is_not_there)
          "tables[0].max_size: ",
          {"1000 items", "95MiB", "56MiB"}},
         {"{name: a, max_size: 500, signature: [{name: x, dtype: uint8, shape: [100000]}]}", NULL, {NULL}},
-        {"{name: a, max_size: 1000, max_times_sampled: 1, limiter: {kind: queue, size: 100}, signature: [{name: x, "
+        {"{name: a, max_size: 100, max_times_sampled: 1, limiter: {kind: queue}, signature: [{name: x, "
          "dtype: uint8, shape: [100000]}]}",
          NULL,
          {NULL}},

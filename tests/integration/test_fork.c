@@ -19,7 +19,7 @@
 /* "closed" takes no items after its first few, so that writers wait; nothing can be sampled from "empty". */
 static const char config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                              "tables:\n- {name: replay, max_size: 10000}\n- {name: empty, max_size: 10}\n"
-                             "- {name: closed, sampler: fifo, max_times_sampled: 1, limiter: {kind: queue, size: 4}}\n";
+                             "- {name: closed, sampler: fifo, max_size: 4, max_times_sampled: 1, limiter: queue}\n";
 
 struct objects {
     rp_server *server;

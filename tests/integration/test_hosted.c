@@ -20,7 +20,7 @@
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
                            "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
-                           "     limiter: {kind: queue, size: 100}}\n"
+                           "     limiter: {kind: queue}}\n"
                            "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized}}\n"
                            "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
                            "     limiter: {kind: min_size, min_size: 10}}\n";

@@ -27,8 +27,7 @@
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
     "     limiter: {kind: none}}\n"                                                                                    \
-    "  - {name: queue, max_size: 1000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: "     \
-    "200}}\n"
+    "  - {name: queue, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
 #define TIMES "session: {expiry: 3s}\n"
 #define WRITERS 2u
 #define WAIT 60000

@@ -35,8 +35,8 @@ static const char impala[] =
     "stop: {steps: 1500}\n"
     "broker:\n"
     "  tables:\n"
-    "    - {name: trajectories, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo},\n"
-    "       limiter: {kind: queue, size: 32}}\n";
+    "    - {name: trajectories, max_size: 32, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo},\n"
+    "       limiter: {kind: queue}}\n";
 
 static const char td3[] =
     "environment: {name: Pendulum-v1}\n"
@@ -189,10 +189,10 @@ TEST(narrow_refused)
         run(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=184", "stop.steps=900"));
     assert_int_equal(a.steps, 900);
     assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 184, 16));
-    refused(impala, SET("broker.tables[0].limiter.size=8"),
+    refused(impala, SET("broker.tables[0].max_size=8"),
             "the limiter of table 'trajectories' has room for 8 items; a run in one process needs 9: a batch, and what "
             "3 actors insert in one round");
-    a = run(impala, SET("broker.tables[0].limiter.size=9"));
+    a = run(impala, SET("broker.tables[0].max_size=9"));
     assert_int_equal(a.learner_steps, a.inserted / 4);
 }
 

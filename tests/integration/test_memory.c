@@ -384,7 +384,7 @@ TEST(random_use_at_the_limit_loses_nothing)
     enum { ITEMS = 600 };
     static const char *const kinds[] = {
         "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}",
-        "sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack, size: 500}",
+        "sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack}",
         "sampler: {kind: uniform}, max_times_sampled: 1, max_bytes: 1MiB, limiter: {kind: queue}",
         "sampler: {kind: uniform}, max_times_sampled: 3, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
         "3, "

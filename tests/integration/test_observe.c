@@ -18,10 +18,10 @@
 
 static const char tables[] = "  - name: other\n"
                              "  - name: queue\n"
-                             "    max_size: 1000\n"
+                             "    max_size: 4\n"
                              "    max_times_sampled: 1\n"
                              "    sampler: {kind: fifo}\n"
-                             "    limiter: {kind: queue, size: 4}\n";
+                             "    limiter: {kind: queue}\n";
 
 struct fixture {
     struct broker_process broker;

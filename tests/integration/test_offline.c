@@ -82,7 +82,7 @@ static void record(const char *service)
     struct env env;
     const struct env_config task = {.name = (char *)"CartPole-v1"};
     const struct adder_config config = {
-        .kind = ADDER_TRANSITION, .table = (char *)"expert", .n_step = 1, .discount = 0.99, .initial_priority = 1.0};
+        .kind = ADDER_TRANSITION, .table = (char *)"expert", .n_step = 1, .discount = 0.99};
     ok(env_open(&env, &task, &err), &err);
     env_seed(&env, 1);
     rp_client *client = rp_client_connect(service, NULL, WAIT, &err);

@@ -169,7 +169,7 @@ TEST(sigterm_drains)
 {
     struct broker_process broker;
     broker_process_start(&broker,
-                         "  - {name: t, max_size: 100, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"
+                         "  - {name: t, max_size: 2, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
                          "  - {name: empty, max_size: 100}\n",
                          NULL);
     void *context = zmq_ctx_new();

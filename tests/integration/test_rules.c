@@ -12,7 +12,7 @@
 
 #define FREE_TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 /* Takes two items, then waits for samples. */
-#define BLOCKED_TABLE "  - {name: b, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"
+#define BLOCKED_TABLE "  - {name: b, max_size: 2, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
 static uint64_t size_of(struct embed *embed, const char *table)
 {

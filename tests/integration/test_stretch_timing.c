@@ -295,7 +295,7 @@ static void session_release(const char *unused)
     struct embed embed;
     embed_start_real(&embed,
                      "  - {name: t, max_size: 2000000, limiter: {kind: none}}\n"
-                     "  - {name: blocked, max_size: 2000000, limiter: {kind: queue, size: 1}}\n",
+                     "  - {name: blocked, max_size: 1, limiter: {kind: queue}}\n",
                      "memory_limit: 4GiB\n");
     struct testpeer *peer = open_wide(&embed, "t");
     fill(&embed, peer, "t", n_items / 2, true);

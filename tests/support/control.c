@@ -213,8 +213,8 @@ static double td3_next(const struct control_case *c, uint32_t i, const float *ne
     double action[CONTROL_ACTION];
     tanh_policy(c, c->target, next, action);
     for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-        action[j] = clamp(action[j] + clamp(c->config->target_sigma * (double)c->noise[i * CONTROL_ACTION + j],
-                                            c->config->target_clip),
+        action[j] = clamp(action[j] + clamp((double)TD3_TARGET_SIGMA * (double)c->noise[i * CONTROL_ACTION + j],
+                                            (double)TD3_TARGET_CLIP),
                           1);
     return smaller_q(c, c->target, next, action, c->wins ? c->wins->target : NULL);
 }

@@ -13,8 +13,8 @@
 
 const char world_tables[] =
     "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
-    "  - {name: queue, max_size: 50, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 30}}\n"
-    "  - {name: stack, max_size: 50, sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack, size: 30}}\n"
+    "  - {name: queue, max_size: 30, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
+    "  - {name: stack, max_size: 30, sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack}}\n"
     "  - {name: prio, max_size: 60, sampler: {kind: prioritized, options: {exponent: 0.7}}, remover: {kind: fifo},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 5, error_buffer: 20},\n"
     "     extensions: [{kind: priority_diffusion, options: {radius: 2}}]}\n"

@@ -65,7 +65,7 @@ double profile_target(const struct run_config *config)
 static void profile_fill(const struct run_config *config, struct plan_input *out)
 {
     out->spi = profile_target(config);
-    out->other_memory = config->evaluator.on ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
+    out->other_memory = config->evaluator.episodes > 0 ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
     out->fixed_actors = (uint32_t)config->actors.count;
     out->fixed_learners = (uint32_t)config->learners.count;
     out->max_actors = (uint32_t)config->plan.max_actors;
@@ -485,7 +485,7 @@ static rp_status measure_pair(struct profile *self, struct plan_run *pair, rp_er
     trial_tell(trial, ALONE_END, 1.0 - (1.0 - trial->shown) * 0.7, "%u actor%s and %u learner%s together%s",
                pair->actors, pair->actors == 1 ? "" : "s", pair->learners, pair->learners == 1 ? "" : "s", with);
     RP_TRY(start_pair(self, pair->actors, pair->learners, err));
-    if (self->config->evaluator.on)
+    if (self->config->evaluator.episodes > 0)
         RP_TRY(trial_start(trial, ROLE_EVALUATOR, &(uint32_t){1}, 1, err));
     RP_TRY(await_samples(self, 2 * pair->learners * self->batch, FIRST_NS, err));
     RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));

@@ -86,8 +86,6 @@ static void make_overrides(struct trial *self, const struct trial_options *optio
                                         "stop.value=.inf",
                                         "actors.random_steps=0",
                                         "actors.epsilon_steps=0",
-                                        "report.tensorboard=false",
-                                        "report.csv=false",
                                         "learners.save_every=0s",
                                         "learners.snapshot_every=0",
                                         "broker.log.file=",

@@ -36,7 +36,7 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
     >>> Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, limiter={"kind": "min_size", "min_size": 100})["name"]
     'replay'
     >>> Table.queue("trajectories", 1000)["limiter"]
-    {'kind': 'queue', 'size': 1000}
+    'queue'
     """
     table = {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size,
              "max_times_sampled": max_times_sampled, **more}
@@ -50,7 +50,7 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
 def _queue(name: str, size: int, **more: Any) -> dict:
     """A table whose items are read once, in order; writers wait while it is full."""
     return Table(name, sampler="fifo", remover="fifo", max_size=size, max_times_sampled=1,
-                 limiter={"kind": "queue", "size": size}, **more)
+                 limiter="queue", **more)
 
 
 Table.queue = _queue  # type: ignore[attr-defined]

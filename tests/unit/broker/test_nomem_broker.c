@@ -17,7 +17,7 @@
 static const char tables[] =
     "  - {name: plain, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
     "  - {name: other, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
-    "  - {name: queue, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 3}}\n"
+    "  - {name: queue, max_size: 3, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
     "  - {name: prio, max_size: 200, sampler: {kind: prioritized}, remover: {kind: uniform}, limiter: {kind: none},\n"
     "     extensions: [{kind: statistics}]}\n"
     "  - {name: copied, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none},\n"

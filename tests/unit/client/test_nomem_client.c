@@ -44,7 +44,7 @@ struct broker *__wrap_broker_new(const struct broker_config *config, struct cloc
 
 static const char yaml[] = "seed: 7\nsession: {expiry: 1500ms}\ntables:\n"
                            "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"
-                           "     limiter: {kind: queue, size: 100}}\n"
+                           "     limiter: {kind: queue}}\n"
                            "  - {name: plain, max_size: 1000, sampler: {kind: fifo}, remover: {kind: fifo},\n"
                            "     limiter: {kind: none}}\n";
 

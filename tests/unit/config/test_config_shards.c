@@ -19,7 +19,7 @@
     "min_size: 10, error_buffer: 100}}\n"                                                                              \
     "  - {name: d, max_size: 8, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, "          \
     "min_diff: -40}}\n"                                                                                                \
-    "  - {name: q, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 9}}\n"
+    "  - {name: q, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
 static struct broker_config config;
 
@@ -62,14 +62,14 @@ TEST(a_shard_takes_its_part)
     assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4 + 1);
     assert_true(tables[0].limiter.min_size == 3 && tables[0].limiter.error_buffer == 25);
     assert_true(tables[1].limiter.min_diff == -10 && tables[1].limiter.max_diff == 1e18);
-    assert_true(tables[2].limiter.size == 3 && tables[2].max_size == 3);
+    assert_true(tables[2].max_size == 3);
     end();
 }
 
 /* Otherwise a table over many shards would need more items than the file says, or hold more. */
 TEST(the_parts_of_a_table_add_up)
 {
-    double sums[2] = {0}, queue = 0;
+    double sums[2] = {0};
     int64_t sizes[3] = {0}, bytes = 0;
     for (int shard = 0; shard < 4; shard++) {
         become("shards: 4\n", shard);
@@ -77,14 +77,13 @@ TEST(the_parts_of_a_table_add_up)
         assert_in_range((uint64_t)tables[0].limiter.min_size, 2, 3);
         sums[0] += tables[0].limiter.min_size;
         sums[1] += tables[1].limiter.min_size;
-        queue += tables[2].limiter.size;
         bytes += tables[0].max_bytes;
         for (int i = 0; i < 3; i++)
             sizes[i] += tables[i].max_size;
         end();
     }
-    assert_true(sums[0] == 10 && sums[1] == 1 && queue == 9);
-    assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 10 && bytes == (10 << 20) + 1);
+    assert_true(sums[0] == 10 && sums[1] == 1);
+    assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 9 && bytes == (10 << 20) + 1);
 }
 
 TEST(a_broker_alone_stays_as_it_is)
@@ -203,8 +202,8 @@ TEST(what_shards_cannot_do_is_refused)
         {"shards: 4\ntables: [{name: a, max_size: 3}]\n", "tables[0]: "},
         {"shards: 4\ntables: [{name: a, max_bytes: 3}]\n", "tables[0]: "},
         {"shards: 2\ntables: [{name: a, sampler: min_heap}]\n", "tables[0].sampler: "},
-        {"shards: 4\ntables: [{name: a, max_size: 3, limiter: {kind: queue, size: 3}}]\n", "tables[0].limiter: "},
-        {"shards: 2\ntables: [{name: a, limiter: {kind: stack, size: 30}}]\n", "tables[0].limiter: "},
+        {"shards: 4\ntables: [{name: a, max_size: 3, limiter: {kind: queue}}]\n", "tables[0]: "},
+        {"shards: 2\ntables: [{name: a, limiter: {kind: stack}}]\n", "tables[0].limiter: "},
         {"shards: 4\ntables: [{name: a, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, "
          "error_buffer: 31}}]\n",
          "tables[0].limiter: "},

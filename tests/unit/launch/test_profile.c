@@ -172,7 +172,7 @@ TEST(keys, set_up, tear_down)
                                         "broker.io_threads=2",
                                         "plan.cores=1",
                                         "evaluator.every=7",
-                                        "evaluator.on=false"};
+                                        "evaluator.episodes=0"};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         key_differs(f, same[i], false);
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
@@ -303,8 +303,8 @@ TEST(targets, set_up, tear_down)
         double wanted;
     } cases[] = {
         {"{kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, error_buffer: 800}", "0", "0", 8},
-        {"{kind: queue, size: 1000}", "1", "0", 1},
-        {"{kind: queue, size: 1000}", "4", "0", 4},
+        {"queue", "1", "0", 1},
+        {"queue", "4", "0", 4},
         {"{kind: min_size, min_size: 100}", "0", "0", 0},
         {"{kind: min_size, min_size: 100}", "0", "2.5", 2.5},
     };

@@ -90,9 +90,6 @@ TEST(numbers_out_of_range_are_refused)
     config = config_of("dqn");
     config.activation = 2;
     refuse(&config, "x", &discrete, "agent.activation is 2");
-    config = config_of("dqn");
-    config.optimiser = 9;
-    refuse(&config, "x", &discrete, "agent.optimiser is 9");
 }
 
 TEST(networks_must_fit)
@@ -101,9 +98,8 @@ TEST(networks_must_fit)
     config.filters = 4;
     refuse(&config, "CartPole-v1", &discrete, "observations of CartPole-v1 have rank 1, not 3");
     rp_env_spec image = {
-        .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {10, 5, 1}, .n_actions = 3};
-    config.kernel = 6;
-    refuse(&config, "Catch", &image, "agent.kernel is 6, but images of Catch are 10 x 5");
+        .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {10, 2, 1}, .n_actions = 3};
+    refuse(&config, "Catch", &image, "agent.filters are 3 x 3, but images of Catch are 10 x 2");
     config = config_of("dqn");
     int64_t bad[] = {64, 0};
     config.hidden = (struct schema_list){.data = bad, .count = 2};
@@ -126,7 +122,6 @@ TEST(defaults_are_the_algorithms)
     assert_int_equal(agent->config.batch, 256);
     assert_int_equal(agent->config.target_period, 100);
     assert_true(agent->config.discount == 0.99 && agent->config.learning_rate == 1e-3);
-    assert_true(agent->config.policy_learning_rate == 1e-3);
     assert_true(agent->config.tau == 0.0 && agent->config.huber == 0.0 && agent->config.importance_exponent == 0.0);
     assert_int_equal(agent->config.hidden.count, 2);
     agent_destroy(&agent);
@@ -146,7 +141,7 @@ TEST(defaults_are_the_algorithms)
     config = config_of("impala");
     agent = learning_agent(&config, &discrete, 1);
     assert_true(agent->config.entropy_cost == 0.01 && agent->config.value_cost == 0.5);
-    assert_true(agent->config.clip_norm == 40.0 && agent->config.rho_clip == 1.0);
+    assert_true(agent->config.clip_norm == 40.0);
     agent_destroy(&agent);
     config.entropy_cost = -1.0;
     agent = learning_agent(&config, &discrete, 1);

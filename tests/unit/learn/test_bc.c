@@ -167,8 +167,7 @@ TEST(imitates_experts)
     config.hidden.data = hidden;
     config.hidden.count = 1;
     config.activation = 1;
-    config.learning_rate = 3e-3;
-    config.policy_learning_rate = 1e-2; /* the policy's own rate counts: all of it is the policy */
+    config.learning_rate = 1e-2;
     struct rng rng;
     rng_seed(&rng, 6);
     struct agent *agent = learning_agent(&config, &discrete, 2);

@@ -54,8 +54,6 @@ TEST(gradient)
         const struct control_algorithm *row = &control_algorithms[k];
         struct agent_config config = control_config(row->name);
         config.policy_delay = 1;
-        config.target_sigma = 0.6;
-        config.target_clip = 0.4;
         config.batch = 24;
         struct agent *agent = learning_agent(&config, &control_spec, 1);
         struct control_wins wins = {0};

@@ -167,7 +167,6 @@ TEST(stacked_batch_equals_separate_passes)
         struct agent *single = learning_agent(&config, &spec, 5);
         config.double_q = true;
         struct agent *both = learning_agent(&config, &spec, 5);
-        assert_int_equal(both->config.kernel, 3);
         struct agent_result result = {0};
         single->ops->gradient(single, &data.batch, &result);
         both->ops->gradient(both, &data.batch, &result);
@@ -249,8 +248,6 @@ TEST(learns_a_chain)
     learn_chain(config);
     config.target_period = 0;
     config.tau = 0.05;
-    config.optimiser = OPTIM_RMSPROP;
-    config.learning_rate = 2e-4;
     learn_chain(config);
 }
 

@@ -32,8 +32,6 @@ static struct agent_config make_config(void)
         .discount = GAMMA,
         .entropy_cost = 0.3,
         .value_cost = 0.7,
-        .rho_clip = 1.2,
-        .c_clip = 0.9,
     };
 }
 
@@ -129,9 +127,8 @@ static double naive_target(const struct loss *loss, uint32_t i, uint32_t from)
         naive_policy(&loss->policy, data->observation[i][t], p);
         double ratio = p[data->action[i][t]] / exp((double)data->log_prob[i][t]);
         double discount = GAMMA * (double)data->discount[i][t];
-        sum +=
-            product * fmin(loss->agent->config.rho_clip, ratio) * ((double)data->reward[i][t] + discount * next - here);
-        product *= discount * fmin(loss->agent->config.c_clip, ratio);
+        sum += product * fmin(1.0, ratio) * ((double)data->reward[i][t] + discount * next - here);
+        product *= discount * fmin(1.0, ratio);
     }
     return sum;
 }
@@ -148,7 +145,7 @@ static void loss_init(struct loss *self, const struct agent *agent, const struct
             double here, p[ACTIONS];
             dense_forward(&self->value, data->observation[i][t], &here);
             naive_policy(&self->policy, data->observation[i][t], p);
-            double rho = fmin(agent->config.rho_clip, p[data->action[i][t]] / exp((double)data->log_prob[i][t]));
+            double rho = fmin(1.0, p[data->action[i][t]] / exp((double)data->log_prob[i][t]));
             self->target[i][t] = naive_target(self, i, t);
             self->advantage[i][t] = rho * ((double)data->reward[i][t] - here +
                                            GAMMA * (double)data->discount[i][t] * naive_target(self, i, t + 1));
@@ -327,10 +324,8 @@ TEST(learns_a_bandit)
     struct agent_config config = make_config();
     config.learning_rate = 5e-3;
     config.entropy_cost = 1e-3;
-    config.rho_clip = config.c_clip = 0.0;
     config.batch = 16;
     struct agent *agent = learning_agent(&config, &flat, 2);
-    assert_true(agent->config.rho_clip == 1.0 && agent->config.c_clip == 1.0);
     enum { ITEMS = 16 };
     float x[ITEMS][2][INPUTS] = {0}, reward[ITEMS][2] = {0}, discount[ITEMS][2] = {0}, log_prob[ITEMS][2] = {0};
     int32_t action[ITEMS][2] = {0};

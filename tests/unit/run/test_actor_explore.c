@@ -99,15 +99,14 @@ TEST(ladder)
 TEST(decay)
 {
     struct fixture f;
-    const struct actors_section actors = {
-        .count = 3, .epsilon = 0.4, .epsilon_alpha = 7, .epsilon_start = 0.9, .epsilon_steps = 1000};
+    const struct actors_section actors = {.count = 3, .epsilon = 0.4, .epsilon_alpha = 7, .epsilon_steps = 1000};
     static const uint64_t at[] = {0, 1, 250, 500, 999, 1000, 1001, 1000000};
     for (uint32_t index = 0; index < 3; index++) {
         double end = actor_ladder(0.4, 7, index, 3);
         start(&f, actors, index, false);
         for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
             step_at(&f, at[i]);
-            near(asked.epsilon, at[i] < 1000 ? 0.9 + (end - 0.9) * (double)at[i] / 1000.0 : end, 1e-12);
+            near(asked.epsilon, at[i] < 1000 ? 1.0 + (end - 1.0) * (double)at[i] / 1000.0 : end, 1e-12);
             assert_false(asked.greedy);
             assert_false(asked.uniform);
             assert_null(asked.noise);
@@ -118,7 +117,7 @@ TEST(decay)
 TEST(no_decay)
 {
     struct fixture f;
-    start(&f, (struct actors_section){.count = 1, .epsilon = 0.1, .epsilon_alpha = 7, .epsilon_start = 1}, 0, false);
+    start(&f, (struct actors_section){.count = 1, .epsilon = 0.1, .epsilon_alpha = 7}, 0, false);
     step_at(&f, 0);
     near(asked.epsilon, 0.1, 0.0);
 }
@@ -126,13 +125,8 @@ TEST(no_decay)
 TEST(greedy)
 {
     struct fixture f;
-    const struct actors_section actors = {.count = 1,
-                                          .epsilon = 0.1,
-                                          .epsilon_start = 1,
-                                          .epsilon_steps = 1000,
-                                          .random_steps = 1000,
-                                          .random_hold = 10,
-                                          .noise_sigma = 0.5};
+    const struct actors_section actors = {
+        .count = 1, .epsilon = 0.1, .epsilon_steps = 1000, .random_steps = 1000, .random_hold = 10, .noise_sigma = 0.5};
     start(&f, actors, 0, true);
     float before = -1.0f;
     for (uint32_t i = 0; i < 20; i++) {

@@ -124,16 +124,17 @@ TEST(queue)
                  "  tables:\n"
                  "    - name: replay\n"
                  "      max_times_sampled: 1\n"
-                 "      limiter: {kind: %s, size: 9}\n",
+                 "      limiter: {kind: %s}\n"
+                 "      max_size: 9\n",
                  kind);
         snprintf(want, sizeof want,
                  "run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
-                 "(agent.batch) and one more: write a size of at least 10\n",
+                 "(agent.batch) and one more: write a max_size of at least 10\n",
                  kind);
         runtext_expect(text, want);
     }
     runtext_expect("agent: {batch: 8}\n"
-                   "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 10}}]}",
+                   "broker: {tables: [{name: replay, max_size: 10, max_times_sampled: 1, limiter: queue}]}",
                    "");
     runtext_expect(
         "agent: {batch: 8}\n"
@@ -142,7 +143,7 @@ TEST(queue)
         "    - name: replay\n"
         "      max_times_sampled: 0\n"
         "      sampler: {kind: fifo}\n"
-        "      limiter: {kind: queue, size: 20}\n",
+        "      limiter: {kind: queue}\n",
         "run.yaml:5:26: broker.tables[0].max_times_sampled: is 0, so items of this queue never leave, and a fifo "
         "sampler would give the same one again and again: write 1\n");
 }
@@ -199,13 +200,13 @@ TEST(stop)
                    "run.yaml:1:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
                    "(evaluator.every is 0): write how many steps lie between two, such as evaluator.every: 2500\n");
     runtext_expect(
-        "evaluator: {on: false, every: 100}\n"
+        "evaluator: {episodes: 0, every: 100}\n"
         "stop: {value: 475}\n"
         "broker: {tables: [{name: replay}]}",
-        "run.yaml:2:15: stop.value: is the mean return of an evaluation, and evaluator.on is false: nobody would "
-        "measure it; write evaluator.on: true\n");
+        "run.yaml:2:15: stop.value: is the mean return of an evaluation, and evaluator.episodes is 0: nobody would "
+        "measure it; write some episodes\n");
     runtext_expect("evaluator: {every: 100}\nstop: {value: 475}\nbroker: {tables: [{name: replay}]}", "");
-    runtext_expect("evaluator: {on: false}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
+    runtext_expect("evaluator: {episodes: 0}\nstop: {value: .inf}\nbroker: {tables: [{name: replay}]}", "");
 }
 
 TEST(plan)
@@ -244,7 +245,7 @@ TEST(commands)
                                 "adder: {kind: sequence, length: 2, period: 3}\n"
                                 "actors: {command: [./a]}\n"
                                 "learners: {command: [./l]}\n"
-                                "evaluator: {on: false}\n"
+                                "evaluator: {episodes: 0}\n"
                                 "broker:\n"
                                 "  tables:\n"
                                 "    - name: replay\n"
@@ -252,7 +253,7 @@ TEST(commands)
     runtext_expect(wrong, "");
     char text[1024];
     snprintf(text, sizeof text, "%s", wrong);
-    memcpy(strstr(text, "{on: false}"), "{on: true} ", 11);
+    *strstr(text, "0}") = '1';
     runtext_expect(
         text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
               "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
@@ -299,8 +300,8 @@ TEST(table_bytes)
     assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 28.0 * (112 + 32 + 79));
     static const char sequences[] = "agent: {algorithm: impala, batch: 2}\n"
                                     "adder: {kind: sequence, length: 21, period: 20}\n"
-                                    "broker: {tables: [{name: replay, max_size: 1000, max_times_sampled: 1,\n"
-                                    "  limiter: {kind: queue, size: 100}}]}";
+                                    "broker: {tables: [{name: replay, max_size: 100, max_times_sampled: 1,\n"
+                                    "  limiter: {kind: queue}}]}";
     /* 28 + 1 + 4 bytes in six columns; only 100 of them wait in the queue. */
     assert_true(table_bytes(sequences, NULL) == 100.0 * (20 * 128 + 176 + 79));
 }
@@ -480,7 +481,7 @@ TEST(without_actors)
         "agent: {batch: 8}\n"
         "broker:\n"
         "  journal: {dir: x}\n"
-        "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue, size: 100}}]\n",
+        "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]\n",
         "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and no actor inserts others "
         "(actors.on is false): the table would run empty; write 0\n"
         "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "

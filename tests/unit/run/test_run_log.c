@@ -54,9 +54,8 @@ static const char *in_folder(struct fixture *f, const char *name)
 
 static struct run_log *open_log(const char *folder)
 {
-    struct run_log_options options = {.folder = folder, .process = "learner-0", .csv = true, .tensorboard = true};
     rp_error err;
-    struct run_log *log = run_log_new(&options, &err);
+    struct run_log *log = run_log_new(folder, "learner-0", &err);
     assert_non_null(log);
     return log;
 }
@@ -351,19 +350,10 @@ TEST(day, set_up, tear_down)
     assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
 }
 
-TEST(options, set_up, tear_down)
+TEST(names_of_processes, set_up, tear_down)
 {
     struct fixture *f = *state;
-    struct run_log_options options = {.folder = f->folder, .process = "evaluator"};
-    struct run_log *log = run_log_new(&options, NULL);
-    write_sample(log, 0, 3);
-    run_log_destroy(&log);
-    assert_int_equal(read_json(in_folder(f, "evaluator.jsonl"), NULL), 3);
-    assert_int_not_equal(access(in_folder(f, "evaluator.csv"), F_OK), 0);
-    assert_int_not_equal(access(in_folder(f, "tb"), F_OK), 0);
-
-    options = (struct run_log_options){.folder = "", .process = "evaluator", .csv = true, .tensorboard = true};
-    log = run_log_new(&options, NULL);
+    struct run_log *log = run_log_new("", "evaluator", NULL);
     write_sample(log, 0, 3);
     assert_int_equal(run_log_lost(log), 0);
     run_log_destroy(&log);
@@ -371,8 +361,7 @@ TEST(options, set_up, tear_down)
     const char *bad[] = {"", "../x", "a/b", ".hidden", "a b", NULL};
     for (int i = 0; i < 6; i++) {
         rp_error err;
-        options.process = bad[i];
-        assert_null(run_log_new(&options, &err));
+        assert_null(run_log_new(f->folder, bad[i], &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
 }
@@ -452,8 +441,7 @@ TEST(torn_tail, set_up, tear_down)
             for (size_t i = 0; i < kept; i++)
                 lines[k] += whole[k][i] == '\n';
         }
-        struct run_log_options options = {.folder = f->folder, .process = "learner-0", .csv = true};
-        log = run_log_new(&options, NULL);
+        log = run_log_new(f->folder, "learner-0", NULL);
         write_sample(log, 3, 4);
         assert_int_equal(run_log_lost(log), 0);
         run_log_destroy(&log);
@@ -564,8 +552,7 @@ TEST(full_disk, set_up, tear_down)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) {
-        struct run_log_options options = {.folder = argv[2], .process = "learner-0", .csv = true, .tensorboard = true};
-        struct run_log *log = run_log_new(&options, NULL);
+        struct run_log *log = run_log_new(argv[2], "learner-0", NULL);
         write_sample(log, 0, SAMPLE_REPORTS);
         uint64_t lost = run_log_lost(log);
         run_log_destroy(&log);

@@ -13,7 +13,7 @@
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#define QUEUE "max_size: 10000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 10000}"
+#define QUEUE "max_size: 10000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}"
 #define TCP "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
 
 static struct embed embed;
@@ -447,7 +447,7 @@ static void copy_one(void *ctx, const struct kept_image *from)
 TEST(what_is_restored_is_as_it_was)
 {
     for (int queue = 0; queue < 2; queue++) {
-        begin(queue ? QUEUE : "max_size: 100, limiter: {kind: queue, size: 100}", NULL);
+        begin(queue ? QUEUE : "max_size: 100, limiter: {kind: queue}", NULL);
         insert(1, 12);
         uint64_t id = ask(peer, 0, 5, 0, 0, 0);
         static struct selection first, again;

@@ -113,7 +113,7 @@ static void read_a_queue(uint32_t breaks)
     memset(&reader, 0, sizeof reader);
     embed_start_real(&embed,
                      "  - {name: t, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, "
-                     "limiter: {kind: queue, size: 1000}}\n",
+                     "limiter: {kind: queue}}\n",
                      "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
     struct testpeer *writer = testpeer_new(&embed);
     writer->keep = true;

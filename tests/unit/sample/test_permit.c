@@ -15,7 +15,7 @@
 #define KINDS                                                                                                          \
     "  - {name: none, max_size: 9, limiter: {kind: none}}\n"                                                           \
     "  - {name: min, max_size: 9, limiter: {kind: min_size, min_size: 2}}\n"                                           \
-    "  - {name: queue, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 8}}\n"   \
+    "  - {name: queue, max_size: 8, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"            \
     "  - {name: once, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: min_size}}\n"          \
     "  - {name: heap, max_size: 9, sampler: {kind: max_heap}, limiter: {kind: min_size}}\n"
 

@@ -60,7 +60,7 @@ TEST(no_timeout_waits_as_long_as_it_takes)
 
 TEST(the_deadline_gives_a_partial_batch_or_an_error)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, 1000, 0);
     embed_advance(&embed, 999);
@@ -85,7 +85,7 @@ TEST(the_deadline_gives_a_partial_batch_or_an_error)
 
 TEST(waiters_are_served_in_order)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *others[4];
     uint64_t ids[4];
     for (uint32_t i = 0; i < 4; i++) {
@@ -126,7 +126,7 @@ TEST(a_batch_larger_than_the_cursors_width_still_fills)
 
 TEST(a_flexible_batch_takes_what_is_there)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE));
     assert_int_equal(answer->reply->sample->n_key, 3);
@@ -140,7 +140,7 @@ TEST(a_flexible_batch_takes_what_is_there)
 
 TEST(a_whole_batch_takes_all_or_nothing)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE));
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
@@ -222,7 +222,7 @@ TEST(a_distinct_batch_larger_than_the_table_waits_for_more)
 /* What has left its table goes to whoever took it out. */
 TEST(a_cancelled_request_is_answered_with_what_it_has)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0), ids[] = {id, 12345};
     assert_null(testpeer_poll(peer, id));
@@ -249,7 +249,7 @@ TEST(a_cancelled_request_is_answered_with_what_it_has)
 
 TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there)
 {
-    begin("max_size: 100, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
@@ -281,7 +281,7 @@ static void await_gone(const struct envelope *to)
 
 TEST(picks_of_a_sampler_that_died_are_kept_for_a_while)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *dead = testpeer_new(&embed);
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
@@ -303,7 +303,7 @@ TEST(picks_of_a_sampler_that_died_are_kept_for_a_while)
 
 TEST(picks_of_a_sampler_without_a_name_are_lost)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: 100}");
+    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *dead = testpeer_new(&embed);
     dead->client = 0;
     testpeer_insert(peer, "t", 1, 2, 1);
@@ -409,7 +409,7 @@ TEST(a_reset_leaves_waiters_waiting)
 
 TEST(why_names_who_waits_for_what)
 {
-    begin("max_size: 100, limiter: {kind: queue, size: 2}");
+    begin("max_size: 2, limiter: {kind: queue}");
     struct testpeer *sampler = testpeer_new(&embed);
     testpeer_insert(peer, "t", 1, 5, 1);
     embed_settle(&embed);

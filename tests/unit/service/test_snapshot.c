@@ -11,7 +11,7 @@
 
 static const char two_tables[] = "  - {name: t, max_size: 100}\n"
                                  "  - {name: queue, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, "
-                                 "limiter: {kind: queue, size: 2}}\n";
+                                 "limiter: {kind: queue}}\n";
 
 #define ALL (SNAPSHOT_STATE | SNAPSHOT_SESSIONS | SNAPSHOT_WAITS)
 

@@ -8,7 +8,7 @@
 #include "tests/support/testpeer.h"
 
 #define TWO_TABLES                                                                                                     \
-    "  - {name: blocked, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: queue, size: 2}}\n"                  \
+    "  - {name: blocked, max_size: 2, sampler: {kind: fifo}, limiter: {kind: queue}}\n"                                \
     "  - {name: open, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
 static uint64_t size_of(struct embed *embed, const char *table)

@@ -12,8 +12,7 @@
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
-    "  - {name: blocked, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue, size: " \
-    "2}}\n"                                                                                                            \
+    "  - {name: blocked, max_size: 2, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"          \
     "  - {name: open, max_size: 400, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 #define BLOCKED 0
 #define OPEN 1

@@ -9,8 +9,7 @@
 #include "tests/support/testpeer.h"
 
 #define FREE_TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
-#define QUEUE_TABLE                                                                                                    \
-    "  - {name: q, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue, size: 2}}\n"
+#define QUEUE_TABLE "  - {name: q, max_size: 2, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
 #define TIMES "session: {expiry: 10s}\n"
 
 static uint64_t size_of(struct embed *embed, const char *table)

@@ -136,7 +136,7 @@ TEST(diffusion_survives_items_of_the_same_step)
 #define COPYING                                                                                                        \
     "  - {name: t, max_size: 10, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}, extensions: "     \
     "[{kind: insert_on_sample, options: {table: often}}]}\n"                                                           \
-    "  - {name: often, max_size: 3, sampler: {kind: fifo}, limiter: {kind: queue, size: 1}}\n"
+    "  - {name: often, max_size: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
 TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
 {

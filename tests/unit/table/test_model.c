@@ -425,9 +425,9 @@ static void begin(struct model *self)
         self->limiter.max_diff = spi * min_size + buffer;
         break;
     default:
-        snprintf(limiter, sizeof limiter, "{kind: queue, size: %u}", self->max_size / 2 + 1);
+        snprintf(limiter, sizeof limiter, "{kind: queue}");
         self->limiter.min_diff = 0;
-        self->limiter.max_diff = self->max_size / 2 + 1;
+        self->limiter.max_diff = self->max_size;
     }
     snprintf(
         tables, sizeof tables,

@@ -123,8 +123,7 @@ TEST(a_uniform_remover_spares_no_age)
 
 TEST(a_queue_gives_each_item_once_in_order)
 {
-    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue, "
-          "size: 3}");
+    begin("max_size: 3, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 10, 1);
     assert_int_equal(waiting(), 7);
     assert_int_equal(table()->in.size, 3);
@@ -138,8 +137,7 @@ TEST(a_queue_gives_each_item_once_in_order)
 
 TEST(a_stack_gives_the_newest)
 {
-    begin("max_size: 10, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack, "
-          "size: 3}");
+    begin("max_size: 3, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack}");
     testpeer_insert(peer, "t", 1, 3, 1);
     assert_int_equal(waiting(), 0);
     assert_int_equal(sample_one(), 3);
@@ -425,7 +423,7 @@ TEST(a_live_change_of_the_limiter_wakes_both_sides)
     set_limiter("none", &set, RP_NOT_FOUND);
     assert_true(table()->limiter.min_size == 4.0);
     end();
-    begin("max_size: 100, limiter: {kind: queue, size: 2}");
+    begin("max_size: 2, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 6, 1);
     assert_int_equal(waiting(), 4);
     Replay__SetLimiter wider = REPLAY__SET_LIMITER__INIT;
@@ -497,7 +495,7 @@ TEST(listing_sees_each_item_once)
 
 TEST(a_fetch_gives_items_without_counting)
 {
-    begin("max_size: 100, max_times_sampled: 2, limiter: {kind: queue, size: 50}");
+    begin("max_size: 50, max_times_sampled: 2, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 5, 3);
     embed_settle(&embed);
     static const uint64_t keys[] = {4, 99, 2};

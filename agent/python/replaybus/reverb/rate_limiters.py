@@ -86,7 +86,7 @@ class Queue(RateLimiter):
 
     @property
     def config(self) -> dict:
-        return {"kind": self.kind, "size": self.size}
+        return {"kind": self.kind}  # its size is the table's max_size
 
 
 class Stack(Queue):

@@ -54,7 +54,8 @@ class Table:
         """The table as docs/CONFIG.md describes it. Extensions are given in that form, too."""
         a = self._arguments
         more = {"extensions": list(a["extensions"])} if a["extensions"] else {}
-        return native.Table(a["name"], sampler=a["sampler"].config, remover=a["remover"].config, max_size=a["max_size"],
+        size = min(a["max_size"], getattr(a["rate_limiter"], "size", a["max_size"]))  # a queue is as long as its table
+        return native.Table(a["name"], sampler=a["sampler"].config, remover=a["remover"].config, max_size=size,
                             limiter=a["rate_limiter"].config, max_times_sampled=max(a["max_times_sampled"], 0), **more)
 
     def replace(self, **changes: Any) -> "Table":
