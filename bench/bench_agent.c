@@ -2,13 +2,14 @@
  * that are measured in turn: the environment alone, with the network that acts, and with the adder that writes
  * transitions into a broker. What one adds to the other is read off the differences. With Ape-X's bound of 100 items
  * that are not confirmed, the way to the broker and back limits the rate; with a wider one the work does. */
-#include "bench/bench_agent.h"
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "agent/learn/agent.h"
 #include "agent/run/environment_loop.h"
-#include "bench/children.h"
-#include "bench/lane.h"
-#include "bench/load.h"
-#include "bench/report.h"
+#include "bench/bench.h"
 
 #define GOAL_STEPS 300e3
 #define TABLE_ITEMS 100000u
@@ -30,8 +31,6 @@ static const char *const part_names[N_PARTS] = {
 struct bench_actor {
     struct load load; /* for load_fail */
     enum part part;
-    pid_t pid;
-    double rate[MOST_REPEATS], cpu[MOST_REPEATS], broker_cpu[MOST_REPEATS];
 };
 
 /* ---- the life of a process ---- */
@@ -121,81 +120,283 @@ static void live(void *ctx)
     step_actor(self, &env, &config);
 }
 
-/* ---- measuring ---- */
+/* ---- measuring: a party whose members work one at a time ---- */
 
-static bool measure(const struct options *options, struct bench_actor *self, pid_t broker, uint32_t n)
+/* The group of a part's process. */
+static unsigned group_of(int part)
 {
-    bool with_broker = self->part >= PART_ADDER;
-    if (with_broker)
-        child_go(broker);
-    child_go(self->pid);
-    if (!children_wait(options->warm_seconds))
+    return GROUP_WATCH << (1 + part);
+}
+
+static bool add_actor(const struct options *options, struct party *party, enum part part)
+{
+    struct bench_actor actor = {.part = part};
+    struct member *member = &party->members[party->n_members++];
+    *member = (struct member){.lane = children_lane(), .groups = group_of((int)part)};
+    actor.load = (struct load){.lane = member->lane, .options = options, .service = party->service, .connections = 1};
+    member->pid = child_start(live, &actor);
+    if (member->pid <= 0 || !children_await(member->lane, LANE_READY, START_SECONDS))
         return false;
-    double from = children_now(), cpu = child_cpu(self->pid), broker_cpu = child_cpu(broker);
-    uint64_t steps = atomic_load(&self->load.lane->items);
-    if (!children_wait(options->seconds))
-        return false;
-    double seconds = children_now() - from;
-    self->rate[n] = (double)(atomic_load(&self->load.lane->items) - steps) / seconds;
-    self->cpu[n] = (child_cpu(self->pid) - cpu) / seconds;
-    self->broker_cpu[n] = (child_cpu(broker) - broker_cpu) / seconds;
-    child_pause(self->pid);
-    if (with_broker)
-        child_pause(broker);
+    child_pause(member->pid);
     return true;
 }
 
-static void report_part(const struct options *options, const struct bench_actor *self)
+static void report_part(const struct options *options, enum part part, const struct figures *figures)
 {
-    bool goal = self->part == PART_ADDER || self->part == PART_WIDE;
-    double rate = spread_of(self->rate, options->repeats).median, cpu = spread_of(self->cpu, options->repeats).median;
-    report_value(options, part_names[self->part], rate, goal ? GOAL_STEPS : 0, "steps/s");
+    bool goal = part == PART_ADDER || part == PART_WIDE;
+    double rate = spread_of(figures->rate[0], figures->n).median;
+    double cpu = spread_of(figures->client_cpu, figures->n).median;
+    report_value(options, part_names[part], rate, goal ? GOAL_STEPS : 0, "steps/s");
     report_value(options, "  actor's CPU time", rate > 0 ? cpu / rate * 1e9 : 0, 0, "ns/step");
-    if (self->part >= PART_ADDER)
-        report_value(options, "  broker's cores", spread_of(self->broker_cpu, options->repeats).median, 0, "cores");
-}
-
-static bool start(const struct options *options, struct bench_actor *self, const char *service)
-{
-    self->load = (struct load){.lane = children_lane(), .options = options, .service = service, .connections = 1};
-    self->pid = child_start(live, self);
-    if (self->pid <= 0 || !children_await(self->load.lane, LANE_READY, START_SECONDS))
-        return false;
-    child_pause(self->pid);
-    return true;
+    if (part >= PART_ADDER)
+        report_value(options, "  broker's cores", spread_of(figures->server_cpu, figures->n).median, 0, "cores");
 }
 
 static bool bench_actors(struct options *options)
 {
-    static struct bench_actor actors[N_PARTS];
-    char service[160];
+    static struct party party;
+    static struct figures figures[N_PARTS];
+    struct phase phases[N_PARTS];
     if (!options->items)
         options->items = TABLE_ITEMS;
-    pid_t broker = child_start_broker(options, options->items, service, sizeof service);
-    bool ok = broker > 0;
+    bool ok = run_broker_filled(options, options->items, 0, &party);
     for (int i = 0; ok && i < N_PARTS; i++) {
-        actors[i].part = (enum part)i;
-        ok = start(options, &actors[i], service);
+        phases[i] = (struct phase){&party, group_of(i), false};
+        ok = add_actor(options, &party, (enum part)i);
     }
-    if (ok)
-        child_pause(broker);
-    for (uint32_t n = 0; ok && n < options->repeats; n++)
-        for (int i = 0; ok && i < N_PARTS; i++)
-            ok = measure(options, &actors[i], broker, n);
-    for (int i = 0; i < N_PARTS; i++) {
-        if (ok)
-            report_part(options, &actors[i]);
-        child_end(actors[i].pid);
-    }
-    child_end(broker);
+    ok = ok && run_phases(options, phases, N_PARTS, figures);
+    for (int i = 0; ok && i < N_PARTS; i++)
+        report_part(options, (enum part)i, &figures[i]);
+    run_end(&party);
     return ok;
 }
 
-int command_agent(struct options *options)
+/* ---- the learner: agent_learn of DQN on a batch that stays the same, in turn with the matrix products that it cannot avoid,
+ * called bare: forward through the online network, forward through the target, backward by weights and inputs. CPU time of one
+ * thread; nothing is sampled or sent ---- */
+
+#define GOAL_COST 2.0
+#define N_INPUTS 4u
+#define N_ACTIONS 2u
+#define MOST_BATCH 256u
+
+struct variant {
+    uint32_t batch, width;
+    bool apex; /* double and dueling: the online network sees both observations */
+};
+
+static const struct variant variants[] = {{64, 64, false}, {256, 256, false}, {64, 64, true}, {256, 256, true}};
+
+static float *new_numbers(size_t n)
+{
+    float *out = malloc(n * sizeof *out);
+    struct rng rng;
+    rng_seed(&rng, n);
+    for (size_t i = 0; out && i < n; i++)
+        out[i] = (float)(2 * rng_unit(&rng) - 1);
+    return out;
+}
+
+/* ---- the bare products ---- */
+
+struct bare {
+    struct net net; /* for its layers */
+    uint32_t batch, online_rows;
+    float *params, *grads, *x, *y;
+};
+
+static bool bare_init(struct bare *self, const struct variant *variant, rp_error *err)
+{
+    struct net_spec spec = {.inputs = N_INPUTS,
+                            .n_hidden = 2,
+                            .hidden = {variant->width, variant->width},
+                            .activation = NET_RELU,
+                            .outputs = N_ACTIONS,
+                            .dueling = variant->apex};
+    *self = (struct bare){.batch = variant->batch, .online_rows = variant->batch * (variant->apex ? 2 : 1)};
+    if (net_init(&self->net, &spec, err) != RP_OK)
+        return false;
+    size_t most = (size_t)self->online_rows * variant->width;
+    self->params = new_numbers(self->net.n_params);
+    self->grads = new_numbers(self->net.n_params);
+    self->x = new_numbers(most);
+    self->y = new_numbers(most);
+    return self->params && self->grads && self->x && self->y;
+}
+
+static void bare_fini(struct bare *self)
+{
+    free(self->params);
+    free(self->grads);
+    free(self->x);
+    free(self->y);
+}
+
+static void bare_forward(const struct bare *self, const struct net_layer *layer, uint32_t rows)
+{
+    int n = (int)rows, in = (int)layer->inputs, out = (int)layer->outputs;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, out, in, 1, self->x, in, self->params + layer->weight,
+                out, 0, self->y, out);
+}
+
+static void bare_backward(const struct bare *self, const struct net_layer *layer, bool first)
+{
+    int n = (int)self->batch, in = (int)layer->inputs, out = (int)layer->outputs;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, in, out, n, 1, self->x, in, self->y, out, 0,
+                self->grads + layer->weight, out);
+    /* The derivative by the observation is not needed. */
+    if (!first)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, in, out, 1, self->x, out, self->params + layer->weight,
+                    out, 0, self->y, in);
+}
+
+static void bare_step(void *bare)
+{
+    struct bare *self = bare;
+    uint32_t n = self->net.n_layers;
+    for (uint32_t l = 0; l < n; l++)
+        bare_forward(self, &self->net.layers[l], self->batch);
+    for (uint32_t l = 0; l < n; l++)
+        bare_forward(self, &self->net.layers[l], self->online_rows);
+    for (uint32_t l = n; l-- > 0;)
+        bare_backward(self, &self->net.layers[l], l == 0);
+    /* Keeps values from growing from step to step. */
+    self->y[0] = self->x[0];
+}
+
+/* ---- the learner ---- */
+
+struct learning {
+    struct agent *agent;
+    struct agent_batch batch;
+    float *observation, *next, *reward, *discount, *weight;
+    int32_t action[MOST_BATCH];
+    struct agent_result result;
+};
+
+static bool learning_fill(struct learning *self, uint32_t n)
+{
+    self->observation = new_numbers((size_t)n * N_INPUTS);
+    self->next = new_numbers((size_t)n * N_INPUTS);
+    self->reward = new_numbers(n);
+    self->discount = new_numbers(n);
+    self->weight = new_numbers(n);
+    if (!self->observation || !self->next || !self->reward || !self->discount || !self->weight)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        self->action[i] = (int32_t)(i % N_ACTIONS);
+        self->discount[i] = i % 16 ? 1 : 0;
+        self->weight[i] = 0.5f + 0.5f * self->weight[i] * self->weight[i];
+    }
+    self->batch = (struct agent_batch){.n = n,
+                                       .length = 1,
+                                       .observation = self->observation,
+                                       .next_observation = self->next,
+                                       .action = self->action,
+                                       .reward = self->reward,
+                                       .discount = self->discount,
+                                       .weight = self->weight};
+    return true;
+}
+
+static bool learning_init(struct learning *self, const struct variant *variant, rp_error *err)
+{
+    static char algorithm[] = "dqn";
+    static int64_t hidden[2]; /* the agent borrows it; one agent at a time */
+    hidden[0] = hidden[1] = variant->width;
+    struct agent_config config = {.algorithm = algorithm,
+                                  .hidden = {.data = hidden, .count = 2},
+                                  .batch = variant->batch,
+                                  .double_q = variant->apex,
+                                  .dueling = variant->apex};
+    const rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+                              .observation_rank = 1,
+                              .observation_shape = {N_INPUTS},
+                              .n_actions = N_ACTIONS};
+    *self = (struct learning){0};
+    self->agent = agent_new(&config, "bench", &spec, 1, err);
+    return self->agent && learning_fill(self, variant->batch);
+}
+
+static void learning_fini(struct learning *self)
+{
+    agent_destroy(&self->agent);
+    free(self->observation);
+    free(self->next);
+    free(self->reward);
+    free(self->discount);
+    free(self->weight);
+}
+
+static void learning_step(void *learning)
+{
+    struct learning *self = learning;
+    agent_learn(self->agent, &self->batch, &self->result);
+}
+
+/* ---- measuring ---- */
+
+/* Microseconds of CPU time for one call, measured over about this many seconds. */
+static double time_calls(void (*call)(void *self), void *self, double seconds)
+{
+    double from = thread_seconds(), now = from;
+    uint64_t n = 0;
+    for (; now - from < seconds; now = thread_seconds()) {
+        for (int i = 0; i < 16; i++)
+            call(self);
+        n += 16;
+    }
+    return (now - from) / (double)n * 1e6;
+}
+
+static void report_variant(const struct options *options, const struct variant *variant, const double *ours,
+                           const double *bare)
+{
+    char name[128];
+    const char *kind = variant->apex ? "Ape-X dqn" : "dqn";
+    snprintf(name, sizeof name, "%s step, batch %u, net %ux%u", kind, variant->batch, variant->width, variant->width);
+    report_value(options, name, spread_of(ours, options->repeats).median, 0, "us");
+    report_value(options, "  bare CBLAS calls", spread_of(bare, options->repeats).median, 0, "us");
+    snprintf(name, sizeof name, "%s, batch %u / bare CBLAS", kind, variant->batch);
+    report_cost(options, name, spread_ratio(ours, bare, options->repeats).median, GOAL_COST, "ratio");
+}
+
+static bool run_variant(const struct options *options, const struct variant *variant)
+{
+    double ours[MOST_REPEATS], bare_us[MOST_REPEATS];
+    rp_error err = {.text = "no memory"};
+    struct learning learning = {0};
+    struct bare bare = {0};
+    bool ok = learning_init(&learning, variant, &err) && bare_init(&bare, variant, &err);
+    if (!ok)
+        fprintf(stderr, "replay-bench agent: %s\n", err.text);
+    double seconds = options->seconds / 4;
+    if (ok) {
+        time_calls(learning_step, &learning, options->warm_seconds / 2);
+        time_calls(bare_step, &bare, options->warm_seconds / 2);
+    }
+    for (uint32_t n = 0; ok && n < options->repeats; n++) {
+        ours[n] = time_calls(learning_step, &learning, seconds);
+        bare_us[n] = time_calls(bare_step, &bare, seconds);
+    }
+    if (ok)
+        report_variant(options, variant, ours, bare_us);
+    learning_fini(&learning);
+    bare_fini(&bare);
+    return ok;
+}
+
+static bool bench_learner(const struct options *options)
+{
+    net_single_thread();
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
+        if (!run_variant(options, &variants[i]))
+            return false;
+    return true;
+}
+
+bool command_agent(struct options *options)
 {
     options->library = true;
-    report_begin(options, "agent");
-    bool ok = bench_actors(options) && bench_agent_learn(options);
-    report_end(options);
-    return ok ? 0 : 1;
+    return bench_actors(options) && bench_learner(options);
 }

@@ -5,13 +5,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "bench/commands.h"
-#include "bench/files.h"
-#include "bench/report.h"
-#include "bench/run.h"
-#include "proto/base/rng.h"
-#include "proto/wire/wire.h"
-#include "replay.pb-c.h"
+#include "bench/bench.h"
+#include "replay/admin.h"
 
 #define GOAL_WRITE 0.7
 #define GOAL_STALL_MS 20.0
@@ -21,6 +16,7 @@
 #define LOAD_ITEM_BYTES 1000u
 #define STRETCH_ITEMS 10000000u
 #define STRETCH_ITEM_BYTES 16u
+#define ASK_MS 300000
 
 /* ---- requests, each from a process of its own ---- */
 
@@ -31,46 +27,21 @@ struct question {
     int what;
 };
 
-static Replay__Request ask_request(void)
-{
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.version = WIRE_VERSION;
-    request.id = 1;
-    rng_system(&request.client, sizeof request.client);
-    return request;
-}
-
 static void ask_job(void *ctx)
 {
     struct question *self = ctx;
     struct lane *lane = self->load.lane;
-    void *socket = load_dealer(&self->load, zmq_ctx_new(), 1);
-    int wait_ms = 300000;
-    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
-    Replay__Request request = ask_request();
-    Replay__Checkpoint checkpoint = REPLAY__CHECKPOINT__INIT;
-    Replay__Info info = REPLAY__INFO__INIT;
-    Replay__Reset reset = REPLAY__RESET__INIT;
-    reset.table = (char[]){LOAD_TABLE};
-    if (self->what == ASK_CHECKPOINT) {
-        request.body_case = REPLAY__REQUEST__BODY_CHECKPOINT;
-        request.checkpoint = &checkpoint;
-    } else if (self->what == ASK_STRETCH) {
-        request.body_case = REPLAY__REQUEST__BODY_INFO;
-        request.info = &info;
-    } else {
-        request.body_case = REPLAY__REQUEST__BODY_RESET;
-        request.reset = &reset;
-    }
-    Replay__Reply *reply = load_ask(&self->load, socket, &request);
-    if (reply->body_case == REPLAY__REPLY__BODY_CHECKPOINT) {
-        lane->value[0] = reply->checkpoint->written_bytes;
-        lane->value[1] = reply->checkpoint->took_ns;
-    } else if (reply->body_case == REPLAY__REPLY__BODY_INFO) {
-        lane->value[0] = reply->info->server->longest_stretch_ns;
-        lane->value[1] = reply->info->n_tables ? reply->info->tables[0]->size : 0;
-        lane->value[2] = reply->info->server->chunk_count;
-    }
+    rp_error err = {0};
+    rp_info *info = NULL;
+    rp_client *client = rp_client_connect(self->load.service, NULL, ASK_MS, &err);
+    rp_status status = !client                        ? (rp_status)err.status
+                       : self->what == ASK_CHECKPOINT ? rp_admin_checkpoint(client, ASK_MS, &info, &err)
+                       : self->what == ASK_STRETCH    ? rp_admin_info(client, NULL, 0, ASK_MS, &info, &err)
+                                                      : rp_admin_reset(client, LOAD_TABLE, ASK_MS, NULL, &err);
+    if (status != RP_OK)
+        load_fail(&self->load, "%s", err.text);
+    lane->value[0] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.longest_stretch_ns" : "written_bytes");
+    lane->value[1] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.chunk_count" : "took_ns");
     lane_set_state(lane, LANE_DONE);
 }
 
@@ -247,7 +218,7 @@ static bool measure_stretch(const struct options *given)
     const struct lane *end = NULL;
     do /* the old contents are freed in slices */
         end = ok && children_wait(0.1) ? ask(&options, &party, ASK_STRETCH) : NULL;
-    while (end && end->value[2] > 0);
+    while (end && end->value[1] > 0);
     if (end) {
         report_value(given, "core thread: items", (double)options.items, 0, "");
         report_value(given, "  longest stretch while the table was filled", fill_ms, 0, "ms");
@@ -259,12 +230,8 @@ static bool measure_stretch(const struct options *given)
     return end != NULL;
 }
 
-int command_checkpoint(struct options *options)
+bool command_checkpoint(struct options *options)
 {
     options_settle(options);
-    report_begin(options, "checkpoint");
-    bool ok =
-        measure_writing(options) && measure_stall(options) && measure_loading(options) && measure_stretch(options);
-    report_end(options);
-    return ok ? 0 : 1;
+    return measure_writing(options) && measure_stall(options) && measure_loading(options) && measure_stretch(options);
 }

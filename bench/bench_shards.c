@@ -7,9 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bench/commands.h"
-#include "bench/report.h"
-#include "bench/run.h"
+#include "bench/bench.h"
 #include "replay/replay.h"
 
 #define MOST_SHARDS 32u
@@ -122,14 +120,6 @@ static double goal_of(uint32_t shards)
     return cores >= 2 * (long)shards ? 0.6875 * shards : GOAL_FEW_CORES;
 }
 
-static void report_against_one(const struct options *options, const char *what, double goal, struct figures *figures,
-                               uint32_t group)
-{
-    struct row row = {.what = what, .other = "one shard", .goal = goal, .memory_per_item = NAN};
-    row_fill(&row, figures, group);
-    report_row(options, &row);
-}
-
 /* One comparison. learner: one process in all. */
 struct comparison {
     const char *what;
@@ -153,7 +143,6 @@ static bool wanted(const struct options *options, const char *what)
 static bool compare(const struct options *options, const struct comparison *row)
 {
     static struct set several, one;
-    static struct figures figures[2];
     struct set *const sets[] = {&several, &one};
     bool ok = set_start(&several, options, options->shards, false) && set_start(&one, options, 1, false);
     for (uint32_t s = 0; s < 2 && ok; s++) {
@@ -164,11 +153,9 @@ static bool compare(const struct options *options, const struct comparison *row)
     }
     unsigned groups = row->work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
     const struct phase phases[] = {{&several.all, groups, false}, {&one.all, groups, false}};
-    ok = ok && run_phases(options, phases, 2, figures);
-    if (ok)
-        report_against_one(options, row->what,
-                           row->learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards),
-                           figures, row->work != WORK_INSERT);
+    struct row shown = {.what = row->what, .other = "one shard", .memory_per_item = NAN};
+    shown.goal = row->learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards);
+    ok = ok && report_pair(options, shown, phases, row->work != WORK_INSERT);
     run_end(&several.all);
     run_end(&one.all);
     return ok;
@@ -227,21 +214,13 @@ static bool compare_skewed(const struct options *given, const struct skew *skew)
 /* ---- draws ---- */
 
 struct draws {
-    struct lane *lane;
-    const char *service;
+    struct load load;
     uint32_t draws;
 };
 
-static _Noreturn void fail(struct lane *lane, const char *text)
-{
-    snprintf(lane->text, sizeof lane->text, "%s", text);
-    lane_set_state(lane, LANE_FAILED);
-    _exit(1);
-}
-
 /* Inserts items in episodes of one and gives those of shard 0 three times the mass of each other shard. Gives their keys and
  * priorities. */
-static void prepare_draws(const struct draws *self, rp_client *client, uint64_t *keys, double *priorities)
+static void prepare_draws(struct draws *self, rp_client *client, uint64_t *keys, double *priorities)
 {
     rp_error err = {0};
     rp_column column = {"x", RP_DTYPE_UINT32, RP_CODEC_RAW, 0, {0}};
@@ -252,16 +231,16 @@ static void prepare_draws(const struct draws *self, rp_client *client, uint64_t 
         if (rp_writer_append(writer, &row, 30000, &err) != RP_OK ||
             rp_writer_item_last(writer, LOAD_TABLE, 1, 1, 30000, &keys[i], &err) != RP_OK ||
             rp_writer_end_episode(writer, i % 100 == 99 ? RP_END_WAIT : RP_END_GO, 30000, &err) != RP_OK)
-            fail(self->lane, err.text);
+            load_fail(&self->load, "%s", err.text);
         by_shard[keys[i] >> 56]++;
     }
     if (!writer || rp_writer_flush(writer, 0, 30000, &err) != RP_OK)
-        fail(self->lane, err.text);
+        load_fail(&self->load, "%s", err.text);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++) /* items of a shard have weights 1 and 3, and the table exponent 0.6 */
         priorities[i] =
             pow((keys[i] >> 56 ? 1.0 : 3.0) / by_shard[keys[i] >> 56] * (1 + 2 * (i % 2)), 1 / EXPONENT) * 1e3;
     if (rp_priorities_update(client, LOAD_TABLE, keys, priorities, DRAW_ITEMS, 30000, NULL, &err) != RP_OK)
-        fail(self->lane, err.text);
+        load_fail(&self->load, "%s", err.text);
     rp_writer_destroy(&writer, 30000, NULL);
 }
 
@@ -273,7 +252,7 @@ static double chi_square_p(double chi, double degrees)
 }
 
 /* Returns the chi-square of so many draws, with DRAW_ITEMS - 1 degrees of freedom. */
-static double draw(const struct draws *self, rp_client *client, const double *probability)
+static double draw(struct draws *self, rp_client *client, const double *probability)
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -282,7 +261,7 @@ static double draw(const struct draws *self, rp_client *client, const double *pr
     rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
     uint32_t *counts = calloc(DRAW_ITEMS, sizeof *counts);
     if (!sampler || !counts)
-        fail(self->lane, err.text);
+        load_fail(&self->load, "%s", err.text);
     rp_batch *batch;
     for (; rp_sampler_next(sampler, &batch, 30000, &err) == RP_OK; rp_batch_release(&batch)) {
         const uint32_t *numbers = rp_batch_field(batch, 0)->data;
@@ -292,7 +271,7 @@ static double draw(const struct draws *self, rp_client *client, const double *pr
             counts[numbers[i] % DRAW_ITEMS]++;
     }
     if (err.status != RP_END_OF_STREAM)
-        fail(self->lane, err.text);
+        load_fail(&self->load, "%s", err.text);
     double chi = 0;
     for (uint32_t i = 0; i < DRAW_ITEMS; i++) {
         double expected = probability[i] * self->draws;
@@ -306,14 +285,14 @@ static double draw(const struct draws *self, rp_client *client, const double *pr
 /* The life of a process: the p of all draws together, and the least p of a seed, in millionths. */
 static void draw_all(void *ctx)
 {
-    const struct draws *self = ctx;
+    struct draws *self = ctx;
     rp_error err = {0};
-    rp_client *client = rp_client_connect(self->service, NULL, 30000, &err);
+    rp_client *client = rp_client_connect(self->load.service, NULL, 30000, &err);
     static uint64_t keys[DRAW_ITEMS];
     static double priorities[DRAW_ITEMS];
     double sum = 0, least = 1, all = 0;
     if (!client)
-        fail(self->lane, err.text);
+        load_fail(&self->load, "%s", err.text);
     prepare_draws(self, client, keys, priorities);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++)
         sum += priorities[i] = pow((float)priorities[i], EXPONENT);
@@ -324,31 +303,32 @@ static void draw_all(void *ctx)
         least = p < least ? p : least;
         all += chi;
     }
-    self->lane->value[0] = (uint64_t)(chi_square_p(all, (double)DRAW_SEEDS * (DRAW_ITEMS - 1)) * 1e6);
-    self->lane->value[1] = (uint64_t)(least * 1e6);
+    self->load.lane->value[0] = (uint64_t)(chi_square_p(all, (double)DRAW_SEEDS * (DRAW_ITEMS - 1)) * 1e6);
+    self->load.lane->value[1] = (uint64_t)(least * 1e6);
     rp_client_destroy(&client);
-    lane_set_state(self->lane, LANE_DONE);
+    lane_set_state(self->load.lane, LANE_DONE);
 }
 
 static bool check_draws(const struct options *options)
 {
     static struct set set;
     bool ok = set_start(&set, options, options->shards, true);
-    struct draws draws = {.lane = children_lane(), .service = set.service[0], .draws = options->quick ? 100000 : DRAWS};
+    struct draws draws = {.load = {.lane = children_lane(), .service = set.service[0]},
+                          .draws = options->quick ? 100000 : DRAWS};
     pid_t pid = ok ? child_start(draw_all, &draws) : -1;
-    ok = pid > 0 && children_await(draws.lane, LANE_DONE, 300);
+    ok = pid > 0 && children_await(draws.load.lane, LANE_DONE, 300);
     set_join(&set);
     if (ok) { /* of the least of 10 values chance alone misses 0.01 / 10 once in a hundred runs */
-        report_value(options, "p of the draws with 10 seeds together", (double)draws.lane->value[0] * 1e-6, LEAST_P,
-                     "p");
-        report_value(options, "least p of the draws over 10 seeds", (double)draws.lane->value[1] * 1e-6,
+        report_value(options, "p of the draws with 10 seeds together", (double)draws.load.lane->value[0] * 1e-6,
+                     LEAST_P, "p");
+        report_value(options, "least p of the draws over 10 seeds", (double)draws.load.lane->value[1] * 1e-6,
                      LEAST_P / DRAW_SEEDS, "p");
     }
     run_end(&set.all);
     return ok;
 }
 
-int command_shards(struct options *options)
+bool command_shards(struct options *options)
 {
     if (!options->shards)
         options->shards = 4;
@@ -358,17 +338,15 @@ int command_shards(struct options *options)
     if (options->shards * (processes + 1) > MOST_MEMBERS) {
         fprintf(stderr, "replay-bench: %u shards with %u clients each are more than %u processes\n", options->shards,
                 processes, MOST_MEMBERS);
-        return 2;
+        return false;
     }
     options_settle(options);
     options->processes = processes;
-    report_begin(options, "shards");
     bool ok = true;
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++)
         ok = !wanted(options, rows[i].what) || compare(options, &rows[i]);
     for (uint32_t i = 0; i < sizeof skews / sizeof skews[0] && ok; i++)
         ok = !wanted(options, skews[i].what) || compare_skewed(options, &skews[i]);
     ok = ok && (!wanted(options, "draws") || check_draws(options));
-    report_end(options);
-    return ok ? 0 : 1;
+    return ok;
 }

@@ -1,15 +1,11 @@
 /* Three structures do the same work in turn: the reference, the sum tree alone, and the prioritized selector with
  * exponent 0.6 around it. Each figure is the median over the repetitions of the thread's CPU time for one element.
  * New weights differ from those before, so that nothing is saved by writing the same value again. */
-#include "bench/bench_tree.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "bench/options.h"
-#include "bench/ref_tree.h"
+#include "bench/bench.h"
 #include "broker/select/selector.h"
 #include "broker/select/sumtree.h"
 #include "proto/base/rng.h"
@@ -23,6 +19,54 @@ enum operation { UPDATE, UPDATE_BATCH, SAMPLE_BATCH, N_OPERATIONS };
 static const char *const structure_names[N_STRUCTURES] = {"binary_f32", "sumtree", "prioritized"};
 static const char *const operation_names[N_OPERATIONS] = {"update", "update_256", "sample_256"};
 
+/* ---- the reference: a binary segment tree over float32 ---- */
+
+struct ref_tree {
+    float *sum; /* sum[1] is the root, the leaves begin at sum[leaves] */
+    uint32_t leaves;
+};
+
+static bool ref_tree_init(struct ref_tree *self, uint32_t capacity)
+{
+    self->leaves = 1;
+    while (self->leaves < capacity)
+        self->leaves *= 2;
+    self->sum = calloc(2 * (size_t)self->leaves, sizeof *self->sum);
+    return self->sum != NULL;
+}
+
+static void ref_tree_fini(struct ref_tree *self)
+{
+    free(self->sum);
+    self->sum = NULL;
+}
+
+static void ref_tree_set(struct ref_tree *self, uint32_t slot, float weight)
+{
+    size_t i = (size_t)self->leaves + slot;
+    self->sum[i] = weight;
+    while (i > 1) {
+        i /= 2;
+        self->sum[i] = self->sum[2 * i] + self->sum[2 * i + 1];
+    }
+}
+
+static uint32_t ref_tree_pick(const struct ref_tree *self, struct rng *rng)
+{
+    float point = (float)rng_unit(rng) * self->sum[1];
+    size_t i = 1;
+    while (i < self->leaves) {
+        i *= 2;
+        if (point >= self->sum[i]) {
+            point -= self->sum[i];
+            i++;
+        }
+    }
+    return (uint32_t)(i - self->leaves);
+}
+
+/* ---- the work ---- */
+
 struct bench {
     struct ref_tree reference;
     struct sumtree tree;
@@ -33,13 +77,6 @@ struct bench {
     float *weights;
     uint64_t sink; /* keeps the compiler from dropping picks */
 };
-
-static double cpu_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
 
 static float new_weight(struct rng *rng)
 {
@@ -149,109 +186,43 @@ static double measure(struct bench *self, enum structure structure, enum operati
     draw_work(self);
     work(self, structure, operation);
     draw_work(self);
-    double start = cpu_ns();
+    double start = thread_seconds();
     work(self, structure, operation);
-    return (cpu_ns() - start) / WORK;
+    return (thread_seconds() - start) * 1e9 / WORK;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void print_row(uint32_t leaves, enum operation operation, const double *ns, bool json, bool first)
-{
-    if (json) {
-        printf("%s\n  {\"leaves\": %u, \"operation\": \"%s\"", first ? "" : ",", leaves, operation_names[operation]);
-        for (int s = 0; s < N_STRUCTURES; s++)
-            printf(", \"%s_ns\": %.2f", structure_names[s], ns[s]);
-        printf(", \"ratio\": %.2f}", ns[REFERENCE] / ns[SUMTREE]);
-    } else {
-        printf("%10u  %-12s %12.1f %10.1f %12.1f %9.1fx\n", leaves, operation_names[operation], ns[REFERENCE],
-               ns[SUMTREE], ns[SELECTOR], ns[REFERENCE] / ns[SUMTREE]);
-    }
-    fflush(stdout);
-}
-
-static bool run_size(uint32_t leaves, uint32_t repeats, bool json, bool first)
+static bool run_size(const struct options *options, uint32_t leaves)
 {
     static double ns[N_OPERATIONS][N_STRUCTURES][MOST_REPEATS];
     struct bench bench;
+    char name[64];
     if (!bench_init(&bench, leaves)) {
         fprintf(stderr, "replay-bench tree: no memory for %u leaves\n", leaves);
         return false;
     }
-    for (uint32_t r = 0; r < repeats; r++) {
-        for (int o = 0; o < N_OPERATIONS; o++) {
+    for (uint32_t r = 0; r < options->repeats; r++)
+        for (int o = 0; o < N_OPERATIONS; o++)
             for (int s = 0; s < N_STRUCTURES; s++)
                 ns[o][s][r] = measure(&bench, (enum structure)s, (enum operation)o);
-        }
-    }
     for (int o = 0; o < N_OPERATIONS; o++) {
-        double median[N_STRUCTURES];
         for (int s = 0; s < N_STRUCTURES; s++) {
-            qsort(ns[o][s], repeats, sizeof(double), compare);
-            median[s] = ns[o][s][repeats / 2];
+            snprintf(name, sizeof name, "%u leaves, %s, %s", leaves, operation_names[o], structure_names[s]);
+            report_value(options, name, spread_of(ns[o][s], options->repeats).median, 0, "ns");
         }
-        print_row(leaves, (enum operation)o, median, json, first && o == 0);
+        snprintf(name, sizeof name, "  %s / %s", structure_names[REFERENCE], structure_names[SUMTREE]);
+        report_value(options, name, spread_ratio(ns[o][REFERENCE], ns[o][SUMTREE], options->repeats).median, 0,
+                     "ratio");
     }
     bench_fini(&bench);
     return true;
 }
 
-struct tree_options {
-    bool json;
-    uint32_t repeats, leaves;
-};
-
-static void print_help(const void *target);
-
-#define AT(field) CLI_AT(struct tree_options, field)
-_Static_assert(MOST_REPEATS == 101, "the help names it");
-static const struct cli_option rows[] = {
-    {"json", 0, NULL, "print JSON", 1, CLI_SWITCH, AT(json)},
-    {"repeat", 0, "N", "measure N times (1 to 101, default 7) and take the median", 1, CLI_TAKE, AT(repeats), 1,
-     MOST_REPEATS, .take = options_take_whole},
-    {"leaves", 0, "N", "only this size (1 to 1000000000, default 10^4, 10^5, 10^6 and 10^7)", 1, CLI_TAKE, AT(leaves),
-     1, 1e9, .take = options_take_whole},
-    {.name = "help", .letter = 'h', .who = 1, .kind = CLI_HELP},
-};
-static const struct cli cli = {.program = "replay-bench tree",
-                               .options = rows,
-                               .n = sizeof rows / sizeof rows[0],
-                               .who = 1,
-                               .width = 11,
-                               .help = print_help};
-
-static void print_help(const void *target)
+bool command_tree(struct options *options)
 {
-    (void)target;
-    puts("usage: replay-bench tree [--json] [--repeat N] [--leaves N]");
-    cli_print_options(&cli, 1);
-}
-
-int bench_tree(int argc, char **argv)
-{
-    struct tree_options options = {.repeats = 7};
-    int status = options_line(&cli, &options, argc, argv);
-    if (status != CLI_GO_ON)
-        return status;
-    bool json = options.json;
-    uint32_t repeats = options.repeats, leaves = options.leaves;
-    if (json)
-        printf("{\"unit\": \"ns of thread CPU time per element\", \"repeats\": %u, \"rows\": [", repeats);
-    else
-        printf("ns of thread CPU time per element, median of %u\n%10s  %-12s %12s %10s %12s %10s\n", repeats, "leaves",
-               "operation", structure_names[0], structure_names[1], structure_names[2], "ratio");
-    for (uint32_t size = leaves ? leaves : 10000; size <= (leaves ? leaves : 10000000); size *= 10) {
-        if (!run_size(size, repeats, json, size == (leaves ? leaves : 10000)))
-            return 1;
-        if (leaves)
-            break;
-    }
-    if (json)
-        printf("\n]}\n");
-    return 0;
+    if (options->items)
+        return run_size(options, (uint32_t)options->items);
+    bool ok = true;
+    for (uint32_t leaves = 10000; ok && leaves <= 10000000; leaves *= 10)
+        ok = run_size(options, leaves);
+    return ok;
 }

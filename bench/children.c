@@ -1,20 +1,24 @@
-#include "bench/children.h"
+#include "bench/bench.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
-#include "bench/curve.h"
 #include "broker/broker.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/rng.h"
+#include "proto/keys/allow.h"
 
 #define MOST_LANES 256u
 #define MOST_PROCESSES 256u
@@ -33,6 +37,222 @@ static void on_interrupt(int number)
     (void)number;
     interrupted = 1;
 }
+
+double children_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double thread_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+const char *children_dir(void)
+{
+    return all.dir;
+}
+
+/* ---- plain files ---- */
+
+#define BLOCK_BYTES (1u << 20)
+
+bool files_folder(const char *parent, char *out, size_t size)
+{
+    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : children_dir());
+    if (mkdtemp(out))
+        return true;
+    fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", out, strerror(errno));
+    return false;
+}
+
+/* Calls fn with every file's path. */
+static void each(const char *folder, void (*fn)(const char *path, void *ctx), void *ctx)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir))) {
+        char path[4096];
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        fn(path, ctx);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void remove_one(const char *path, void *ctx)
+{
+    (void)ctx;
+    unlink(path);
+}
+
+void files_remove(const char *folder)
+{
+    each(folder, remove_one, NULL);
+    rmdir(folder);
+}
+
+static void add_bytes(const char *path, void *ctx)
+{
+    struct stat found;
+    if (stat(path, &found) == 0)
+        *(uint64_t *)ctx += (uint64_t)found.st_size;
+}
+
+uint64_t files_bytes(const char *folder)
+{
+    uint64_t bytes = 0;
+    each(folder, add_bytes, &bytes);
+    return bytes;
+}
+
+static uint8_t *block(void)
+{
+    static uint8_t data[BLOCK_BYTES];
+    struct rng rng;
+    rng_seed(&rng, 5);
+    for (size_t i = 0; i < sizeof data; i += 8) {
+        uint64_t value = rng_next(&rng);
+        memcpy(data + i, &value, 8);
+    }
+    return data;
+}
+
+double files_write(const char *folder, uint64_t bytes)
+{
+    char path[4096];
+    const uint8_t *data = block();
+    snprintf(path, sizeof path, "%s/plain", folder);
+    double start = children_now();
+    int file = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    bool ok = file >= 0;
+    for (uint64_t at = 0; ok && at < bytes; at += BLOCK_BYTES) {
+        size_t size = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
+        ok = write(file, data, size) == (ssize_t)size;
+    }
+    ok = ok && fsync(file) == 0;
+    double took = children_now() - start;
+    if (!ok)
+        fprintf(stderr, "replay-bench: cannot write %s: %s\n", path, strerror(errno));
+    if (file >= 0)
+        close(file);
+    unlink(path);
+    return ok ? took : -1;
+}
+
+static void read_one(const char *path, void *ctx)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    while (file >= 0 && read(file, ctx, BLOCK_BYTES) > 0) {
+    }
+    if (file >= 0)
+        close(file);
+}
+
+double files_read(const char *folder)
+{
+    static uint8_t data[BLOCK_BYTES];
+    double start = children_now();
+    each(folder, read_one, data);
+    return children_now() - start;
+}
+
+static void forget_one(const char *path, void *ctx)
+{
+    (void)ctx;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    fsync(file);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    close(file);
+}
+
+void files_forget(const char *folder)
+{
+    each(folder, forget_one, NULL);
+}
+
+/* ---- keys ---- */
+
+static struct {
+    char folder[128]; /* empty: off */
+    struct key broker, client;
+} keys;
+
+/* The key files of the broker's folder, and the client's for libreplay. */
+static rp_status write_files(rp_error *err)
+{
+    char path[256];
+    struct allowed_key allowed = {.name = "bench", .roles = KEY_ANY, .quota = {-1, -1, -1, -1, -1}};
+    memcpy(allowed.public_key, keys.client.public_key, KEY_BYTES);
+    snprintf(path, sizeof path, "%s/%s", keys.folder, ALLOW_BROKER_KEY);
+    rp_status status = key_write(path, &keys.broker, true, err);
+    if (status == RP_OK)
+        status = allow_add(keys.folder, &allowed, err);
+    snprintf(path, sizeof path, "%s/bench.key", keys.folder);
+    if (status == RP_OK)
+        status = key_write(path, &keys.client, true, err);
+    setenv(KEY_FILE_VARIABLE, path, 1);
+    return status;
+}
+
+bool curve_init(void)
+{
+    rp_error err = {0};
+    if (!files_folder(NULL, keys.folder, sizeof keys.folder))
+        return false;
+    rp_status status = key_make(&keys.broker, "broker", &err);
+    if (status == RP_OK)
+        status = key_make(&keys.client, "bench", &err);
+    if (status == RP_OK) {
+        key_add_broker(&keys.client, keys.broker.public_key);
+        status = write_files(&err);
+    }
+    if (status != RP_OK)
+        fprintf(stderr, "replay-bench: %s\n", err.text);
+    return status == RP_OK;
+}
+
+void curve_fini(void)
+{
+    if (keys.folder[0])
+        files_remove(keys.folder);
+    key_wipe(&keys.broker);
+    key_wipe(&keys.client);
+    keys.folder[0] = '\0';
+}
+
+const char *curve_folder(void)
+{
+    return keys.folder[0] ? keys.folder : NULL;
+}
+
+void curve_serve(void *socket)
+{
+    int one = 1;
+    if (!keys.folder[0] || !socket)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.broker.secret_key, KEY_BYTES);
+}
+
+void curve_connect(void *socket)
+{
+    if (!keys.folder[0] || !socket)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys.broker.public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys.client.public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.client.secret_key, KEY_BYTES);
+}
+
+/* ---- processes ---- */
 
 bool children_init(void)
 {
@@ -53,26 +273,7 @@ void children_fini(void)
 {
     while (all.n_pids)
         child_end(all.pids[all.n_pids - 1]);
-    static const char *const names[] = {"broker%u.yaml", "endpoints%u", "service%u", "ingest%u", "events%u"};
-    for (uint32_t broker = 0; broker < all.n_brokers; broker++)
-        for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            char path[128], name[32];
-            snprintf(name, sizeof name, names[i], broker);
-            snprintf(path, sizeof path, "%s/%s", all.dir, name);
-            unlink(path);
-        }
-    static const char *const raw[] = {"raw-pull", "raw-router"};
-    for (uint32_t i = 0; i < 2; i++) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/%s", all.dir, raw[i]);
-        unlink(path);
-    }
-    rmdir(all.dir);
-}
-
-const char *children_dir(void)
-{
-    return all.dir;
+    files_remove(all.dir);
 }
 
 struct lane *children_lane(void)
@@ -323,11 +524,4 @@ uint64_t child_resident(pid_t pid)
     if (file)
         fclose(file);
     return (uint64_t)kilobytes * 1024;
-}
-
-double children_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }

@@ -1,14 +1,14 @@
 /* What the thin load generators share. */
-#include "bench/load.h"
+#include "bench/bench.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "bench/curve.h"
+#include "proto/base/rng.h"
 #include "proto/wire/pb.h"
-#include "replay.pb-c.h"
+#include "proto/wire/wire.h"
 
 void load_fail(struct load *self, const char *format, ...)
 {
@@ -18,6 +18,15 @@ void load_fail(struct load *self, const char *format, ...)
     va_end(args);
     lane_set_state(self->lane, LANE_FAILED);
     _exit(1);
+}
+
+Replay__Request load_request(uint64_t id)
+{
+    Replay__Request request = REPLAY__REQUEST__INIT;
+    request.version = WIRE_VERSION;
+    request.id = id;
+    rng_system(&request.client, sizeof request.client);
+    return request;
 }
 
 uint8_t *load_encode(const Replay__Request *request, size_t *size, size_t *id_at)

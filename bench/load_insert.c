@@ -6,13 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/curve.h"
-#include "bench/load.h"
+#include "bench/bench.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "proto/wire/pb.h"
 #include "proto/wire/wire.h"
-#include "replay.pb-c.h"
 
 /* Chunks from this size on travel as frames of their own, which the broker keeps as they came. */
 #define OWN_FRAME_BYTES 32768u
@@ -106,10 +104,7 @@ static void hello(struct load *load, struct writers *all, struct writer *self, v
     body.notices = true;
     body.n_columns = 1;
     body.columns = &columns;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.version = WIRE_VERSION;
-    request.id = (uint64_t)(self - all->list) + 1;
-    rng_system(&request.client, sizeof request.client);
+    Replay__Request request = load_request((uint64_t)(self - all->list) + 1);
     request.body_case = REPLAY__REQUEST__BODY_HELLO;
     request.hello = &body;
     Replay__Reply *reply = load_ask(load, all->service, &request);
@@ -288,10 +283,7 @@ static void bye(struct load *load, const struct writers *all, struct writer *sel
     body.session.data = self->session;
     body.session.len = sizeof self->session;
     body.last_number = self->number;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.version = WIRE_VERSION;
-    request.id = UINT64_MAX;
-    rng_system(&request.client, sizeof request.client);
+    Replay__Request request = load_request(UINT64_MAX);
     request.body_case = REPLAY__REQUEST__BODY_BYE;
     request.bye = &body;
     replay__reply__free_unpacked(load_ask(load, all->service, &request), NULL);

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bench/load.h"
+#include "bench/bench.h"
 #include "proto/base/rng.h"
 #include "replay/replay.h"
 

@@ -2,11 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/load.h"
+#include "bench/bench.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "proto/wire/wire.h"
-#include "replay.pb-c.h"
 
 /* Different update requests, sent in turn. */
 #define POOL 4096u
@@ -25,22 +24,12 @@ struct asker {
     uint32_t next_update;
 };
 
-static Replay__Request request_base(struct load *load)
-{
-    (void)load;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.version = WIRE_VERSION;
-    request.id = 1;
-    rng_system(&request.client, sizeof request.client);
-    return request;
-}
-
 static void make_sample(struct load *load, struct asker *self)
 {
     Replay__Sample body = REPLAY__SAMPLE__INIT;
     body.table = (char[]){LOAD_TABLE};
     body.count = load->options->batch;
-    Replay__Request request = request_base(load);
+    Replay__Request request = load_request(1);
     request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
     request.sample = &body;
     self->sample.frame = load_encode(&request, &self->sample.size, &self->sample.id_at);
@@ -66,7 +55,7 @@ static void make_updates(struct load *load, struct asker *self, uint32_t which)
         body.n_key = body.n_priority = n;
         body.key = keys;
         body.priority = priorities;
-        Replay__Request request = request_base(load);
+        Replay__Request request = load_request(1);
         request.body_case = REPLAY__REQUEST__BODY_UPDATE;
         request.update = &body;
         struct request *at = &self->updates[p];

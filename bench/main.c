@@ -1,54 +1,181 @@
 /* replay-bench: how fast the broker is, as a share of what libzmq alone moves. */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "bench/bench_agent.h"
-#include "bench/bench_env.h"
-#include "bench/bench_python.h"
-#include "bench/bench_tree.h"
-#include "bench/children.h"
-#include "bench/commands.h"
-#include "replay/error.h"
+#include "bench/bench.h"
+#include "proto/config/cli.h"
+
+#define TABLE_BYTES 1000000000u
+
+/* ---- values ---- */
+
+static bool read_number(const struct cli *cli, const struct cli_option *option, const char *text, double *out)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end != text && (*end == 'k' || *end == 'M'))
+        value *= *end++ == 'k' ? 1e3 : 1e6;
+    if (end == text || *end || errno || !(value >= option->least && value <= option->most)) {
+        cli_usage(cli->program, "--%s %s: a number from %g to %g is needed", option->name, text, option->least,
+                  option->most);
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+static int take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    void *field = (char *)target + option->at;
+    return read_number(cli, option, text, field) ? CLI_GO_ON : CLI_USAGE;
+}
+
+static int take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    double number;
+    char *field = (char *)target + option->at;
+    if (!read_number(cli, option, text, &number))
+        return CLI_USAGE;
+    if (option->size == sizeof(uint32_t))
+        *(uint32_t *)field = (uint32_t)number;
+    else
+        *(uint64_t *)field = (uint64_t)number;
+    return CLI_GO_ON;
+}
+
+/* Takes one of two words, which the row's prefix lists: "tcp ipc". The second one means true. */
+static int take_choice(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    const char *second = strchr(option->prefix, ' ') + 1;
+    size_t first = (size_t)(second - option->prefix) - 1;
+    bool yes = strcmp(text, second) == 0;
+    if (!yes && (strlen(text) != first || strncmp(text, option->prefix, first) != 0))
+        return cli_usage(cli->program, "--%s %s: it may be %.*s or %s", option->name, text, (int)first, option->prefix,
+                         second);
+    *(bool *)((char *)target + option->at) = yes;
+    return CLI_GO_ON;
+}
+
+static int take_frames(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
+{
+    ((struct options *)target)->lend_set = true;
+    return take_choice(cli, option, text, target);
+}
+
+/* Who has an option: every command that starts a broker (1), those inside one process, or only some. */
+enum { WHO_RUN = 1, WHO_SHARDS = 2, WHO_ENV = 4, WHO_TREE = 8 };
+
+#define AT(field) CLI_AT(struct options, field)
+#define REAL(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_real
+#define WHOLE(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_whole
+#define CHOICE(field, words) CLI_TAKE, AT(field), .prefix = words, .take = take_choice
+static const struct cli_option rows[] = {
+    {"json", 0, NULL, "print one JSON object", ~0u, CLI_SWITCH, AT(json)},
+    {"repeat", 0, "N", "measure each side N times, in turn (default 5); medians are shown", ~0u,
+     WHOLE(repeats, 1, MOST_REPEATS)},
+    {"seconds", 0, "S", "length of one measurement (default 1)", WHO_RUN | WHO_ENV, REAL(seconds, 0.05, 600)},
+    {"size", 0, "BYTES", "of an item (default 400)", 1, WHOLE(size, 4, 16e6)},
+    {"items", 0, "N", "in the table, which is filled first (default 1M, or as many as make 1 GB)", WHO_RUN | WHO_TREE,
+     WHOLE(items, 1000, 1e8)},
+    {"per-message", 0, "N", "items in an ingest message (default 50; 1 from 4 kB on)", 1, WHOLE(per_message, 1, 1000)},
+    {"batch", 0, "N", "items in a sample or update request (default 256; less from 4 kB on)", 1, WHOLE(batch, 1, 4096)},
+    {"in-flight", 0, "N", "requests under way on each connection (default 8)", 1, WHOLE(in_flight, 1, 500)},
+    {"clients", 0, "N", "connections (default 1)", 1, WHOLE(clients, 1, 4000)},
+    {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
+    {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
+    {"shards", 0, "N", "brokers that are one (default 4)", WHO_SHARDS, WHOLE(shards, 2, 32)},
+    {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS | WHO_ENV, CLI_TEXT, AT(only)},
+    {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
+    {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
+    {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
+    {"client", 0, "NAME", "thin (frames encoded before, nothing decoded; default) or library (libreplay)", 1,
+     CHOICE(library, "thin library")},
+    {"frames", 0, "HOW",
+     "copy: senders copy their frames, as zmq_send does (default below 4 kB); lend: they lend them to\n"
+     "                     libzmq where they lie (default from 4 kB on). The raw server, and the writers of both sides",
+     1, CLI_TAKE, AT(lend), .prefix = "copy lend", .take = take_frames},
+    {"against", 0, "N", "no raw side: compare with a second broker whose table has N items", 1,
+     WHOLE(against, 1000, 1e8)},
+    {"all", 0, NULL, "every row of this command that has a goal", 1, CLI_SWITCH, AT(all)},
+    {"quick", 0, NULL, "a smoke run of a few seconds; its figures mean little", ~0u, CLI_SWITCH, AT(quick)},
+    {"help", 'h', NULL, NULL, ~0u, CLI_SWITCH, AT(help)},
+};
+
+void options_settle(struct options *self)
+{
+    bool large = self->size >= LARGE_BYTES;
+    uint64_t fit = TABLE_BYTES / self->size;
+    if (!self->clients)
+        self->clients = 1;
+    if (!self->items)
+        self->items = fit < 1000000 ? (fit < 1000 ? 1000 : fit) : 1000000;
+    if (self->quick && large && self->items * self->size > TABLE_BYTES / 8)
+        self->items = TABLE_BYTES / 8 / self->size;
+    if (!self->per_message)
+        self->per_message = large ? 1 : 50;
+    if (!self->batch)
+        self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
+    if (!self->lend_set)
+        self->lend = large;
+    if (!self->in_flight)
+        self->in_flight = 8;
+    if (!self->processes || self->processes > self->clients)
+        self->processes = self->clients < 4 ? self->clients : 4;
+}
+
+/* ---- commands ---- */
 
 struct command {
     const char *name;
-    int (*run)(struct options *options);
+    bench_command *run;
+    uint32_t who;       /* WHO bits: its options */
+    const char *client; /* that it measures with, if that is no option; "": none */
     const char *summary;
     const char *text;
 };
 
 static const struct command commands[] = {
-    {"insert", command_insert, "inserts/s against PUSH -> PULL",
+    {"insert", command_insert, WHO_RUN, NULL, "inserts/s against PUSH -> PULL",
      "Writers push items into a full table. An item counts when the broker says that it is in the table.\n"},
-    {"sample", command_sample, "prioritized samples/s against ROUTER <-> DEALER",
+    {"sample", command_sample, WHO_RUN, NULL, "prioritized samples/s against ROUTER <-> DEALER",
      "Samplers ask for batches from a full table (prioritized, exponent 0.6). Items in replies count.\n"},
-    {"update", command_update, "priority updates/s against ROUTER <-> DEALER",
+    {"update", command_update, WHO_RUN, NULL, "priority updates/s against ROUTER <-> DEALER",
      "Requests with random keys of a full table and new priorities. Updates that were answered count.\n"},
-    {"mixed", command_mixed, "a writer and a sampler with updates, alone and together",
+    {"mixed", command_mixed, WHO_RUN, NULL, "a writer and a sampler with updates, alone and together",
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
-    {"clients", command_clients, "inserts and samples with 64 and 200 connections",
+    {"clients", command_clients, WHO_RUN, NULL, "inserts and samples with 64 and 200 connections",
      "--clients N takes one number instead.\n"},
-    {"curve", command_curve, "inserts and samples with CURVE against libzmq with CURVE",
+    {"curve", command_curve, WHO_RUN, NULL, "inserts and samples with CURVE against libzmq with CURVE",
      "Items of 400 B, 20 kB and 400 kB. The broker checks the key of each message; libzmq alone lets every key in.\n"},
-    {"checkpoint", command_checkpoint,
+    {"checkpoint", command_checkpoint, WHO_RUN, NULL,
      "checkpoints against plain files: stall, write, second one, load; longest stretch",
      "Of 1M items of 400 B: how fast a checkpoint is written next to a file of the same size with the same fsync, how\n"
      "long a sampler waits meanwhile, how large the next one is after 1% has changed. Of 1M items of 1000 B: how fast\n"
      "they are loaded next to plain reading of the files, both from the disk (page cache dropped) and from memory. "
      "Then\n"
      "the longest stretch of the core thread with 10M items. Counts: --repeat, --items, --size, --dir, --quick.\n"},
-    {"journal", command_journal, "inserts/s with the journal against without, at 500k items/s offered and at most",
+    {"journal", command_journal, WHO_RUN, NULL,
+     "inserts/s with the journal against without, at 500k items/s offered and at most",
      "Counts: --rate, --repeat, --seconds, --items, --size, --dir, --quick.\n"},
-    {"idle", command_idle, "inserts/s of a writer beside 1,000 sessions that are idle against alone",
+    {"idle", command_idle, WHO_RUN, "library",
+     "inserts/s of a writer beside 1,000 sessions that are idle against alone",
      "The others have written, so that they hold credit, and are silent then. The writer counts 2 s after it starts "
      "to\n"
      "write. Counts: --clients (the idle ones), --repeat, --seconds, --items, --size, --quick.\n"},
-    {"http", command_http, "inserts and samples of a broker that is scraped and watched against nobody looking",
+    {"http", command_http, WHO_RUN, NULL,
+     "inserts and samples of a broker that is scraped and watched against nobody looking",
      "5 scrapes of /metrics a second, and two pages that poll /api. One broker; those who look are "
      "paused "
      "in\n"
      "turn. Counts: --repeat, --seconds, --items, --size, --quick.\n"},
-    {"shards", command_shards, "several brokers that are one against one broker, and what must hold over them",
+    {"shards", command_shards, WHO_RUN | WHO_SHARDS, NULL,
+     "several brokers that are one against one broker, and what must hold over them",
      "Inserts, samples and updates of --shards brokers against one, by thin clients (as many as shards, each at one of "
      "them) and\n"
      "through libreplay; one learner process fed by all; actors of which half are at one shard; a million draws with "
@@ -56,10 +183,41 @@ static const struct command commands[] = {
      "3:1:1:1 against their probabilities, ten times. Counts: --shards, --processes (for each shard), --repeat, "
      "--seconds,\n"
      "--items, --size, --quick.\n"},
-    {"agent", command_agent, "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
+    {"agent", command_agent, WHO_RUN, "library",
+     "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},
+    {"tree", command_tree, WHO_TREE, "", "time to change and to pick priorities, inside one process",
+     "Three structures do the same work in turn: a binary tree over float32 as most replay buffers have it, the sum "
+     "tree,\n"
+     "and the prioritized selector around it. --items N takes one size instead of 10^4 to 10^7.\n"},
+    {"env", command_env, WHO_ENV, "", "steps/s of each built-in environment, inside one process",
+     "With random actions, resets included, over the thread's CPU time. --only NAME takes one of them.\n"},
 };
+
+static bool options_read(struct options *self, const struct command *command, int argc, char **argv)
+{
+    static char program[64];
+    snprintf(program, sizeof program, "replay-bench %s", argv[0]);
+    const struct cli cli = {
+        .program = program, .options = rows, .n = sizeof rows / sizeof rows[0], .who = command->who};
+    *self = (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .io_threads = 1};
+    argv[0] = program; /* getopt begins its messages with argv[0] */
+    if (cli_read(&cli, self, argc, argv) != CLI_GO_ON)
+        return false;
+    if (optind < argc) {
+        cli_usage(program, "unexpected argument '%s'", argv[optind]);
+        return false;
+    }
+    if (self->quick) {
+        self->repeats = 2;
+        self->seconds = 0.2;
+        self->warm_seconds = 0.05;
+        if (!self->items)
+            self->items = 20000;
+    }
+    return true;
+}
 
 static int help(FILE *out)
 {
@@ -72,9 +230,7 @@ static int help(FILE *out)
           out);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("  tree       time to change and to pick priorities, inside one process\n"
-          "  env        steps/s of each built-in environment, inside one process\n"
-          "  python     the Python package against the C library, in one run\n"
+    fputs("  python     the Python package against the C library, in one run\n"
           "\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
           "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
@@ -85,17 +241,69 @@ static int help(FILE *out)
 static int run(const struct command *command, int argc, char **argv)
 {
     struct options options;
-    uint32_t who = command->run == command_shards ? OPTIONS_ALL | OPTIONS_SHARDS : OPTIONS_ALL;
-    if (!options_read(&options, who, argc, argv))
+    if (!options_read(&options, command, argc, argv))
         return 2;
     if (options.help) {
+        const struct cli cli = {.options = rows, .n = sizeof rows / sizeof rows[0], .width = 18};
         printf("usage: replay-bench %s [options]\n%s\n%s\n", command->name, command->summary, command->text);
-        options_help(who);
+        cli_print_options(&cli, command->who);
+        puts("Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.");
         return 0;
     }
-    int status = children_init() ? command->run(&options) : 1;
+    bool ok = children_init();
+    if (ok) {
+        report_begin(&options, command->name, command->client ? command->client : options.library ? "library" : "thin");
+        ok = command->run(&options);
+        report_end(&options);
+    }
     children_fini();
-    return status;
+    return ok ? 0 : 1;
+}
+
+/* ---- python: starts the module replaybus_bench of the Python tree that the build makes beside this program ---- */
+
+#define MAX_ARGUMENTS 32
+
+/* Writes the path of the Python tree. Returns whether the bench is in it. */
+static bool find_tree(char *path, size_t size)
+{
+    static const char tree[] = "lib/python";
+    ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    size_t at = slash ? (size_t)(slash + 1 - path) : 0;
+    char file[PATH_MAX + 64];
+    if (at + sizeof tree > size)
+        return false;
+    memcpy(path + at, tree, sizeof tree);
+    snprintf(file, sizeof file, "%s/replaybus_bench/__main__.py", path);
+    return access(file, R_OK) == 0;
+}
+
+static int run_python(int argc, char **argv)
+{
+    char tree[PATH_MAX];
+    if (!find_tree(tree, sizeof tree)) {
+        fprintf(stderr,
+                "replay-bench python: there is no %s/replaybus_bench: run ./dev bench python in the source tree\n",
+                tree);
+        return 1;
+    }
+    if (argc > MAX_ARGUMENTS) {
+        fprintf(stderr, "replay-bench python: at most %d arguments are possible\n", MAX_ARGUMENTS);
+        return 2;
+    }
+    const char *given = getenv("RP_PYTHON");
+    const char *python = given && given[0]                       ? given
+                         : access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3"
+                                                                 : "python3";
+    char *line[MAX_ARGUMENTS + 4] = {(char *)(uintptr_t)python, "-m", "replaybus_bench"};
+    for (int i = 1; i < argc; i++)
+        line[i + 2] = argv[i];
+    if (setenv("PYTHONPATH", tree, 1) == 0)
+        execvp(python, line);
+    fprintf(stderr, "replay-bench python: %s cannot be started: %s\n", python, strerror(errno));
+    return 1;
 }
 
 int main(int argc, char **argv)
@@ -108,12 +316,8 @@ int main(int argc, char **argv)
         printf("replay-bench %s\n", rp_version());
         return 0;
     }
-    if (strcmp(argv[1], "tree") == 0)
-        return bench_tree(argc - 1, argv + 1);
-    if (strcmp(argv[1], "env") == 0)
-        return bench_env(argc - 1, argv + 1);
     if (strcmp(argv[1], "python") == 0)
-        return bench_python(argc - 1, argv + 1);
+        return run_python(argc - 1, argv + 1);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc - 1, argv + 1);

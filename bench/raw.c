@@ -1,8 +1,6 @@
-#include "bench/raw.h"
+#include "bench/bench.h"
 
 #include <string.h>
-
-#include "bench/curve.h"
 
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
 {

@@ -1,4 +1,4 @@
-#include "bench/report.h"
+#include "bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,31 +32,20 @@ struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
 
 static uint32_t n_rows;
 
-void row_fill(struct row *row, const struct figures *figures, uint32_t group)
-{
-    const struct figures *ours = &figures[0], *theirs = &figures[1];
-    row->ours = spread_of(ours->rate[group], ours->n);
-    row->theirs = spread_of(theirs->rate[group], theirs->n);
-    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
-    for (int i = 0; i < 2; i++) {
-        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
-        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
-        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
-    }
-}
-
-void report_begin(const struct options *options, const char *command)
+void report_begin(const struct options *options, const char *command, const char *client)
 {
     n_rows = 0;
     if (options->json)
         printf("{\"command\": \"%s\", \"transport\": \"%s\", \"io_threads\": %u, \"client\": \"%s\", \"repeats\": %u, "
                "\"seconds\": %g, \"quick\": %s, \"rows\": [",
-               command, options->ipc ? "ipc" : "tcp", options->io_threads, options->library ? "library" : "thin",
-               options->repeats, options->seconds, options->quick ? "true" : "false");
+               command, options->ipc ? "ipc" : "tcp", options->io_threads, client, options->repeats, options->seconds,
+               options->quick ? "true" : "false");
+    else if (client[0])
+        printf("%s, %s client, %s, %u I/O thread%s; medians of %u x %g s, each side in turn\n", command, client,
+               options->ipc ? "ipc" : "tcp", options->io_threads, options->io_threads == 1 ? "" : "s", options->repeats,
+               options->seconds);
     else
-        printf("%s, %s client, %s, %u I/O thread%s; medians of %u x %g s, each side in turn\n", command,
-               options->library ? "library" : "thin", options->ipc ? "ipc" : "tcp", options->io_threads,
-               options->io_threads == 1 ? "" : "s", options->repeats, options->seconds);
+        printf("%s, CPU time of one thread; medians of %u\n", command, options->repeats);
     fflush(stdout);
 }
 
@@ -126,7 +115,7 @@ static void row_text(const struct options *options, const struct row *row)
                options->size == 400 && options->items >= 100000 ? "   goal <= 160" : "");
 }
 
-void report_row(const struct options *options, const struct row *row)
+static void report_row(const struct options *options, const struct row *row)
 {
     if (options->json)
         row_json(options, row);
@@ -134,6 +123,29 @@ void report_row(const struct options *options, const struct row *row)
         row_text(options, row);
     n_rows++;
     fflush(stdout);
+}
+
+static void row_fill(struct row *row, const struct figures *figures, bool group)
+{
+    const struct figures *ours = &figures[0], *theirs = &figures[1];
+    row->ours = spread_of(ours->rate[group], ours->n);
+    row->theirs = spread_of(theirs->rate[group], theirs->n);
+    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
+    for (int i = 0; i < 2; i++) {
+        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
+        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
+        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
+    }
+}
+
+bool report_pair(const struct options *options, struct row row, const struct phase phases[2], bool askers)
+{
+    static struct figures figures[2];
+    if (!run_phases(options, phases, 2, figures))
+        return false;
+    row_fill(&row, figures, askers);
+    report_row(options, &row);
+    return true;
 }
 
 static void print_value(const struct options *options, const char *name, double value, double goal, bool at_most,

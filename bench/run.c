@@ -1,4 +1,4 @@
-#include "bench/run.h"
+#include "bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>

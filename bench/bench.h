@@ -1,0 +1,325 @@
+/* The harness of replay-bench. A command describes what it compares; the harness starts a broker and load generators (children.c, load_*.c),
+ * measures them in turn with plain libzmq that moves the same frames (raw.c) or with another broker (run.c), and prints the figures
+ * (report.c). The program itself makes no zmq context, so that it can fork. */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <zmq.h>
+
+#include "replay.pb-c.h"
+#include "replay/error.h"
+
+/* ---- what to measure (main.c) ---- */
+
+#define MOST_REPEATS 101u
+/* Items from this size on are "large": senders walk a store as large as the table, and a message has one item. */
+#define LARGE_BYTES 4096u
+
+enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH, WORK_LIBRARY, WORK_IDLE };
+
+struct options {
+    bool json, quick, all, library, ipc, help;
+    bool lend;     /* senders lend their frames instead of copying them */
+    bool lend_set; /* --frames was given */
+    uint32_t repeats;
+    double seconds, warm_seconds;
+    uint64_t size;    /* bytes of an item */
+    uint64_t items;   /* in the table; this and the counts below are 0 until they are given or settled */
+    uint64_t against; /* not 0: compare with a table of this many items instead of with libzmq */
+    uint32_t per_message;
+    uint32_t batch;
+    uint32_t in_flight;
+    uint32_t clients;   /* connections */
+    uint32_t processes; /* number of processes over which they are spread */
+    uint32_t io_threads;
+    uint32_t shards;
+    double rate;       /* items/s that writers offer; 0: unlimited */
+    double heavier;    /* factor of their priorities; 0: 1 */
+    const char *only;  /* rows whose name contains it; NULL: all */
+    const char *dir;   /* folder for files; NULL: beside the run's other files */
+    const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
+    const char *table_extra;
+    const char *service; /* endpoint of the broker; NULL: any */
+    const char *limiter; /* of the table; NULL: min_size 1 */
+    const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
+};
+
+/* Fills in values that follow from the size of the items and were not given. */
+void options_settle(struct options *self);
+
+/* The commands. Each prints its figures; false: an error was printed. */
+typedef bool bench_command(struct options *options);
+bench_command command_insert, command_sample, command_update, command_mixed, command_clients,
+    command_curve; /* compare.c */
+bench_command command_journal, command_idle, command_http;
+bench_command command_checkpoint, command_shards, command_agent, command_env, command_tree;
+
+/* ---- what processes report, in shared memory: each writes its own lane ---- */
+
+#define RAW_MOST_FRAMES 300u
+#define LANE_ENDPOINT_BYTES 160u
+
+/* The sizes of the frames of a message. */
+struct raw_message {
+    uint32_t n;
+    uint32_t size[RAW_MOST_FRAMES];
+};
+
+enum lane_state { LANE_STARTING, LANE_READY, LANE_DONE, LANE_FAILED };
+
+struct lane {
+    _Atomic uint64_t items;                          /* accepted by the broker, or in replies; the raw side: received */
+    _Atomic uint64_t updates;                        /* priorities that were changed, where that goes with sampling */
+    _Atomic int state;                               /* an enum lane_state; the fields below are written before it */
+    char text[256];                                  /* why it failed */
+    char endpoint[2][LANE_ENDPOINT_BYTES];           /* a raw server's: PULL, ROUTER */
+    struct raw_message ingest, request[2], reply[2]; /* frames that the broker's client has sent and received */
+    uint64_t first_key, n_keys;
+    _Atomic uint64_t longest_ns; /* between two replies to a sampler, since it was last set to 0 */
+    uint64_t value[4];           /* what a request to the broker gave */
+};
+
+static inline void lane_add(struct lane *self, uint64_t items)
+{
+    atomic_fetch_add_explicit(&self->items, items, memory_order_relaxed);
+}
+static inline void lane_set_state(struct lane *self, enum lane_state state)
+{
+    atomic_store_explicit(&self->state, state, memory_order_release);
+}
+static inline int lane_get_state(struct lane *self)
+{
+    return atomic_load_explicit(&self->state, memory_order_acquire);
+}
+
+/* ---- processes, folders and keys (children.c) ---- */
+
+/* Makes a folder for sockets and files, and the shared lanes. False: an error was printed. */
+bool children_init(void);
+/* Ends all children and removes the folder. */
+void children_fini(void);
+const char *children_dir(void);
+/* Returns a new lane, all zero. */
+struct lane *children_lane(void);
+
+/* Runs job(ctx) in a process of its own with the broker's malloc settings; it ends with this one. -1: an error was
+ * printed. */
+pid_t child_start(void (*job)(void *ctx), void *ctx);
+/* Starts a broker with a table `replay` of this many items, and writes its endpoint to service. -1: an error was
+ * printed. */
+pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
+/* Returns the port at which the broker that was started last serves HTTP; 0: it does not. */
+uint16_t child_http_port(void);
+/* Ends one process and waits for it. */
+void child_end(pid_t pid);
+void child_pause(pid_t pid);
+void child_go(pid_t pid);
+/* Sleeps, and checks the children meanwhile. False: a child has ended by itself, or an interrupt came. */
+bool children_wait(double seconds);
+/* Waits for a state of a lane. False: an error was printed. */
+bool children_await(struct lane *lane, enum lane_state state, double seconds);
+
+/* CPU seconds used so far; resident bytes. 0 if the child is gone. */
+double child_cpu(pid_t pid);
+/* The same for its first thread alone: in the broker, the thread that owns all state. */
+double child_first_thread_cpu(pid_t pid);
+uint64_t child_resident(pid_t pid);
+double children_now(void);
+/* CPU seconds of the calling thread. */
+double thread_seconds(void);
+
+/* Plain files, with which the broker's files are compared. Makes a folder for a broker's files: in `parent`, or in the folder of the run. False: an error was printed. */
+bool files_folder(const char *parent, char *out, size_t size);
+/* Removes the folder with the plain files in it. */
+void files_remove(const char *folder);
+/* Bytes of all files in the folder. */
+uint64_t files_bytes(const char *folder);
+/* Seconds to write a file of this many bytes of random data in blocks of 1 MiB, with fsync; the file is removed.
+ * Negative: failed. */
+double files_write(const char *folder, uint64_t bytes);
+/* Seconds to read all files of the folder in blocks of 1 MiB. */
+double files_read(const char *folder);
+/* Asks the kernel to drop the cached pages, so that the next reader waits for the disk. */
+void files_forget(const char *folder);
+
+/* CURVE on all sockets of a run: the broker's, those of its clients, and those of libzmq alone. The keys are made once, before
+ * any process starts, and both sides use the same. Until curve_init nothing is encrypted. */
+/* Makes the keys in the folder of the run. False: an error was printed. */
+bool curve_init(void);
+void curve_fini(void);
+/* Returns the folder of the broker's keys; NULL: nothing is encrypted. */
+const char *curve_folder(void);
+
+/* Before zmq_bind and zmq_connect. */
+void curve_serve(void *socket);
+void curve_connect(void *socket);
+
+/* ---- plain libzmq: frames of the same number and sizes, which are received and discarded (raw.c, short on purpose: check it) ---- */
+
+/* Memory that senders walk through again and again. Frames are copied from it, as zmq_send does, or lent to libzmq in
+ * place. */
+struct raw_store {
+    const uint8_t *data;
+    size_t size, at;
+    bool lend;
+};
+
+struct raw_job {
+    struct lane *lane;   /* of this process */
+    struct lane *server; /* where the server writes its endpoints */
+    const char *bind[2]; /* endpoints of PULL and ROUTER */
+    int io_threads;
+    uint32_t connections;      /* of this client process */
+    uint32_t in_flight;        /* requests of each connection */
+    uint32_t items;            /* items that a message or reply stands for */
+    struct raw_message ingest; /* n == 0: no PULL */
+    struct raw_message request[2],
+        reply[2]; /* the first pair alone, or the second sent after each reply to the first */
+    struct raw_store store;
+};
+
+/* Returns the next frame of a walk through the store. */
+void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
+
+/* Each runs until its process is ended. */
+void raw_server(struct raw_job *job);
+/* PUSH if the job has an ingest message, DEALER otherwise. */
+void raw_client(struct raw_job *job);
+
+/* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its lane.
+ * "Thin" ones (load_insert.c, load_sample.c) encode their frames before the measurement, patch numbers and keys into them, respect the
+ * credits, and look at no more of a reply than its status, since the raw side does not decode either. The others use libreplay
+ * (load_library.c). ---- */
+
+#define LOAD_TABLE "replay"
+
+struct load {
+    struct lane *lane;
+    const struct options *options;
+    const char *service;        /* endpoint */
+    uint32_t connections;       /* of this process */
+    uint64_t fill;              /* insert: stop after this many items; 0: never */
+    uint64_t first_key, n_keys; /* update: keys that are in the table */
+    struct raw_store store;
+};
+
+void load_insert(void *load);
+void load_sample(void *load);
+void load_update(void *load);
+/* Samples, and changes the priorities of the sampled items. */
+void load_sample_update(void *load);
+void load_library_insert(void *load);
+void load_library_sample(void *load);
+void load_library_update(void *load);
+void load_library_sample_update(void *load);
+/* Writers that write once and then only keep their sessions. */
+void load_library_idle(void *load);
+
+/* For the files of load generators: leaves the sentence in the lane and ends the process. */
+void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));
+/* Begins a request of a client of its own. */
+Replay__Request load_request(uint64_t id);
+/* Encodes a request; id_at says where its id stands. The caller frees the frame. */
+uint8_t *load_encode(const Replay__Request *request, size_t *size, size_t *id_at);
+/* Sends a request and waits for the reply; free it with replay__reply__free_unpacked. */
+Replay__Reply *load_ask(struct load *self, void *socket, const Replay__Request *request);
+/* Opens a DEALER. */
+void *load_dealer(struct load *self, void *context, uint32_t connections);
+
+/* ---- a run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused while
+ * another party is measured (run.c) ---- */
+
+/* Enough for 32 shards, with two actors each and one learner. */
+#define MOST_MEMBERS 128u
+
+/* Load generators of a party: writers, samplers and updaters ("askers"), and those who only look. A bit each. */
+enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_WATCH = 4 };
+
+struct member {
+    pid_t pid;
+    struct lane *lane;
+    unsigned groups; /* that it belongs to: enum group */
+    bool server;     /* a further server of the party */
+};
+
+struct party {
+    pid_t server;
+    char service[160];
+    struct lane *lane; /* of a raw server */
+    struct {
+        struct raw_message ingest, request[2], reply[2];
+    } frames; /* sizes of the frames that its load generators have sent and received */
+    uint64_t first_key, n_keys;
+    double memory_per_item; /* resident growth while the table was filled, beyond the payload; NAN: not known */
+    struct member members[MOST_MEMBERS];
+    uint32_t n_members;
+};
+
+/* One measurement: a party with some of its groups at work. */
+struct phase {
+    struct party *party;
+    unsigned groups;
+    bool count_server; /* the raw server counts what writers sent */
+};
+
+struct figures {
+    uint32_t n;
+    double rate[2][MOST_REPEATS]; /* items/s: writers, askers */
+    double updates[MOST_REPEATS];
+    double server_cpu[MOST_REPEATS], client_cpu[MOST_REPEATS]; /* cores */
+    double thread_ns[MOST_REPEATS];                            /* CPU time of the server's first thread for one item */
+};
+
+/* The memory that senders walk. NULL: an error was printed. */
+const uint8_t *run_store(const struct options *options, size_t *size);
+
+/* Starts a broker with a filled table. False: an error was printed. */
+bool run_broker(const struct options *options, uint64_t items, struct party *out);
+/* The same with `filled` items in a table of `items`; 0: it stays empty. */
+bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out);
+/* Starts load generators for it. */
+bool run_add_load(const struct options *options, struct party *party, enum work work);
+/* Starts a raw server, and clients that use the frame sizes of another party's load generators. */
+bool run_raw(const struct options *options, const struct party *like, struct party *out);
+bool run_phases(const struct options *options, const struct phase *phases, uint32_t n, struct figures *out);
+void run_end(struct party *party);
+
+/* ---- figures as text or as JSON (report.c) ---- */
+
+struct spread {
+    double median, least, most;
+};
+
+/* One comparison: ours against another. */
+struct row {
+    const char *what;                    /* "insert" */
+    const char *other;                   /* "raw", or what it is compared with */
+    struct spread ours, theirs, ratio;   /* items/s */
+    double goal;                         /* 0: none */
+    double server_cpu[2], client_cpu[2]; /* cores, medians */
+    double thread_ns[2];                 /* CPU time of the server's first thread for one item */
+    double memory_per_item;              /* NAN: not measured */
+};
+
+/* Over repeats; ratios are taken pair by pair, in the order of measurement. */
+struct spread spread_of(const double *values, uint32_t n);
+struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
+
+/* Measures two phases in turn and prints the row: what writers did in the first against the second, or what askers did. False: an
+ * error was printed. */
+bool report_pair(const struct options *options, struct row row, const struct phase phases[2], bool askers);
+
+/* client: "" for measurements inside this process. */
+void report_begin(const struct options *options, const char *command, const char *client);
+/* Prints a further figure of the command, with its goal (0: none). */
+void report_value(const struct options *options, const char *name, double value, double goal, const char *unit);
+/* The same for a figure where less is better: the goal is an upper bound. */
+void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit);
+void report_end(const struct options *options);
+
+#endif
