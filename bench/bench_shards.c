@@ -256,7 +256,6 @@ static double draw(struct draws *self, rp_client *client, const double *probabil
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.max_samples = self->draws;
     rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
     uint32_t *counts = calloc(DRAW_ITEMS, sizeof *counts);

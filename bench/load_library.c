@@ -122,7 +122,6 @@ static rp_sampler *open_sampler(struct load *load, rp_client *client)
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = load->options->batch;
     options.in_flight = load->options->in_flight;
     options.beta = 0.4;

@@ -106,7 +106,6 @@ static int learner(const char *endpoint)
     rp_client *client = connect_as(endpoint, "learner");
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = BATCH;
     options.beta = 0.4;
     rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);

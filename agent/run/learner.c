@@ -64,11 +64,10 @@ static rp_status open_parts(struct learner *self, rp_error *err)
 {
     const struct run_config *config = self->options.config;
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = (uint32_t)self->options.agent->config.batch;
     options.in_flight = run_config_prefetch(config, self->options.agent->config.batch);
     options.on_demand = self->options.lockstep;
-    options.whole = self->options.lockstep;
+    options.fill = self->options.lockstep ? RP_FILL_WHOLE : RP_FILL_WAIT;
     options.beta = self->options.agent->config.importance_exponent;
     self->sampler = rp_sampler_new(self->options.client, config->adder.table, &options, err);
     if (!self->sampler)

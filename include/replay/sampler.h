@@ -77,28 +77,30 @@ RP_API void rp_batch_release(rp_batch **batch);
 
 /* ---- samplers ---- */
 
-/* Set struct_size to sizeof(rp_sampler_options) and call rp_sampler_defaults, or set everything. */
+/* What a batch does while the table cannot give all of its items at once. */
+typedef enum rp_fill {
+    RP_FILL_WAIT = 0,    /* pick what there is, and wait for the rest */
+    RP_FILL_AT_ONCE = 1, /* return what was picked at once */
+    RP_FILL_WHOLE = 2,   /* pick nothing before the limiter allows the whole batch */
+} rp_fill;
+
+/* Set struct_size to sizeof(rp_sampler_options) and the rest to 0 for the defaults. */
 typedef struct rp_sampler_options {
     uint32_t struct_size;
-    uint32_t batch_size; /* items in a batch; default 256 */
-    /* Largest number of batches that are requested, or decoded and not yet taken; default 4, at most 1024. Requests are sent
-     * when half of them were taken. Over shards they are sent sooner, and there are at least 2 batches for each shard, and up to 32
-     * if the caller would have to wait otherwise, while all together take less than 64 MiB and the limiter could pay for them. */
+    uint32_t batch_size; /* items in a batch; 0: 256 */
+    /* Largest number of batches that are requested, or decoded and not yet taken; 0: 4, at most 1024. Over shards there may be more:
+     * up to 32 for each shard, while all together take less than 64 MiB. */
     uint32_t in_flight;
+    uint32_t on_demand; /* 1: request nothing ahead, see rp_sampler_next; in_flight is not used */
+    int32_t fill;       /* an rp_fill */
     uint32_t distinct;  /* 1: no item appears twice in a batch */
-    uint32_t flexible;  /* 1: return what was picked at once, instead of waiting for the limiter or for more items */
-    uint32_t on_demand; /* 1: request nothing ahead, see rp_sampler_next; default 0 */
     /* The stream ends when nothing came for this time: what was picked until then comes first, and items that exist nowhere else are
-     * waited for. 0 polls; negative (default): never. */
-    int64_t timeout_ms;
-    uint64_t max_samples; /* the stream ends after exactly this many items; 0 (default): no end */
-    double beta;          /* exponent of the importance weights; default 0: all weights are 1 */
-    uint64_t max_bytes;   /* largest memory of one batch; default 4 GiB */
-    uint32_t whole;       /* 1: pick nothing before the limiter allows the whole batch; default 0 */
-    uint32_t reserved;
+     * waited for. 0: it does not end; negative: it ends as soon as nothing is there. Not with on_demand. */
+    int64_t end_after_ms;
+    uint64_t max_samples; /* the stream ends after exactly this many items; 0: no end */
+    double beta;          /* exponent of the importance weights; 0: all weights are 1 */
+    uint64_t max_bytes;   /* largest memory of one batch; 0: 4 GiB */
 } rp_sampler_options;
-
-RP_API void rp_sampler_defaults(rp_sampler_options *options);
 
 /* Starts sampling at once. options may be NULL. NULL with err set: there is no such table, or an option is wrong. The client
  * must outlive the sampler. */
@@ -114,7 +116,7 @@ typedef struct rp_source {
 /* Starts sampling from several sources, such as demonstrations beside replay: each item of a batch comes from a source that is
  * drawn by the shares. probability is the share used, times the probability in the source; importance weights follow from it. The
  * sources must have the same fields, or their items come in separate batches. Sources without a share must be alike: all with a ratio
- * of samples to inserts, all without, or all queues; ratios of several are kept in sum. With timeout_ms, a source that gives nothing for
+ * of samples to inserts, all without, or all queues; ratios of several are kept in sum. With end_after_ms, a source that gives nothing for
  * that long ends the stream. The array is copied; the clients must outlive the sampler.
  *
  * A new sampler over several brokers asks them about their tables: for at most 2 s, or 0.2 s after one has answered for each share. */
@@ -130,7 +132,7 @@ RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 
 /* Gives the next batch; the caller releases it. RP_DEADLINE_EXCEEDED: no batch came in time; the text says what the table
- * waits for, if the broker has said so; call again. RP_END_OF_STREAM: max_samples items were given, or timeout_ms has passed
+ * waits for, if the broker has said so; call again. RP_END_OF_STREAM: max_samples items were given, or end_after_ms has passed
  * without a sample (with the broker's sentence). Other errors concern one request; call again for the next. *batch is NULL
  * unless RP_OK is returned.
  *
@@ -142,7 +144,7 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * timeout_ms: with a batch, with a partial batch (rp_batch_info.partial) if it could sample only some of it by then, or with
  * the reason why the table waits (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks for what can be sampled at once; negative waits
  * inside the broker. When the call returns, no request is in flight, so the samples depend only on the order of the calls.
- * in_flight is not used, and the option timeout_ms must be negative. If the broker cannot be reached, the call returns after
+ * If the broker cannot be reached, the call returns after
  * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. Over shards and sources, a call makes a request to
  * each broker that it needs; what silent ones still owe is given up 2 s later (items that leave their table when they are sampled are
  * kept for the next call), and samples depend on the masses that brokers have told last. */

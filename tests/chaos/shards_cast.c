@@ -191,10 +191,9 @@ static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t t
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = batch;
     options.on_demand = on_demand;
-    options.flexible = flexible;
+    options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
     options.beta = 0.5;
     rp_sampler *sampler = client ? rp_sampler_new(client, table_names[table], &options, &err) : NULL;
     if (!sampler)

@@ -354,7 +354,6 @@ static void check_rows(const struct world *world, const rp_batch *batch, uint32_
 static void check_items(const struct world *world, const struct model *model, bool with_log_prob)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 7;
     options.on_demand = 1;
     rp_error err = {0};

@@ -122,7 +122,6 @@ static void polling(struct fixture *f, const char *table)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = 1;
     options.on_demand = 1;
     f->sampler = rp_sampler_new(f->client, table, &options, &err);

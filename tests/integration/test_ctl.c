@@ -249,7 +249,6 @@ TEST(why, setup, teardown)
     assert_ptr_equal(strstr(f->out, "nothing waits\n"), f->out);
     rp_sampler_options with = {.struct_size = sizeof with};
     rp_error err = {0};
-    rp_sampler_defaults(&with);
     with.in_flight = 1;
     with.batch_size = 2;
     rp_sampler *sampler = rp_sampler_new(f->client, "spi", &with, &err);

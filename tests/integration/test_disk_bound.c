@@ -155,7 +155,6 @@ static void check_items(struct scene *self, bool newest)
     rp_client *client = rp_client_connect(self->broker.service, NULL, WAIT, &err);
     assert_non_null(client);
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = ITEMS;
     options.max_samples = 20 * ITEMS;
     rp_sampler *sampler = rp_sampler_new(client, "t", &options, &err);

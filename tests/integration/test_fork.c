@@ -50,7 +50,6 @@ static void write_some(rp_writer *writer, const char *table, uint32_t n)
 static rp_sampler *sample(rp_client *client, const char *table, uint32_t on_demand)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 2;
     options.on_demand = on_demand;
     return rp_sampler_new(client, table, &options, NULL);

@@ -98,9 +98,8 @@ static void read_all(struct scene *self)
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 16;
-    options.flexible = 1;
+    options.fill = RP_FILL_AT_ONCE;
     options.max_samples = STEPS;
     rp_sampler *sampler = rp_sampler_new(self->client, "log", &options, &err);
     assert_non_null(sampler);

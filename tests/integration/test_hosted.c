@@ -119,9 +119,8 @@ static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t b
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = batch;
-    options.in_flight = in_flight ? in_flight : 1;
+    options.in_flight = in_flight;
     options.on_demand = in_flight == 0;
     rp_sampler *sampler = rp_sampler_new(client, table, &options, &err);
     if (!sampler)

@@ -95,9 +95,8 @@ static void read_all(struct part *part, const char *table, uint64_t n)
     rp_error err = {0};
     rp_client *client = connect_to(part->scene, &err);
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 16;
-    options.flexible = 1;
+    options.fill = RP_FILL_AT_ONCE;
     options.max_samples = n;
     rp_sampler *sampler = client ? rp_sampler_new(client, table, &options, &err) : NULL;
     if (!sampler)

@@ -84,7 +84,6 @@ static void insert(rp_client *client, const char *table, const char *field, uint
 static rp_sampler_options options(uint32_t batch, uint32_t on_demand)
 {
     rp_sampler_options out = {.struct_size = sizeof out};
-    rp_sampler_defaults(&out);
     out.batch_size = batch;
     out.on_demand = on_demand;
     return out;
@@ -194,19 +193,19 @@ TEST(one_item_is_enough, setup, teardown)
 TEST(streams_end_after_their_time, setup, teardown)
 {
     struct fixture *f = *state;
-    static const int64_t times[] = {0, 1, 50};
+    static const int64_t times[] = {-1, 1, 50};
     insert(f->client, "a", "x", 200, 5, 1);
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t seen[256] = {0};
         rp_sampler_options with = options(8, 0);
-        with.timeout_ms = times[i / 2];
-        with.flexible = i % 2;
+        with.end_after_ms = times[i / 2];
+        with.fill = (i % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         insert(f->client, "queue", "x", 1, 60, 2);
         rp_sampler *sampler = mix(f, "queue", "a", 0.75, &with);
         uint32_t n = take_all(sampler, seen);
         for (uint32_t k = 1; k <= 60; k++)
             if (seen[k] != 1)
-                fail_msg("time-out %lld: item %u came %u times, of %u items", (long long)with.timeout_ms, k, seen[k],
+                fail_msg("time-out %lld: item %u came %u times, of %u items", (long long)with.end_after_ms, k, seen[k],
                          n);
         rp_sampler_destroy(&sampler);
     }
@@ -219,7 +218,7 @@ TEST(a_ratio_ends_a_stream, setup, teardown)
     uint32_t seen[256] = {0};
     rp_sampler_options with = options(7, 0);
     rp_error err = {0};
-    with.timeout_ms = 0;
+    with.end_after_ms = -1;
     insert(f->client, "ratio", "x", 1, 10, 1);
     rp_sampler *sampler = mix(f, "ratio", "ratio", -1, &with);
     assert_int_equal(take_all(sampler, seen), 2 * 10 - 2 + 20); /* down to 2 - 20 */
@@ -262,7 +261,7 @@ TEST(whole_batches, setup, teardown)
     insert(f->client, "late", "x", 51, 9, 1);
     rp_sampler_options with = options(64, 1);
     rp_sampler *part = mix(f, "a", "late", 0.5, &with);
-    with.whole = 1;
+    with.fill = RP_FILL_WHOLE;
     rp_sampler *whole = mix(f, "a", "late", 0.5, &with);
     ok(rp_sampler_next(part, &batch, 20, &err), &err);
     assert_int_equal(info_of(batch).partial, 1);
@@ -287,7 +286,8 @@ TEST(distinct_batches_that_are_given_up, setup, teardown)
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
     rp_sampler_options with = options(24, 1);
-    with.distinct = with.whole = 1;
+    with.distinct = 1;
+    with.fill = RP_FILL_WHOLE;
     rp_sampler *sampler = mix(f, "a", "late", 0.7, &with);
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t seen[256] = {0};

@@ -111,7 +111,6 @@ TEST(counts_and_waits, set_up, tear_down)
     assert_string_equal(f->seen.samples_wait, "");
     assert_true(isnan(f->seen.actor_idle) && isnan(f->seen.value)); /* there is no folder */
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 20;
     options.in_flight = 2;
     f->sampler = rp_sampler_new(f->client, "queue", &options, &f->err);

@@ -125,9 +125,8 @@ static void *sample_steps(void *ctx)
     rp_error err = {0};
     rp_client *client = connect_to(self, self->sampler_key, WAIT, &err);
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 16;
-    options.flexible = 1;
+    options.fill = RP_FILL_AT_ONCE;
     rp_sampler *sampler = client ? rp_sampler_new(client, "log", &options, &err) : NULL;
     if (!sampler)
         complain(self, "sampler", &err);

@@ -86,7 +86,6 @@ static void insert(rp_client *client, const char *table, int32_t first, uint32_t
 static rp_sampler_options options(uint32_t batch, uint32_t in_flight)
 {
     rp_sampler_options out = {.struct_size = sizeof out};
-    rp_sampler_defaults(&out);
     out.batch_size = batch;
     out.in_flight = in_flight;
     return out;
@@ -216,7 +215,7 @@ TEST(timeout_ends_stream, setup, teardown)
     struct fixture *f = *state;
     insert(f->client, "queue", 0, 7, NULL);
     rp_sampler_options with = options(10, 4);
-    with.timeout_ms = 150;
+    with.end_after_ms = 150;
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
     rp_batch *batch = next(sampler);
     rp_batch_info info = {.struct_size = sizeof info};
@@ -237,7 +236,7 @@ TEST(zero_timeout_polls, setup, teardown)
 {
     struct fixture *f = *state;
     rp_sampler_options with = options(10, 2);
-    with.timeout_ms = 0;
+    with.end_after_ms = -1;
     rp_error err = {0};
     rp_batch *batch = NULL;
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
@@ -301,7 +300,7 @@ TEST(flexible_and_distinct, setup, teardown)
 
     insert(f->client, "queue", 0, 12, NULL);
     with = options(100, 1);
-    with.flexible = 1;
+    with.fill = RP_FILL_AT_ONCE;
     sampler = sampler_new(f->client, "queue", &with);
     rp_batch *batch = next(sampler);
     assert_int_equal(batch_size(batch), 12);
@@ -366,18 +365,13 @@ TEST(wrong_use, setup, teardown)
     assert_null(rp_sampler_new(f->client, "unifrom", NULL, &err));
     assert_int_equal(err.status, RP_NOT_FOUND);
     assert_non_null(strstr(err.text, "uniform"));
-    rp_sampler_options with = options(0, 4);
-    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    with = options(1000000000, 4);
-    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    with = options(1, 0);
-    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
-    with = options(1, 1);
-    with.beta = NAN;
-    assert_null(rp_sampler_new(f->client, "uniform", &with, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    rp_sampler_options wrong[] = {options(1000000000, 4), options(1, 1000000), options(1, 1), options(1, 1)};
+    wrong[2].beta = NAN;
+    wrong[3].fill = RP_FILL_WHOLE + 1;
+    for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_null(rp_sampler_new(f->client, "uniform", &wrong[i], &err));
+        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    }
 }
 
 /* ---- on demand ---- */
@@ -605,7 +599,7 @@ TEST(demand_wrong_use, setup, teardown)
     assert_null(rp_sampler_new(f->client, "queue", &with, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     with = on_demand(4);
-    with.timeout_ms = 100;
+    with.end_after_ms = 100;
     assert_null(rp_sampler_new(f->client, "queue", &with, &err));
     assert_non_null(strstr(err.text, "rp_sampler_next"));
 }

@@ -58,7 +58,6 @@ static uint64_t table_size(rp_client *client)
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 1;
     rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);
     assert_non_null(sampler);
@@ -135,7 +134,6 @@ TEST(large_replies_of_two_sources)
     write_noise(client, "a", 40);
     write_noise(client, "b", 40);
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 64;
     rp_source sources[] = {{client, "a", 0.5}, {client, "b", 0.5}};
     rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);

@@ -245,7 +245,6 @@ TEST(samples_are_counted)
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = 12;
     options.on_demand = 1;
     rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
@@ -274,7 +273,6 @@ TEST(permits_that_wait_are_shown)
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = 8;
     rp_client *other = rp_client_connect(shardset_endpoint(&f->shards, 0), NULL, WAIT, &err);
     rp_sampler *sampler = rp_sampler_new(other, "ratio", &options, &err);

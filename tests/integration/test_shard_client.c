@@ -642,7 +642,7 @@ TEST(silent_shard_is_named, setup_none, teardown)
     f->client = connect_to(f->bed.services[0]);
     for (uint32_t t = 0; t < 2; t++) {
         insert(f->client, sources[t], keys);
-        rp_sampler_defaults(&options);
+        options = (rp_sampler_options){.struct_size = sizeof options};
         options.batch_size = 50;
         rp_sampler *sampler = rp_sampler_new(f->client, sources[t], &options, &err);
         assert_non_null(sampler);

@@ -128,7 +128,6 @@ static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t ba
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = batch;
     options.on_demand = on_demand;
     options.beta = 1;
@@ -302,7 +301,6 @@ TEST(a_queue_gives_each_item_once, setup, teardown)
         const char *table = t ? "once" : "queue";
         insert(f->client, table, 0, ITEMS, NULL);
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_sampler_defaults(&options);
         options.batch_size = 50;
         options.max_samples = ITEMS;
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
@@ -511,10 +509,9 @@ TEST(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown)
                  {"twice", 2, 0, 1, 1}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_sampler_defaults(&options);
         options.batch_size = 16;
         options.on_demand = cases[i].on_demand;
-        options.flexible = cases[i].flexible;
+        options.fill = cases[i].flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.distinct = cases[i].distinct;
         check_items_of_a_silent_shard(*state, cases[i].table, cases[i].times, options);
     }
@@ -531,10 +528,9 @@ TEST(a_stream_ends_after_its_last_row, setup, teardown)
         uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
-        rp_sampler_defaults(&options);
         options.batch_size = 40;
-        options.flexible = flexible;
-        options.timeout_ms = TIMEOUT_MS;
+        options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
+        options.end_after_ms = TIMEOUT_MS;
         insert(f->client, names[i / 2], 0, ITEMS, NULL);
         rp_sampler *sampler = rp_sampler_new(f->client, names[i / 2], &options, &err);
         assert_non_null(sampler);
@@ -608,10 +604,9 @@ static void check_all_came(struct fixture *f, const char *table, uint32_t times,
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = 16;
-    options.flexible = 1;
-    options.timeout_ms = 300;
+    options.fill = RP_FILL_AT_ONCE;
+    options.end_after_ms = 300;
     rp_sampler *rest = rp_sampler_new(f->client, table, &options, &err);
     assert_non_null(rest);
     take_all(rest, seen);
@@ -632,9 +627,8 @@ TEST(a_sampler_that_is_stopped_loses_nothing, setup, teardown)
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
         const char *table = names[i % 3];
-        rp_sampler_defaults(&options);
         options.batch_size = 16;
-        options.flexible = i / 3 % 2;
+        options.fill = (i / 3 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.on_demand = i / 6;
         options.distinct = i % 2;
         insert(f->client, table, 0, ITEMS, NULL);
@@ -660,10 +654,9 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
         rp_sampler_options options = {.struct_size = sizeof options};
         rp_error err = {0};
         rp_batch *batch;
-        rp_sampler_defaults(&options);
         options.batch_size = 16;
-        options.flexible = 1;
-        options.timeout_ms = 500;
+        options.fill = RP_FILL_AT_ONCE;
+        options.end_after_ms = 500;
         options.max_samples = i >= 2 ? MOST : 0;
         insert(f->client, table, 0, ITEMS, NULL);
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
@@ -697,7 +690,7 @@ TEST(distinct_and_flexible_batches, setup, teardown)
     enum { ITEMS = 40, BATCH = 30 };
     insert(f->client, "uniform", 0, ITEMS, NULL);
     insert(f->client, "ratio", 0, 200, NULL);
-    rp_sampler_defaults(&options);
+    options = (rp_sampler_options){.struct_size = sizeof options};
     options.batch_size = BATCH;
     options.distinct = 1;
     for (options.on_demand = 0; options.on_demand < 2; options.on_demand++) {
@@ -735,7 +728,7 @@ TEST(distinct_and_flexible_batches, setup, teardown)
     rp_sampler_destroy(&ahead);
     options.batch_size = BATCH;
     options.distinct = options.on_demand = 0;
-    options.flexible = 1;
+    options.fill = RP_FILL_AT_ONCE;
     rp_sampler *sampler = rp_sampler_new(f->client, "ratio", &options, &err);
     for (uint32_t b = 0; b < 20; b++) { /* there is room for 1,440 samples */
         rp_batch *batch;
@@ -757,10 +750,10 @@ TEST(samplers_end_at_any_time, setup, teardown)
     for (uint32_t t = 0; t < 4; t++)
         insert(f->client, names[t], 0, 200, NULL);
     for (uint32_t i = 0; i < 64; i++) {
-        rp_sampler_defaults(&options);
+        options = (rp_sampler_options){.struct_size = sizeof options};
         options.batch_size = 1 + i % 40;
         options.on_demand = i / 4 % 2;
-        options.flexible = i / 8 % 2;
+        options.fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.distinct = i / 16 % 2;
         rp_sampler *sampler = rp_sampler_new(f->client, names[i % 2 * 3], &options, &err);
         assert_non_null(sampler);
@@ -772,7 +765,7 @@ TEST(samplers_end_at_any_time, setup, teardown)
     }
     for (uint32_t t = 0; t < 3; t++) {
         uint32_t got = 0;
-        rp_sampler_defaults(&options);
+        options = (rp_sampler_options){.struct_size = sizeof options};
         options.batch_size = 50;
         options.max_samples = 137;
         options.on_demand = t == 0;
@@ -826,7 +819,6 @@ TEST(sources_with_shares, setup, teardown)
     insert(f->client, "prioritized", 1000, 100, NULL);
     rp_source sources[] = {{f->client, "uniform", 0.25}, {f->client, "prioritized", -1}};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 100;
     rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);
     if (!sampler)
@@ -859,7 +851,6 @@ TEST(a_batch_above_the_buffer_is_refused, setup, teardown)
     struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
-    rp_sampler_defaults(&options);
     options.batch_size = 1000;
     assert_null(rp_sampler_new(f->client, "ratio", &options, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);

@@ -198,7 +198,6 @@ static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_len
 static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = n;
     options.on_demand = 1;
     rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &f->err);
@@ -336,7 +335,6 @@ TEST(a_held_back_table_is_explained_and_holds_back_nobody_else, set_up, tear_dow
     assert_int_equal(table_size(f, "replay"), 200);
     OK(f, rp_writer_flush(f->writer, 5, 1000, &f->err));
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 1;
     options.max_samples = options.in_flight = 5;
     rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
@@ -463,7 +461,6 @@ TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
     assert_int_equal(write(go[1], "g", 1), 1);
     /* Make room in the queue for all 15. */
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 1;
     options.max_samples = 15;
     rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);

@@ -12,13 +12,19 @@
 
 #define MOST_COUNT (UINT64_C(1) << 48)
 #define MOST_MASS 1e300
+/* A longer time until the stream ends has no end. */
+#define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 
 /* ---- hub ---- */
 
 void hub_init(struct hub *self, const rp_sampler_options *options, void (*free)(struct hub *self))
 {
     pthread_mutexattr_t attr;
+    int64_t end_ms = options->end_after_ms;
     *self = (struct hub){.refs = 1, .free = free, .options = *options};
+    self->flexible = options->fill == RP_FILL_AT_ONCE;
+    self->whole = options->fill == RP_FILL_WHOLE;
+    self->idle_ns = end_ms == 0 || end_ms > MOST_MS ? INT64_MAX : end_ms < 0 ? 0 : end_ms * NS_PER_MS;
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_settype(&attr,
                               PTHREAD_MUTEX_ADAPTIVE_NP); /* many threads hold it, each for less than a wake-up takes */
@@ -132,8 +138,8 @@ bool part_init(struct part *self, struct hub *hub, struct conn *conn, const char
                const struct batch_options *options)
 {
     *self = (struct part){.hub = hub, .conn = conn, .table = strdup(table), .connected = true};
-    self->whole = hub->options.whole != 0;
-    self->flexible = hub->options.flexible != 0;
+    self->whole = hub->whole;
+    self->flexible = hub->flexible;
     self->decoder = pool ? batch_decoder_new(pool, options) : NULL;
     self->copies_end = &self->copies;
     pthread_cond_init(&self->work, NULL);

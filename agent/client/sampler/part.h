@@ -75,8 +75,10 @@ struct hub {
     /* Takes a decoded reply whole, for a sampler with one part. NULL: its rows are joined with those of others. */
     void (*take)(struct hub *self, struct pick *pick, rp_batch **batches, rp_status status, const rp_error *error);
     rp_sampler_options options;
-    bool inlined; /* the caller plans and decodes */
-    bool decodes; /* the thread that plans decodes: the caller, or the only thread of a sampler with one part */
+    bool flexible, whole; /* options.fill */
+    int64_t idle_ns;      /* the stream ends when nothing came for this long; INT64_MAX: it does not */
+    bool inlined;         /* the caller plans and decodes */
+    bool decodes;         /* the thread that plans decodes: the caller, or the only thread of a sampler with one part */
 
     pthread_mutex_t lock;
     pthread_cond_t work;  /* for the thread that plans */

@@ -169,7 +169,7 @@ static bool group_sum(const struct rp_sampler *self, const struct group *group, 
 static bool has_enough(const struct rp_sampler *self, const struct group *group, const struct group_sum *sum,
                        uint32_t want)
 {
-    bool enough = !self->hub.options.distinct || self->hub.options.flexible || sum->size >= want;
+    bool enough = !self->hub.options.distinct || self->hub.flexible || sum->size >= want;
     return sum->mass > 0 && enough && (group->deal != DEAL_MASS || sum->size >= sum->min_size);
 }
 
@@ -225,12 +225,12 @@ static bool group_pays(struct rp_sampler *self, const struct plan *plan, uint32_
     if (!is_dealt(group->deal) || want == 0)
         return true;
     uint64_t spare = group_spare(self, group);
-    bool enough = spare >= want || (spare && (self->hub.options.flexible || self->hub.options.distinct));
+    bool enough = spare >= want || (spare && (self->hub.flexible || self->hub.options.distinct));
     if (!enough && !group_has_items(self, group, want))
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
-    return front && self->hub.options.flexible && group->stock > 0 && is_starved(self, group);
+    return front && self->hub.flexible && group->stock > 0 && is_starved(self, group);
 }
 
 /* A plan that all groups can pay now takes the permits that there are. */
@@ -429,10 +429,10 @@ static uint64_t group_rows(const struct rp_sampler *self, const struct group *gr
 static uint64_t offer_drawn(const struct rp_sampler *self, const struct group *group, uint32_t want)
 {
     uint64_t spare = group_spare(self, group), paid = self->ending && spare > group->stock ? spare : group->stock;
-    uint64_t have = group_has_items(self, group, self->hub.options.whole ? want : 0) ? want : spare;
+    uint64_t have = group_has_items(self, group, self->hub.whole ? want : 0) ? want : spare;
     if (group->deal == DEAL_PERMITS && have > paid)
         have = paid;
-    return self->hub.options.whole && have < want ? 0 : have;
+    return self->hub.whole && have < want ? 0 : have;
 }
 
 /* Returns how many items a plan gets from a group if it waits no longer. */
@@ -507,7 +507,7 @@ bool plans_hurry(struct rp_sampler *self)
     if (!asked)
         hurry_drawn(self, plan);
     hurry_paid(self, plan, asked);
-    return groups_wanted(self, plan) == wanted && !(self->hub.options.whole && plan->missing);
+    return groups_wanted(self, plan) == wanted && !(self->hub.whole && plan->missing);
 }
 
 bool plans_hurry_call(struct rp_sampler *self)
@@ -516,7 +516,7 @@ bool plans_hurry_call(struct rp_sampler *self)
     if (self->build == self->tail)
         return true;
     plans_hurry(self);
-    if (plan->count > plan->missing && !(self->hub.options.whole && plan->missing))
+    if (plan->count > plan->missing && !(self->hub.whole && plan->missing))
         return true;
     plans_drop(self); /* what a whole batch lacks is waited for, and its items are kept */
     return false;
@@ -542,12 +542,14 @@ void plans_drop(struct rp_sampler *self)
 
 /* ---- how many plans there are ---- */
 
+int64_t plans_end_ns(const struct rp_sampler *self)
+{
+    return self->hub.idle_ns == INT64_MAX ? INT64_MAX : self->last_ns + self->hub.idle_ns;
+}
+
 int64_t plans_timeout_ms(const struct rp_sampler *self, int64_t timeout_ms)
 {
-    const rp_sampler_options *options = &self->hub.options;
-    int64_t end = options->on_demand        ? self->deadline_ns
-                  : options->timeout_ms < 0 ? INT64_MAX
-                                            : self->last_ns + options->timeout_ms * NS_PER_MS;
+    int64_t end = self->hub.options.on_demand ? self->deadline_ns : plans_end_ns(self);
     int64_t left = conn_left_ms(end);
     return left >= 0 && (timeout_ms < 0 || left < timeout_ms) ? left : timeout_ms;
 }
@@ -729,11 +731,10 @@ void plans_ask(struct rp_sampler *self)
 /* An empty reply at its deadline ends the stream, unless another request got items meanwhile. */
 static void note_deadline(struct rp_sampler *self, const char *why)
 {
-    int64_t limit = self->hub.options.timeout_ms;
-    if (limit < 0 || self->stop || self->hub.decoded_ns - self->last_ns < limit * NS_PER_MS)
+    if (self->stop || self->hub.decoded_ns < plans_end_ns(self))
         return;
     snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
-             self->parts[0].table, (long long)limit, why);
+             self->parts[0].table, (long long)(self->hub.idle_ns / NS_PER_MS), why);
     self->stop = true;
 }
 
@@ -947,8 +948,7 @@ static void take_what_is_there(struct rp_sampler *self, const struct plan *plan)
 bool plans_wait_no_more(const struct rp_sampler *self)
 {
     struct plan *plan = plan_at(self, self->build);
-    return self->build < self->tail && plan->state == PLAN_PAID &&
-           (self->hub.options.flexible || is_complete(self, plan));
+    return self->build < self->tail && plan->state == PLAN_PAID && (self->hub.flexible || is_complete(self, plan));
 }
 
 /* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
@@ -1104,7 +1104,7 @@ void plans_build(struct rp_sampler *self)
         struct plan *plan = plan_at(self, self->build);
         if (plan->state == PLAN_PAID && !is_complete(self, plan)) {
             gather(self, plan);
-            if (self->hub.options.flexible)
+            if (self->hub.flexible)
                 take_what_is_there(self, plan);
         }
         if (plan->state != PLAN_PAID || !is_complete(self, plan))

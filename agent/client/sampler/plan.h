@@ -107,6 +107,8 @@ static inline struct plan *plan_at(const struct rp_sampler *self, uint64_t posit
 bool plans_due(const struct rp_sampler *self);
 /* Draws as many plans as there is room for, if a burst is due. */
 void plans_draw(struct rp_sampler *self, int64_t now_ns);
+/* Returns when the stream ends unless a batch comes; INT64_MAX: never. */
+int64_t plans_end_ns(const struct rp_sampler *self);
 /* Returns a time-out inside the broker: at most that of an on_demand call, or of the stream. */
 int64_t plans_timeout_ms(const struct rp_sampler *self, int64_t timeout_ms);
 /* Draws plans of a sampler alone and sends a request for each, if a burst is due. Any thread. */

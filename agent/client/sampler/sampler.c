@@ -14,8 +14,8 @@
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
-/* A longer time-out of the stream has no end. */
-#define MOST_MS (INT64_MAX / NS_PER_MS / 4)
+#define DEFAULT_BATCH_SIZE 256u
+#define DEFAULT_IN_FLIGHT 4u
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
 #define MOST_BYTES (UINT64_MAX / 4) /* sums with it do not overflow */
 #define MAX_SOURCES 64u
@@ -48,55 +48,43 @@ static struct conn *conn_of(const rp_sampler *self)
 
 /* ---- options ---- */
 
-void rp_sampler_defaults(rp_sampler_options *options)
-{
-    rp_sampler_options defaults = {.struct_size = options->struct_size,
-                                   .batch_size = 256,
-                                   .in_flight = 4,
-                                   .timeout_ms = -1,
-                                   .max_bytes = DEFAULT_MAX_BYTES};
-    size_t size = options->struct_size < sizeof defaults ? options->struct_size : sizeof defaults;
-    memcpy(options, &defaults, size);
-}
-
 static rp_status check_options(const rp_sampler_options *options, uint32_t max_batch, rp_error *err)
 {
-    if (options->batch_size == 0 || options->batch_size > max_batch)
+    if (options->batch_size > max_batch)
         return err_set(err, RP_INVALID_ARGUMENT, "batch_size is %u; it may be 1 to %u here", options->batch_size,
                        max_batch);
-    if (options->in_flight == 0 || options->in_flight > MAX_IN_FLIGHT)
+    if (options->in_flight > MAX_IN_FLIGHT)
         return err_set(err, RP_INVALID_ARGUMENT, "in_flight is %u; it may be 1 to %u", options->in_flight,
                        MAX_IN_FLIGHT);
     if (!isfinite(options->beta) || options->beta < 0)
         return err_set(err, RP_INVALID_ARGUMENT, "beta is %g; it must be 0 or more", options->beta);
     if (options->on_demand > 1)
         return err_set(err, RP_INVALID_ARGUMENT, "on_demand is %u; it may be 0 or 1", options->on_demand);
-    if (options->on_demand && options->timeout_ms >= 0)
+    if (options->fill < RP_FILL_WAIT || options->fill > RP_FILL_WHOLE)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no rp_fill %d", (int)options->fill);
+    if (options->on_demand && options->end_after_ms)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "timeout_ms is %lld with on_demand: give the time to rp_sampler_next instead",
-                       (long long)options->timeout_ms);
+                       "end_after_ms is %lld with on_demand: give the time to rp_sampler_next instead",
+                       (long long)options->end_after_ms);
     return RP_OK;
 }
 
 static rp_status read_options(struct conn *conn, const char *table, const rp_sampler_options *given,
                               rp_sampler_options *out, rp_error *err)
 {
-    *out = (rp_sampler_options){.struct_size = sizeof *out};
-    rp_sampler_defaults(out);
-    if (given) {
-        if (given->struct_size < sizeof given->struct_size)
-            return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the options is not set");
-        memcpy(out, given, given->struct_size < sizeof *out ? given->struct_size : sizeof *out);
-    }
+    RP_TRY(client_copy_options(out, sizeof *out, given, "rp_sampler_options", err));
+    struct conn_hello *hello = conn_hello_ref(conn);
+    uint32_t max_batch = hello->says->max_batch;
+    if (out->batch_size == 0)
+        out->batch_size = max_batch < DEFAULT_BATCH_SIZE ? max_batch : DEFAULT_BATCH_SIZE;
+    if (out->in_flight == 0)
+        out->in_flight = DEFAULT_IN_FLIGHT;
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
     if (out->max_bytes > MOST_BYTES)
         out->max_bytes = MOST_BYTES;
-    if (out->timeout_ms > MOST_MS)
-        out->timeout_ms = -1;
-    struct conn_hello *hello = conn_hello_ref(conn);
     rp_status status = conn_hello_table(hello, table, NULL, err);
-    status = status == RP_OK ? check_options(out, hello->says->max_batch, err) : status;
+    status = status == RP_OK ? check_options(out, max_batch, err) : status;
     conn_hello_unref(&hello);
     return status;
 }
@@ -318,7 +306,7 @@ static bool is_quiet(const rp_sampler *self)
 static void end_stream(rp_sampler *self)
 {
     self->stop = self->ending = true;
-    if (self->hub.options.whole)
+    if (self->hub.whole)
         plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
@@ -335,7 +323,7 @@ static void time_out(rp_sampler *self)
     char why[256];
     plans_explain(self, why, sizeof why);
     snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
-             self->parts[0].table, (long long)self->hub.options.timeout_ms, why);
+             self->parts[0].table, (long long)(self->hub.idle_ns / NS_PER_MS), why);
     end_stream(self);
 }
 
@@ -355,8 +343,9 @@ static bool is_owed(const rp_sampler *self, bool away)
  * that ends gives the items that it has got, and does not end while a part owes items that exist nowhere else: as with one broker. */
 static void look_at_end(rp_sampler *self, int64_t now_ns)
 {
-    int64_t limit = self->hub.options.timeout_ms, over = now_ns - self->last_ns - limit * NS_PER_MS;
-    if (self->build == self->tail || self->hub.stalled || (!self->ending && (limit < 0 || over < 0)))
+    bool ends = self->hub.idle_ns != INT64_MAX;
+    int64_t over = now_ns - self->last_ns - (ends ? self->hub.idle_ns : 0);
+    if (self->build == self->tail || self->hub.stalled || (!self->ending && (!ends || over < 0)))
         return;
     self->late = !is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
     if (!self->late || self->hub.news || (!is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
@@ -369,8 +358,8 @@ static void look_at_end(rp_sampler *self, int64_t now_ns)
 /* Returns the time of the next step while plans wait. */
 static int64_t next_step(const rp_sampler *self, int64_t now_ns)
 {
-    int64_t end = self->last_ns + self->hub.options.timeout_ms * NS_PER_MS, next = now_ns + CHOOSE_MS * NS_PER_MS;
-    return self->hub.options.timeout_ms >= 0 && end > now_ns && end < next ? end : next;
+    int64_t end = plans_end_ns(self), next = now_ns + CHOOSE_MS * NS_PER_MS;
+    return end > now_ns && end < next ? end : next;
 }
 
 /* Makes one step of the thread that plans; returns the time of the next. Released meanwhile. */

@@ -67,7 +67,6 @@ double bench_write(rp_writer *writer, const char *table, uint32_t steps)
 rp_sampler *bench_sampler(rp_client *client, const char *table, uint32_t batch_size)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = batch_size;
     return rp_sampler_new(client, table, &options, NULL);
 }

@@ -18,21 +18,28 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, r
                             "timeout", "max_samples", "flexible",  "whole", NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
-    rp_sampler_defaults(options);
-    long long batch_size = options->batch_size, in_flight = options->in_flight, max_samples = 0;
+    long long batch_size = 256, in_flight = 4, max_samples = 0;
+    int64_t timeout_ms;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLpp", names, &PyTuple_Type, sources, &batch_size,
                                      &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible,
                                      &whole) ||
         !core_count(batch_size, "batch_size", UINT32_MAX) || !core_count(in_flight, "in_flight", UINT32_MAX) ||
-        !core_count(max_samples, "max_samples", INT64_MAX))
+        !core_count(max_samples, "max_samples", INT64_MAX) || !core_timeout(seconds, &timeout_ms))
         return false;
+    if (batch_size == 0 || in_flight == 0 || (flexible && whole)) { /* zero is a default in C */
+        core_raise(RP_INVALID_ARGUMENT, flexible && whole
+                                            ? "a sample cannot be both whole (all or nothing) and flexible"
+                                        : batch_size == 0 ? "batch_size is 0; it must be 1 or more"
+                                                          : "in_flight is 0; it must be 1 or more");
+        return false;
+    }
     options->batch_size = (uint32_t)batch_size;
     options->in_flight = (uint32_t)in_flight;
     options->distinct = (uint32_t)distinct;
-    options->flexible = (uint32_t)flexible;
-    options->whole = (uint32_t)whole;
+    options->fill = whole ? RP_FILL_WHOLE : flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
     options->max_samples = (uint64_t)max_samples;
-    return core_timeout(seconds, &options->timeout_ms);
+    options->end_after_ms = timeout_ms < 0 ? 0 : timeout_ms > 0 ? timeout_ms : -1;
+    return true;
 }
 
 static void drop_conns(struct conn **conns, Py_ssize_t n)

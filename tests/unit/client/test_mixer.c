@@ -104,7 +104,6 @@ static int64_t now_ms(void)
 static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t distinct, rp_error *err)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 16;
     options.on_demand = on_demand;
     options.distinct = distinct;

@@ -156,7 +156,6 @@ static void prepare_items(struct run *run)
 static void sample_from(struct run *run, const char *table, int32_t n, bool on_demand)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.batch_size = 5;
     options.in_flight = on_demand ? 1 : IN_FLIGHT;
     options.on_demand = on_demand;
@@ -192,7 +191,6 @@ static void sample_mixed(struct run *run, bool on_demand)
     rp_source sources[] = {{run->client, "queue", -1}, {run->client, "queue", -1}};
     bool seen[20] = {false};
     rp_sampler *sampler;
-    rp_sampler_defaults(&options);
     options.batch_size = 5;
     options.in_flight = 1;
     options.on_demand = on_demand;

@@ -69,7 +69,6 @@ static rp_writer *full_writer(struct fixture *f, bool patterns)
 static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
     options.on_demand = on_demand;
     return rp_sampler_new(f->client, "a", &options, NULL);
 }
@@ -335,8 +334,7 @@ TEST(options, set_up, tear_down)
     rp_error err = {0};
     rp_batch *batch;
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_sampler_defaults(&options);
-    options.timeout_ms = INT64_MAX;
+    options.end_after_ms = INT64_MAX;
     rp_sampler *endless = rp_sampler_new(f->real, "replay", &options, &err);
     assert_int_equal(rp_sampler_next(endless, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
     rp_sampler_destroy(&endless);

@@ -58,7 +58,6 @@ static void *read_all(void *arg)
     bool ok = client != NULL;
     for (uint32_t i = 0; ok && i < 2; i++) {
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_sampler_defaults(&options);
         options.batch_size = BATCH;
         options.in_flight = IN_FLIGHT;
         samplers[i] = rp_sampler_new(client, "t", &options, &err);
