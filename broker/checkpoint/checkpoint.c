@@ -36,8 +36,6 @@ static void abandon(struct checkpoint *self);
 #define SLICE_LOOKS 4096u
 /* Tries to have an item's chunks read before it is written without moving them. */
 #define NEAR_TRIES 64u
-/* Values larger than this are copied by the disk writer. */
-#define LARGE_BYTES (64u << 10)
 
 /* ---- one item ---- */
 
@@ -48,13 +46,13 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     uint32_t n = item->span.n;
     if (n == 0) {
         if (!in->marks->whole) {
-            struct entry_slot *entry = checkpoint_file_entry(&self->file, ENTRY_FREE, table->id, sizeof *entry);
+            struct entry_slot *entry = recorder_entry(&self->file.out, ENTRY_FREE, table->id, sizeof *entry);
             *entry = (struct entry_slot){.slot = slot};
         }
         return;
     }
     struct entry_item *entry =
-        checkpoint_file_entry(&self->file, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
+        recorder_entry(&self->file.out, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
     *entry = (struct entry_item){.insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled};
     if (table->sampler_ops->order)
         entry->order[0] = table->sampler_ops->order(in->sampler, slot);
@@ -170,33 +168,13 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
 
 /* ---- the rest ---- */
 
-static void slot_slice(struct checkpoint *self)
-{
-    struct copied_slot *slot = &self->slots[self->slot_at++];
-    size_t name = strlen(slot->name), bytes = zmq_msg_size(&slot->value);
-    struct {
-        struct entry_value value;
-        char name[256];
-    } front = {
-        .value = {
-            .version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = bytes}};
-    memcpy(front.name, slot->name, name);
-    if (bytes > LARGE_BYTES) {
-        checkpoint_file_large(&self->file, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value);
-        return;
-    }
-    uint8_t *entry = checkpoint_file_entry(&self->file, ENTRY_SLOT, 0, sizeof front.value + name + bytes);
-    memcpy(entry, &front, sizeof front.value + name);
-    memcpy(entry + sizeof front.value + name, zmq_msg_data(&slot->value), bytes);
-}
-
 static void selection_slice(struct checkpoint *self)
 {
     struct copied_selection *from = &self->selections[self->selection_at++];
     const struct entry_selection *head = &from->head;
     size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
     struct entry_selection *entry =
-        checkpoint_file_entry(&self->file, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
+        recorder_entry(&self->file.out, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
     *entry = *head;
     memcpy(entry + 1, from->items, items);
     uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
@@ -214,9 +192,9 @@ static void checkpoint_end(struct checkpoint *self)
     uint32_t n = 0;
     for (uint32_t i = 0; i < self->file.n_segments; i++)
         n += named_is_needed(&self->file.segments[i], self->journal);
-    checkpoint_file_flush(&self->file);
+    recorder_flush(&self->file.out);
     struct entry_named *entry =
-        checkpoint_file_entry(&self->file, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
+        recorder_entry(&self->file.out, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
     entry->number = self->number;
     struct entry_part *part = (struct entry_part *)(void *)(entry + 1);
     for (uint32_t i = 0; i < self->file.n_segments; i++)
@@ -226,10 +204,10 @@ static void checkpoint_end(struct checkpoint *self)
                 .chunks = self->file.segments[i].chunks,
                 .bytes = self->file.segments[i].bytes,
             };
-    struct entry_end *end = checkpoint_file_entry(&self->file, ENTRY_END, 0, sizeof *end);
+    struct entry_end *end = recorder_entry(&self->file.out, ENTRY_END, 0, sizeof *end);
     *end = (struct entry_end){
-        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.entries};
-    checkpoint_file_flush(&self->file);
+        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.out.entries};
+    recorder_flush(&self->file.out);
     if (!self->journal)
         kept_checkpoints_note_dead(&self->checkpoints->kept);
     if (self->file.failed) {
@@ -254,9 +232,7 @@ static bool step(struct chore *chore)
         self->waits = true;
         return false;
     }
-    if (self->slot_at < self->n_slots)
-        slot_slice(self);
-    else if (self->selection_at < self->n_selections)
+    if (self->selection_at < self->n_selections)
         selection_slice(self);
     else if (self->table_at < self->n_tables)
         table_slice(self, &self->tables[self->table_at]);
@@ -377,7 +353,7 @@ static void put_selector(struct checkpoint *self, const struct table *table, uin
     uint32_t bytes = ops->save ? ops->save(which ? table->in.remover : table->in.sampler, state, sizeof state) : 0;
     if (bytes == 0 || bytes > sizeof state)
         return;
-    struct entry_selector *entry = checkpoint_file_entry(&self->file, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
+    struct entry_selector *entry = recorder_entry(&self->file.out, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
     *entry = (struct entry_selector){.which = which, .bytes = bytes};
     memcpy(entry + 1, state, bytes);
 }
@@ -407,8 +383,8 @@ static void turn_marks(struct checkpoint *self, struct copied_table *copied, str
 /* Empties a table that was reset since the base, before its items follow. */
 static void put_reset(struct checkpoint *self, const struct table *table)
 {
-    checkpoint_file_entry(&self->file, ENTRY_RESET, table->id, 0);
-    journal_put_table(checkpoint_file_sink(&self->file), table);
+    recorder_entry(&self->file.out, ENTRY_RESET, table->id, 0);
+    journal_put_table(&self->file.out, table);
 }
 
 static void put_tables(struct checkpoint *self)
@@ -426,28 +402,14 @@ static void put_tables(struct checkpoint *self)
     self->n_tables = state->tables->n;
     for (uint32_t i = 0; i < state->layouts->count; i++)
         if (state->layouts->list[i])
-            journal_put_layout(checkpoint_file_sink(&self->file), state->layouts->list[i]);
+            journal_put_layout(&self->file.out, state->layouts->list[i]);
 }
 
 /* ---- sessions, parameters, requests ---- */
 
 static void put_reply(void *ctx, const struct kept_reply *reply)
 {
-    journal_put_reply(checkpoint_file_sink(&((struct checkpoint *)ctx)->file), reply->client, reply->id, reply->frame,
-                      reply->size);
-}
-
-static void hold_slots(struct checkpoint *self)
-{
-    const struct params *params = self->state->params;
-    self->slots = need_alloc((params->n_slots + 1) * sizeof *self->slots);
-    for (uint32_t i = 0; i < params->n_slots; i++) {
-        struct param_slot *slot = &params->slots[i];
-        self->slots[i] = (struct copied_slot){.name = slot->name, .version = slot->version, .put_ns = slot->put_ns};
-        zmq_msg_init(&self->slots[i].value);
-        zmq_msg_copy(&self->slots[i].value, &slot->value);
-        self->n_slots++;
-    }
+    journal_put_reply(&((struct checkpoint *)ctx)->file.out, reply->client, reply->id, reply->frame, reply->size);
 }
 
 /* NULL: no memory for so many items and chunks. */
@@ -512,14 +474,15 @@ static void hold_selection(void *ctx, const struct kept_image *image)
 static void put_rest(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct entry_sink sink = checkpoint_file_sink(&self->file);
+    struct recorder *sink = &self->file.out;
     for (const struct session *session = state->sessions->list; session; session = session->next)
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < state->params->n_counters; i++)
         journal_put_counter(sink, &state->params->counters[i]);
     kept_replies_each(&state->peers->kept_replies, put_reply, self);
     journal_put_ordinal(sink, &state->tables->ordinals);
-    hold_slots(self);
+    for (uint32_t i = 0; i < state->params->n_slots; i++)
+        journal_put_slot(sink, &state->params->slots[i]);
     kept_samples_each(state->samples, hold_selection, self);
 }
 
@@ -529,9 +492,9 @@ static void put_rest(struct checkpoint *self)
 static void put_head(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct entry_sink sink = checkpoint_file_sink(&self->file);
+    struct recorder *sink = &self->file.out;
     journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last});
-    struct entry_checkpoint *entry = checkpoint_file_entry(&self->file, ENTRY_CHECKPOINT, 0, sizeof *entry);
+    struct entry_checkpoint *entry = recorder_entry(&self->file.out, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
     for (uint32_t i = 0; i < state->tables->n; i++)
         journal_put_table(sink, &state->tables->list[i]);
@@ -572,8 +535,6 @@ static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum
 
 static void checkpoint_free(struct checkpoint *self)
 {
-    for (uint32_t i = 0; i < self->n_slots; i++)
-        zmq_msg_close(&self->slots[i].value);
     for (uint32_t i = 0; i < self->n_selections; i++) {
         struct copied_selection *copy = &self->selections[i];
         for (uint32_t c = 0; c < copy->head.n_chunks; c++)
@@ -583,7 +544,6 @@ static void checkpoint_free(struct checkpoint *self)
     }
     checkpoint_file_fini(&self->file);
     free(self->tables);
-    free(self->slots);
     free(self->selections);
     free(self);
 }
@@ -835,7 +795,7 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
     int64_t moved_ns = clock_now(&clock);
     while (checkpoint_is_pending(self)) {
         bool patient = turn(ctx);
-        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->file.entries : 0);
+        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->file.out.entries : 0);
         int64_t now = clock_now(&clock);
         if (moved != seen)
             moved_ns = now;

@@ -1,6 +1,6 @@
 /* Checkpoints: the state at one instant, written while the broker goes on serving.
  *
- * At the instant, small state is copied (limiters, sessions, parameters, replies), and in each table the slots to
+ * At the instant, small state is written (limiters, sessions, parameters, replies), and in each table the slots to
  * write are marked: all of them, or for an incremental checkpoint those that changed since its base. A chore copies
  * marked slots in slices; an item that is about to change before its turn is copied first (marks_touch). Chunks that
  * are in no segment yet are written on the way, and live chunks of sparse segments are moved. Then the disk writer
@@ -51,14 +51,6 @@ struct copied_table {
     struct chore *then;  /* frees the old contents after a reset */
 };
 
-/* A parameter slot as it was at the instant. */
-struct copied_slot {
-    const char *name; /* borrowed: slots are never removed */
-    uint64_t version;
-    int64_t put_ns;
-    zmq_msg_t value;
-};
-
 /* A sample that may be asked for again, with references to its chunks. */
 struct copied_selection {
     uint32_t table;
@@ -87,8 +79,6 @@ struct checkpoint {
     /* what has to be written */
     struct copied_table *tables;
     uint32_t n_tables, table_at;
-    struct copied_slot *slots;
-    uint32_t n_slots, slot_at;
     struct copied_selection *selections;
     uint32_t n_selections, selection_at, selections_capacity;
     /* totals of the state at the instant */

@@ -4,38 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "proto/base/need.h"
 
-/* Pause before the next try when there is no memory for an entry of more than RECORD_BYTES. */
-#define LARGE_WAIT_US 1000u
-
-void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number)
+/* Takes a record. */
+static void give_record(struct recorder *out, struct disk_job *job, size_t size)
 {
-    *self = (struct checkpoint_file){.stream = stream, .number = number, .offset = FILE_HEAD_BYTES};
-}
-
-void checkpoint_file_fini(struct checkpoint_file *self)
-{
-    disk_pool_return(&self->stream->pool, self->job);
-    free(self->segments);
-}
-
-void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
-{
-    if (self->failed)
-        return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(self->error, sizeof self->error, format, args);
-    va_end(args);
-    self->failed = true;
-}
-
-/* Takes the job. */
-static void give_record(struct checkpoint_file *self, struct disk_job *job, size_t size)
-{
+    struct checkpoint_file *self = (struct checkpoint_file *)(void *)out; /* its first member */
     struct stream *stream = self->stream;
     if (self->failed) {
         disk_pool_return(&stream->pool, job);
@@ -50,75 +25,29 @@ static void give_record(struct checkpoint_file *self, struct disk_job *job, size
     stream_give(stream, job);
 }
 
-void checkpoint_file_flush(struct checkpoint_file *self)
+void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number)
 {
-    if (self->used <= sizeof(struct record_head))
+    *self = (struct checkpoint_file){.out = {.pool = &stream->pool, .give = give_record},
+                                     .stream = stream,
+                                     .number = number,
+                                     .offset = FILE_HEAD_BYTES};
+}
+
+void checkpoint_file_fini(struct checkpoint_file *self)
+{
+    recorder_fini(&self->out);
+    free(self->segments);
+}
+
+void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
+{
+    if (self->failed)
         return;
-    give_record(self, self->job, self->used);
-    self->job = NULL;
-    self->record = NULL;
-    self->used = self->capacity = 0;
-}
-
-/* Begins a record with room for so many bytes. */
-static void record_new(struct checkpoint_file *self, size_t need)
-{
-    struct disk_pool *pool = &self->stream->pool;
-    disk_pool_return(pool, self->job);
-    self->capacity = need > RECORD_BYTES ? need : RECORD_BYTES;
-    if (need <= RECORD_BYTES)
-        self->job = disk_pool_take_wait(pool);
-    else
-        while ((self->job = disk_job_large(need)) == NULL)
-            usleep(LARGE_WAIT_US); /* rare: an entry of more than 1 MiB */
-    self->record = self->job->data;
-}
-
-void *checkpoint_file_entry(struct checkpoint_file *self, uint16_t type, uint32_t table, size_t size)
-{
-    size_t padded = entry_padded(sizeof(struct entry_head) + size);
-    if (self->used + padded > self->capacity) {
-        checkpoint_file_flush(self);
-        record_new(self, sizeof(struct record_head) + padded);
-        self->used = sizeof(struct record_head);
-    }
-    uint8_t *at = self->record + self->used;
-    struct entry_head head = {.size = (uint32_t)(sizeof head + size), .type = type, .table = (uint16_t)table};
-    memset(at + padded - 8, 0, 8);
-    memcpy(at, &head, sizeof head);
-    self->used += padded;
-    self->entries++;
-    return at + sizeof head;
-}
-
-static void *sink_room(void *ctx, uint16_t type, uint32_t table, size_t size)
-{
-    return checkpoint_file_entry(ctx, type, table, size);
-}
-
-struct entry_sink checkpoint_file_sink(struct checkpoint_file *self)
-{
-    return (struct entry_sink){sink_room, self};
-}
-
-void checkpoint_file_large(struct checkpoint_file *self, uint16_t type, const void *front, size_t size,
-                           zmq_msg_t *value)
-{
-    checkpoint_file_flush(self);
-    size_t body = size + zmq_msg_size(value), before = sizeof(struct record_head) + sizeof(struct entry_head) + size;
-    struct disk_job *job = disk_job_large(before);
-    if (!job) {
-        checkpoint_file_fail(self, "no memory for a value of %zu bytes", body);
-        return;
-    }
-    struct entry_head head = {.size = (uint32_t)(sizeof head + body), .type = type};
-    memcpy(job->data + sizeof(struct record_head), &head, sizeof head);
-    memcpy(job->data + before - size, front, size);
-    self->entries++;
-    job->tail_at = before;
-    zmq_msg_init(&job->tail);
-    zmq_msg_move(&job->tail, value);
-    give_record(self, job, sizeof(struct record_head) + entry_padded(head.size));
+    va_list args;
+    va_start(args, format);
+    vsnprintf(self->error, sizeof self->error, format, args);
+    va_end(args);
+    self->failed = true;
 }
 
 struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number)

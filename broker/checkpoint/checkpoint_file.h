@@ -3,7 +3,7 @@
 #ifndef BROKER_CHECKPOINT_FILE_H
 #define BROKER_CHECKPOINT_FILE_H
 
-#include "broker/journal/journal.h"
+#include "broker/journal/stream.h"
 
 /* A segment that entries of the file refer to. */
 struct named_segment {
@@ -20,14 +20,12 @@ static inline bool named_is_needed(const struct named_segment *self, uint64_t jo
 }
 
 struct checkpoint_file {
+    struct recorder out; /* first member */
     struct stream *stream;
     uint64_t number; /* of the checkpoint */
     bool failed;     /* error says why: nothing more is written */
     char error[256];
-    struct disk_job *job; /* the record being filled; NULL: none */
-    uint8_t *record;      /* the job's data */
-    size_t used, capacity;
-    uint64_t offset, entries;
+    uint64_t offset;
     uint64_t chunk_bytes;           /* bytes of chunks that were written to segments for it */
     struct named_segment *segments; /* by number */
     uint32_t n_segments, segments_capacity, last_segment;
@@ -35,15 +33,6 @@ struct checkpoint_file {
 
 void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number);
 void checkpoint_file_fini(struct checkpoint_file *self);
-/* Appends an entry and returns its body. Never NULL. */
-void *checkpoint_file_entry(struct checkpoint_file *self, uint16_t type, uint32_t table, size_t size);
-/* Appends an entry with a large value as a record of its own; the disk writer copies the value. The body is `size` bytes
- * of `front`, then the message, which is moved from. */
-void checkpoint_file_large(struct checkpoint_file *self, uint16_t type, const void *front, size_t size,
-                           zmq_msg_t *value);
-struct entry_sink checkpoint_file_sink(struct checkpoint_file *self);
-/* Hands the record over. */
-void checkpoint_file_flush(struct checkpoint_file *self);
 /* Returns the place of a chunk for an entry, and counts it. Writes or moves the chunk first if necessary. */
 uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk);
 /* Returns the segment's row, which is added if it is new. */

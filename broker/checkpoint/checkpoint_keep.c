@@ -2,95 +2,46 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "broker/disk/load.h"
+#include "broker/disk/reader.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 
 /* ---- what there is at the start ---- */
 
-static bool read_all(int descriptor, void *out, size_t size, uint64_t offset)
+/* Reads the segments that a checkpoint needs, which its last record names. */
+static rp_status read_end(struct reader *reader, struct kept_checkpoint *out, rp_error *err)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t got = pread(descriptor, (uint8_t *)out + done, size - done, (off_t)(offset + done));
-        if (got <= 0)
-            return false;
-        done += (size_t)got;
-    }
-    return true;
-}
-
-/* Finds the last record, which names the segments that the checkpoint needs, by going from head to head. */
-static rp_status find_last(int descriptor, uint64_t number, uint64_t bytes, uint64_t *offset, size_t *size,
-                           rp_error *err)
-{
-    *offset = FILE_HEAD_BYTES;
-    for (;;) {
-        uint64_t head[sizeof(struct record_head) / 8];
-        if (*offset + sizeof head > bytes || !read_all(descriptor, head, sizeof head, *offset))
-            return err_set(err, RP_BAD_MESSAGE, "it is cut short");
-        RP_TRY(record_check_head((const uint8_t *)head, disk_at(number, *offset), size, err));
-        if (*offset + *size >= bytes)
-            return *offset + *size == bytes ? RP_OK : err_set(err, RP_BAD_MESSAGE, "it is cut short");
-        *offset += *size;
-    }
-}
-
-static rp_status take_parts(const struct entry_view *entry, struct kept_checkpoint *out, rp_error *err)
-{
-    size_t n = (entry->size - sizeof(struct entry_named)) / sizeof(struct entry_part);
-    free(out->segments);
-    out->segments = malloc((n + 1) * sizeof *out->segments);
-    if (!out->segments)
-        return err_set(err, RP_NO_MEMORY, "no memory for its parts");
-    out->n_segments = (uint32_t)n;
-    for (size_t i = 0; i < n; i++) {
-        struct entry_part part;
-        memcpy(&part, entry->body + sizeof(struct entry_named) + i * sizeof part, sizeof part);
-        out->segments[i] = part.segment;
-    }
-    return RP_OK;
-}
-
-static rp_status read_end(int descriptor, struct kept_checkpoint *out, uint64_t bytes, rp_error *err)
-{
-    uint64_t offset;
-    size_t size;
-    RP_TRY(find_last(descriptor, out->number, bytes, &offset, &size, err));
-    uint8_t *record = malloc(size);
-    if (!record)
-        return err_set(err, RP_NO_MEMORY, "no memory for its last record");
-    rp_status status = read_all(descriptor, record, size, offset)
-                           ? record_check(record, size, disk_at(out->number, offset), &size, err)
-                           : err_set(err, RP_IO, "it cannot be read");
+    struct record_view record;
+    RP_TRY(reader_last(reader, &record, err));
+    struct entry_reader entries = entry_reader(record);
     bool ended = false;
-    struct entry_reader reader = entry_reader((struct record_view){record, size, disk_at(out->number, offset)});
-    for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
-        status = entry_check(&entry, err);
-        if (status == RP_OK && entry.type == ENTRY_PARTS)
-            status = take_parts(&entry, out, err);
+    for (struct entry_view entry; entry_next(&entries, &entry);) {
+        RP_TRY(entry_check(&entry, err));
         ended = entry.type == ENTRY_END;
+        if (entry.type != ENTRY_PARTS || out->segments)
+            continue;
+        const struct entry_part *parts = (const void *)(entry.body + sizeof(struct entry_named));
+        out->n_segments = (uint32_t)((entry.size - sizeof(struct entry_named)) / sizeof *parts);
+        out->segments = need_alloc((out->n_segments + 1) * sizeof *out->segments);
+        for (uint32_t i = 0; i < out->n_segments; i++)
+            out->segments[i] = parts[i].segment;
     }
-    free(record);
-    if (status == RP_OK && (!ended || !out->segments))
-        status = err_set(err, RP_BAD_MESSAGE, "it has no end");
-    return status;
+    return ended && out->segments ? RP_OK : err_set(err, RP_BAD_MESSAGE, "it has no end");
 }
 
-static rp_status read_one(const struct folder *folder, const struct folder_file *file, struct kept_checkpoint *out,
-                          rp_error *err)
+static rp_status read_one(const struct folder *folder, uint64_t number, struct kept_checkpoint *out, rp_error *err)
 {
     struct checkpoint_about about;
-    RP_TRY(checkpoint_peek(folder, file->number, &about, err));
+    struct reader reader;
+    RP_TRY(checkpoint_peek(folder, number, &about, err));
     out->base = about.head.base;
     out->journal = about.head.journal;
-    int descriptor = folder_read(folder, DISK_CHECKPOINT, file->number, err);
-    if (descriptor < 0)
-        return RP_IO;
-    rp_status status = read_end(descriptor, out, file->bytes, err);
-    close(descriptor);
+    RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
+    rp_status status = read_end(&reader, out, err);
+    reader_close(&reader);
     return status;
 }
 
@@ -114,7 +65,7 @@ void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream,
             continue;
         struct kept_checkpoint *kept = kept_add(self, file->number);
         rp_error why = {0};
-        kept->useless = read_one(folder, file, kept, &why) != RP_OK;
+        kept->useless = read_one(folder, file->number, kept, &why) != RP_OK;
         if (kept->useless) {
             char quoted[320];
             log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",

@@ -17,6 +17,7 @@
 
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 static const char MAGIC[8] = {'R', 'P', 'L', 'Y', 'D', 'I', 'S', 'K'};
 
@@ -81,132 +82,94 @@ static int by_kind_and_number(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-struct listing {
-    struct folder_file *files;
-    uint32_t n, capacity;
-    uint64_t highest[3];
+/* A file whose name has our shape. */
+struct found {
+    struct folder_file file;
+    char name[64];
+    bool part;
+    bool sound; /* its head is, and fits its name */
+    struct file_head head;
 };
 
-static rp_status listing_add(struct listing *self, const struct folder_file *file, rp_error *err)
-{
-    if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
-        struct folder_file *files = realloc(self->files, capacity * sizeof *files);
-        if (!files)
-            return err_set(err, RP_NO_MEMORY, "no memory for the list of a folder's files");
-        self->files = files;
-        self->capacity = capacity;
-    }
-    self->files[self->n++] = *file;
-    return RP_OK;
-}
-
-/* Called for each file whose name has our shape. */
-typedef rp_status name_fn(struct folder *self, const char *name, const struct folder_file *file, bool part, void *ctx,
-                          rp_error *err);
-
-static rp_status each_name(struct folder *self, name_fn *fn, void *ctx, rp_error *err)
+/* Finds them all. *out is the caller's; NULL after an error. */
+static rp_status find_all(const struct folder *self, struct found **out, uint32_t *n, rp_error *err)
 {
     int copy = openat(self->descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = copy >= 0 ? fdopendir(copy) : NULL;
+    *out = NULL;
+    *n = 0;
     if (!names) {
         rp_status status = err_set(err, RP_IO, "folder '%s' cannot be listed: %s", self->path, strerror(errno));
         if (copy >= 0)
             close(copy);
         return status;
     }
-    rp_status status = RP_OK;
-    for (struct dirent *name; status == RP_OK && (name = readdir(names));) {
-        struct folder_file file = {0};
-        bool part;
+    for (struct dirent *name; (name = readdir(names));) {
+        struct found found = {0};
         struct stat about;
-        if (!name_read(name->d_name, &file.kind, &file.number, &part) ||
+        if (!name_read(name->d_name, &found.file.kind, &found.file.number, &found.part) ||
             fstatat(self->descriptor, name->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode))
             continue;
-        file.bytes = (uint64_t)about.st_size;
-        file.changed_ns = (int64_t)about.st_mtim.tv_sec * 1000000000 + about.st_mtim.tv_nsec;
-        status = fn(self, name->d_name, &file, part, ctx, err);
+        found.file.bytes = (uint64_t)about.st_size;
+        found.file.changed_ns = (int64_t)about.st_mtim.tv_sec * 1000000000 + about.st_mtim.tv_nsec;
+        snprintf(found.name, sizeof found.name, "%s", name->d_name);
+        found.sound =
+            head_of(self, found.name, &found.head) && head_fits(&found.head, found.file.kind, found.file.number);
+        if ((*n & (*n - 1)) == 0) /* the array grows in powers of two */
+            *out = need_resize(*out, *n ? (size_t)*n * 2 : 1, sizeof **out);
+        (*out)[(*n)++] = found;
     }
     closedir(names);
-    return status;
-}
-
-static rp_status list_name(struct folder *self, const char *name, const struct folder_file *found, bool part, void *ctx,
-                           rp_error *err)
-{
-    struct listing *listing = ctx;
-    struct folder_file file = *found;
-    if (file.number > listing->highest[file.kind])
-        listing->highest[file.kind] = file.number;
-    if (part)
-        return RP_OK;
-    struct file_head head;
-    if (head_of(self, name, &head) && head_fits(&head, file.kind, file.number)) {
-        if (self->id == 0)
-            self->id = head.folder;
-        file.mine = head.folder == self->id;
-    }
-    return listing_add(listing, &file, err);
+    return RP_OK;
 }
 
 rp_status folder_list(struct folder *self, rp_error *err)
 {
-    struct listing listing = {0};
-    rp_status status = each_name(self, list_name, &listing, err);
-    if (status != RP_OK) {
-        free(listing.files);
+    struct found *found;
+    uint32_t n;
+    rp_status status = find_all(self, &found, &n, err);
+    if (status != RP_OK)
         return status;
-    }
-    if (listing.n)
-        qsort(listing.files, listing.n, sizeof *listing.files, by_kind_and_number);
     free(self->files);
-    self->files = listing.files;
-    self->n_files = listing.n;
-    memcpy(self->highest, listing.highest, sizeof self->highest);
-    return RP_OK;
-}
-
-struct owner {
-    bool write;
-    char name[64]; /* name of the first of our files */
-};
-
-/* All sound heads must have one id. */
-static rp_status check_owner(struct folder *self, const char *name, const struct folder_file *file, bool part,
-                             void *ctx, rp_error *err)
-{
-    (void)part;
-    struct owner *owner = ctx;
-    struct file_head head;
-    /* A file that was damaged or renamed is not ours: it stays, and whoever needs it will report it as missing. */
-    if (!head_of(self, name, &head) || !head_fits(&head, file->kind, file->number))
-        return RP_OK;
-    if (owner->write && head.version != DISK_VERSION)
-        return err_set(err, RP_UNSUPPORTED,
-                       "folder '%s': file '%s' has version %u of the format, this release writes %u. Use the release "
-                       "that made it, or another folder",
-                       self->path, name, head.version, DISK_VERSION);
-    if (owner->name[0] == '\0') {
-        snprintf(owner->name, sizeof owner->name, "%s", name);
-        self->id = head.folder;
+    self->files = need_alloc((n + 1) * sizeof *self->files);
+    self->n_files = 0;
+    memset(self->highest, 0, sizeof self->highest);
+    for (uint32_t i = 0; i < n; i++) {
+        struct folder_file file = found[i].file;
+        if (file.number > self->highest[file.kind])
+            self->highest[file.kind] = file.number;
+        if (found[i].sound && self->id == 0)
+            self->id = found[i].head.folder;
+        file.mine = found[i].sound && found[i].head.folder == self->id;
+        if (!found[i].part)
+            self->files[self->n_files++] = file;
     }
-    if (head.folder != self->id)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "folder '%s': files '%s' and '%s' are of two different brokers' folders. Move those of one "
-                       "elsewhere",
-                       self->path, owner->name, name);
+    qsort(self->files, self->n_files, sizeof *self->files, by_kind_and_number);
+    free(found);
     return RP_OK;
 }
 
-/* Removes a part that a killed broker left. */
-static rp_status remove_part(struct folder *self, const char *name, const struct folder_file *file, bool part,
-                             void *ctx, rp_error *err)
+/* All sound heads must have one id. A file that was damaged or renamed is not ours: it stays, and whoever needs it will
+ * report it as missing. */
+static rp_status check_owner(struct folder *self, const struct found *found, uint32_t n, bool write, rp_error *err)
 {
-    (void)ctx;
-    (void)err;
-    struct file_head head;
-    if (part && head_of(self, name, &head) && head_fits(&head, file->kind, file->number) && head.folder == self->id)
-        unlinkat(self->descriptor, name, 0);
+    const struct found *first = NULL;
+    for (const struct found *at = found; at < found + n; at++) {
+        if (!at->sound)
+            continue;
+        if (write && at->head.version != DISK_VERSION)
+            return err_set(err, RP_UNSUPPORTED,
+                           "folder '%s': file '%s' has version %u of the format, this release writes %u. Use the "
+                           "release that made it, or another folder",
+                           self->path, at->name, at->head.version, DISK_VERSION);
+        first = first ? first : at;
+        if (at->head.folder != first->head.folder)
+            return err_set(err, RP_FAILED_PRECONDITION,
+                           "folder '%s': files '%s' and '%s' are of two different brokers' folders. Move those of one "
+                           "elsewhere",
+                           self->path, first->name, at->name);
+    }
+    self->id = first ? first->head.folder : 0;
     return RP_OK;
 }
 
@@ -247,6 +210,19 @@ static rp_status folder_lock(struct folder *self, rp_error *err)
     return RP_OK;
 }
 
+/* Checks the files. For writing: removes parts that a killed broker left. */
+static rp_status folder_own(struct folder *self, const struct found *found, uint32_t n, bool write, rp_error *err)
+{
+    RP_TRY(check_owner(self, found, n, write, err));
+    while (write && self->id == 0)
+        if (getrandom(&self->id, sizeof self->id, 0) != (ssize_t)sizeof self->id)
+            return err_set(err, RP_IO, "no random number for the folder's id: %s", strerror(errno));
+    for (uint32_t i = 0; write && i < n; i++)
+        if (found[i].part && found[i].sound)
+            unlinkat(self->descriptor, found[i].name, 0);
+    return RP_OK;
+}
+
 static rp_status folder_begin(struct folder *self, bool write, rp_error *err)
 {
     if (write)
@@ -257,21 +233,19 @@ static rp_status folder_begin(struct folder *self, bool write, rp_error *err)
                        strerror(errno));
     if (write)
         RP_TRY(folder_lock(self, err));
-    struct owner owner = {.write = write};
-    RP_TRY(each_name(self, check_owner, &owner, err));
-    while (write && self->id == 0)
-        if (getrandom(&self->id, sizeof self->id, 0) != (ssize_t)sizeof self->id)
-            return err_set(err, RP_IO, "no random number for the folder's id: %s", strerror(errno));
-    if (write)
-        RP_TRY(each_name(self, remove_part, NULL, err));
-    return folder_list(self, err);
+    struct found *found;
+    uint32_t n;
+    rp_status status = find_all(self, &found, &n, err);
+    if (status == RP_OK)
+        status = folder_own(self, found, n, write, err);
+    free(found);
+    return status == RP_OK ? folder_list(self, err) : status;
 }
 
 rp_status folder_open(struct folder *self, const char *path, bool write, rp_error *err)
 {
-    *self = (struct folder){.descriptor = -1, .lock = -1, .path = strdup(path)};
-    rp_status status =
-        self->path ? folder_begin(self, write, err) : err_set(err, RP_NO_MEMORY, "no memory for a folder's name");
+    *self = (struct folder){.descriptor = -1, .lock = -1, .path = need_text(path)};
+    rp_status status = folder_begin(self, write, err);
     if (status != RP_OK)
         folder_close(self);
     return status;

@@ -36,36 +36,50 @@ static rp_status peek_entry(struct entry_reader *entries, uint16_t type, struct 
     return entry_check(entry, err);
 }
 
-static rp_status peek_record(struct record_view record, struct checkpoint_about *out, rp_error *err)
+/* Reads what a file says at its start. */
+static rp_status peek(const struct folder *folder, enum disk_kind kind, uint64_t number, struct checkpoint_about *out,
+                      rp_error *err)
 {
-    struct entry_reader entries = entry_reader(record);
+    *out = (struct checkpoint_about){0};
+    struct reader reader;
+    struct record_view record;
     struct entry_view entry;
-    RP_TRY(peek_entry(&entries, ENTRY_START, &entry, err));
-    memcpy(&out->start, entry.body, sizeof out->start);
-    RP_TRY(peek_entry(&entries, ENTRY_CHECKPOINT, &entry, err));
-    memcpy(&out->head, entry.body, sizeof out->head);
-    if (out->head.number != disk_number(record.at))
-        return err_set(err, RP_BAD_MESSAGE, "it says that it is checkpoint %llu", (unsigned long long)out->head.number);
-    return RP_OK;
+    RP_TRY(reader_open(&reader, folder, kind, number, err));
+    reader.piece = PEEK_BYTES;
+    rp_status status = reader_next(&reader, &record, err);
+    if (status == RP_END_OF_STREAM)
+        status = err_set(err, RP_BAD_MESSAGE, "%s is empty", reader.name);
+    struct entry_reader entries = status == RP_OK ? entry_reader(record) : (struct entry_reader){0};
+    bool whole = status == RP_OK;
+    if (status == RP_OK)
+        status = peek_entry(&entries, ENTRY_START, &entry, err);
+    if (status == RP_OK)
+        memcpy(&out->start, entry.body, sizeof out->start);
+    if (status == RP_OK && kind == DISK_CHECKPOINT)
+        status = peek_entry(&entries, ENTRY_CHECKPOINT, &entry, err);
+    if (status == RP_OK && kind == DISK_CHECKPOINT) {
+        memcpy(&out->head, entry.body, sizeof out->head);
+        if (out->head.number != number)
+            status = err_set(err, RP_BAD_MESSAGE, "it says that it is checkpoint %llu",
+                             (unsigned long long)out->head.number);
+    }
+    if (whole && status != RP_OK)
+        err_prefix(err, "%s", reader.name);
+    reader_close(&reader);
+    return status;
 }
 
 rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct checkpoint_about *out, rp_error *err)
 {
-    *out = (struct checkpoint_about){0};
-    struct reader reader;
-    RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
-    reader.piece = PEEK_BYTES;
-    struct record_view record;
-    rp_status status = reader_next(&reader, &record, err);
-    if (status == RP_OK) {
-        status = peek_record(record, out, err);
-        if (status != RP_OK)
-            err_prefix(err, "%s", reader.name);
-    } else if (status == RP_END_OF_STREAM) {
-        status = err_set(err, RP_BAD_MESSAGE, "%s is empty", reader.name);
-    }
-    reader_close(&reader);
-    return status;
+    return peek(folder, DISK_CHECKPOINT, number, out, err);
+}
+
+static bool segment_start(const struct folder *folder, uint64_t number, struct entry_start *out)
+{
+    struct checkpoint_about about;
+    bool ok = peek(folder, DISK_SEGMENT, number, &about, NULL) == RP_OK;
+    *out = about.start;
+    return ok;
 }
 
 static void note(struct load *self, bool damage, const char *format, ...) RP_PRINTF(3, 4);
@@ -101,25 +115,6 @@ static rp_status apply_record(struct load *self, enum load_phase phase, struct r
         return err_set(err, RP_BAD_MESSAGE, "the entry at offset %llu runs out of its record",
                        (unsigned long long)disk_offset(reader.at));
     return RP_OK;
-}
-
-static bool segment_start(const struct folder *folder, uint64_t number, struct entry_start *out)
-{
-    struct reader reader;
-    struct record_view record;
-    struct entry_view entry;
-    if (reader_open(&reader, folder, DISK_SEGMENT, number, NULL) != RP_OK)
-        return false;
-    reader.piece = PEEK_BYTES;
-    bool ok = reader_next(&reader, &record, NULL) == RP_OK;
-    if (ok) {
-        struct entry_reader entries = entry_reader(record);
-        ok = peek_entry(&entries, ENTRY_START, &entry, NULL) == RP_OK;
-    }
-    if (ok)
-        memcpy(out, entry.body, sizeof *out);
-    reader_close(&reader);
-    return ok;
 }
 
 /* ---- checkpoints */

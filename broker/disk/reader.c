@@ -10,6 +10,7 @@
 #include "proto/base/error.h"
 
 #define PIECE_BYTES (4u << 20)
+#define HEADS_BYTES 4096u /* that are read for one head */
 
 rp_status reader_open(struct reader *self, const struct folder *folder, enum disk_kind kind, uint64_t number,
                       rp_error *err)
@@ -106,6 +107,21 @@ rp_status reader_next(struct reader *self, struct record_view *out, rp_error *er
     *out = (struct record_view){start, whole, at};
     self->offset += whole;
     return RP_OK;
+}
+
+rp_status reader_last(struct reader *self, struct record_view *out, rp_error *err)
+{
+    self->piece = HEADS_BYTES;
+    for (uint64_t next = self->offset; next < self->bytes;) {
+        self->offset = next;
+        size_t whole = 0;
+        if (self->bytes - next < sizeof(struct record_head))
+            return err_set(err, RP_BAD_MESSAGE, "%s is cut short", self->name);
+        RP_TRY(reader_fill(self, sizeof(struct record_head), err));
+        RP_TRY(record_check_head(self->buffer + (next - self->buffer_at), disk_at(self->number, next), &whole, err));
+        next += whole;
+    }
+    return reader_next(self, out, err);
 }
 
 /* True if a whole record is here that belongs at offset `least` or behind. A file of the network's making may have many

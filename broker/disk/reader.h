@@ -24,6 +24,8 @@ void reader_close(struct reader *self);
 /* Reads the next record, which is valid until the next call. RP_END_OF_STREAM: the file ends. RP_BAD_MESSAGE: there is
  * no whole record; the reader stays before it, and the error names the file and the place. */
 rp_status reader_next(struct reader *self, struct record_view *out, rp_error *err);
+/* Reads the last record: goes from head to head, and reads no others. */
+rp_status reader_last(struct reader *self, struct record_view *out, rp_error *err);
 static inline void reader_seek(struct reader *self, uint64_t offset)
 {
     self->offset = offset;

@@ -18,7 +18,8 @@
 
 #include "replay/error.h"
 
-#define DISK_VERSION 1u
+/* Of the format: a folder of another version is refused. */
+#define DISK_VERSION 2u
 #define FILE_HEAD_BYTES 32u
 /* Most bytes of a record, unless it ends with a large entry (a chunk, a slot): then up to 1 GiB + 64 KiB. */
 #define RECORD_BYTES (1u << 20)

@@ -1,11 +1,12 @@
-/* Jobs for the disk writer, and the pool of their buffers.
+/* Jobs for the disk writer, the pool of their buffers, and the records that are filled there.
  *
  * Whoever fills a record takes a job from the pool, with a buffer of RECORD_BYTES; the disk writer gives it back when it is
- * written. A few exist from the start, so that a broker without memory can still write what it has recorded. */
+ * written. */
 #ifndef BROKER_DISK_JOB_H
 #define BROKER_DISK_JOB_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <zmq.h>
 
 #include "broker/disk/record.h"
@@ -32,31 +33,52 @@ struct disk_job {
     bool sealed, done;
 };
 
-/* Jobs with buffers that exist from the start: one that the stream fills and the one after it, one that a checkpoint
- * fills, and one that is written. */
-#define DISK_POOL_FIRST 4u
+/* Jobs that are kept for their buffers. */
 #define DISK_POOL_MOST 8u
 
 /* Used by both threads. */
 struct disk_pool {
     pthread_mutex_t mutex;
-    pthread_cond_t returned; /* signalled when a job comes back */
     struct disk_job *spare[DISK_POOL_MOST];
     uint32_t n;
 };
 
-/* False: no memory for the first jobs. disk_pool_fini is due in any case. */
-bool disk_pool_init(struct disk_pool *self);
+void disk_pool_init(struct disk_pool *self);
 void disk_pool_fini(struct disk_pool *self);
-/* Takes a job with a buffer as its data. NULL: none is free, and there is no memory. */
+/* Takes a job with a buffer as its data. */
 struct disk_job *disk_pool_take(struct disk_pool *self);
-/* The same; waits until the disk writer has written a record. The caller holds at most one of DISK_POOL_FIRST jobs that it
- * has not given to the disk writer yet, so one comes back as soon as the disk can be written. */
-struct disk_job *disk_pool_take_wait(struct disk_pool *self);
 /* Gives back a job that was written or is not needed; NULL is fine. */
 void disk_pool_return(struct disk_pool *self, struct disk_job *job);
 
 /* Makes a job outside the pool, for a record of so many bytes. NULL: no memory. */
 struct disk_job *disk_job_large(size_t bytes);
+
+/* Fills records with entries: of a segment, or of a checkpoint. */
+struct recorder {
+    struct disk_pool *pool;
+    void (*give)(struct recorder *self, struct disk_job *job, size_t size); /* takes a record, which is full or ends */
+    struct disk_job *job;                                                   /* NULL: used is 0 */
+    uint8_t *record;                                                        /* its data */
+    size_t used, capacity;
+    size_t last;                /* offset of the last entry's head; 0: none */
+    uint64_t entries;           /* of all records */
+    struct disk_job *large_job; /* for an entry larger than RECORD_BYTES; its data has large_bytes */
+    size_t large_bytes;
+};
+/* Appends an entry. Returns its body, `size` bytes at a multiple of 8, to be filled in before the next call. Never
+ * NULL. */
+void *recorder_entry(struct recorder *self, uint16_t type, uint32_t table, size_t size);
+/* Enlarges the last entry by so many bytes, a multiple of 8. Returns the new bytes. NULL: the record has no room, or
+ * no entry. */
+void *recorder_extend(struct recorder *self, size_t bytes);
+/* Appends an entry that ends with a large message, which is shared; the disk writer copies it. The entry ends the
+ * record. Returns its offset there. */
+uint64_t recorder_large(struct recorder *self, uint16_t type, uint32_t table, const void *body, size_t size,
+                        zmq_msg_t *rest);
+/* Makes a record for an entry of so many bytes with its heads. False: no memory. */
+bool recorder_reserve(struct recorder *self, size_t need);
+/* Hands the record over, if it has entries. */
+void recorder_flush(struct recorder *self);
+void recorder_fini(struct recorder *self);
 
 #endif

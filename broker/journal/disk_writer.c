@@ -1,6 +1,6 @@
 /* One struct that two threads share: the core thread gives jobs and reads news under a lock that neither side holds for long,
  * and the actor's pipe only wakes the other side, with at most one unread message each way. All else is the actor's. What takes
- * long on a busy disk is left to the syncing thread (syncer.h). */
+ * long on a busy disk is left to the syncing thread. */
 #include "broker/journal/disk_writer.h"
 
 #include <assert.h>
@@ -15,12 +15,127 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "broker/journal/syncer.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "proto/base/trace.h"
+
+/* ---- the syncing thread
+ *
+ * It syncs files, gives checkpoints their names, and removes files; the disk writer writes the journal meanwhile. A czmq actor:
+ * pointers to jobs go in through its pipe and come back in order when they are done. */
+
+enum sync_what {
+    SYNC_SEGMENT, /* fdatasync */
+    SYNC_FOLDER,  /* names of new files */
+    SYNC_START,   /* asks the kernel to start writing out, and does not wait */
+    SYNC_REMOVE,  /* removes a file; freeing a large one takes long */
+    SYNC_FINISH   /* syncs a checkpoint and gives it its name, unless a sync has failed since it began */
+};
+
+struct sync_job {
+    enum sync_what what;
+    enum disk_kind kind; /* of the file to remove */
+    uint64_t number;
+    int descriptor;    /* closed by the syncing thread; -1: it opens the segment by its number */
+    bool timed;        /* the sync of journal.interval */
+    uint64_t failures; /* of a checkpoint: see struct disk_job */
+    bool ok;
+    rp_error err;
+};
+
+/* Borrowed by the syncing thread. failures: number of failed syncs of segments, on this thread and on the disk
+ * writer's. */
+struct syncer {
+    const struct folder *folder;
+    atomic_uint_fast64_t failures;
+    struct trace *_Atomic trace; /* borrowed; NULL: nobody asks for spans */
+};
+
+static bool syncer_segment(struct syncer *self, struct sync_job *job)
+{
+    if (job->descriptor < 0) {
+        char name[64];
+        folder_name(DISK_SEGMENT, job->number, false, name, sizeof name);
+        job->descriptor = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
+        if (job->descriptor < 0 && errno == ENOENT)
+            return true; /* removed meanwhile, so nobody needs it */
+    }
+    if (job->descriptor >= 0 && fdatasync(job->descriptor) == 0)
+        return true;
+    err_set(&job->err, RP_IO, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
+            (unsigned long long)job->number, self->folder->path, strerror(errno));
+    atomic_fetch_add(&self->failures, 1);
+    return false;
+}
+
+static bool syncer_finish(struct syncer *self, struct sync_job *job)
+{
+    if (atomic_load(&self->failures) != job->failures) {
+        err_set(&job->err, RP_IO, "a segment that it relies on could not be synced");
+        return false;
+    }
+    return folder_finish(self->folder, job->number, job->descriptor, &job->err) == RP_OK;
+}
+
+static void syncer_do(struct syncer *self, struct sync_job *job)
+{
+    switch (job->what) {
+    case SYNC_SEGMENT:
+        job->ok = syncer_segment(self, job);
+        break;
+    case SYNC_FOLDER:
+        job->ok = fsync(self->folder->descriptor) == 0;
+        break;
+    case SYNC_START:
+        sync_file_range(job->descriptor, 0, 0, SYNC_FILE_RANGE_WRITE);
+        job->ok = true;
+        break;
+    case SYNC_REMOVE:
+        job->ok = folder_remove(self->folder, job->kind, job->number, false, &job->err) == RP_OK;
+        break;
+    case SYNC_FINISH:
+        job->ok = syncer_finish(self, job);
+        break;
+    }
+    if (job->descriptor >= 0)
+        close(job->descriptor);
+    job->descriptor = -1;
+}
+
+static const char *const sync_names[] = {
+    [SYNC_SEGMENT] = "sync segment", [SYNC_FOLDER] = "sync folder",       [SYNC_START] = "start to write out",
+    [SYNC_REMOVE] = "remove a file", [SYNC_FINISH] = "finish checkpoint",
+};
+
+static void syncer_actor(zsock_t *pipe, void *given)
+{
+    struct syncer *self = given;
+    pthread_setname_np(pthread_self(), "syncer");
+    void *socket = zsock_resolve(pipe);
+    zsock_signal(pipe, 0);
+    for (;;) {
+        uint8_t message[16];
+        int size = zmq_recv(socket, message, sizeof message, 0);
+        if (size < 0 && errno == EINTR)
+            continue;
+        if (size != (int)sizeof(struct sync_job *))
+            break; /* $TERM, or the end of the context */
+        struct sync_job *job;
+        memcpy(&job, message, sizeof job);
+        struct trace *trace = self->trace;
+        int64_t start = trace ? trace_now(trace) : 0;
+        enum sync_what what = job->what;
+        syncer_do(self, job);
+        if (start)
+            trace_add_since(trace, sync_names[what], "syncer", start, 0);
+        while (zmq_send(socket, &job, sizeof job, 0) < 0 && (errno == EINTR || errno == EAGAIN))
+            usleep(1000);
+    }
+}
+
+/* ---- the disk writer */
 
 #define EVENTS_MOST 16u
 
@@ -328,13 +443,14 @@ static bool sync_left(struct disk_writer *self)
     return true;
 }
 
-static void sync_failed_here(struct disk_writer *self, uint64_t segment)
+/* Syncs a segment on this thread. descriptor -1: the segment is not open. */
+static void sync_one_here(struct disk_writer *self, uint64_t segment, int descriptor)
 {
-    char text[256];
-    snprintf(text, sizeof text, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
-             (unsigned long long)segment, self->folder->path, strerror(errno));
-    atomic_fetch_add(&self->sync.failures, 1);
-    distrust(self, segment, text);
+    struct sync_job job = {.what = SYNC_SEGMENT, .number = segment, .descriptor = descriptor};
+    if (!syncer_segment(&self->sync, &job))
+        distrust(self, segment, job.err.text);
+    if (job.descriptor >= 0 && descriptor < 0)
+        close(job.descriptor);
 }
 
 /* Segments that were found at the start are among the remembered ones: the broker before may have been killed before
@@ -342,19 +458,11 @@ static void sync_failed_here(struct disk_writer *self, uint64_t segment)
 static void sync_here(struct disk_writer *self)
 {
     struct written_file *file = &self->segment;
-    if (file->dirty && !is_bad(self, file->number) && fdatasync(file->descriptor) != 0)
-        sync_failed_here(self, file->number);
+    if (file->dirty && !is_bad(self, file->number))
+        sync_one_here(self, file->number, file->descriptor);
     file->dirty = false;
-    for (; self->n_unsynced; self->n_unsynced--) {
-        uint64_t number = self->unsynced[self->n_unsynced - 1];
-        char name[64];
-        folder_name(DISK_SEGMENT, number, false, name, sizeof name);
-        int left = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
-        if (left >= 0 ? fdatasync(left) != 0 : errno != ENOENT) /* ENOENT: removed meanwhile, so nobody needs it */
-            sync_failed_here(self, number);
-        if (left >= 0)
-            close(left);
-    }
+    for (; self->n_unsynced; self->n_unsynced--)
+        sync_one_here(self, self->unsynced[self->n_unsynced - 1], -1);
 }
 
 static bool wants_sync(const struct disk_writer *self)
@@ -811,7 +919,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
     struct disk_writer *self = given;
     pthread_setname_np(pthread_self(), "disk-writer");
     self->pipe = zsock_resolve(pipe);
-    self->syncer = syncer_new(&self->sync);
+    self->syncer = zactor_new(syncer_actor, &self->sync);
     self->sync_pipe = self->syncer ? zsock_resolve(self->syncer) : NULL;
     zsock_signal(pipe, self->syncer ? 0 : 1);
     if (!self->syncer)

@@ -1,42 +1,579 @@
-/* The stream: entries are appended to the record being filled, chunks become entries, and the disk writer's news says how far
- * the files are. */
+/* In this file: state as entries (what every file begins with, what a checkpoint holds besides items, and effects whose entry is the
+ * whole state of their object); effects as entries, of which inserts, picks, removals and priorities come by the million, so they
+ * are plain stores into the record; records and chunks; and the disk writer's news, which says how far the files are. */
 #include "broker/journal/stream.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "broker/config/config.h"
-#include "broker/journal/journal.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
+#include "broker/sample/waiter.h"
+#include "broker/session/credit.h"
+#include "broker/session/flow.h"
+#include "broker/session/limiter_info.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
+
+static char *borrow(const char *text)
+{
+    return (char *)(uintptr_t)text; /* protobuf-c's structs are not const */
+}
+
+void journal_put_start(struct recorder *to, const struct durable_state *state, struct entry_start start)
+{
+    start.instance = state->instance;
+    start.wall_ns = state->loop->now_ns + state->loop->wall_offset_ns;
+    start.clock_ns = state->loop->now_ns;
+    struct entry_start *entry = recorder_entry(to, ENTRY_START, 0, sizeof *entry);
+    *entry = start;
+}
+
+void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals)
+{
+    struct entry_named *entry = recorder_entry(to, ENTRY_ORDINAL, 0, sizeof *entry);
+    entry->number = ordinals->next;
+}
+
+/* ---- tables ---- */
+
+/* A list of protobuf columns with the array that holds them. It needs no allocation, because an effect cannot be
+ * refused any more; streams and signatures have at most RP_MAX_COLUMNS columns. */
+struct column_list {
+    Replay__Column column[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
+};
+
+static void column_list_set(struct column_list *self, uint32_t i, const char *name, int32_t dtype, uint32_t rank,
+                            uint32_t *shape)
+{
+    replay__column__init(&self->column[i]);
+    self->at[i] = &self->column[i];
+    self->column[i].name = borrow(name);
+    self->column[i].dtype = borrow(dtype_name(dtype));
+    self->column[i].n_shape = rank;
+    self->column[i].shape = shape;
+}
+
+static void table_entry(struct recorder *to, const struct table *table, const Replay__TableSpec *spec,
+                        const Replay__TableInfo *info)
+{
+    size_t spec_bytes = replay__table_spec__get_packed_size(spec);
+    size_t info_bytes = replay__table_info__get_packed_size(info);
+    struct entry_table *entry = recorder_entry(to, ENTRY_TABLE, table->id, sizeof *entry + spec_bytes + info_bytes);
+    *entry = (struct entry_table){
+        .spec_bytes = (uint32_t)spec_bytes,
+        .info_bytes = (uint32_t)info_bytes,
+        .limiter = journal_limiter_body(&table->limiter),
+        .total_inserts = table->stats.total_inserts,
+        .total_samples = table->stats.total_samples,
+        .updates = table->stats.updates,
+        .episodes = table->stats.episodes,
+        .unique_samples = table->stats.unique_samples,
+        .rejected = table->stats.rejected,
+        .evicted = table->stats.evicted,
+        .slots = table->capacity,
+        .resets = table->resets,
+    };
+    replay__table_spec__pack(spec, (uint8_t *)(entry + 1));
+    replay__table_info__pack(info, (uint8_t *)(entry + 1) + spec_bytes);
+}
+
+void journal_put_table(struct recorder *to, const struct table *table)
+{
+    struct column_list columns;
+    struct limiter_info limiter;
+    assert(table->signature.n <= RP_MAX_COLUMNS);
+    for (uint32_t i = 0; i < table->signature.n; i++) {
+        struct signature_field *field = &table->signature.fields[i];
+        column_list_set(&columns, i, field->name, field->dtype, field->rank, field->shape);
+    }
+    Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
+    spec.name = borrow(table->name);
+    spec.id = table->id;
+    spec.max_size = (uint64_t)table->config->max_size;
+    spec.max_bytes = (uint64_t)table->config->max_bytes;
+    spec.n_signature = table->signature.n;
+    spec.signature = columns.at;
+    limiter_info(table, &limiter);
+    Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
+    info.name = spec.name;
+    info.sampler = borrow(table->sampler_ops->name);
+    info.remover = borrow(table->remover_ops->name);
+    info.limiter = &limiter.body;
+    info.size = table->in.size;
+    info.max_size = spec.max_size;
+    info.bytes = table->bytes;
+    info.max_bytes = spec.max_bytes;
+    info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info.metadata = table->metadata;
+    table_entry(to, table, &spec, &info);
+}
+
+void journal_put_layout(struct recorder *to, const struct layout *layout)
+{
+    size_t size;
+    const uint8_t *message = layout_message(layout, &size);
+    struct entry_named *entry = recorder_entry(to, ENTRY_LAYOUT, layout->table, sizeof *entry + size);
+    entry->number = layout->id;
+    memcpy(entry + 1, message, size);
+}
+
+/* ---- sessions ---- */
+
+/* Writes a SESSION entry alone. */
+static void journal_put_session(struct recorder *to, const struct session *session)
+{
+    const struct columns *columns = session->columns;
+    struct column_list list;
+    assert(columns->count <= RP_MAX_COLUMNS);
+    for (uint32_t i = 0; i < columns->count; i++) {
+        struct column *column = &columns->column[i];
+        column_list_set(&list, i, column->name, column->dtype, column->rank, column->shape);
+    }
+    Replay__Hello hello = REPLAY__HELLO__INIT;
+    hello.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, (uint8_t *)(uintptr_t)session->id};
+    hello.name = borrow(session->name);
+    hello.n_columns = columns->count;
+    hello.columns = list.at;
+    hello.notices = session->notices;
+    hello.oldest_number = session->keys.base;
+    if (session->owner->unread)
+        hello.owner = (ProtobufCBinaryData){KEY_BYTES, session->owner->public_key};
+    size_t size = replay__hello__get_packed_size(&hello);
+    struct entry_named *entry = recorder_entry(to, ENTRY_SESSION, 0, sizeof *entry + size);
+    entry->number = session->ordinal;
+    replay__hello__pack(&hello, (uint8_t *)(entry + 1));
+}
+
+/* Writes a registered layout as its writer sent it: the interned layout with the writer's number. */
+static void put_form(struct recorder *to, const struct session *session, uint32_t id)
+{
+    const struct session_layout *from = &session->layouts[id];
+    size_t size = from->packed_size;
+    const uint8_t *message = from->packed;
+    if (from->layout)
+        message = layout_message(from->layout, &size);
+    if (!message)
+        return;
+    struct entry_named *entry = recorder_entry(to, ENTRY_FORM, 0, sizeof *entry + size);
+    entry->number = session->ordinal;
+    uint8_t *out = (uint8_t *)(entry + 1);
+    memcpy(out, message, size);
+    if (from->layout)
+        memcpy(out + 1, &id, sizeof id); /* field 1, a fixed32, comes first */
+}
+
+static void journal_put_progress(struct recorder *to, const struct session *session)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < session->n_tables; i++)
+        n += session->flows[i] != NULL;
+    struct entry_flow *out;
+    struct entry_progress *entry = recorder_entry(to, ENTRY_PROGRESS, 0, sizeof *entry + n * sizeof *out);
+    *entry = (struct entry_progress){
+        .session = session->ordinal,
+        .epoch = session->epoch,
+        .received = session->received,
+        .counted = session->counted,
+        .received_bytes = session->received_bytes,
+        .allowed_bytes = session->allowed_bytes,
+        .confirmed_rejections = session->confirmed_rejections,
+        .n_flows = n,
+    };
+    out = (struct entry_flow *)(void *)(entry + 1);
+    for (uint32_t i = 0; i < session->n_tables; i++) {
+        const struct flow *flow = session->flows[i];
+        if (flow)
+            *out++ = (struct entry_flow){
+                .table = i, .resolved = flow->resolved, .rejected = flow->rejected, .allowed = flow->allowed};
+    }
+}
+
+static void put_rejection(struct recorder *to, const struct session *session, const struct rejection *from)
+{
+    const char *text = from->text ? from->text : "";
+    size_t size = strlen(text);
+    struct entry_rejection *entry = recorder_entry(to, ENTRY_REJECTION, 0, sizeof *entry + size);
+    *entry = (struct entry_rejection){
+        .session = session->ordinal,
+        .table = from->table,
+        .item = from->item,
+        .key = from->key,
+        .status = (uint32_t)from->status,
+    };
+    memcpy(entry + 1, text, size);
+}
+
+void journal_put_session_all(struct recorder *to, const struct session *session)
+{
+    journal_put_session(to, session);
+    for (uint32_t i = 0; i < session->n_layouts; i++)
+        put_form(to, session, i);
+    journal_put_progress(to, session);
+    for (uint32_t i = 0; i < session->rejection_count; i++)
+        put_rejection(to, session, &session->rejections[(session->rejection_head + i) % session->rejection_capacity]);
+}
+
+/* ---- parameters and requests ---- */
+
+/* Values of this size are copied by the disk writer. */
+#define LARGE_VALUE (64u << 10)
+
+void journal_put_slot(struct recorder *to, struct param_slot *slot)
+{
+    size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
+    struct {
+        struct entry_value value;
+        char name[PARAMS_NAME_MOST + 1];
+    } front = {{.version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = value},
+               ""};
+    size_t size = sizeof front.value + name;
+    memcpy(front.name, slot->name, name);
+    if (value >= LARGE_VALUE) {
+        recorder_large(to, ENTRY_SLOT, 0, &front, size, &slot->value);
+        return;
+    }
+    uint8_t *out = recorder_entry(to, ENTRY_SLOT, 0, size + value);
+    memcpy(out, &front, size);
+    if (value)
+        memcpy(out + size, zmq_msg_data(&slot->value), value);
+}
+
+void journal_put_counter(struct recorder *to, const struct param_counter *counter)
+{
+    size_t name = strlen(counter->name);
+    struct entry_value *entry = recorder_entry(to, ENTRY_COUNTER, 0, sizeof *entry + name);
+    *entry = (struct entry_value){.version = (uint64_t)counter->value, .name_bytes = (uint32_t)name};
+    memcpy(entry + 1, counter->name, name);
+}
+
+void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size)
+{
+    struct entry_request *entry = recorder_entry(to, ENTRY_REPLY, 0, sizeof *entry + size);
+    *entry = (struct entry_request){client, id};
+    memcpy(entry + 1, frame, size);
+}
+
+static struct stream *stream_of(struct effects *self)
+{
+    return (struct stream *)(void *)self; /* its first member */
+}
+
+/* Returns the number of the segment before the one that begins; 0: none. */
+static uint64_t segment_before(const struct stream *stream)
+{
+    const struct segments *segments = &stream->segments;
+    uint32_t i = segments->n;
+    while (i > 0 && segments->list[i - 1].number >= stream->segment)
+        i--;
+    return i > 0 ? segments->list[i - 1].number : 0;
+}
+
+/* Writes the entries that every segment begins with: START, every TABLE, ORDINAL. */
+static void put_first(struct stream *stream)
+{
+    struct recorder *sink = &stream->out;
+    const struct tables *tables = stream->state.tables;
+    stream->start.previous = segment_before(stream);
+    stream->start.flags |= stream->journal ? 0u : START_CHUNKS_ONLY;
+    journal_put_start(sink, &stream->state, stream->start);
+    stream->start = (struct entry_start){0};
+    for (uint32_t i = 0; i < tables->n; i++)
+        journal_put_table(sink, &tables->list[i]);
+    journal_put_ordinal(sink, &tables->ordinals);
+}
+
+/* ---- tables ---- */
+
+struct entry_insert journal_insert_body(const struct item *item, uint32_t slot)
+{
+    return (struct entry_insert){
+        .slot = slot,
+        .n_chunks = item->span.n,
+        .key = item->key,
+        .priority = item->priority,
+        .insert_ns = item->insert_ns,
+        .policy = item->policy,
+        .layout = item->span.layout,
+        .offset = item->span.offset,
+        .length = item->span.length,
+    };
+}
+
+static void effect_insert(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow)
+{
+    struct stream *stream = stream_of(self);
+    const struct item *item = &table->in.items[slot];
+    struct chunk *const *chunks = span_chunks(&item->span);
+    uint32_t n = item->span.n;
+    for (uint32_t i = 0; i < n; i++)
+        if (stream_lacks(stream, chunks[i]))
+            (void)stream_chunk(stream, chunks[i]); /* cannot fail: large chunks were put there by stream_chunks_first */
+    struct layout *layout = layouts_at(stream->state.layouts, item->span.layout);
+    if (__builtin_expect(!layout->journaled, 0)) {
+        journal_put_layout(&stream->out, layout);
+        layout->journaled = true;
+    }
+    struct entry_insert *entry =
+        recorder_entry(&stream->out, ENTRY_INSERT, table->id, sizeof *entry + n * sizeof(uint64_t));
+    *entry = journal_insert_body(item, slot);
+    if (flow) {
+        entry->session = flow->session->ordinal;
+        entry->number = flow->resolved + 1;
+    }
+    uint64_t *places = (uint64_t *)(void *)(entry + 1);
+    for (uint32_t i = 0; i < n; i++)
+        places[i] = chunks[i]->at;
+}
+
+static void effect_remove(struct effects *self, struct table *table, uint32_t slot)
+{
+    struct entry_slot *entry = recorder_entry(&stream_of(self)->out, ENTRY_REMOVE, table->id, sizeof *entry);
+    *entry = (struct entry_slot){.slot = slot};
+}
+
+static void effect_episode(struct effects *self, struct table *table)
+{
+    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_EPISODES, table->id, sizeof *entry);
+    entry->number = table->stats.episodes;
+}
+
+static void effect_priority(struct effects *self, struct table *table, uint32_t slot, double priority)
+{
+    struct entry_priority *entry = recorder_entry(&stream_of(self)->out, ENTRY_PRIORITY, table->id, sizeof *entry);
+    *entry = (struct entry_priority){.slot = slot, .priority = priority};
+}
+
+static void effect_reset(struct effects *self, struct table *table)
+{
+    recorder_entry(&stream_of(self)->out, ENTRY_RESET, table->id, 0);
+}
+
+struct entry_limiter journal_limiter_body(const struct limiter *limiter)
+{
+    return (struct entry_limiter){
+        .kind = (uint32_t)limiter->kind,
+        .changed_from = limiter->changed_from,
+        .samples_per_insert = limiter->samples_per_insert,
+        .min_size = limiter->min_size,
+        .min_diff = limiter->min_diff,
+        .max_diff = limiter->max_diff,
+        .offset = limiter->offset,
+        .inserts = limiter->inserts,
+        .samples = limiter->samples,
+        .deletes = limiter->deletes,
+    };
+}
+
+static void effect_limiter(struct effects *self, struct table *table)
+{
+    struct entry_limiter *entry = recorder_entry(&stream_of(self)->out, ENTRY_LIMITER, table->id, sizeof *entry);
+    *entry = journal_limiter_body(&table->limiter);
+}
+
+static void effect_charge(struct effects *self, struct table *table, uint64_t samples)
+{
+    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_CHARGE, table->id, sizeof *entry);
+    entry->number = samples;
+}
+
+/* Returns the record's last entry if it is a pick of the same sample. */
+static struct entry_pick *pick_last(const struct stream *stream, const struct table *table,
+                                    const struct entry_pick *like)
+{
+    if (!stream->out.used || !stream->out.last)
+        return NULL;
+    const struct entry_head *head = (const struct entry_head *)(const void *)(stream->out.record + stream->out.last);
+    if (head->type != ENTRY_PICK || head->table != table->id)
+        return NULL;
+    struct entry_pick *pick = (struct entry_pick *)(void *)(stream->out.record + stream->out.last + sizeof *head);
+    bool same = pick->client == like->client && pick->id == like->id && pick->want == like->want &&
+                pick->table_size == like->table_size && pick->flags == like->flags;
+    return same ? pick : NULL;
+}
+
+static void effect_pick(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability)
+{
+    const struct table *table = waiter->table;
+    struct stream *stream = stream_of(self);
+    const struct wait *wait = &waiter->wait;
+    struct entry_pick head = {
+        .client = wait->client,
+        .id = wait->client ? wait->id : 0, /* without a client's number nobody can repeat the request */
+        .want = waiter->want,
+        .n = 1,
+        .table_size = waiter->picks.table_size,
+        .flags = waiter->flags | (waiter->paid && waiter_is_counted(waiter) ? PICK_COUNTED : 0u),
+    };
+    struct entry_pick *last = pick_last(stream, table, &head);
+    struct entry_picked *picked = last ? recorder_extend(&stream->out, sizeof *picked) : NULL;
+    if (picked) {
+        last->n++;
+    } else {
+        struct entry_pick *entry = recorder_entry(&stream->out, ENTRY_PICK, table->id, sizeof *entry + sizeof *picked);
+        *entry = head;
+        picked = (struct entry_picked *)(void *)(entry + 1);
+    }
+    *picked = (struct entry_picked){
+        .slot = slot,
+        .times_sampled = table->in.items[slot].times_sampled + 1, /* this pick is counted right after */
+        .probability = probability,
+    };
+}
+
+static void request_entry(struct effects *self, uint16_t type, uint64_t client, uint64_t id)
+{
+    struct entry_request *entry = recorder_entry(&stream_of(self)->out, type, 0, sizeof *entry);
+    *entry = (struct entry_request){client, id};
+}
+
+static void effect_answered(struct effects *self, uint64_t client, uint64_t id)
+{
+    request_entry(self, ENTRY_ANSWERED, client, id);
+}
+
+static void effect_forget(struct effects *self, uint64_t client, uint64_t id)
+{
+    request_entry(self, ENTRY_FORGET, client, id);
+}
+
+/* ---- sessions ---- */
+
+static void effect_session(struct effects *self, const struct session *session)
+{
+    journal_put_session(&stream_of(self)->out, session);
+}
+
+static void effect_layout(struct effects *self, const struct session *session, const void *layout, size_t size)
+{
+    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_FORM, 0, sizeof *entry + size);
+    entry->number = session->ordinal;
+    memcpy(entry + 1, layout, size);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 29;
+}
+
+/* Hashes what an ENTRY_PROGRESS says. Never 0, which means that none was written for the session. */
+static uint64_t progress_hash(const struct session *session)
+{
+    uint64_t hash = mix(session->epoch, session->received);
+    hash = mix(hash, session->counted);
+    hash = mix(hash, session->received_bytes);
+    hash = mix(hash, session->allowed_bytes);
+    hash = mix(hash, session->confirmed_rejections);
+    for (uint32_t i = 0; i < session->n_tables; i++) {
+        const struct flow *flow = session->flows[i];
+        if (!flow)
+            continue;
+        hash = mix(hash, flow->resolved);
+        hash = mix(hash, flow->rejected);
+        hash = mix(hash, flow->allowed);
+    }
+    return hash ? hash : 1;
+}
+
+static void effect_progress(struct effects *self, struct session *session)
+{
+    uint64_t hash = progress_hash(session);
+    if (hash == session->journaled)
+        return;
+    session->journaled = hash;
+    journal_put_progress(&stream_of(self)->out, session);
+}
+
+static void effect_rejection(struct effects *self, const struct session *session, const struct rejection *rejection)
+{
+    put_rejection(&stream_of(self)->out, session, rejection);
+}
+
+static void effect_session_end(struct effects *self, const struct session *session)
+{
+    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_SESSION_END, 0, sizeof *entry);
+    entry->number = session->ordinal;
+}
+
+/* ---- parameters and requests ---- */
+
+static void effect_together(struct effects *self, size_t bytes)
+{
+    struct stream *stream = stream_of(self);
+    if (stream->out.used && stream->out.capacity - stream->out.used < bytes)
+        stream_hand_over(stream);
+}
+
+static void effect_begin(struct effects *self)
+{
+    stream_hand_over(stream_of(self));
+    journal_put_ordinal(&stream_of(self)->out,
+                        &stream_of(self)->state.tables->ordinals); /* an entry without effect opens the record */
+}
+
+static void effect_slot(struct effects *self, struct param_slot *slot)
+{
+    journal_put_slot(&stream_of(self)->out, slot);
+}
+
+static void effect_counter(struct effects *self, const struct param_counter *counter)
+{
+    journal_put_counter(&stream_of(self)->out, counter);
+}
+
+static void effect_reply(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size)
+{
+    journal_put_reply(&stream_of(self)->out, client, id, frame, size);
+}
+
+static bool effect_prepare(struct effects *self, struct chunk *const *chunks, uint32_t n)
+{
+    return stream_chunks_first(stream_of(self), chunks, n);
+}
+
+static const struct effects effects = {
+    .prepare = effect_prepare,
+    .insert = effect_insert,
+    .remove = effect_remove,
+    .episode = effect_episode,
+    .priority = effect_priority,
+    .reset = effect_reset,
+    .limiter = effect_limiter,
+    .charge = effect_charge,
+    .pick = effect_pick,
+    .answered = effect_answered,
+    .forget = effect_forget,
+    .session = effect_session,
+    .session_end = effect_session_end,
+    .layout = effect_layout,
+    .progress = effect_progress,
+    .rejection = effect_rejection,
+    .slot = effect_slot,
+    .counter = effect_counter,
+    .reply = effect_reply,
+    .together = effect_together,
+    .begin = effect_begin,
+};
 
 /* While the disk writer has this many records, a small one is kept back and grows. */
 #define OUTSTANDING_ENOUGH 2u
 #define SMALL_RECORD (256u << 10)
 /* The data of a chunk larger than this is copied by the disk writer, not by the core thread. */
 #define LARGE_CHUNK (RECORD_BYTES / 2)
-/* Most bytes before a large entry in its record, so that a record with a 1 GiB entry stays below RECORD_MOST. */
-#define BEFORE_LARGE (32u << 10)
-/* Pause before the next try when there is no memory for an entry of more than RECORD_BYTES. */
-#define LARGE_WAIT_US 1000u
 
 /* ---- records */
 
-static void record_forget(struct stream *self)
+/* Takes a record of the segment. */
+static void record_give(struct recorder *out, struct disk_job *job, size_t size)
 {
-    self->job = NULL;
-    self->record = NULL;
-    self->used = self->capacity = self->start_used = self->last = 0;
-}
-
-static void job_give(struct stream *self, struct disk_job *job, size_t size)
-{
+    struct stream *self = (struct stream *)(void *)((char *)out - offsetof(struct stream, out));
     job->what = DISK_JOB_RECORD;
     job->kind = DISK_SEGMENT;
     job->file = self->segment;
@@ -46,112 +583,14 @@ static void job_give(struct stream *self, struct disk_job *job, size_t size)
     segments_grow(&self->segments, self->segment, size);
     self->journal_bytes += size;
     self->offset += size;
-    record_forget(self);
+    self->start_used = 0;
     stream_give(self, job);
-}
-
-static void record_give(struct stream *self)
-{
-    job_give(self, self->job, self->used);
 }
 
 void stream_hand_over(struct stream *self)
 {
-    if (!self->used || (!self->journal && self->used == self->start_used))
-        return; /* without a journal, no file is created before there is a chunk */
-    record_give(self);
-}
-
-/* Makes a record for an entry of more than RECORD_BYTES. False: no memory. */
-static bool large_reserve(struct stream *self, size_t need)
-{
-    if (self->large_bytes >= need)
-        return true;
-    disk_pool_return(&self->pool, self->large_job);
-    self->large_job = disk_job_large(need);
-    self->large_bytes = self->large_job ? need : 0;
-    return self->large_job != NULL;
-}
-
-static void record_begin(struct stream *self, size_t entry)
-{
-    size_t need = sizeof(struct record_head) + entry;
-    if (need > RECORD_BYTES) {
-        while (!large_reserve(self, need))
-            usleep(LARGE_WAIT_US); /* rare: chunks are refused instead, and other entries cannot be left out */
-        self->job = self->large_job;
-        self->capacity = self->large_bytes;
-        self->large_job = NULL;
-        self->large_bytes = 0;
-    } else {
-        self->job = self->next_job ? self->next_job : disk_pool_take_wait(&self->pool);
-        self->capacity = RECORD_BYTES;
-        self->next_job = NULL;
-    }
-    self->record = self->job->data;
-    memset(self->record, 0, sizeof(struct record_head));
-    self->used = sizeof(struct record_head);
-}
-
-void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t size)
-{
-    size_t whole = sizeof(struct entry_head) + size, padded = entry_padded(whole);
-    if (self->used && self->used + padded > self->capacity)
-        record_give(self); /* even if it holds nothing but the segment's first entries: they come first */
-    if (!self->used)
-        record_begin(self, padded);
-    assert(self->used + padded <= self->capacity);
-    uint8_t *at = self->record + self->used;
-    memset(at + padded - 8, 0, 8);
-    *(struct entry_head *)(void *)at =
-        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
-    self->last = self->used;
-    self->used += padded;
-    return at + sizeof(struct entry_head);
-}
-
-void *stream_extend(struct stream *self, size_t bytes)
-{
-    if (!self->last || bytes % 8 || self->used + bytes > self->capacity)
-        return NULL;
-    struct entry_head *head = (struct entry_head *)(void *)(self->record + self->last);
-    if (head->size % 8)
-        return NULL; /* its padding would be in the middle of the entry */
-    uint8_t *room = self->record + self->used;
-    head->size += (uint32_t)bytes;
-    self->used += bytes;
-    return room;
-}
-
-uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
-                            zmq_msg_t *rest)
-{
-    if (self->used > BEFORE_LARGE)
-        record_give(self);
-    size_t before = self->used ? self->used : sizeof(struct record_head);
-    size_t whole = sizeof(struct entry_head) + size + zmq_msg_size(rest);
-    size_t tail_at = before + sizeof(struct entry_head) + size;
-    /* What comes before the data is small, so it gets a small record of its own; without memory, the one being filled. */
-    struct disk_job *job = disk_job_large(tail_at);
-    if (job) {
-        memset(job->data, 0, sizeof(struct record_head));
-        if (self->used)
-            memcpy(job->data, self->record, before);
-        disk_pool_return(&self->pool, self->job);
-    } else {
-        if (!self->used)
-            record_begin(self, sizeof(struct entry_head) + size);
-        job = self->job;
-    }
-    *(struct entry_head *)(void *)(job->data + before) =
-        (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
-    memcpy(job->data + before + sizeof(struct entry_head), body, size);
-    uint64_t at = disk_at(self->segment, self->offset + before);
-    job->tail_at = tail_at;
-    zmq_msg_init(&job->tail);
-    zmq_msg_copy(&job->tail, rest);
-    job_give(self, job, before + entry_padded(whole));
-    return at;
+    if (self->journal || self->out.used != self->start_used)
+        recorder_flush(&self->out); /* without a journal, no file is created before there is a chunk */
 }
 
 uint64_t stream_segment_bytes(const struct stream *self)
@@ -170,8 +609,8 @@ static void segment_begin(struct stream *self, uint64_t number, uint64_t after)
     self->offset = FILE_HEAD_BYTES;
     if (after)
         self->start.after = after;
-    journal_start(self);
-    self->start_used = self->first_bytes = self->used;
+    put_first(self);
+    self->start_used = self->first_bytes = self->out.used;
 }
 
 static void segment_next(struct stream *self)
@@ -182,7 +621,7 @@ static void segment_next(struct stream *self)
 
 void stream_flush(struct stream *self)
 {
-    if (self->used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
+    if (self->out.used < SMALL_RECORD && self->number - 1 - self->durable >= OUTSTANDING_ENOUGH)
         return;
     stream_hand_over(self);
     if (self->offset >= stream_segment_bytes(self))
@@ -227,7 +666,7 @@ static bool chunk_is_shared(struct chunk *chunk)
 static bool chunk_reserve(struct stream *self, struct chunk *chunk)
 {
     size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
-    return need <= RECORD_BYTES || chunk_is_shared(chunk) || large_reserve(self, need);
+    return chunk_is_shared(chunk) || recorder_reserve(&self->out, need);
 }
 
 static void chunk_put(struct stream *self, struct chunk *chunk)
@@ -236,14 +675,14 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
     if (chunk_is_shared(chunk)) {
         uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
         chunk_head(chunk, head);
-        if (self->used)
-            record_give(self);
-        chunk->at = stream_entry_large(self, ENTRY_CHUNK, 0, head, size - chunk->bytes, chunk_message(chunk));
+        recorder_flush(&self->out);
+        uint64_t place = disk_at(self->segment, self->offset);
+        chunk->at = place + recorder_large(&self->out, ENTRY_CHUNK, 0, head, size - chunk->bytes, chunk_message(chunk));
     } else {
-        uint8_t *body = stream_entry(self, ENTRY_CHUNK, 0, size);
+        uint8_t *body = recorder_entry(&self->out, ENTRY_CHUNK, 0, size);
         chunk_head(chunk, body);
         memcpy(body + size - chunk->bytes, chunk_data(chunk), chunk->bytes);
-        uint64_t in_record = (uint64_t)(body - self->record) - sizeof(struct entry_head);
+        uint64_t in_record = (uint64_t)(body - self->out.record) - sizeof(struct entry_head);
         chunk->at = disk_at(self->segment, self->offset + in_record);
     }
     stream_chunk_known(self, chunk);
@@ -292,8 +731,6 @@ static enum stream_hold why_hold(const struct stream *self)
 {
     if (self->trouble[0])
         return HOLD_TROUBLE;
-    if (self->starved)
-        return HOLD_MEMORY;
     uint64_t reserve = self->journal ? space_reserve(&self->space) : 0;
     if (self->space.free < (self->hold == HOLD_SPACE ? reserve / 4 * 5 : reserve))
         return HOLD_SPACE;
@@ -301,7 +738,7 @@ static enum stream_hold why_hold(const struct stream *self)
         self->journal && self->ops ? self->ops->activity(self->ops_ctx) : CHECKPOINT_NONE;
     if (checkpoint == CHECKPOINT_MAKES_ROOM)
         return HOLD_COMPACTION;
-    if (checkpoint == CHECKPOINT_RUNS && self->journal_bytes + self->used > space_limit(&self->space))
+    if (checkpoint == CHECKPOINT_RUNS && self->journal_bytes + self->out.used > space_limit(&self->space))
         return HOLD_JOURNAL;
     return self->backlog > (self->hold == HOLD_BACKLOG ? self->backlog_most / 2 : self->backlog_most) ? HOLD_BACKLOG
                                                                                                       : HOLD_NOTHING;
@@ -314,7 +751,7 @@ static uint64_t below(uint64_t value, uint64_t limit)
 
 static void update_full(struct stream *self)
 {
-    uint64_t waiting = self->backlog + self->used;
+    uint64_t waiting = self->backlog + self->out.used;
     self->space.free = self->free == SPACE_UNKNOWN ? SPACE_UNKNOWN : below(waiting, self->free);
     self->hold = why_hold(self);
     bool before = self->full;
@@ -322,21 +759,21 @@ static void update_full(struct stream *self)
     if (self->full && !before)
         self->full_ns = self->state.loop->now_ns;
     /* The next check is due when so many bytes have been recorded. */
-    uint64_t room = below(self->journal_bytes + self->used, space_limit(&self->space));
+    uint64_t room = below(self->journal_bytes + self->out.used, space_limit(&self->space));
     uint64_t rest = below(space_reserve(&self->space), self->space.free);
-    self->look_at = self->given + self->used + (rest < room ? rest : room);
+    self->look_at = self->given + self->out.used + (rest < room ? rest : room);
 }
 
 bool stream_has_room(struct stream *self)
 {
-    uint64_t at = self->given + self->used;
+    uint64_t at = self->given + self->out.used;
     if (at - self->message_at > self->space.message)
         self->space.message = at - self->message_at;
     self->message_at = at;
     if (at < self->look_at)
         return true;
     update_full(self);
-    return !self->full && self->journal_bytes + self->used <= space_limit(&self->space);
+    return !self->full && self->journal_bytes + self->out.used <= space_limit(&self->space);
 }
 
 static void update_space(struct stream *self)
@@ -434,13 +871,7 @@ static void take_news(struct stream *self, const struct disk_news *news)
 
 void stream_run(struct stream *self)
 {
-    self->message_at = self->given + self->used;
-    if (!self->next_job)
-        self->next_job = disk_pool_take(&self->pool);
-    if (self->starved == (self->next_job != NULL)) {
-        self->starved = !self->next_job;
-        update_full(self);
-    }
+    self->message_at = self->given + self->out.used;
     struct disk_news news;
     while (disk_writer_news(self->disk_writer, &news)) {
         take_news(self, &news);
@@ -466,10 +897,6 @@ static void hold_text(const struct stream *self, char *text, size_t size)
         snprintf(text, size,
                  "the journal in %.140s has grown by %.1f MiB while a checkpoint is written: raise journal.max", path,
                  (double)self->journal_bytes / (1 << 20));
-        break;
-    case HOLD_MEMORY:
-        snprintf(text, size, "no memory for a record of %u bytes: it waits until another is written in %.140s",
-                 RECORD_BYTES, path);
         break;
     case HOLD_BACKLOG:
         snprintf(text, size, "the disk is slow: %.1f MiB wait to be written in %.140s",
@@ -510,8 +937,8 @@ void stream_record(struct stream *self, bool on)
 static rp_status open_writer(struct stream *self, rp_error *err)
 {
     const struct broker_config *config = self->state.config;
-    if (!disk_pool_init(&self->pool))
-        return err_set(err, RP_NO_MEMORY, "no memory for the records of %s", self->folder.path);
+    disk_pool_init(&self->pool);
+    self->out = (struct recorder){.pool = &self->pool, .give = record_give};
     for (uint32_t i = 0; i < self->folder.n_files; i++) {
         const struct folder_file *file = &self->folder.files[i];
         if (file->kind == DISK_SEGMENT && file->mine)
@@ -542,7 +969,7 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
         return status;
     }
     self->state = *state;
-    self->effects = journal_effects;
+    self->effects = effects;
     stream_record(self, config->journal_dir && config->journal_dir[0]);
     self->number = 1;
     self->segment_bytes = SEGMENT_BYTES;
@@ -574,9 +1001,7 @@ void stream_close(struct stream **at, int timeout_ms)
     stream_record(self, false);
     if (self->disk_writer) {
         stream_hand_over(self);
-        disk_pool_return(&self->pool, self->job);
-        disk_pool_return(&self->pool, self->next_job);
-        disk_pool_return(&self->pool, self->large_job);
+        recorder_fini(&self->out);
     }
     disk_writer_destroy(&self->disk_writer, timeout_ms);
     disk_pool_fini(&self->pool);

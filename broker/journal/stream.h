@@ -1,8 +1,12 @@
 /* The stream: the broker's way to its files. Entries are appended to a record in memory; full records go to the disk
  * writer (disk_writer.h), which writes them to segments and reports its progress. Nothing here waits for a disk.
  *
- * There is a stream whenever the broker keeps anything on disk. With the journal on, every effect goes through it
- * (journal.h); without it, only the chunks that a checkpoint or spilling needs on disk.
+ * There is a stream whenever the broker keeps anything on disk. With the journal on, it implements the effects
+ * (loop/effects.h) that other rooms report; without it, it takes only the chunks that a checkpoint or spilling needs on disk.
+ * disk/record.h describes the entries; checkpoint/loading.c applies them.
+ *
+ * The room owns the stream, its segments (segments.h), the thread that writes and syncs files (disk_writer.h), and the
+ * rules for space on the disk (space.h).
  *
  * Records have running numbers. A crash must not undo what a client was told, so with the journal on a message leaves
  * only when the records before it are durable (peer/commit.h): written (fsync never, interval) or synced (fsync
@@ -16,13 +20,15 @@
 #include "broker/journal/segments.h"
 #include "broker/journal/space.h"
 #include "broker/loop/effects.h"
+#include "broker/session/session.h"
+#include "broker/store/params.h"
 #include "broker/store/store.h"
+#include "broker/table/table.h"
 
 /* Why inserts should wait. */
 enum stream_hold {
     HOLD_NOTHING,
     HOLD_TROUBLE,    /* the disk cannot be written */
-    HOLD_MEMORY,     /* there is no memory for another record until one is written */
     HOLD_SPACE,      /* what is left of the disk is reserved for a checkpoint */
     HOLD_COMPACTION, /* a checkpoint that frees space comes first */
     HOLD_JOURNAL,    /* the journal has reached its limit while a checkpoint is in progress */
@@ -44,23 +50,16 @@ struct checkpoint_ops {
 };
 
 struct stream {
-    struct effects effects; /* first member: journal.c casts it to the stream */
+    struct effects effects; /* first member: it is cast to the stream */
     struct durable_state state;
     const struct checkpoint_ops *ops; /* NULL: no checkpoints are made */
     void *ops_ctx;
     struct folder folder;
     struct disk_pool pool;
     struct disk_writer *disk_writer;
-    bool journal; /* effects are recorded */
-    /* the record being filled */
-    struct disk_job *job; /* NULL: used is 0 */
-    uint8_t *record;      /* its data */
-    size_t used, capacity;
-    struct disk_job *next_job;  /* for the record after it; taken at the start of a turn */
-    struct disk_job *large_job; /* for an entry larger than RECORD_BYTES; its data has large_bytes */
-    size_t large_bytes;
-    size_t last;              /* offset of the last entry's head; 0: none */
-    uint64_t number;          /* running number of the record being filled; used == 0: it is empty */
+    bool journal;             /* effects are recorded */
+    struct recorder out;      /* the record being filled */
+    uint64_t number;          /* running number of the record being filled */
     uint64_t durable;         /* running number of the last durable record */
     uint64_t segment, offset; /* place of the record being filled */
     struct entry_start start; /* what the next START entry says about earlier files */
@@ -72,7 +71,6 @@ struct stream {
     uint64_t given;           /* bytes of all records handed to the disk writer */
     uint64_t backlog;         /* bytes of those that are not written yet */
     uint64_t backlog_most;
-    bool starved;          /* there was no memory for next_job at the start of this turn */
     bool full;             /* see stream_is_full */
     int64_t full_ns;       /* since when */
     enum stream_hold hold; /* why */
@@ -97,16 +95,6 @@ void stream_begin(struct stream *self);
 /* Hands over the last record, waits at most timeout_ms until everything is written, and ends the disk writer. */
 void stream_close(struct stream **self, int timeout_ms);
 
-/* Appends an entry. Returns its body, `size` bytes at a multiple of 8, to be filled in before the next call. Never
- * NULL. */
-void *stream_entry(struct stream *self, uint16_t type, uint32_t table, size_t size);
-/* Enlarges the last entry by so many bytes, a multiple of 8. Returns the new bytes. NULL: the record has no room, or
- * no entry. */
-void *stream_extend(struct stream *self, size_t bytes);
-/* Appends an entry that ends with a large message, which is shared; the disk writer copies it. The entry ends the
- * record. Returns its place. */
-uint64_t stream_entry_large(struct stream *self, uint16_t type, uint32_t table, const void *body, size_t size,
-                            zmq_msg_t *rest);
 /* True if a sync of the segment has failed: its live chunks must be written again, and nothing may rely on it. */
 static inline bool stream_is_bad(const struct stream *self, uint64_t segment)
 {
@@ -151,7 +139,7 @@ void stream_run(struct stream *self);
 /* Returns the number of the record that must be durable before clients may learn of the present state. */
 static inline uint64_t stream_now(const struct stream *self)
 {
-    bool empty = !self->used || (!self->journal && self->used == self->start_used);
+    bool empty = !self->out.used || (!self->journal && self->out.used == self->start_used);
     return empty ? self->number - 1 : self->number;
 }
 /* True if the journal has room for another message of a writer. After each message. */
@@ -161,5 +149,23 @@ uint64_t stream_segment_bytes(const struct stream *self);
 /* True if the disk does not keep up or cannot be written: with the journal on, inserts should wait. Writes why to text
  * (may be NULL). */
 bool stream_is_full(const struct stream *self, char *text, size_t size);
+
+/* ---- state as entries ---- */
+
+/* The caller sets the fields of start that are about earlier files. */
+void journal_put_start(struct recorder *to, const struct durable_state *state, struct entry_start start);
+void journal_put_table(struct recorder *to, const struct table *table);
+void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals);
+void journal_put_layout(struct recorder *to, const struct layout *layout);
+/* Writes SESSION, its FORMs, PROGRESS, and its REJECTIONs that are not confirmed. */
+void journal_put_session_all(struct recorder *to, const struct session *session);
+/* A large value is shared with the disk writer, which copies it. */
+void journal_put_slot(struct recorder *to, struct param_slot *slot);
+void journal_put_counter(struct recorder *to, const struct param_counter *counter);
+void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size);
+/* Returns the body of an ENTRY_INSERT for the item in a slot, with session and number 0. The caller adds the places of
+ * its chunks. */
+struct entry_insert journal_insert_body(const struct item *item, uint32_t slot);
+struct entry_limiter journal_limiter_body(const struct limiter *limiter);
 
 #endif

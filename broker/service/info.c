@@ -54,7 +54,7 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
     info->kept_samples = service->samples->kept.bytes;
     info->kept_replies = service->peers->kept_replies.bytes;
     info->unread_replies = unread_bytes(service->peers);
-    info->journal = service->stream ? service->stream->backlog + service->stream->used : 0;
+    info->journal = service->stream ? service->stream->backlog + service->stream->out.used : 0;
     for (uint32_t i = 0; i < service->tables->n; i++)
         info->items += contents_memory(&service->tables->list[i].in);
     return info;

@@ -65,7 +65,7 @@ static bool is_being_written(const struct broker *broker)
     if (!stream || stream->trouble[0])
         return false;
     /* Without a journal, a segment's first entries are kept back until there is a chunk. */
-    bool kept_back = !stream->journal && stream->used == stream->start_used;
+    bool kept_back = !stream->journal && stream->out.used == stream->start_used;
     return broker->peers.commit.first || stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
 }
 

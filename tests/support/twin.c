@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/journal/journal.h"
 #include "broker/journal/stream.h"
 #include "broker/session/flow.h"
 #include "tests/support/testpeer.h"

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/journal/journal.h"
 #include "broker/journal/stream.h"
 
 const char world_tables[] =

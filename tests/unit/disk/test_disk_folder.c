@@ -278,24 +278,30 @@ TEST(damaged_heads)
     diskfile_remove(&path);
 }
 
-TEST(later_version)
+TEST(another_version_is_refused)
 {
-    char *path = diskfile_folder();
-    struct folder folder;
-    rp_error err = {0};
-    open_folder(&folder, path, true);
-    struct file_head head = {.magic = "RPLYDIS", .version = 2, .kind = DISK_SEGMENT, .number = 1, .folder = folder.id};
-    head.magic[7] = 'K';
-    head.crc = crc32c(0, &head, sizeof head);
-    folder_close(&folder);
-    write_file(path, "segment-00000001.replay", &head, sizeof head);
-    assert_int_equal(folder_open(&folder, path, true, &err), RP_UNSUPPORTED);
-    open_folder(&folder, path, false);
-    assert_true(folder.files[0].mine);
-    assert_int_equal(folder_read(&folder, DISK_SEGMENT, 1, &err), -1);
-    assert_int_equal(err.status, RP_UNSUPPORTED);
-    folder_close(&folder);
-    diskfile_remove(&path);
+    for (uint16_t version = DISK_VERSION - 1; version <= DISK_VERSION + 1; version += 2) {
+        char *path = diskfile_folder(), words[32];
+        struct folder folder;
+        rp_error err = {0};
+        open_folder(&folder, path, true);
+        struct file_head head = {
+            .magic = "RPLYDIS", .version = version, .kind = DISK_SEGMENT, .number = 1, .folder = folder.id};
+        head.magic[7] = 'K';
+        head.crc = crc32c(0, &head, sizeof head);
+        folder_close(&folder);
+        write_file(path, "segment-00000001.replay", &head, sizeof head);
+        snprintf(words, sizeof words, "version %u", version);
+        assert_int_equal(folder_open(&folder, path, true, &err), RP_UNSUPPORTED);
+        assert_non_null(strstr(err.text, words));
+        open_folder(&folder, path, false);
+        assert_true(folder.files[0].mine);
+        assert_int_equal(folder_read(&folder, DISK_SEGMENT, 1, &err), -1);
+        assert_int_equal(err.status, RP_UNSUPPORTED);
+        assert_non_null(strstr(err.text, words));
+        folder_close(&folder);
+        diskfile_remove(&path);
+    }
 }
 
 /* Started with fewer shards than before, or with none, data would be left behind. */

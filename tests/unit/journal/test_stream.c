@@ -81,7 +81,7 @@ static void desk_settle(struct desk *self)
         stream_run(self->stream);
     }
     assert_int_equal(self->stream->durable, stream_now(self->stream));
-    assert_int_equal(self->stream->used, 0);
+    assert_int_equal(self->stream->out.used, 0);
 }
 
 static void desk_close(struct desk *self, bool remove)
@@ -150,12 +150,12 @@ static void fill(uint8_t *body, uint64_t number, size_t size)
 
 static void append(struct desk *self, struct ledger *ledger, size_t size)
 {
-    uint8_t *body = stream_entry(self->stream, ENTRY_REPLY, (uint32_t)(ledger->written % 7), size + 8);
+    uint8_t *body = recorder_entry(&self->stream->out, ENTRY_REPLY, (uint32_t)(ledger->written % 7), size + 8);
     assert_int_equal((uintptr_t)body % 8, 0);
     memcpy(body, &ledger->written, 8);
     fill(body + 8, ledger->written, size);
     if (size % 8 == 0) {
-        uint8_t *more = stream_extend(self->stream, 16);
+        uint8_t *more = recorder_extend(&self->stream->out, 16);
         if (more) {
             fill(more, ledger->written, 16);
             ledger->extended++;
@@ -309,7 +309,7 @@ TEST(chunks_lie_where_they_say)
         /* again, in a segment of its own: the first holds nothing any more and can go */
         uint64_t first = desk.stream->segment;
         desk.stream->segment_bytes = 1;
-        stream_entry(desk.stream, ENTRY_RESET, 0, 0);
+        recorder_entry(&desk.stream->out, ENTRY_RESET, 0, 0);
         stream_flush(desk.stream);
         assert_int_equal(desk.stream->segment, first + 1);
         desk.stream->segment_bytes = 1 << 30;

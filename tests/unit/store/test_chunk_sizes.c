@@ -49,7 +49,7 @@ static void settle(struct embed *embed)
     struct stream *stream = embed->broker->stream;
     for (uint32_t ms = 0; ms < 10000; ms++) {
         embed_settle(embed);
-        assert_true(stream->used <= stream->capacity);
+        assert_true(stream->out.used <= stream->out.capacity);
         if (stream->durable >= stream_now(stream))
             return;
         zmq_poll(NULL, 0, 1);
