@@ -14,7 +14,7 @@
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/spawn.h"
-#include "agent/launch/slurm/slurm_check.h"
+#include "agent/launch/slurm/slurm.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"

@@ -9,7 +9,7 @@
 #include "agent/launch/host/host_check.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
-#include "agent/launch/slurm/slurm_check.h"
+#include "agent/launch/slurm/slurm.h"
 #include "agent/launch/view/profile_view.h"
 #include "agent/launch/view/screen.h"
 #include "proto/base/format.h"

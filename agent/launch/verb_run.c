@@ -8,12 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/status.h"
 #include "agent/launch/observe/run_folder.h"
+#include "agent/launch/observe/status.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/run.h"
-#include "agent/launch/slurm/slurm_script.h"
+#include "agent/launch/slurm/slurm.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "agent/launch/view/profile_view.h"
 #include "agent/launch/view/report.h"
@@ -338,7 +338,7 @@ static rp_status submit(struct prepared *self, struct slurm_record *record, rp_e
     run_folder_path(path, sizeof path, self->folder, SLURM_CORE_SCRIPT);
     uint64_t array = record->array;
     *record = (struct slurm_record){.array = array, .tasks = record->tasks};
-    RP_TRY(slurm_submit(SLURM_WORDS("--hold", path), &record->core, err));
+    RP_TRY(slurm_submit(SLURM_WORDS("sbatch", "--parsable", "--hold", path), &record->core, err));
     rp_status status = slurm_record_write(self->folder, record, err);
     if (self->lock >= 0)
         close(self->lock);

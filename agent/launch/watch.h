@@ -5,7 +5,7 @@
 #include "agent/launch/launch.h"
 #include "agent/launch/observe/status.h"
 #include "agent/launch/process/interrupts.h"
-#include "agent/launch/slurm/slurm_jobs.h"
+#include "agent/launch/slurm/slurm.h"
 #include "agent/launch/view/screen.h"
 
 struct watch_options {

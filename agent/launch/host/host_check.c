@@ -2,11 +2,9 @@
 #include "agent/launch/host/host_check.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <zmq.h>
 
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
@@ -18,31 +16,18 @@
 #define CONNECT_NS (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
 #define SEND_NS (300 * NS_PER_S)   /* for programs to be packed and to arrive there */
 #define TURN_MS 10
-#define BACKLOG 1024
 
-/* Listens on all addresses, of IPv6 as well where the kernel has it. port 0: any. Returns the socket and the port; -1: errno says why. */
-static int listen_at(int family, uint16_t port, uint16_t *bound)
+/* Lets a socket listen on all addresses, and accept who connects. port 0: any. Returns the port; 0: errno says why. */
+static uint16_t listen_at(void *socket, uint16_t port)
 {
-    const int on = 1, off = 0;
-    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    struct sockaddr_in at4 = {.sin_family = AF_INET, .sin_port = htons(port)};
-    bool v6 = family == AF_INET6;
-    struct sockaddr *address = v6 ? (struct sockaddr *)&at : (struct sockaddr *)&at4;
-    socklen_t size = v6 ? sizeof at : sizeof at4;
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (v6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (bind(fd, address, size) == 0 && listen(fd, BACKLOG) == 0 && getsockname(fd, address, &size) == 0) {
-        *bound = ntohs(v6 ? at.sin6_port : at4.sin_port);
-        return fd;
-    }
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
+    char endpoint[64];
+    size_t size = sizeof endpoint;
+    const int ipv6 = 1;
+    zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6); /* and IPv4 */
+    snprintf(endpoint, sizeof endpoint, "tcp://*:%u", port);
+    if (zmq_bind(socket, endpoint) != 0 || zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
+        return 0;
+    return (uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10);
 }
 
 struct trial {
@@ -178,14 +163,14 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
                                            .here = options->here,
                                            .programs = options->programs,
                                            .guard = options->guard};
-    /* Hosts that connect need no answer: the kernel accepts for us. */
-    int listener = -1;
-    const uint16_t ports[] = {wanted_port(options->config), 0};
-    for (int i = 0; i < 4 && listener < 0; i++)
-        listener = listen_at(i % 2 ? AF_INET : AF_INET6, ports[i / 2], &self.port);
-    if (listener < 0)
-        return err_set(err, RP_IO, "cannot listen for connections of hosts: %s", strerror(errno));
-    self.pool = host_pool_new(&pool, err);
+    void *context = zmq_ctx_new(), *listener = zmq_socket(context, ZMQ_STREAM);
+    self.port = listen_at(listener, wanted_port(options->config));
+    if (self.port == 0)
+        self.port = listen_at(listener, 0);
+    if (self.port == 0)
+        err_fill(err, RP_IO, "cannot listen for connections of hosts: %s", zmq_strerror(errno));
+    else
+        self.pool = host_pool_new(&pool, err);
     if (self.pool) {
         self.trials = need_alloc(host_pool_count(self.pool) * sizeof *self.trials);
         try_all(&self);
@@ -195,7 +180,8 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
             print_all(&self, out, err);
     }
     host_pool_destroy(&self.pool);
-    close(listener);
+    zmq_close(listener);
+    zmq_ctx_term(context);
     free(self.trials);
     return (rp_status)err->status;
 }

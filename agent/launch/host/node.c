@@ -45,7 +45,6 @@
 #define PIECES_MOST 4
 #define DEPTH_MOST 6
 #define PREFIX "replay-node-"
-#define LOCK ".lock"
 #define RANDOM "XXXXXX"
 #define ATTEMPTS 8
 
@@ -105,21 +104,14 @@ struct node {
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
 {
-    (void)info;
-    (void)kind;
-    if (at->level != 1 || strcmp(path + at->base, LOCK) != 0)
-        remove(path);
+    (void)info, (void)kind, (void)at;
+    remove(path);
     return 0;
 }
 
-/* Removes a work folder. Its lock goes last: a folder without one is nobody's to sweep, and would stay. */
 static void remove_tree(const char *path)
 {
-    char lock[700];
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-    snprintf(lock, sizeof lock, "%s/" LOCK, path);
-    unlink(lock);
-    rmdir(path);
 }
 
 /* "replay-node-HOST-": agents of several machines may share a folder in which a lock holds on its own machine alone. */
@@ -133,11 +125,9 @@ static void make_prefix(char *out, size_t size)
 }
 
 /* Locks the folder as long as this process lives. -1: it is in use, being removed, or not ours to look at. */
-static int lock_folder(const char *folder, int flags)
+static int lock_folder(const char *path)
 {
-    char path[700];
-    snprintf(path, sizeof path, "%s/" LOCK, folder);
-    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat info;
     bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
     int error = errno;
@@ -151,8 +141,7 @@ static int lock_folder(const char *folder, int flags)
     return -1;
 }
 
-/* Removes folders of this machine's node agents that were killed: keys and weights lie in them. A folder without a lock may be one that is being
- * made. */
+/* Removes folders of this machine's node agents that were killed: keys and weights lie in them. */
 static void sweep(const char *parent, const char *prefix)
 {
     size_t length = strlen(prefix);
@@ -165,7 +154,7 @@ static void sweep(const char *parent, const char *prefix)
             info.st_uid != geteuid())
             continue;
         snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
-        int lock = lock_folder(path, 0);
+        int lock = lock_folder(path);
         if (lock < 0)
             continue;
         remove_tree(path);
@@ -200,12 +189,12 @@ static rp_status make_work(struct node *self, rp_error *err)
     if ((size_t)snprintf(path, sizeof path, "%s/%s" RANDOM, parent, prefix) >= sizeof path)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
     sweep(parent, prefix);
-    /* Another agent that sweeps may take a folder that has no lock yet. */
+    /* Another agent that sweeps may take a folder that is not locked yet. */
     for (int attempt = 0; attempt < ATTEMPTS && self->lock < 0; attempt++) {
         snprintf(self->work, sizeof self->work, "%s", path);
         if (!mkdtemp(self->work))
             break;
-        self->lock = lock_folder(self->work, O_CREAT | O_EXCL);
+        self->lock = lock_folder(self->work);
         if (self->lock < 0 && errno != EWOULDBLOCK && errno != ENOENT)
             return RP_OK; /* a file system without locks, where nobody sweeps */
     }

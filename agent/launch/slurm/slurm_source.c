@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "agent/launch/process/command.h"
-#include "agent/launch/slurm/slurm_jobs.h"
+#include "agent/launch/slurm/slurm.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -76,11 +76,8 @@ static void submission_fill(struct submission *out, const struct slurm_source *s
     memcpy(out->words, words, sizeof words);
 }
 
-static rp_status take_array(struct slurm_source *self, const char *text, rp_error *err)
+static rp_status take_array(struct slurm_source *self, uint64_t id, rp_error *err)
 {
-    uint64_t id = 0;
-    if (!slurm_parse_id(text, &id))
-        return err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text);
     self->record.array = id;
     self->throttle = self->wanted;
     self->empty_looks = self->short_looks = 0;
@@ -94,12 +91,10 @@ static rp_status take_array(struct slurm_source *self, const char *text, rp_erro
 static rp_status submit(struct slurm_source *self, rp_error *err)
 {
     struct submission submission = {0};
-    char *text = NULL;
+    uint64_t id;
     submission_fill(&submission, self);
-    RP_TRY(slurm_run(submission.words, 0, &text, err));
-    rp_status status = take_array(self, text, err);
-    free(text);
-    return status;
+    RP_TRY(slurm_submit(submission.words, &id, err));
+    return take_array(self, id, err);
 }
 
 /* Whether all tasks of an earlier leg's array are still in the queue. */
@@ -309,8 +304,11 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
     self->order_kind = ORDER_NONE;
     if (status == RP_OK && kind == ORDER_THROTTLE)
         self->throttle = self->order_value;
+    uint64_t id;
     if (status == RP_OK && kind == ORDER_SUBMIT)
-        status = take_array(self, call_text(&self->order.out), err);
+        status = slurm_take_id(call_text(&self->order.out), &id, err);
+    if (status == RP_OK && kind == ORDER_SUBMIT)
+        status = take_array(self, id, err);
     if (status == RP_OK)
         return;
     say(self, true, "the actor array cannot be changed: %s", err->text);

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/plan/profile_cache.h"
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/view/profile_view.h"

@@ -7,9 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/slurm/slurm_check.h"
-#include "agent/launch/slurm/slurm_jobs.h"
-#include "agent/launch/slurm/slurm_script.h"
+#include "agent/launch/slurm/slurm.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
@@ -191,49 +189,6 @@ TEST(answers)
     assert_int_equal(slurm_parse_jobs("|||||||\n1|2|3\n\n", jobs, 8), 0);
 }
 
-static uint32_t mistakes(const char *first, const char *second, const struct slurm_partition *partitions, uint32_t n)
-{
-    struct run_config config;
-    struct schema_report *report = schema_report_new();
-    assert_non_null(report);
-    assert_int_equal(read_config(&config, first, second, NULL), 0);
-    slurm_check_partitions(&config, partitions, n, report);
-    uint32_t found = schema_report_count(report);
-    schema_report_destroy(&report);
-    run_config_free(&config);
-    return found;
-}
-
-TEST(partitions)
-{
-    struct slurm_partition list[8];
-    uint32_t n =
-        slurm_parse_partitions("main*|up|4|8|4000\nspare|up|2|4|1000+\nspare|up|2|16+|2000\nold|down|1|4|1000\n"
-                               "x|up|y|1|1\nwarning\n",
-                               list, 8);
-    assert_int_equal(n, 4);
-    assert_string_equal(list[0].name, "main");
-    assert_true(list[0].usual && list[0].up && !list[1].usual);
-    assert_int_equal(list[2].cpus, 16);
-    assert_int_equal(list[1].memory, UINT64_C(1000) << 20);
-    assert_int_equal(mistakes(NULL, NULL, list, n), 0);
-    assert_int_equal(mistakes("launch.slurm={partition: spare, cores: 16}", NULL, list, n), 0);
-    assert_int_equal(mistakes("launch.slurm={partition: spare, cores: 17}", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.partition=none", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.partition=old", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.memory=5GiB", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.actors.partition=none", "launch.slurm.partition=none", list, n), 1);
-    assert_int_equal(mistakes("launch.slurm={actors: {partition: spare, per_task: 32}}", NULL, list, n), 1);
-    assert_int_equal(mistakes(NULL, NULL, list + 1, n - 1), 1); /* no default */
-    /* The job runs in whichever partition of a list is free first. */
-    assert_int_equal(mistakes("launch.slurm={partition: 'main,spare', cores: 16}", NULL, list, n), 0);
-    assert_int_equal(mistakes("launch.slurm={partition: 'main,spare', cores: 17}", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.partition='main,none'", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.partition='main,old'", NULL, list, n), 0);
-    assert_int_equal(mistakes("launch.slurm.partition='main,'", NULL, list, n), 1);
-    assert_int_equal(mistakes("launch.slurm.actors.partition='spare,none'", NULL, list, n), 1);
-}
-
 TEST(ids)
 {
     uint64_t id = 0;
@@ -337,6 +292,31 @@ TEST(forgotten, enter_fakes, leave_fakes)
     fake("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
     assert_int_equal(slurm_look(5, &job, NULL), RP_FAILED_PRECONDITION);
     assert_int_equal(slurm_cancel(5, NULL), RP_FAILED_PRECONDITION);
+}
+
+/* Slurm is asked whether it would take both jobs, and what it says is reported. */
+TEST(jobs_are_tested, enter_fakes, leave_fakes)
+{
+    struct run_config config;
+    struct schema_report *report = schema_report_new();
+    assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, memory: 1MiB, options: [--account=x]}",
+                                 "launch.slurm.actors={partition: spare, count: 1-16, per_task: 8}", NULL),
+                     0);
+    fake("sbatch", "echo \"$*\" >>\"$FAKES/words\"");
+    slurm_check(&config, report);
+    assert_int_equal(schema_report_count(report), 0);
+    char *words = run_folder_read(fakes, "words");
+    static const char *const wanted[] = {"--test-only --partition=gpu ", " --account=x --mem=1024K --wrap=true\n",
+                                         "--test-only --partition=spare ", " --account=x --array=0-1 --wrap=true\n"};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        assert_non_null(strstr(words, wanted[i]));
+    free(words);
+    fake("sbatch", "echo 'allocation failure: Invalid partition name specified' >&2; exit 1");
+    slurm_check(&config, report);
+    assert_int_equal(schema_report_count(report), 2);
+    assert_non_null(strstr(schema_report_text(report), "Invalid partition name"));
+    schema_report_destroy(&report);
+    run_config_free(&config);
 }
 
 /* The question whether nodes see a folder has the partition and the options of the core job. */

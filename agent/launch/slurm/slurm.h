@@ -1,15 +1,14 @@
-/* The slurm room: runs as jobs of a Slurm cluster. It owns the text of the scripts (slurm_script.h), questions and orders to the
- * cluster and what a run's folder remembers of its jobs (this header), what cannot work (slurm_check.h), and the array tasks as hosts of
- * the run (slurm_source.h). It may use the configuration, the process and host rooms, and the run's folder.
- *
- * This header: jobs. The parsing functions are pure. */
-#ifndef AGENT_LAUNCH_SLURM_JOBS_H
-#define AGENT_LAUNCH_SLURM_JOBS_H
+/* The slurm room: runs as jobs of a Slurm cluster. It owns questions and orders to the cluster, the text of the scripts, what a run's
+ * folder remembers of its jobs (this header), and the array tasks as hosts of the run (slurm_source.h). It may use the configuration,
+ * the process and host rooms, and the run's folder. */
+#ifndef AGENT_LAUNCH_SLURM_H
+#define AGENT_LAUNCH_SLURM_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/config/config.h"
 #include "agent/launch/observe/run_folder.h"
 #include "agent/launch/process/call.h"
 #include "replay/error.h"
@@ -48,18 +47,16 @@ struct slurm_job {
 
 /* Format of squeue that slurm_parse_jobs reads. */
 #define SLURM_FORMAT "%i|%A|%T|%N|%r"
-/* Reads a line of a program of Slurm into *out, which has any contents. False: the line is of another form. */
-typedef bool (*slurm_line_reader)(char *line, void *out);
-/* Reads every line into the next element of a list; lines of another form are skipped. Returns how many elements there are, at
- * most `most`. size: of one element. */
-uint32_t slurm_parse_lines(const char *text, slurm_line_reader read, void *list, size_t size, uint32_t most);
 /* Reads lines of squeue; other lines are skipped. Returns how many jobs there are, at most `most`. */
 uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most);
 /* Reads what sbatch --parsable prints: "123" or "123;cluster". */
 bool slurm_parse_id(const char *text, uint64_t *id);
 
-/* Submits a script with more words of sbatch; NULL-terminated, the script and its arguments at the end. */
-rp_status slurm_submit(const char *const *words, uint64_t *id, rp_error *err);
+/* The same, with an error that says so. */
+rp_status slurm_take_id(const char *text, uint64_t *id, rp_error *err);
+
+/* Submits a script: argv begins with "sbatch", "--parsable", and ends with the script and its arguments. */
+rp_status slurm_submit(const char *const *argv, uint64_t *id, rp_error *err);
 /* Where a job is. One that Slurm does not know is SLURM_GONE. An error: Slurm could not be asked. err may be NULL. */
 rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err);
 /* Sends SIGTERM to the script of a job alone, which then ends in order. */
@@ -87,5 +84,32 @@ struct slurm_record {
 /* False: the folder has none, so the run is not one of Slurm. */
 bool slurm_record_read(const char *folder, struct slurm_record *out);
 rp_status slurm_record_write(const char *folder, const struct slurm_record *self, rp_error *err);
+
+/* ---- the two scripts that a run submits ---- */
+
+struct slurm_script {
+    const struct run_config *config;
+    const char *program; /* path of replay-launch */
+    const char *output;  /* file for what the core job prints; sbatch fills in %j */
+    /* Arguments of `replay-launch core`, NULL-terminated. $SLURM_JOB_ID and $SLURM_SUBMIT_DIR stand for the job's own. */
+    const char *const *core;
+};
+
+/* The core job: broker, learners, evaluator and the launcher. Given to the caller. */
+char *slurm_script_core(const struct slurm_script *self);
+/* The array of actor tasks: each holds its nodes until the core job is gone for good. Its arguments are the run's folder and the
+ * number of the core job. Given to the caller. */
+char *slurm_script_actors(const struct slurm_script *self);
+
+/* Refuses a path that sbatch would change: it fills in "%", and takes line breaks and quotes apart. */
+rp_status slurm_check_path(const char *path, rp_error *err);
+
+/* ---- what cannot work, found before anything is submitted ---- */
+
+/* Asks the cluster whether it would take the jobs (sbatch --test-only), and reports why not. */
+void slurm_check(const struct run_config *config, struct schema_report *report);
+/* Whether a node of the core job's partition sees a folder of this machine: RP_OK: it does; RP_FAILED_PRECONDITION: it does not;
+ * another status: no node was free to ask, and err says why. Takes up to ten seconds. */
+rp_status slurm_check_shared(const struct run_config *config, const char *folder, rp_error *err);
 
 #endif
