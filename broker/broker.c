@@ -12,12 +12,9 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/restore.h"
 #include "broker/journal/stream.h"
-#include "broker/peer/sockets.h"
-#include "broker/peer/zap.h"
+#include "broker/peer/peers.h"
 #include "broker/sample/kept_samples.h"
-#include "broker/session/credit.h"
-#include "broker/session/ingest.h"
-#include "broker/session/pump.h"
+#include "broker/session/session.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -131,7 +128,7 @@ static bool receive_ingest(struct broker *self)
 
 static bool receive_request(struct broker *self)
 {
-    return dispatch_receive(&self->service);
+    return service_receive(&self->service);
 }
 
 static bool take_ingest(struct broker *self)
@@ -248,7 +245,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
     if (self->sessions.dirty)
-        credit_notify(&self->sessions);
+        sessions_notify(&self->sessions);
     if (self->stream)
         stream_flush(self->stream);
     if (!loop->stepped)
@@ -318,7 +315,7 @@ void broker_drain(struct broker *self)
     /* Writers hear which items are in tables; they keep the items that still wait. */
     for (struct session *session = self->sessions.list; session; session = session->next)
         credit_mark(session, true);
-    credit_notify(&self->sessions);
+    sessions_notify(&self->sessions);
 }
 
 /* Runs a turn while the last checkpoint is written. False: the end must not wait any longer. */
@@ -370,7 +367,7 @@ static void every_second(struct timer *timer, void *ctx)
 static void look_at_keys(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
-    identities_look(&self->peers);
+    peers_look_at_keys(&self->peers);
     peers_bound(&self->peers);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + LOOK_AT_KEYS_NS);
 }
@@ -435,7 +432,7 @@ static struct durable_state durable_state(struct broker *self)
     };
 }
 
-static rp_status start_service(struct broker *self, rp_error *err)
+static void start_service(struct broker *self)
 {
     self->service = (struct service){
         .config = self->config,
@@ -452,7 +449,7 @@ static rp_status start_service(struct broker *self, rp_error *err)
         .instance = self->instance,
     };
     snapshot_maker_init(&self->snapshots, &self->service, self->wake_fd);
-    return service_init(&self->service, err);
+    service_init(&self->service);
 }
 
 /* Opens the disk, makes the tables, and restores what the disk has. */
@@ -499,7 +496,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (!self->peers.ducts)
         RP_TRY(identities_open(&self->peers, err));
     RP_TRY(load(self, err));
-    RP_TRY(start_service(self, err));
+    start_service(self);
     RP_TRY(sockets_open(&self->peers, context, err));
     self->second = (struct timer){.fire = every_second, .ctx = self};
     self->keys = (struct timer){.fire = look_at_keys, .ctx = self};
@@ -534,9 +531,9 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
     return create(config, clock, NULL, ducts, err);
 }
 
-rp_status broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n, rp_error *err)
+void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n)
 {
-    return service_set_shards(&self->service, endpoints, n, err);
+    service_set_shards(&self->service, endpoints, n);
 }
 
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)

@@ -14,8 +14,8 @@
 #include "broker/loop/resident.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
+#include "broker/service/info.h"
 #include "broker/service/service.h"
-#include "broker/service/snapshot_maker.h"
 #include "broker/session/session.h"
 #include "broker/store/layout.h"
 #include "broker/store/params.h"
@@ -89,7 +89,7 @@ void broker_finish(struct broker *self);
 void broker_settle(struct broker *self, int64_t timeout_ns);
 /* Tells clients from now on where all n shards are, whose service endpoints are copied. For shards that learn of each other's
  * endpoints after they were bound; in any other case the configuration has them. */
-rp_status broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n, rp_error *err);
+void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n);
 /* Writes "service tcp://...", "ingest ...", "events ...", and "http ..." unless it is "", to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err);
 

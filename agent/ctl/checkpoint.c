@@ -330,7 +330,7 @@ static void show_rest(const struct offline *offline)
     char clean[260];
     const struct params *params = &offline->params;
     printf("\nsessions %u, answered requests %u, samples that may be asked for again %u\n",
-           offline->loading.sessions.count, offline->replies.by_name.count, offline->loading.selections.count);
+           offline->loading.sessions.count, offline->replies.list.count, offline->loading.selections.count);
     for (uint32_t i = 0; i < params->n_slots; i++)
         printf("slot %s: version %llu, %s\n", format_clean(clean, sizeof clean, params->slots[i].name),
                (unsigned long long)params->slots[i].version, format_bytes(a, zmq_msg_size(&params->slots[i].value)));

@@ -483,7 +483,7 @@ static void put_rest(struct checkpoint *self)
     journal_put_ordinal(sink, &state->tables->ordinals);
     for (uint32_t i = 0; i < state->params->n_slots; i++)
         journal_put_slot(sink, &state->params->slots[i]);
-    kept_samples_each(state->samples, hold_selection, self);
+    samples_each(state->samples, hold_selection, self);
 }
 
 /* ---- begin and end ---- */

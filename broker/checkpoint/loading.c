@@ -6,9 +6,7 @@
 
 #include "broker/checkpoint/pairs.h"
 #include "broker/peer/peers.h"
-#include "broker/session/credit.h"
 #include "broker/session/flow.h"
-#include "broker/session/ingest.h"
 #include "broker/session/session.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -938,11 +936,7 @@ static void loading_clear(void *ctx)
         session_close(sessions->list);
     idmap_fini(&self->sessions);
     params_fini(self->state->params);
-    uint64_t *account = self->replies->account;
-    if (account)
-        *account -= self->replies->bytes;
     kept_replies_fini(self->replies);
-    self->replies->account = account;
     self->next_ordinal = 1;
     self->started = self->changed = false;
 }

@@ -10,7 +10,7 @@
 #include "broker/journal/durable_state.h"
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
-#include "broker/peer/kept_replies.h"
+#include "broker/peer/kept.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/store/params.h"
 #include "broker/table/table.h"

@@ -13,10 +13,9 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
-#include "broker/sample/waiter.h"
-#include "broker/session/credit.h"
+#include "broker/sample/samples.h"
 #include "broker/session/flow.h"
-#include "broker/session/limiter_info.h"
+#include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -171,9 +170,7 @@ static void put_form(struct recorder *to, const struct session *session, uint32_
 
 static void journal_put_progress(struct recorder *to, const struct session *session)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < session->n_tables; i++)
-        n += session->flows[i] != NULL;
+    uint32_t n = session->n_tables;
     struct entry_flow *out;
     struct entry_progress *entry = recorder_entry(to, ENTRY_PROGRESS, 0, sizeof *entry + n * sizeof *out);
     *entry = (struct entry_progress){
@@ -187,11 +184,10 @@ static void journal_put_progress(struct recorder *to, const struct session *sess
         .n_flows = n,
     };
     out = (struct entry_flow *)(void *)(entry + 1);
-    for (uint32_t i = 0; i < session->n_tables; i++) {
-        const struct flow *flow = session->flows[i];
-        if (flow)
-            *out++ = (struct entry_flow){
-                .table = i, .resolved = flow->resolved, .rejected = flow->rejected, .allowed = flow->allowed};
+    for (uint32_t i = 0; i < n; i++) {
+        const struct flow *flow = &session->flows[i];
+        out[i] = (struct entry_flow){
+            .table = i, .resolved = flow->resolved, .rejected = flow->rejected, .allowed = flow->allowed};
     }
 }
 
@@ -472,9 +468,7 @@ static uint64_t progress_hash(const struct session *session)
     hash = mix(hash, session->allowed_bytes);
     hash = mix(hash, session->confirmed_rejections);
     for (uint32_t i = 0; i < session->n_tables; i++) {
-        const struct flow *flow = session->flows[i];
-        if (!flow)
-            continue;
+        const struct flow *flow = &session->flows[i];
         hash = mix(hash, flow->resolved);
         hash = mix(hash, flow->rejected);
         hash = mix(hash, flow->allowed);

@@ -10,9 +10,8 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
-#include "broker/peer/sockets.h"
-#include "broker/peer/wait.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/siphash.h"
 
 #define PATH_BYTES 4096u
@@ -27,8 +26,6 @@
 #define SETTLE_EMPTY_NS (250 * NS_PER_MS)
 /* After a look at the files, the next is at least this many times as far away as the look took. */
 #define LOOK_PAUSE 20
-/* An endpoint that cannot be bound for this long is in the log. */
-#define BIND_PATIENCE_NS (5 * NS_PER_S)
 
 /* ---- files ---- */
 
@@ -159,25 +156,15 @@ void unread_release(struct unread *self)
 static struct identity *add(struct identities *self, const uint8_t *public_key)
 {
     if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
-        struct identity **list = realloc(self->list, capacity * sizeof(*list));
-        if (!list)
-            return NULL;
-        self->list = list;
-        self->capacity = capacity;
+        self->capacity = self->capacity ? 2 * self->capacity : 16;
+        self->list = need_resize(self->list, self->capacity, sizeof(*self->list));
     }
-    struct identity *identity = calloc(1, sizeof *identity);
-    struct unread *unread = calloc(1, sizeof *unread);
-    if (!identity || !unread) {
-        free(identity);
-        free(unread);
-        return NULL;
-    }
-    atomic_init(&unread->refs, 1);
+    struct identity *identity = need_alloc(sizeof *identity);
+    identity->unread = need_alloc(sizeof *identity->unread);
+    atomic_init(&identity->unread->refs, 1);
     memcpy(identity->public_key, public_key, KEY_BYTES);
     snprintf(identity->name, sizeof identity->name, "unknown");
     identity->number = self->n;
-    identity->unread = unread;
     if (!idmap_get(&self->by_key, id_of(public_key)))
         idmap_put(&self->by_key, id_of(public_key), identity);
     return self->list[self->n++] = identity;
@@ -238,35 +225,26 @@ static void log_change(const struct identity *self)
 }
 
 /* Takes over the list of keys. Keys that are not in it lose their roles. */
-static rp_status set_list(struct identities *self, const struct allow_list *list, const struct quota *common,
-                          rp_error *err)
+static void set_list(struct identities *self, const struct allow_list *list, const struct quota *common)
 {
     for (uint32_t i = 0; i < self->n; i++) {
         self->list[i]->before = self->list[i]->roles;
         if (!self->list[i]->own)
             self->list[i]->roles = 0;
     }
-    for (uint32_t i = 0; list->keys && i < list->n; i++) {
-        struct identity *identity = identity_by_key(self, list->keys[i].public_key);
-        if (!identity)
-            return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
-        set_identity(identity, &list->keys[i], common);
-    }
+    for (uint32_t i = 0; list->keys && i < list->n; i++)
+        set_identity(identity_by_key(self, list->keys[i].public_key), &list->keys[i], common);
     for (uint32_t i = 0; self->listed && i < self->n; i++)
         log_change(self->list[i]);
     self->listed = true;
-    return RP_OK;
 }
 
-rp_status identities_trust(struct identities *self, const struct key *key, rp_error *err)
+void identities_trust(struct identities *self, const struct key *key)
 {
     struct identity *identity = add(self, key->public_key);
-    if (!identity)
-        return err_set(err, RP_NO_MEMORY, "no memory for a key");
     memcpy(identity->name, key->name, sizeof identity->name);
     identity->roles = KEY_ADMIN;
     identity->own = true;
-    return RP_OK;
 }
 
 /* True if reading failed for a reason that is not in the file: there may be no descriptor or no memory for a moment. */
@@ -287,8 +265,7 @@ static rp_status read_list(struct identities *self, const struct broker_config *
         return RP_OK;
     }
     struct quota common = config_quota(config);
-    rp_status taken = set_list(self, &list, &common, err);
-    status = status == RP_OK ? taken : status;
+    set_list(self, &list, &common);
     if (status == RP_OK)
         log_line(LEVEL_INFO, "B0604", "list of keys read", "keys=%u", list.n);
     else if (is_passing(status))
@@ -319,47 +296,25 @@ rp_status identities_open(struct peers *peers, rp_error *err)
     return read_list(self, config, err);
 }
 
-/* Binds the endpoints with the new key: tried at every look until another program has left them. */
-static void bind_rest(struct peers *peers)
+/* Reads the broker's key again. True: it has changed. */
+static bool change_key(struct identities *self, const struct broker_config *config)
 {
-    struct identities *self = &peers->identities;
-    char text[KEY_TEXT], quoted[600];
-    rp_error err = {0};
-    int64_t now_ns = clock_now(&peers->loop->clock);
-    if (sockets_bind_rest(peers, &err) == RP_OK) {
-        key_text(self->key.public_key, text);
-        log_line(LEVEL_INFO, "B0607", "broker key changed", "public=%s", text);
-    } else if (now_ns - self->bind_ns > BIND_PATIENCE_NS) {
-        log_line(LEVEL_ERROR, "B0608", "an endpoint cannot be bound with the new key: it is tried again", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
-        self->bind_ns = now_ns;
-    }
-}
-
-/* The broker's key was replaced: connections end, and clients come back with the new key. */
-static void change_key(struct peers *peers)
-{
-    struct identities *self = &peers->identities;
     struct key key = {0};
     char path[PATH_BYTES], quoted[600];
     rp_error err = {0};
-    rp_status status = path_in(peers->config, ALLOW_BROKER_KEY, path, &err);
+    rp_status status = path_in(config, ALLOW_BROKER_KEY, path, &err);
     if (status == RP_OK)
         status = key_read(path, &key, &err);
-    if (status == RP_OK && memcmp(&key, &self->key, sizeof key) == 0)
-        return key_wipe(&key); /* the file was only touched */
-    if (status == RP_OK) {
-        self->key = key;
-        self->bind_ns = clock_now(&peers->loop->clock);
-        status = sockets_unbind(peers, &err);
-    }
-    key_wipe(&key);
     if (status != RP_OK)
         log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s",
                  log_quote(quoted, sizeof quoted, err.text));
+    bool changed = status == RP_OK && memcmp(&key, &self->key, sizeof key) != 0; /* or the file was only touched */
+    if (changed)
+        self->key = key;
+    key_wipe(&key);
+    return changed;
 }
 
-/* Reads the list again. Who may not ask any more what it waits for is told so now. */
 static void change_list(struct peers *peers)
 {
     rp_error err = {0};
@@ -370,27 +325,25 @@ static void change_list(struct peers *peers)
     if (status != RP_OK && (!is_passing(status) || log_allow(&self->list_log, 1, peers->loop->now_ns, &held)))
         log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
                  log_quote(quoted, sizeof quoted, err.text));
-    waits_check_roles(peers);
 }
 
-void identities_look(struct peers *peers)
+uint32_t identities_look(struct peers *peers)
 {
     struct identities *self = &peers->identities;
     const struct broker_config *config = peers->config;
     const struct clock *clock = &peers->loop->clock;
+    uint32_t changed = 0;
     int64_t start = clock_now(clock);
-    if (peers->unbound)
-        bind_rest(peers);
     if (!self->on || start < self->look_ns)
-        return;
+        return 0;
     if (file_has_changed(config, ALLOW_NEXT_KEY, &self->next_file))
         read_next_key(self, config);
-    if (file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file) && self->key_file.node)
-        change_key(peers);
-    if (peers->unbound)
-        bind_rest(peers);
-    if (file_has_changed(config, ALLOW_FILE, &self->list_file))
+    if (file_has_changed(config, ALLOW_BROKER_KEY, &self->key_file) && self->key_file.node && change_key(self, config))
+        changed |= KEYS_BROKER;
+    if (file_has_changed(config, ALLOW_FILE, &self->list_file)) {
         change_list(peers);
+        changed |= KEYS_LIST;
+    }
     struct seen_file now = look_at(config, ALLOW_FILE);
     if (is_same(&now, &self->list_file))
         self->known_ns = start;
@@ -398,6 +351,7 @@ void identities_look(struct peers *peers)
     int64_t end = clock_now(clock), took = end - start;
     self->look_ns = end + LOOK_PAUSE * (took < self->took_ns ? took : self->took_ns);
     self->took_ns = took;
+    return changed;
 }
 
 void identities_close(struct identities *self)

@@ -1,6 +1,6 @@
 /* Who sent a message: the keys that a broker knows, with what each may do and how much it uses.
  *
- * The identities belong to the core thread. The ZAP handler (zap.c) gives each connection the number of its identity, and
+ * The identities belong to the core thread. The ZAP handler (peers.c) gives each connection the number of its identity, and
  * libzmq attaches that number to every message, so a role is checked on each message, and a key that was revoked is refused
  * with the next one. Without security there is one identity, anyone, who may do everything. */
 #ifndef BROKER_IDENTITY_H
@@ -85,7 +85,6 @@ struct identities {
     int64_t look_ns;  /* no look at the files before this time */
     int64_t known_ns; /* time of the list that is in use: what was in the file then is known */
     int64_t took_ns;  /* time that the last look took */
-    int64_t bind_ns;  /* since when endpoints could not be bound, or when that was logged */
     uint64_t refused; /* handshakes */
     struct log_limit log, list_log;
 };
@@ -94,11 +93,12 @@ struct identities {
 rp_status identities_open(struct peers *peers, rp_error *err);
 void identities_close(struct identities *self);
 /* Reads the files of keys again if they have changed. A list that cannot be read is logged and lets nobody in. On a slow disk
- * the looks become rare: they take at most a twentieth of the core thread's time. */
-void identities_look(struct peers *peers);
+ * the looks become rare: they take at most a twentieth of the core thread's time. Returns what has changed. */
+enum { KEYS_BROKER = 1, KEYS_LIST = 2 };
+uint32_t identities_look(struct peers *peers);
 
 /* Lets a key in that this process has just made, as an admin, whatever the list says. */
-rp_status identities_trust(struct identities *self, const struct key *key, rp_error *err);
+void identities_trust(struct identities *self, const struct key *key);
 
 /* Returns who sent a message; never NULL. */
 struct identity *identity_of(struct peers *peers, zmq_msg_t *message);
@@ -107,8 +107,7 @@ struct identity *identity_of(struct peers *peers, zmq_msg_t *message);
 uint64_t identity_client(const struct identity *self, uint64_t client);
 /* Returns the identity of a public key; NULL: it is not known. */
 struct identity *identity_find(const struct identities *self, const uint8_t *public_key);
-/* Returns the identity of a public key, made without roles if it is not known; anyone for NULL, or without security. NULL: no
- * memory. */
+/* Returns the identity of a public key, made without roles if it is not known; anyone for NULL, or without security. */
 struct identity *identity_by_key(struct identities *self, const uint8_t *public_key);
 
 /* RP_PERMISSION_DENIED unless the identity has one of the roles. what: "a sample request". */

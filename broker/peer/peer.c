@@ -7,6 +7,7 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
+#include "proto/base/need.h"
 
 bool envelope_add(struct envelope *self, const void *frame, size_t size)
 {
@@ -42,9 +43,7 @@ struct peer *peer_find(struct peers *peers, const struct envelope *to)
     struct peer *peer = idmap_get(&peers->by_route, route);
     if (peer)
         return peer;
-    peer = malloc(sizeof *peer);
-    if (!peer)
-        return NULL;
+    peer = need_alloc(sizeof *peer);
     atomic_init(&peer->refs, 1);
     atomic_init(&peer->pending_bytes, 0);
     peer->route = route;
@@ -92,10 +91,12 @@ static void ticket_done(void *data, void *hint)
 
 static struct ticket *ticket_new(struct peer *peer, size_t size, bool shared)
 {
-    struct ticket *ticket = malloc(sizeof *ticket);
-    if (!ticket)
-        return NULL;
-    *ticket = (struct ticket){.peer = peer, .size = size, .shared = shared};
+    struct ticket *ticket = need_resize(NULL, 1, sizeof *ticket); /* not cleared: there is one for every frame */
+    ticket->peer = peer;
+    ticket->size = size;
+    ticket->buffer = NULL;
+    ticket->viewing = false;
+    ticket->shared = shared;
     atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
     count(peer, (long long)size, shared);
     return ticket;
@@ -104,10 +105,6 @@ static struct ticket *ticket_new(struct peer *peer, size_t size, bool shared)
 bool peer_frame(struct peer *peer, zmq_msg_t *message, void *data, size_t size)
 {
     struct ticket *ticket = ticket_new(peer, size, false);
-    if (!ticket) {
-        free(data);
-        return false;
-    }
     ticket->buffer = data;
     if (zmq_msg_init_data(message, data, size, ticket_done, ticket) == 0)
         return true;
@@ -119,8 +116,6 @@ static bool frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, c
                        bool shared)
 {
     struct ticket *ticket = ticket_new(peer, size, shared);
-    if (!ticket)
-        return false;
     zmq_msg_init(&ticket->kept);
     zmq_msg_copy(&ticket->kept, kept);
     ticket->viewing = true;
@@ -153,7 +148,41 @@ static bool send_envelope(struct way way, const struct envelope *to)
     return true;
 }
 
-/* ---- output commit */
+/* ---- frames ---- */
+
+bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
+{
+    *n = 0;
+    *whole = true;
+    for (;;) {
+        zmq_msg_t surplus;
+        zmq_msg_init(&surplus);
+        zmq_msg_t *into = *n < most ? &frames[*n] : &surplus;
+        if (into != &surplus)
+            zmq_msg_init(into);
+        bool more;
+        if (!way_receive(from, into, &more)) {
+            zmq_msg_close(into);
+            return *n > 0;
+        }
+        if (into == &surplus) {
+            zmq_msg_close(&surplus);
+            *whole = false;
+        } else {
+            (*n)++;
+        }
+        if (!more)
+            return true;
+    }
+}
+
+void frames_close(zmq_msg_t *frames, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_close(&frames[i]);
+}
+
+/* ---- output commit ---- */
 
 /* Heartbeats are answered with words only when nothing became durable for this long. */
 #define STUCK_NS (500 * NS_PER_MS)
@@ -180,13 +209,6 @@ static void move(zmq_msg_t *to, zmq_msg_t *from)
     zmq_msg_close(from);
 }
 
-bool commit_reserve(struct commit *self)
-{
-    if (!self->spare && self->needed)
-        self->spare = malloc(sizeof *self->spare + sizeof self->spare->frames[0]);
-    return self->spare || !self->needed;
-}
-
 /* With the journal on: takes the message if it has to wait. False: it may go now, and nothing was taken. */
 static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload,
                         uint32_t n)
@@ -197,18 +219,8 @@ static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_
     uint64_t number = self->needed(self->journal);
     if (!self->first && number <= *self->durable)
         return false;
-    struct parked_message *message = malloc(sizeof *message + (n + 1) * sizeof message->frames[0]);
-    if (!message && n == 0) {
-        message = self->spare;
-        self->spare = NULL;
-    }
-    if (!message) { /* it must not leave now, and cannot wait: the client asks again */
-        zmq_msg_close(header);
-        for (uint32_t i = 0; i < n; i++)
-            zmq_msg_close(&payload[i]);
-        peers->counters.replies_dropped++;
-        return true;
-    }
+    /* Small beside its payload: a frame of its own has more than 100 KiB. */
+    struct parked_message *message = need_resize(NULL, 1, sizeof *message + (n + 1) * sizeof message->frames[0]);
     message->next = NULL;
     message->number = number;
     message->since_ns = peers->loop->now_ns;
@@ -255,12 +267,9 @@ bool commit_is_stuck(const struct peers *peers)
 
 void commit_fini(struct commit *self)
 {
-    free(self->spare);
-    self->spare = NULL;
     while (self->first) {
         struct parked_message *message = take(self);
-        for (uint32_t i = 0; i <= message->n; i++)
-            zmq_msg_close(&message->frames[i]);
+        frames_close(message->frames, message->n + 1);
         free(message);
     }
 }
@@ -297,7 +306,6 @@ bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *he
                      (unsigned long long)peers->counters.replies_dropped, held);
     }
     zmq_msg_close(header); /* sent messages are empty */
-    for (uint32_t i = 0; i < n; i++)
-        zmq_msg_close(&payload[i]);
+    frames_close(payload, n);
     return sent;
 }

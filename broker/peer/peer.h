@@ -12,6 +12,7 @@
 #include <zmq.h>
 
 #include "broker/loop/histogram.h"
+#include "proto/wire/duct.h"
 
 struct peers;
 struct unread;
@@ -37,7 +38,7 @@ struct peer {
 
 /* Gives up a reference. */
 void peer_release(struct peer *self);
-/* Returns the peer of a route, made when first used. NULL: no memory. */
+/* Returns the peer of a route, made when first used. */
 struct peer *peer_find(struct peers *peers, const struct envelope *to);
 /* True if the peer has left more than peer_backlog_bytes of replies unread. */
 bool peer_is_full(const struct peers *peers, const struct peer *peer);
@@ -57,6 +58,11 @@ bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header
 /* The same, ahead of the messages that wait for the journal. */
 bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
 
+/* Reads the frames of a message without waiting. False: there was none. Frames beyond the first `most` are read and dropped, and
+ * *whole is false. The caller closes the frames. */
+bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
+void frames_close(zmq_msg_t *frames, uint32_t n);
+
 /* ---- output commit ----
  *
  * Output commit: with the journal on, a message to a client waits until everything that happened before it is durable. So
@@ -75,15 +81,12 @@ struct commit {
     const void *journal;
     struct parked_message *first, **last;
     uint64_t count;
-    int64_t oldest_ns;            /* when the first parked message came */
-    struct parked_message *spare; /* for a reply without payload: commit_reserve */
-    bool ahead;                   /* messages are sent past the queue: what is told now confirms nothing */
-    struct histogram waited;      /* nanoseconds that messages were parked */
+    int64_t oldest_ns;       /* when the first parked message came */
+    bool ahead;              /* messages are sent past the queue: what is told now confirms nothing */
+    struct histogram waited; /* nanoseconds that messages were parked */
 };
 
 void commit_init(struct commit *self);
-/* Before a request changes anything: makes sure that its reply can be parked. False: no memory. */
-bool commit_reserve(struct commit *self);
 /* Sends parked messages whose record is durable. */
 void commit_release(struct peers *peers);
 /* True if nothing has become durable for so long that clients must hear of it: heartbeats are then answered with words

@@ -2,25 +2,27 @@
  *
  * This room owns the sockets (or the ducts of a local broker), the keys of clients, the routes of connected clients, the
  * requests that are not answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
- * (peer.h), answering (request.h), waiting (wait.h) and opening (sockets.h). It may use the loop, the configuration and the
+ * (peer.h), answering and waiting (request.h), and opening. It may use the loop, the configuration and the
  * wire format. It knows nothing of tables, samples or sessions. */
 #ifndef BROKER_PEERS_H
 #define BROKER_PEERS_H
 
 #include "broker/loop/idmap.h"
-#include "broker/peer/descriptors.h"
+#include "broker/peer/guard.h"
 #include "broker/peer/identity.h"
-#include "broker/peer/inflow.h"
-#include "broker/peer/kept_replies.h"
-#include "broker/peer/monitor.h"
+#include "broker/peer/kept.h"
 #include "broker/peer/peer.h"
-#include "broker/peer/wait.h"
+#include "broker/peer/request.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/wire/duct.h"
 
 struct broker_config;
 struct loop;
 
+/* Time for sending the last replies when the broker ends. */
+#define PEER_DRAIN_NS (2 * NS_PER_S)
+#define ENDPOINT_BYTES 256u
 #define STATUS_COUNT 20u /* of rp_status */
 
 struct peer_counters {
@@ -37,10 +39,12 @@ struct peers {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
-    uint32_t unbound; /* bit i: socket i of these three is to be bound again */
-    char service_endpoint[256], ingest_endpoint[256], events_endpoint[256]; /* as bound */
+    uint32_t unbound;   /* bit i: socket i of these three is to be bound again */
+    int64_t unbound_ns; /* since when, or when that was logged */
+    char service_endpoint[ENDPOINT_BYTES], ingest_endpoint[ENDPOINT_BYTES],
+        events_endpoint[ENDPOINT_BYTES]; /* as bound */
     struct {
-        char service[256], ingest[256], events[256];
+        char service[ENDPOINT_BYTES], ingest[ENDPOINT_BYTES], events[ENDPOINT_BYTES];
     } told; /* as clients are told: with the host of `advertise` */
     struct monitor monitor;
     struct descriptors_watch descriptors;
@@ -61,6 +65,24 @@ struct peers {
 
 /* Borrows all three; ducts is NULL if there will be sockets. */
 void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts);
+
+/* The three sockets of a broker are service (requests), ingest (inserts) and events (hints). Binds them and watches for connections
+ * that end. context: a zmq context to bind in (for inproc); NULL: a new one, which is terminated by sockets_close. A broker with ducts
+ * opens nothing. */
+rp_status sockets_open(struct peers *peers, void *context, rp_error *err);
+void sockets_close(struct peers *peers);
+/* Publishes a one-frame hint on `events`. */
+void sockets_announce(struct peers *peers, const char *format, ...) RP_PRINTF(2, 3);
+
+#define ZAP_DOMAIN "replay"
+#define ZAP_DOMAIN_INGEST "replay.ingest" /* only keys that may write come in */
+/* The ZAP handler (ZeroMQ RFC 27): libzmq asks it about each handshake. It runs on the core thread, a few requests a turn, so
+ * the list of keys has one owner. A connection is accepted if its key is in the list, and for ingest an actor's, and gets the number
+ * of its identity. Answers what is asked now. True: there was something. */
+bool zap_run(struct peers *peers);
+/* Reads the files of keys again if they have changed. With another broker key, binds all endpoints again; with another list, ends the
+ * waits of keys that may no longer ask. */
+void peers_look_at_keys(struct peers *self);
 /* Cuts connections that hold too much of unfinished messages: once a second, and with keys more often. */
 void peers_bound(struct peers *self);
 /* Once a second: forgets peers with nothing in flight, ends waits of lost connections, checks the descriptors. */

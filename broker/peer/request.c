@@ -1,55 +1,50 @@
 #include "broker/peer/request.h"
 
+#include <errno.h>
 #include <netinet/in.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
 /* A reply, or a frame of one, that is smaller than this is not charged to its peer: libzmq's bound on the number of queued
  * messages is enough. */
 #define SMALL_REPLY_BYTES 4096u
+/* Most bytes of an encoded reply besides its text and body. */
+#define HEAD_BYTES 64u
 /* libzmq stores a message of up to this size inside zmq_msg_t: it allocates nothing. */
 #define INLINE_BYTES 33u
 
+/* Encodes a reply. It fails for lack of memory only if it is too large to be kept: what was done once must not be done again. */
 static bool encode(struct pb_writer *out, uint64_t id, const struct answer *answer)
 {
+    size_t text = answer->text ? strlen(answer->text) : 0;
+    size_t body = answer->body ? protobuf_c_message_get_packed_size(answer->body) : 0;
+    size_t most = text + body + HEAD_BYTES;
+    *out = (struct pb_writer){.data = most <= KEPT_REPLY_BYTES ? need_resize(NULL, most, 1) : malloc(most),
+                              .capacity = most};
+    out->failed = !out->data;
     pb_put_varint(out, 1, WIRE_VERSION);
     pb_put_fixed64(out, 2, id);
     pb_put_varint(out, 3, (uint64_t)answer->status);
-    if (answer->text && answer->text[0]) {
-        size_t size = strlen(answer->text);
-        pb_put_bytes(out, 4, answer->text, size);
-        if (!out->failed) /* the text may quote what a client sent */
-            utf8_clean((char *)out->data + (out->size - size), size);
-    }
+    pb_put_bytes(out, 4, answer->text, text);
+    if (text && !out->failed) /* the text may quote what a client sent */
+        utf8_clean((char *)out->data + (out->size - text), text);
     if (answer->body) {
-        size_t size = protobuf_c_message_get_packed_size(answer->body);
         pb_tag(out, answer->field, PB_BYTES);
-        pb_varint(out, size);
-        uint8_t *place = pb_reserve(out, size);
+        pb_varint(out, body);
+        uint8_t *place = pb_reserve(out, body);
         if (place)
             protobuf_c_message_pack(answer->body, place);
     }
     return !out->failed;
-}
-
-/* Encodes the reply to something that was done: into memory that was reserved if there is no other. */
-static bool encode_done(struct kept_replies *kept, struct pb_writer *out, uint64_t id, const struct answer *answer)
-{
-    if (encode(out, id, answer))
-        return true;
-    size_t size = answer->body ? protobuf_c_message_get_packed_size(answer->body) : 0;
-    uint8_t *spare = kept_replies_spare(kept, size + (answer->text ? strlen(answer->text) : 0) + 64);
-    if (!spare)
-        return false;
-    pb_writer_fini(out);
-    *out = (struct pb_writer){.data = spare, .capacity = KEPT_REPLY_BYTES};
-    return encode(out, id, answer);
 }
 
 /* Charges the peer for the large frames. RP_RESOURCE_EXHAUSTED: it has left too many replies unread. */
@@ -64,12 +59,6 @@ static rp_status charge(const struct peers *peers, struct peer *peer, size_t hea
     for (uint32_t i = 0; ok && i < answer->n_payload; i++)
         ok = zmq_msg_size(&answer->payload[i]) <= SMALL_REPLY_BYTES || peer_charge(peer, &answer->payload[i]);
     return ok ? RP_OK : RP_NO_MEMORY;
-}
-
-static void close_payload(const struct answer *answer)
-{
-    for (uint32_t i = 0; i < answer->n_payload; i++)
-        zmq_msg_close(&answer->payload[i]);
 }
 
 /* Sends a reply that says only that there is no memory, and that needs none. It does not wait for the journal, since it
@@ -143,18 +132,18 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
         .status = RP_RESOURCE_EXHAUSTED,
         .text = "this client has left too many replies unread: read them before asking for more"};
     struct peer *peer = peer_find(peers, to);
-    rp_status charged = peer && !out->failed ? charge(peers, peer, out->size, answer) : RP_NO_MEMORY;
+    rp_status charged = !out->failed ? charge(peers, peer, out->size, answer) : RP_NO_MEMORY;
     if (charged == RP_RESOURCE_EXHAUSTED) {
-        close_payload(answer);
+        frames_close(answer->payload, answer->n_payload);
         answer = &too_many_unread;
-        out->size = 0;
+        pb_writer_fini(out);
         encode(out, id, answer);
     }
     bool ok = charged != RP_NO_MEMORY && !out->failed;
     if (!ok)
         pb_writer_fini(out);
     if (!ok || !peer_frame(peer, &header, out->data, out->size)) {
-        close_payload(answer);
+        frames_close(answer->payload, answer->n_payload);
         send_no_memory(peers, to, id);
         return;
     }
@@ -168,7 +157,7 @@ static void keep(struct peers *peers, uint64_t client, uint64_t id, const struct
 
 void request_send(struct peers *peers, const struct envelope *to, uint64_t id, const struct answer *answer)
 {
-    struct pb_writer out = {0};
+    struct pb_writer out;
     encode(&out, id, answer);
     send_encoded(peers, to, id, &out, answer);
 }
@@ -181,22 +170,20 @@ void request_fail(struct peers *peers, const struct envelope *to, uint64_t id, r
 void request_finish(struct peers *peers, const struct wait *wait, uint32_t field, const ProtobufCMessage *body)
 {
     struct answer answer = {.status = RP_OK, .field = field, .body = body};
-    struct pb_writer out = {0};
-    if (encode_done(&peers->kept_replies, &out, wait->id, &answer))
+    struct pb_writer out;
+    if (encode(&out, wait->id, &answer))
         keep(peers, wait->client, wait->id, &out);
     send_encoded(peers, &wait->to, wait->id, &out, &answer);
 }
 
 void request_reply(struct peers *peers, struct request *request, const struct answer *answer)
 {
-    struct pb_writer out = {0};
+    struct pb_writer out;
     uint64_t id = request->head.id;
     request->answered = true;
     /* A reply that does not wait for the journal tells of no change: the request may be done twice. */
-    bool remember = request->remember && !peers->commit.ahead;
-    if (answer->status != RP_OK)
-        encode(&out, id, answer);
-    else if (encode_done(&peers->kept_replies, &out, id, answer) && remember)
+    bool remember = request->remember && !peers->commit.ahead && answer->status == RP_OK;
+    if (encode(&out, id, answer) && remember)
         keep(peers, request->head.client, id, &out);
     send_encoded(peers, &request->from, id, &out, answer);
 }
@@ -206,17 +193,328 @@ void request_ok(struct peers *peers, struct request *request, uint32_t field, co
     request_reply(peers, request, &(struct answer){.status = RP_OK, .field = field, .body = body});
 }
 
-rp_status request_repeat(struct peers *peers, struct request *request, bool *found, rp_error *err)
+bool request_repeat(struct peers *peers, struct request *request)
 {
     const struct kept_reply *reply = kept_replies_find(&peers->kept_replies, request->head.client, request->head.id);
-    *found = reply != NULL;
     zmq_msg_t header;
     if (!reply)
-        return RP_OK;
-    if (zmq_msg_init_size(&header, reply->size) != 0)
-        return err_set(err, RP_NO_MEMORY, "no memory to repeat a reply of %zu bytes", reply->size);
-    memcpy(zmq_msg_data(&header), reply->frame, reply->size);
+        return false;
     request->answered = true;
+    if (zmq_msg_init_size(&header, reply->size) != 0) {
+        send_no_memory(peers, &request->from, request->head.id);
+        return true;
+    }
+    memcpy(zmq_msg_data(&header), reply->frame, reply->size);
     peer_send(peers, &request->from, &header, NULL, 0);
+    return true;
+}
+
+/* ---- the monitor ---- */
+
+/* Handshakes that break off without a reason are no news: clients probe an endpoint before they use it. */
+#define HANDSHAKE_FAILED ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+/* Values of monitor.connections; a running number of the connection from FIRST_CONNECTION on. */
+enum { NEVER_SEEN, HAS_ENDED, FIRST_CONNECTION };
+
+static const char lost[] = "the connection was lost: ask again";
+
+void wait_cancel(struct wait *self, rp_status status, const char *text)
+{
+    if (self->ops->cancel) {
+        self->ops->cancel(self->ctx, self, status, text);
+        return;
+    }
+    request_fail(self->peers, &self->to, self->id, status, text);
+    self->ops->end(self->ctx, self);
+}
+
+rp_status monitor_open(struct monitor *self, void *context, void *service, rp_error *err)
+{
+    char endpoint[64];
+    static _Atomic unsigned serial;
+    snprintf(endpoint, sizeof endpoint, "inproc://replay-monitor-%p-%u", (void *)self, serial++);
+    int linger = 0;
+    self->socket = zmq_socket(context, ZMQ_PAIR);
+    if (!self->socket ||
+        zmq_socket_monitor(service, endpoint, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED) != 0 ||
+        zmq_connect(self->socket, endpoint) != 0)
+        return err_set(err, RP_IO, "cannot watch the service socket: %s", zmq_strerror(errno));
+    zmq_setsockopt(self->socket, ZMQ_LINGER, &linger, sizeof linger);
+    /* Connections to the previous socket are not reported any more. */
+    if (self->connections)
+        memset(self->connections, 0, self->n_connections * sizeof *self->connections);
     return RP_OK;
+}
+
+void monitor_close(struct monitor *self, void *service)
+{
+    if (service)
+        zmq_socket_monitor(service, NULL, 0);
+    if (self->socket)
+        zmq_close(self->socket);
+    self->socket = NULL;
+}
+
+void monitor_fini(struct monitor *self)
+{
+    free(self->connections);
+    self->connections = NULL;
+    self->n_connections = 0;
+}
+
+/* Returns the number of the connection that has the descriptor, higher for later connections, or NEVER_SEEN or HAS_ENDED. */
+static uint64_t monitor_connection(const struct monitor *self, int descriptor)
+{
+    return descriptor >= 0 && (uint32_t)descriptor < self->n_connections ? self->connections[descriptor] : 0;
+}
+
+static void set_open(struct monitor *self, int descriptor, bool open)
+{
+    uint32_t at = (uint32_t)descriptor;
+    if (at >= self->n_connections) {
+        uint32_t n = at < 32 ? 64 : (at + 1) * 2;
+        self->connections = need_resize(self->connections, n, sizeof *self->connections);
+        memset(self->connections + self->n_connections, 0, (n - self->n_connections) * sizeof *self->connections);
+        self->n_connections = n;
+    }
+    self->connections[at] = open ? FIRST_CONNECTION + self->n_accepted++ : HAS_ENDED;
+}
+
+static void connection_ended(struct waits *waits, int descriptor)
+{
+    struct wait *next;
+    for (struct wait *wait = waits->first; wait; wait = next) {
+        next = wait->next;
+        if (wait->descriptor == descriptor)
+            wait_cancel(wait, RP_UNAVAILABLE, lost);
+    }
+}
+
+/* A client that could not even state its key: the ZAP handler never hears of it. value: in the place of a descriptor, an error. */
+static void log_failure(struct peers *peers, zmq_msg_t *address, uint32_t value)
+{
+    struct identities *identities = &peers->identities;
+    uint32_t held;
+    char text[128], quoted[160];
+    if (!identities->on)
+        return;
+    identities->refused++;
+    if (!log_allow(&identities->log, 5, peers->loop->now_ns, &held))
+        return;
+    snprintf(text, sizeof text, "%.*s", (int)zmq_msg_size(address), (const char *)zmq_msg_data(address));
+    const char *why = value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? "the client has no key"
+                      : value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC    ? "the client expects another broker's key"
+                                                                          : "the handshake broke off";
+    log_line(LEVEL_WARN, "B0606", "connection refused", "endpoint=%s key=- why=\"%s\" held_back=%u",
+             log_quote(quoted, sizeof quoted, text), why, held);
+}
+
+void monitor_run(struct peers *peers)
+{
+    struct monitor *self = &peers->monitor;
+    zmq_msg_t frames[4];
+    uint32_t n;
+    bool whole;
+    while (self->socket && frames_receive((struct way){self->socket, NULL}, frames, 4, &n, &whole)) {
+        if (zmq_msg_size(&frames[0]) == 6) {
+            uint16_t event;
+            int32_t descriptor;
+            memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
+            memcpy(&descriptor, (const char *)zmq_msg_data(&frames[0]) + 2, sizeof descriptor);
+            if (event & HANDSHAKE_FAILED)
+                log_failure(peers, &frames[n - 1], (uint32_t)descriptor);
+            else if (descriptor >= 0)
+                set_open(self, descriptor, event == ZMQ_EVENT_ACCEPTED);
+            if (event == ZMQ_EVENT_DISCONNECTED)
+                connection_ended(&peers->waits, descriptor);
+        }
+        frames_close(frames, n);
+    }
+}
+
+void monitor_sweep(struct peers *peers)
+{
+    monitor_run(peers);
+    struct wait *next;
+    for (struct wait *wait = peers->waits.first; wait; wait = next) {
+        next = wait->next;
+        if (wait->descriptor >= 0 && peers->loop->now_ns - wait->since_ns > NS_PER_S &&
+            monitor_connection(&peers->monitor, wait->descriptor) == HAS_ENDED)
+            wait_cancel(wait, RP_UNAVAILABLE, lost);
+    }
+}
+
+/* ---- waits ---- */
+
+/* Places for requests that wait: a client that asks without reading must not use up the memory. A request is kept while it
+ * waits: each PLACE_BYTES of it take a further place. */
+#define WAIT_PLACES 100000u
+#define PLACE_BYTES 1024u
+
+static uint64_t name_of(uint64_t client, uint64_t id)
+{
+    return client ^ (id * UINT64_C(0xD6E8FEB86659FD93));
+}
+
+static void wait_expire(struct timer *timer, void *ctx)
+{
+    struct wait *self = (struct wait *)(void *)((char *)timer - offsetof(struct wait, timer));
+    struct wait_text why = {0};
+    if (self->ops->expire) {
+        self->ops->expire(ctx, self);
+        return;
+    }
+    self->ops->explain(ctx, self, &why);
+    wait_cancel(self, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_ops *ops, void *ctx,
+                     const struct request *request, uint64_t timeout_ms, rp_error *err)
+{
+    struct loop *loop = peers->loop;
+    struct waits *waits = &peers->waits;
+    /* The descriptor of a closed connection is soon used again: the waits of the old connection must end before a wait of
+     * the new one takes the descriptor. */
+    monitor_run(peers);
+    *self = (struct wait){
+        .peers = peers,
+        .ops = ops,
+        .ctx = ctx,
+        .timer = {.fire = wait_expire, .ctx = ctx},
+        .to = request->from,
+        .client = request->head.client,
+        .id = request->head.id,
+        .since_ns = loop->now_ns,
+        .traced_ns = loop_trace_start(loop),
+        .descriptor = request->descriptor,
+        .connection = monitor_connection(&peers->monitor, request->descriptor),
+        .identity = request->identity,
+        .roles = request->roles,
+        .places = 1 + (uint32_t)(request->head.size / PLACE_BYTES),
+        .times = request->times,
+        .message = peers->counters.messages_in,
+    };
+    if (waits->places + self->places > WAIT_PLACES)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the requests that wait have taken all %u places: this %s request cannot wait, too. Ask again "
+                       "later",
+                       WAIT_PLACES, self->ops->kind);
+    const struct quota *quota = &request->identity->quota;
+    if (quota->waiting > 0 && request->identity->waiting + self->places > quota->waiting)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the requests of the key '%s' that wait have taken all of its %lld places: this %s request "
+                       "cannot wait, too. Ask again later, or raise waiting= in the broker's list of keys",
+                       request->identity->name, (long long)quota->waiting, self->ops->kind);
+    bool has_deadline = timeout_ms <= (uint64_t)(INT64_MAX / NS_PER_MS / 2);
+    if (has_deadline)
+        timer_set(&loop->timers, &self->timer, loop->now_ns + (int64_t)timeout_ms * NS_PER_MS);
+    idmap_put(&waits->by_request, name_of(self->client, self->id), self);
+    self->identity->waiting += self->places;
+    waits->places += self->places;
+    self->prev = waits->last;
+    *(waits->last ? &waits->last->next : &waits->first) = self;
+    waits->last = self;
+    waits->count++;
+    return RP_OK;
+}
+
+void *wait_new(struct peers *peers, size_t bytes, const struct wait_ops *ops, void *ctx, struct request *request,
+               uint64_t timeout_ms, rp_error *err)
+{
+    struct wait *self = need_alloc(bytes);
+    if (wait_begin(peers, self, ops, ctx, request, timeout_ms, err) == RP_OK) {
+        request->answered = true;
+        return self;
+    }
+    free(self);
+    return NULL;
+}
+
+void wait_trace(const struct wait *self)
+{
+    const struct peers *peers = self->peers;
+    int64_t now = clock_now(&peers->loop->clock), start = self->traced_ns ? self->traced_ns : self->since_ns;
+    if (self->message !=
+        peers->counters.messages_in) /* otherwise it was answered at once, and is part of its request */
+        trace_add(&peers->loop->trace, self->ops->kind, "waits",
+                  &(struct trace_span){.start_ns = start,
+                                       .duration_ns = now - start,
+                                       .who = self->client,
+                                       .id = self->id,
+                                       .link = TRACE_REQUEST});
+}
+
+bool wait_goes_on(struct peers *peers)
+{
+    struct wait *last = peers->waits.last;
+    if (!last || last->message != peers->counters.messages_in)
+        return false;
+    last->measured = last->times != NULL;
+    return true;
+}
+
+void wait_end(struct wait *self)
+{
+    struct peers *peers = self->peers;
+    if (self->measured) {
+        int64_t took = clock_now(&peers->loop->clock) - self->since_ns;
+        histogram_add_ns(&self->times->latency, took, 1);
+        histogram_add_ns(&self->times->waited, took, 1);
+    }
+    if (trace_on(&peers->loop->trace))
+        wait_trace(self);
+    struct waits *waits = &peers->waits;
+    timer_clear(&peers->loop->timers, &self->timer);
+    self->identity->waiting -= self->places;
+    waits->places -= self->places;
+    uint64_t name = name_of(self->client, self->id);
+    if (idmap_get(&waits->by_request, name) == self)
+        idmap_remove(&waits->by_request, name);
+    *(self->prev ? &self->prev->next : &waits->first) = self->next;
+    *(self->next ? &self->next->prev : &waits->last) = self->prev;
+    waits->count--;
+}
+
+struct wait *wait_find(const struct waits *waits, uint64_t client, uint64_t id)
+{
+    /* Client 0 is anonymous: requests of several anonymous clients may have the same id. */
+    struct wait *wait = client ? idmap_get(&waits->by_request, name_of(client, id)) : NULL;
+    return wait && wait->client == client && wait->id == id ? wait : NULL;
+}
+
+bool wait_take_over(struct peers *peers, const struct request *request)
+{
+    if (!wait_find(&peers->waits, request->head.client, request->head.id))
+        return false;
+    monitor_run(peers); /* ends the wait if its connection is lost */
+    struct wait *self = wait_find(&peers->waits, request->head.client, request->head.id);
+    if (!self)
+        return false;
+    uint64_t connection = monitor_connection(&peers->monitor, request->descriptor);
+    if (!connection || connection >= self->connection) {
+        self->to = request->from;
+        self->descriptor = request->descriptor;
+        self->connection = connection;
+    }
+    return true;
+}
+
+void waits_check_roles(struct peers *peers)
+{
+    struct wait *next;
+    for (struct wait *wait = peers->waits.first; wait; wait = next) {
+        rp_error err = {0};
+        char what[64];
+        next = wait->next;
+        snprintf(what, sizeof what, "a %s request", wait->ops->kind);
+        if (identity_check(wait->identity, wait->roles, what, &err) != RP_OK)
+            wait_cancel(wait, RP_PERMISSION_DENIED, err.text);
+    }
+}
+
+void waits_cancel_all(struct waits *waits, rp_status status, const char *text)
+{
+    while (waits->first)
+        wait_cancel(waits->first, status, text);
 }

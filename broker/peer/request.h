@@ -1,6 +1,7 @@
-/* A service request and its answer. Which handler runs is decided above this room (service/dispatch.h).
+/* A service request, its answer, and the wait of a request that is not answered at once. Which handler runs is decided above this
+ * room (service/service.h).
  *
- * A handler answers by request_reply or request_ok, or keeps the request waiting (wait.h) and answers later by request_send
+ * A handler answers by request_reply or request_ok, or keeps the request waiting (struct wait) and answers later by request_send
  * or request_fail. An error that a handler returns is turned into a reply by the dispatcher. */
 #ifndef BROKER_REQUEST_H
 #define BROKER_REQUEST_H
@@ -11,6 +12,8 @@
 #include <zmq.h>
 
 #include "broker/loop/histogram.h"
+#include "broker/loop/idmap.h"
+#include "broker/loop/loop.h"
 #include "broker/peer/peer.h"
 #include "proto/wire/wire.h"
 #include "replay/error.h"
@@ -36,7 +39,7 @@ struct request {
     ProtobufCMessage *body; /* unpacked; NULL if the handler reads the bytes itself */
     zmq_msg_t *payload;     /* frames after the header; a handler may move from them */
     uint32_t n_payload;
-    bool remember; /* must not be done twice: a reply of RP_OK is kept for a retry (kept_replies.h) */
+    bool remember; /* must not be done twice: a reply of RP_OK is kept for a retry (kept.h) */
     bool answered;
 };
 
@@ -64,8 +67,108 @@ void request_send(struct peers *peers, const struct envelope *to, uint64_t id, c
 void request_fail(struct peers *peers, const struct envelope *to, uint64_t id, rp_status status, const char *text);
 /* Answers RP_OK to a request that has waited and must not be done twice: the reply is kept for a retry. */
 void request_finish(struct peers *peers, const struct wait *wait, uint32_t field, const ProtobufCMessage *body);
-/* Answers a retry with the reply that was kept for it. *found is false if none was. RP_NO_MEMORY: it was, but there is no
- * memory to send it. */
-rp_status request_repeat(struct peers *peers, struct request *request, bool *found, rp_error *err);
+/* Answers a retry with the reply that was kept for it. False: none was. */
+bool request_repeat(struct peers *peers, struct request *request);
+
+/* ---- waits ---- */
+
+/* What a request waits for, in words. */
+struct wait_text {
+    char table[256];
+    uint64_t count, got;
+    char text[512];
+};
+
+/* A request that is not answered yet. It has a deadline or none, can explain what it waits for, can be taken over by a retry
+ * from a new route, and is cancelled when its connection ends or the broker drains. Embedded as the first member of the struct that
+ * waits. ctx is the wait's. */
+struct wait_ops {
+    const char *kind; /* "sample", "permit", "fetch", "params", "reduce", "checkpoint", "trace", "bye" */
+    void (*explain)(const void *ctx, const struct wait *wait, struct wait_text *out);
+    /* Ends the wait after it was answered with an error, and frees it. */
+    void (*end)(void *ctx, struct wait *wait);
+    /* Ends the wait and answers with status and text. NULL: answers, then calls end. */
+    void (*cancel)(void *ctx, struct wait *wait, rp_status status, const char *text);
+    /* The deadline has passed. Ends the wait and answers. NULL: cancels it with what it waits for. */
+    void (*expire)(void *ctx, struct wait *wait);
+};
+
+struct wait {
+    struct peers *peers;
+    const struct wait_ops *ops;
+    void *ctx;
+    struct wait *prev, *next;
+    struct timer timer;
+    struct envelope to;
+    uint64_t client, id;
+    int64_t since_ns;
+    int64_t traced_ns;           /* the same by a fresh look at the clock; 0: no trace was recorded then */
+    int descriptor;              /* of the connection by which the request came; -1: not known */
+    uint64_t connection;         /* number of that connection: monitor_connection */
+    struct identity *identity;   /* whose request it is */
+    uint32_t roles;              /* that may ask for it, of enum key_role */
+    uint32_t places;             /* that it takes of those there are */
+    struct request_times *times; /* of its kind; NULL: not measured */
+    uint64_t message;            /* running number of the message by which the request came */
+    bool measured;               /* its time counts when it ends: it was not answered at once */
+};
+
+struct waits {
+    struct wait *first, *last;
+    struct idmap by_request;
+    uint64_t count;
+    uint64_t places; /* that are taken */
+};
+
+/* A timeout this long, or longer than a century, means "no deadline". */
+#define WAIT_FOREVER UINT64_MAX
+
+/* Starts to wait on behalf of a request. */
+rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_ops *ops, void *ctx,
+                     const struct request *request, uint64_t timeout_ms, rp_error *err);
+/* Allocates a struct of so many bytes that begins with a wait, and starts to wait: the request counts as answered. NULL with err set. */
+void *wait_new(struct peers *peers, size_t bytes, const struct wait_ops *ops, void *ctx, struct request *request,
+               uint64_t timeout_ms, rp_error *err);
+/* Adds to the trace how long the request has waited. */
+void wait_trace(const struct wait *self);
+/* Takes a wait that was answered off the list. */
+void wait_end(struct wait *self);
+/* Answers with an error, and ends the wait. */
+void wait_cancel(struct wait *self, rp_status status, const char *text);
+/* After the handler of a request: true if the request waits. Its time then counts when it ends. */
+bool wait_goes_on(struct peers *peers);
+/* Returns the waiting request that (client, id) named. NULL: there is none. */
+struct wait *wait_find(const struct waits *waits, uint64_t client, uint64_t id);
+/* If the request is a retry of one that still waits, sends the answer to where the retry came from. Not if the retry is older than
+ * the known route: then it came late, by a connection that the client has closed. False: no such request waits. */
+bool wait_take_over(struct peers *peers, const struct request *request);
+/* After a change of the list of keys: ends the waits of keys that may no longer ask for what they wait for. */
+void waits_check_roles(struct peers *peers);
+/* Cancels every wait. */
+void waits_cancel_all(struct waits *waits, rp_status status, const char *text);
+
+/* ---- the monitor ---- */
+
+/* The monitor watches for connections that end: a request of a client that has gone must not wait on, or the items it gets would be
+ * lost.
+ *
+ * libzmq reports which descriptor was closed, and for each message from which descriptor it came. A new connection may have
+ * the same descriptor by the time the report is read. So the wait is not dropped but answered: if the client is gone the
+ * answer fails, and if the descriptor belongs to a new client, that client asks again. */
+struct monitor {
+    void *socket;          /* reports connections to the service socket that begin and end; NULL: a local broker */
+    uint64_t *connections; /* by descriptor: a running number, or see request.c */
+    uint32_t n_connections;
+    uint64_t n_accepted; /* connections since the start */
+};
+
+/* Watches the service socket. Called again after the socket was replaced. */
+rp_status monitor_open(struct monitor *self, void *context, void *service, rp_error *err);
+void monitor_close(struct monitor *self, void *service);
+void monitor_fini(struct monitor *self);
+/* Ends the waits of connections that have closed. */
+void monitor_run(struct peers *peers);
+/* Once a second: also ends waits whose request was read only after the end of its connection was reported. */
+void monitor_sweep(struct peers *peers);
 
 #endif

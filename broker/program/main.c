@@ -193,11 +193,11 @@ static rp_status join_shards(struct broker *broker, const char *http, int link, 
     if (link < 0)
         return RP_OK;
     RP_TRY(shards_join(link, own, n, &all, err));
-    rp_status status = broker_set_shards(broker, all, n, err);
+    broker_set_shards(broker, all, n);
     for (uint32_t i = 0; i < n; i++)
         free(all[i]);
     free(all);
-    return status;
+    return RP_OK;
 }
 
 static int serve(const struct options *options, const struct broker_config *config, int link)

@@ -1,17 +1,172 @@
 #include "broker/sample/kept_samples.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/config/config.h"
 #include "broker/disk/record.h"
 #include "broker/loop/loop.h"
-#include "broker/peer/peers.h"
-#include "broker/sample/answer.h"
 #include "broker/sample/samples.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 #define DROPS_PER_SWEEP 256u
+#define CLIENTS_MOST 65536u
+#define MEMORY_SHARE 16 /* kept samples may take a sixteenth of memory_limit */
+/* Chunk references that are released at once; more are released in slices, by a chore. */
+#define REFS_AT_ONCE 2048u
+#define REFS_PER_STEP 256u
+/* Spare samples, and the largest arrays that they keep. */
+#define SPARES 256u
+#define SPARE_ITEMS 1024u
+#define SPARE_REFS 4096u
+/* Bytes of an item of which only key, priority, probability and times_sampled are kept. */
+#define KEPT_ITEM_BYTES (3 * 8 + 4)
+
+struct kept_sample {
+    struct kept kept; /* first */
+    struct kept_info info;
+    struct kept_sample *next; /* of those that are dropped or spare */
+    uint64_t own_bytes;       /* of its bytes: other than of chunks */
+    struct picks picks;       /* if info.holds */
+    /* Otherwise: key[n], priority[n], probability[n], times_sampled[n]. */
+    uint32_t n;
+    uint64_t table_size;
+    uint8_t *block;
+    size_t room; /* bytes of the block */
+};
+
+static double *kept_priority(const struct kept_sample *self)
+{
+    return (double *)(void *)(self->block + (size_t)self->n * 8);
+}
+
+static double *kept_probability(const struct kept_sample *self)
+{
+    return (double *)(void *)(self->block + (size_t)self->n * 16);
+}
+
+static uint32_t *kept_times_sampled(const struct kept_sample *self)
+{
+    return (uint32_t *)(void *)(self->block + (size_t)self->n * 24);
+}
+
+static struct kept_sample *sample_find(const struct kept_client *client, uint64_t id)
+{
+    return (struct kept_sample *)kept_list_find(client, id);
+}
+
+/* ---- memory ---- */
+
+/* Returns an empty sample. */
+static struct kept_sample *sample_new(struct kept_samples *self)
+{
+    struct kept_sample *sample = self->spare;
+    if (!sample)
+        return need_alloc(sizeof *sample);
+    self->spare = sample->next;
+    self->n_spare--;
+    return sample;
+}
+
+static void sample_free(struct kept_sample *sample)
+{
+    picks_fini(&sample->picks);
+    free(sample->block);
+    free(sample);
+}
+
+/* Frees a sample that is in no list and holds nothing, or keeps its memory for the next. */
+static void sample_recycle(struct kept_samples *self, struct kept_sample *sample)
+{
+    if (self->n_spare == SPARES) {
+        sample_free(sample);
+        return;
+    }
+    if (sample->picks.capacity > SPARE_ITEMS || sample->picks.refs_capacity > SPARE_REFS)
+        picks_fini(&sample->picks);
+    if (sample->room > (size_t)SPARE_ITEMS * KEPT_ITEM_BYTES) {
+        free(sample->block);
+        sample->block = NULL;
+        sample->room = 0;
+    }
+    sample->next = self->spare;
+    self->spare = sample;
+    self->n_spare++;
+}
+
+/* ---- dropping ---- */
+
+static bool release_step(struct chore *chore)
+{
+    struct kept_samples *self = (struct kept_samples *)(void *)((char *)chore - offsetof(struct kept_samples, chore));
+    struct kept_sample *sample = self->dropped;
+    struct picks *picks = &sample->picks;
+    for (uint32_t i = 0; i < REFS_PER_STEP && picks->n_refs; i++)
+        store_release(self->samples->store, picks->refs[--picks->n_refs]);
+    if (picks->n_refs == 0) {
+        self->dropped = sample->next;
+        picks_clear(picks, self->samples);
+        sample_recycle(self, sample);
+    }
+    self->releasing = self->dropped != NULL;
+    return self->releasing;
+}
+
+/* Releases a sample that is in no list any more, at once or in slices. */
+static void sample_release(struct kept_samples *self, struct kept_sample *sample)
+{
+    struct loop *loop = self->samples->loop;
+    if (self->now_ns != loop->now_ns) {
+        self->now_ns = loop->now_ns;
+        self->releases_left = REFS_AT_ONCE;
+    }
+    uint32_t refs = sample->info.holds ? sample->picks.n_refs : 0;
+    if (refs <= self->releases_left) {
+        self->releases_left -= refs;
+        picks_clear(&sample->picks, self->samples);
+        sample_recycle(self, sample);
+        return;
+    }
+    sample->next = self->dropped;
+    self->dropped = sample;
+    if (!self->releasing)
+        chores_add(&loop->chores, &self->chore);
+    self->releasing = true;
+}
+
+/* Takes a sample out of the lists. */
+static void sample_remove(struct kept_samples *self, struct kept_sample *sample)
+{
+    kept_list_remove(&self->list, &sample->kept);
+    self->samples->store->overhead -= sample->own_bytes;
+}
+
+/* Forgets a sample for good. */
+static void sample_drop(struct kept_samples *self, struct kept_sample *sample)
+{
+    const struct kept_info *info = &sample->info;
+    EFFECT(self->samples->loop, forget, info->client, info->id);
+    if (!info->answered)
+        info->table->stats.orphaned_picks += info->holds ? sample->picks.n : sample->n;
+    sample_remove(self, sample);
+    sample_release(self, sample);
+}
+
+/* Returns a client, made if need be. NULL: it is anonymous. */
+static struct kept_client *client_make(struct kept_samples *self, uint64_t id)
+{
+    if (!id)
+        return NULL;
+    if (self->list.clients.count >= CLIENTS_MOST && !kept_client_find(&self->list, id)) {
+        struct kept_client *silent = self->list.first_client;
+        while (silent->first)
+            sample_drop(self, (struct kept_sample *)silent->first);
+        kept_client_forget(&self->list, silent);
+    }
+    return kept_client_make(&self->list, id, self->samples->loop->now_ns);
+}
 
 /* ---- keeping ---- */
 
@@ -49,7 +204,7 @@ static uint64_t held_bytes(const struct picks *picks)
     return bytes;
 }
 
-static void log_full(struct kept_list *self, const struct kept_info *info, uint32_t picks)
+static void log_full(struct kept_samples *self, const struct kept_info *info, uint32_t picks)
 {
     uint32_t held;
     if (log_allow(&self->full_log, 1, self->samples->loop->now_ns, &held))
@@ -59,24 +214,24 @@ static void log_full(struct kept_list *self, const struct kept_info *info, uint3
                  (unsigned long long)self->budget, held);
 }
 
-static bool make_room(struct kept_list *self, struct kept_client *client, uint64_t bytes)
+static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes)
 {
     if (bytes > self->budget)
         return false;
-    while (client->count >= (client->settles ? KEPT_SETTLING : KEPT_PER_CLIENT))
-        kept_list_drop(self, client->first);
-    while (self->bytes + bytes > self->budget) {
-        struct kept_sample *oldest = self->oldest;
+    while (client->count >= (client->settled ? KEPT_SETTLING : KEPT_PER_CLIENT))
+        sample_drop(self, (struct kept_sample *)client->first);
+    while (self->list.bytes + bytes > self->budget) {
+        struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
         if (oldest->info.holds)
             log_full(self, &oldest->info, oldest->picks.n);
-        kept_list_drop(self, oldest);
+        sample_drop(self, oldest);
     }
     return true;
 }
 
 /* Takes picks to hold, or copies of them what is needed. reserved: a sample to use, or NULL. NULL: no memory or no room, and
  * nothing was taken. */
-static struct kept_sample *keep(struct kept_list *self, struct kept_client *client, const struct kept_info *info,
+static struct kept_sample *keep(struct kept_samples *self, struct kept_client *client, const struct kept_info *info,
                                 struct picks *picks, struct kept_sample **reserved)
 {
     uint64_t own = info->holds ? (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
@@ -87,9 +242,7 @@ static struct kept_sample *keep(struct kept_list *self, struct kept_client *clie
         log_full(self, info, picks->n);
         return NULL;
     }
-    struct kept_sample *sample = reserved && *reserved ? *reserved : kept_list_new(self);
-    if (!sample)
-        return NULL;
+    struct kept_sample *sample = reserved && *reserved ? *reserved : sample_new(self);
     if (reserved)
         *reserved = NULL;
     sample->n = 0;
@@ -98,17 +251,19 @@ static struct kept_sample *keep(struct kept_list *self, struct kept_client *clie
         sample->picks = *picks;
         *picks = empty;
     } else if (!block_fill(sample, picks)) {
-        kept_list_recycle(self, sample);
+        sample_recycle(self, sample);
         return NULL;
     }
     sample->info = *info;
-    sample->bytes = bytes;
+    sample->kept.id = info->id;
+    sample->kept.bytes = bytes;
     sample->own_bytes = own;
-    kept_list_add(self, client, sample);
+    kept_list_add(&self->list, client, &sample->kept);
+    self->samples->store->overhead += own;
     return sample;
 }
 
-static struct kept_info waiter_info(const struct waiter *waiter)
+struct kept_info kept_samples_info(const struct waiter *waiter)
 {
     return (struct kept_info){
         .client = waiter->wait.client,
@@ -130,25 +285,24 @@ void kept_samples_lose(struct waiter *waiter)
 
 bool kept_samples_reserve(struct waiter *waiter)
 {
-    struct kept_list *self = &waiter->samples->kept;
+    struct kept_samples *self = &waiter->samples->kept;
     if (!waiter->wait.client)
         return true;
-    if (!kept_list_make_client(self, waiter->wait.client))
-        return false;
-    waiter->reserved = kept_list_new(self);
-    return waiter->reserved && (waiter->table->one_by_one || block_reserve(waiter->reserved, waiter->want));
+    client_make(self, waiter->wait.client);
+    waiter->reserved = sample_new(self);
+    return (waiter->table->one_by_one || block_reserve(waiter->reserved, waiter->want));
 }
 
 void kept_samples_unreserve(struct waiter *waiter)
 {
     if (waiter->reserved)
-        kept_list_recycle(&waiter->samples->kept, waiter->reserved);
+        sample_recycle(&waiter->samples->kept, waiter->reserved);
     waiter->reserved = NULL;
 }
 
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 {
-    struct kept_list *self = &waiter->samples->kept;
+    struct kept_samples *self = &waiter->samples->kept;
     struct loop *loop = waiter->samples->loop;
     uint64_t client_id = waiter->wait.client, id = waiter->wait.id;
     if (waiter->picks.n == 0 || waiter->fetch)
@@ -156,16 +310,15 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     if (answered && !waiter->again && client_id)
         EFFECT(loop, answered, client_id, id);
     answered |= waiter->again;
-    struct kept_client *client = kept_list_make_client(self, client_id);
+    struct kept_client *client = client_make(self, client_id);
     /* A sample whose items are looked up by keys stays kept while it is sent once more. */
-    if (waiter->again && kept_list_find(client, id))
+    if (waiter->again && sample_find(client, id))
         return &waiter->picks;
     struct kept_sample *sample = NULL;
-    struct kept_info info = waiter_info(waiter);
+    struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
     info.holds = waiter->table->one_by_one || !answered;
     if (client && id > client->settled) {
-        kept_list_touch(self, client); /* it was there up to now, however long it has waited */
         if (info.holds)
             picks_own(&waiter->picks, waiter->samples);
         sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
@@ -183,14 +336,14 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 
 rp_status kept_samples_check(const struct samples *samples, const struct kept_info *asked, rp_error *err)
 {
-    const struct kept_client *client = kept_list_client(&samples->kept, asked->client);
+    const struct kept_client *client = kept_client_find(&samples->kept.list, asked->client);
     if (!client)
         return RP_OK;
     if (asked->id <= client->settled)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "this client has said that it has all replies up to request %llu: %llu is not answered again",
                        (unsigned long long)client->settled, (unsigned long long)asked->id);
-    const struct kept_sample *sample = kept_list_find(client, asked->id);
+    const struct kept_sample *sample = sample_find(client, asked->id);
     if (!sample)
         return RP_OK;
     const struct kept_info *first = &sample->info;
@@ -235,8 +388,8 @@ static void stamp_picked(struct waiter *waiter)
 
 enum kept_found kept_samples_load(struct waiter *waiter)
 {
-    struct kept_list *self = &waiter->samples->kept;
-    struct kept_sample *sample = kept_list_find(kept_list_client(self, waiter->wait.client), waiter->wait.id);
+    struct kept_samples *self = &waiter->samples->kept;
+    struct kept_sample *sample = sample_find(kept_client_find(&self->list, waiter->wait.client), waiter->wait.id);
     if (!sample)
         return KEPT_NOTHING;
     bool answered = sample->info.answered;
@@ -245,7 +398,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
             return KEPT_NO_MEMORY;
         if (waiter->picks.n == 0) { /* none of its items is left: a new sample takes its place */
             waiter->gone = 0;
-            kept_list_drop(self, sample);
+            sample_drop(self, sample);
             return KEPT_NOTHING;
         }
     } else {
@@ -254,8 +407,8 @@ enum kept_found kept_samples_load(struct waiter *waiter)
         sample->picks = empty;
     }
     if (sample->info.holds || !answered) {
-        kept_list_remove(self, sample);
-        kept_list_recycle(self, sample);
+        sample_remove(self, sample);
+        sample_recycle(self, sample);
     }
     waiter->again = answered;
     if (!answered && waiter->distinct)
@@ -267,40 +420,40 @@ enum kept_found kept_samples_load(struct waiter *waiter)
 
 void kept_samples_settle(struct samples *samples, uint64_t client_id, uint64_t id)
 {
-    struct kept_list *self = &samples->kept;
-    struct kept_client *client = kept_list_client(self, client_id);
+    struct kept_samples *self = &samples->kept;
+    struct kept_client *client = kept_client_find(&self->list, client_id);
     if (!client)
         return;
-    kept_list_touch(self, client);
+    kept_client_heard(&self->list, client, samples->loop->now_ns);
     if (id <= client->settled)
         return;
-    client->settles = true;
     client->settled = id;
-    for (struct kept_sample *sample = client->first, *after; sample; sample = after) {
-        after = sample->after;
-        if (sample->info.id <= id) {
+    for (struct kept *kept = client->first, *after; kept; kept = after) {
+        struct kept_sample *sample = (struct kept_sample *)kept;
+        after = kept->after;
+        if (kept->id <= id) {
             sample->info.answered = true; /* or not wanted: its picks do not count as lost */
-            kept_list_drop(self, sample);
+            sample_drop(self, sample);
         }
     }
 }
 
 void kept_samples_sweep(struct samples *samples)
 {
-    struct kept_list *self = &samples->kept;
+    struct kept_samples *self = &samples->kept;
     int64_t now_ns = samples->loop->now_ns;
     uint32_t left = DROPS_PER_SWEEP, lost = 0;
-    while (self->first_client && left) {
-        struct kept_client *client = self->first_client;
+    while (self->list.first_client && left) {
+        struct kept_client *client = self->list.first_client;
         if (now_ns - client->heard_ns <= CONFIG_TOMBSTONE * samples->config->expiry_ns)
             break;
-        for (struct kept_sample *sample = client->first, *after; sample && left; sample = after, left--) {
-            after = sample->after;
+        for (; client->first && left; left--) {
+            struct kept_sample *sample = (struct kept_sample *)client->first;
             lost += sample->info.answered ? 0 : sample->picks.n;
-            kept_list_drop(self, sample);
+            sample_drop(self, sample);
         }
         if (!client->first)
-            kept_list_drop_client(self, client);
+            kept_client_forget(&self->list, client);
     }
     uint32_t held;
     if (lost && log_allow(&self->gone_log, 1, now_ns, &held))
@@ -333,34 +486,59 @@ static struct picks block_picks(const struct kept_sample *sample)
                           .table_size = sample->table_size};
 }
 
-void kept_samples_each(const struct samples *samples, void (*fn)(void *ctx, const struct kept_image *image), void *ctx)
+void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
 {
-    for (const struct kept_sample *at = samples->kept.oldest; at; at = at->newer) {
+    for (const struct kept *kept = samples->kept.list.oldest; kept; kept = kept->newer) {
+        const struct kept_sample *at = (const struct kept_sample *)kept;
         struct kept_image image = {at->info, at->info.holds ? at->picks : block_picks(at)};
-        fn(ctx, &image);
-    }
-    for (struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
-        const struct waiter *waiter = sample_of(wait);
-        if (!waiter || !wait->client || !waiter->picks.n)
-            continue;
-        if (waiter->again && !waiter->table->one_by_one)
-            continue; /* it is kept, and was given above */
-        struct kept_image image = {waiter_info(waiter), waiter->picks};
         fn(ctx, &image);
     }
 }
 
 bool kept_samples_restore(struct samples *samples, struct kept_image *image)
 {
-    struct kept_list *self = &samples->kept;
+    struct kept_samples *self = &samples->kept;
     const struct kept_info *info = &image->info;
     struct picks *picks = &image->picks;
-    struct kept_client *client = info->id ? kept_list_make_client(self, info->client) : NULL;
-    bool ok = client && picks->n && picks->n <= SAMPLE_MAX_ITEMS && !kept_list_find(client, info->id) &&
+    struct kept_client *client = info->id ? client_make(self, info->client) : NULL;
+    bool ok = client && picks->n && picks->n <= SAMPLE_MAX_ITEMS && !sample_find(client, info->id) &&
               keep(self, client, info, picks, NULL);
     if (!info->holds)
         picks->n = picks->n_refs = 0; /* they held nothing */
     picks_clear(picks, samples);
     picks_fini(picks);
     return ok;
+}
+
+/* ---- life ---- */
+
+void kept_samples_init(struct kept_samples *self, struct samples *samples)
+{
+    *self = (struct kept_samples){
+        .chore = {.step = release_step},
+        .samples = samples,
+        .budget = (uint64_t)samples->config->memory_limit / MEMORY_SHARE,
+        .releases_left = REFS_AT_ONCE,
+    };
+}
+
+void kept_samples_fini(struct kept_samples *self)
+{
+    while (self->list.oldest) {
+        struct kept_sample *sample = (struct kept_sample *)self->list.oldest;
+        sample_remove(self, sample);
+        sample->next = self->dropped;
+        self->dropped = sample;
+    }
+    struct kept_sample *const lists[] = {self->dropped, self->spare};
+    for (uint32_t i = 0; i < 2; i++)
+        for (struct kept_sample *sample = lists[i], *next; sample; sample = next) {
+            next = sample->next;
+            picks_clear(&sample->picks, self->samples);
+            sample_free(sample);
+        }
+    while (self->list.first_client)
+        kept_client_forget(&self->list, self->list.first_client);
+    idmap_fini(&self->list.clients);
+    kept_samples_init(self, self->samples);
 }

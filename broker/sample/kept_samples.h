@@ -9,13 +9,46 @@
 #ifndef BROKER_KEPT_SAMPLES_H
 #define BROKER_KEPT_SAMPLES_H
 
-#include "broker/peer/request.h"
-#include "broker/sample/kept_list.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/kept.h"
+#include "broker/sample/picks.h"
+#include "proto/base/log.h"
 
 #define KEPT_PER_CLIENT 64u
 #define KEPT_SETTLING 1024u
 
+struct kept_sample;
+struct samples;
 struct waiter;
+
+/* What a client asked for, and how far it was answered. */
+struct kept_info {
+    uint64_t client, id;
+    struct table *table;
+    uint32_t want, flags; /* PICK_... of disk/record.h */
+    bool answered;        /* false: its connection ended while it was being filled */
+    bool holds; /* its picks hold their chunks and layouts; otherwise only the items' keys and numbers are kept */
+};
+
+/* A client is known even when none of its samples is kept: its settled id still counts. */
+struct kept_samples {
+    struct kept_list list;
+    struct chore chore; /* releases what is in `dropped` */
+    bool releasing;     /* the chore is running */
+    struct samples *samples;
+    uint64_t budget;                     /* most of list.bytes */
+    struct kept_sample *dropped, *spare; /* linked by next */
+    uint32_t n_spare;
+    uint32_t releases_left; /* chunk references that may still be released at now_ns */
+    int64_t now_ns;
+    struct log_limit full_log, gone_log;
+};
+
+/* Borrows the samples, which embed it. */
+void kept_samples_init(struct kept_samples *self, struct samples *samples);
+/* Releases all samples; the list is empty after that. Its chore has run. Nothing is recorded: after a restart, clients may
+ * still ask for what the journal has. */
+void kept_samples_fini(struct kept_samples *self);
 
 /* Reserves the memory to keep the picks of a waiter that has its want set. False: no memory. */
 bool kept_samples_reserve(struct waiter *waiter);
@@ -49,8 +82,11 @@ struct kept_image {
     struct kept_info info;
     struct picks picks;
 };
-/* Calls fn for every kept sample, oldest first; then for the picks of samples that wait at present, as unanswered ones. */
-void kept_samples_each(const struct samples *samples, void (*fn)(void *ctx, const struct kept_image *image), void *ctx);
+typedef void kept_image_fn(void *ctx, const struct kept_image *image);
+/* Calls fn for every kept sample, oldest first. */
+void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx);
+/* Returns what a sample that is being filled would be kept as. */
+struct kept_info kept_samples_info(const struct waiter *waiter);
 /* Restores a sample. Takes the picks in any case. False: no memory, or no room for it. */
 bool kept_samples_restore(struct samples *samples, struct kept_image *image);
 

@@ -5,6 +5,8 @@
 #include "broker/peer/peer.h"
 #include "broker/sample/picks.h"
 
+struct reply_build;
+
 struct sample_reply {
     const struct envelope *to;
     uint64_t id; /* of the request */
@@ -19,5 +21,7 @@ struct sample_reply {
 /* Sends the picks: each chunk at most once, and only the blocks that their layouts need. False: they did not go out, and
  * the client was told why. */
 bool reply_picks(struct samples *samples, const struct sample_reply *reply);
+/* Frees the working memory of replies. */
+void reply_build_destroy(struct reply_build **self);
 
 #endif

@@ -1,18 +1,642 @@
 #include "broker/sample/samples.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "broker/sample/reply_build.h"
-#include "broker/sample/waiter.h"
+#include "broker/loop/loop.h"
+#include "broker/peer/peers.h"
+#include "broker/sample/reply.h"
+#include "proto/base/error.h"
+#include "proto/base/need.h"
+
+/* ---- waiters ---- */
+
+#define PICK_AT_ONCE 256u
+#define SPARE_WAITERS 64u
+/* Most chunks of a reply: more would take too long. A batch is cut short there. */
+#define CHUNKS_PER_REPLY (1u << 20)
+
+struct waiter *waiter_new(struct samples *samples, struct table *table)
+{
+    struct waiter *self = samples->spare_waiters;
+    if (self) {
+        samples->spare_waiters = self->next;
+        samples->n_spare_waiters--;
+        struct picks picks = self->picks;
+        *self = (struct waiter){.picks = picks};
+    } else {
+        self = need_alloc(sizeof *self);
+    }
+    self->samples = samples;
+    self->table = table;
+    return self;
+}
+
+void waiter_release(struct waiter *self)
+{
+    struct samples *samples = self->samples;
+    picks_clear(&self->picks, samples);
+    if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
+        picks_fini(&self->picks);
+    if (samples->n_spare_waiters == SPARE_WAITERS) {
+        picks_fini(&self->picks);
+        free(self);
+        return;
+    }
+    samples->n_spare_waiters++;
+    self->next = samples->spare_waiters;
+    samples->spare_waiters = self;
+}
+
+void waiter_enqueue(struct waiter *self)
+{
+    struct table *table = self->table;
+    self->next = NULL;
+    self->prev = table->waiters_end;
+    *table->waiters_end = self;
+    table->waiters_end = &self->next;
+    table->n_waiters++;
+    self->queued = true;
+}
+
+void waiter_unqueue(struct waiter *self)
+{
+    if (!self->queued)
+        return;
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    else
+        self->table->waiters_end = self->prev;
+    self->table->n_waiters--;
+    self->queued = false;
+}
+
+static bool skip_picked(void *ctx, uint32_t slot)
+{
+    const struct waiter *self = ctx;
+    return self->table->in.items[slot].stamp == self->stamp;
+}
+
+/* Prefetches what picks touch, stage by stage: everything is cold in a large table. Inlined always: gcc considers a function
+ * that only prefetches to be without effect, and drops calls to it. */
+static inline __attribute__((always_inline)) void prefetch_picks(const struct table *table, const uint32_t *slots,
+                                                                 uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(&table->in.items[slots[i]], 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct span *span = &table->in.items[slots[i]].span;
+        const char *chunk = (const char *)span_chunks(span)[0];
+        __builtin_prefetch(chunk, 1);
+        __builtin_prefetch(chunk + 64);
+    }
+}
+
+/* Picks up to n items. Returns how many. */
+static uint32_t waiter_take(struct waiter *self, uint32_t n)
+{
+    struct table *table = self->table;
+    uint32_t slots[PICK_AT_ONCE];
+    double probabilities[PICK_AT_ONCE];
+    self->short_of_memory = !picks_reserve(&self->picks, n);
+    if (self->short_of_memory)
+        return 0;
+    self->picks.table_size = table->in.size;
+    const rp_selector_ops *ops = table->sampler_ops;
+    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities)
+                                  : ops->pick(table->in.sampler, n, slots, probabilities);
+    self->short_of_memory = got == RP_PICK_NO_MEMORY;
+    if (self->short_of_memory)
+        return 0;
+    if (got > 1)
+        prefetch_picks(table, slots, got);
+    uint32_t refs = 0;
+    for (uint32_t i = 0; i < got; i++)
+        refs += table->in.items[slots[i]].span.n;
+    self->short_of_memory = !picks_reserve_refs(&self->picks, refs);
+    if (self->short_of_memory)
+        return 0;
+    for (uint32_t i = 0; i < got; i++) {
+        if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
+            return i;
+        if (self->distinct)
+            table->in.items[slots[i]].stamp = self->stamp;
+        self->picks.times_sampled[self->picks.n - 1]++;
+        EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
+        table_sampled(table, slots[i]);
+        if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
+            self->full = true;
+            return i + 1;
+        }
+    }
+    return got;
+}
+
+static void fill(struct waiter *self)
+{
+    struct table *table = self->table;
+    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
+    while (self->picks.n < self->want && !self->full) {
+        uint64_t n = table_sampleable(table, self->want - self->picks.n);
+        if (table->one_by_one && n > 1)
+            n = 1;
+        if (n > PICK_AT_ONCE)
+            n = PICK_AT_ONCE;
+        if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
+            return;
+    }
+}
+
+static void fill_paid(struct waiter *self)
+{
+    struct table *table = self->table;
+    while (self->picks.n < self->want && !self->full && table->in.size) {
+        uint32_t n = self->want - self->picks.n;
+        uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
+        if (!waiter_is_counted(self))
+            limiter_refund(&table->limiter, got);
+        if (got == 0)
+            return;
+    }
+}
+
+static __attribute__((noinline)) void fill_traced(struct waiter *self, void (*how)(struct waiter *self))
+{
+    struct loop *loop = self->table->loop;
+    int64_t start = loop_trace_start(loop);
+    uint32_t before = self->picks.n;
+    how(self);
+    if (self->picks.n > before)
+        loop_trace_end(loop, "fill", start, (struct trace_span){.count = self->picks.n - before});
+}
+
+void waiter_fill(struct waiter *self)
+{
+    if (trace_on(&self->table->loop->trace))
+        fill_traced(self, fill);
+    else
+        fill(self);
+}
+
+void waiter_fill_paid(struct waiter *self)
+{
+    if (trace_on(&self->table->loop->trace))
+        fill_traced(self, fill_paid);
+    else
+        fill_paid(self);
+}
+
+bool waiter_is_done(const struct waiter *self)
+{
+    return self->picks.n >= self->want || self->full || (self->flexible && self->picks.n > 0);
+}
+
+void waiter_explain(const struct waiter *self, char *text, size_t size)
+{
+    const struct table *table = self->table;
+    uint32_t left = self->want - self->picks.n;
+    int used = snprintf(text, size, "table '%s': %u of %u items picked; ", table->name, self->picks.n, self->want);
+    if (used < 0 || (size_t)used >= size)
+        return;
+    char *rest = text + used;
+    size_t room = size - (size_t)used;
+    rest[0] = '\0';
+    uint32_t least = self->whole ? left : 1;
+    if (table_sampleable(table, least) < least)
+        limiter_explain_sample(&table->limiter, left, rest, room);
+    if (!rest[0] && self->distinct)
+        snprintf(rest, room,
+                 "needs %u more items that are not in the batch yet: it is without replacement and the table has %u",
+                 left, table->in.size);
+    if (!rest[0])
+        snprintf(rest, room, table->in.size ? "waits for its turn" : "needs 1 more insert: the table is empty");
+}
+
+/* ---- answers ---- */
+
+static void unpark(struct waiter *self)
+{
+    const struct sample_parking *parking = &self->samples->parking;
+    if (parking->ctx)
+        parking->unpark(parking->ctx, self);
+}
+
+static void waiter_end(struct waiter *self)
+{
+    waiter_unqueue(self);
+    unpark(self);
+    wait_end(&self->wait);
+    kept_samples_unreserve(self);
+    /* The picks may have made room for inserts, and the next waiter of the queue may be served now. */
+    table_mark(self->table);
+    waiter_release(self);
+}
+
+/* Returns why there are fewer items than asked for, where the caller has given no reason. */
+static const char *explain_answer(const struct waiter *waiter, uint32_t n, char *out, size_t size)
+{
+    if (waiter->full)
+        return "the batch is cut short: its items run over as many chunks as one reply may hold";
+    if (!waiter->again || n >= waiter->want)
+        return "";
+    if (!waiter->gone)
+        return "asked again: these are the items of the first answer";
+    snprintf(
+        out, size,
+        "asked again: of the %u items of the first answer %u have been removed from the table since, to make room or "
+        "by a request",
+        n + waiter->gone, waiter->gone);
+    return out;
+}
+
+/* Parks a waiter some of whose chunks are on disk. Its table has done its part: others may be served. False: all chunks are
+ * in memory. */
+static bool parks(struct waiter *waiter, const char *text)
+{
+    const struct sample_parking *parking = &waiter->samples->parking;
+    if (!parking->ctx || !parking->park(parking->ctx, waiter, text))
+        return false;
+    if (waiter->queued) {
+        waiter_unqueue(waiter);
+        table_mark(waiter->table);
+    }
+    return true;
+}
+
+static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
+{
+    struct loop *loop = waiter->samples->loop;
+    int64_t start = loop_trace_start(loop);
+    bool sent = reply_picks(waiter->samples, reply);
+    loop_trace_end(
+        loop, "reply", start,
+        (struct trace_span){
+            .who = waiter->wait.client, .id = waiter->wait.id, .count = reply->picks->n, .link = TRACE_REQUEST});
+    return sent;
+}
+
+void sample_answer(struct waiter *waiter, const char *text)
+{
+    if (parks(waiter, text))
+        return;
+    char why[200];
+    struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
+    bool counts = !waiter->fetch && !waiter->again;
+    struct sample_reply reply = {
+        .to = &waiter->wait.to,
+        .id = waiter->wait.id,
+        .table = waiter->table,
+        .picks = picks,
+        .text = text ? text : explain_answer(waiter, picks->n, why, sizeof why),
+        .partial = !waiter->fetch && picks->n < waiter->want,
+        .paid = waiter->paid,
+        .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
+    };
+    bool sent =
+        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
+    if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
+        waiter->table->stats.orphaned_picks += picks->n;
+    waiter_end(waiter);
+}
+
+void sample_fail(struct waiter *waiter, rp_status status, const char *text)
+{
+    if (!waiter->fetch)
+        kept_samples_lose(waiter);
+    sample_refuse(waiter, status, text);
+}
+
+void sample_refuse(struct waiter *waiter, rp_status status, const char *text)
+{
+    request_fail(waiter->samples->peers, &waiter->wait.to, waiter->wait.id, status, text);
+    waiter_end(waiter);
+}
+
+static void sample_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+{
+    (void)ctx;
+    const struct waiter *self = (const struct waiter *)wait;
+    strncpy(out->table, self->table->name, sizeof out->table - 1);
+    out->count = self->want;
+    out->got = self->picks.n;
+    if (self->park.state != PARK_NOT)
+        self->samples->parking.explain(self, out->text, sizeof out->text);
+    else
+        waiter_explain(self, out->text, sizeof out->text);
+}
+
+void sample_expire(struct waiter *waiter)
+{
+    struct wait_text why = {0};
+    if (waiter->park.state != PARK_NOT)
+        return; /* it has all its items, and is answered as soon as their data is read */
+    sample_explain(NULL, &waiter->wait, &why);
+    if (waiter->picks.n > 0)
+        sample_answer(waiter, why.text);
+    else
+        sample_refuse(waiter, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static void expire_sample(void *ctx, struct wait *wait)
+{
+    (void)ctx;
+    sample_expire((struct waiter *)wait);
+}
+
+static void end_waiter(void *ctx, struct wait *wait)
+{
+    (void)ctx;
+    waiter_end((struct waiter *)wait);
+}
+
+/* The connection is lost, or the broker stops: the picks are kept, and a retry continues from them. */
+static void cancel_sample(void *ctx, struct wait *wait, rp_status status, const char *text)
+{
+    (void)ctx;
+    struct waiter *self = (struct waiter *)wait;
+    unpark(self);
+    kept_samples_keep(self, false);
+    sample_refuse(self, status, text);
+}
+
+static const struct wait_ops sample_ops = {"sample", sample_explain, end_waiter, cancel_sample, expire_sample};
+static const struct wait_ops fetch_ops = {"fetch", sample_explain, end_waiter, NULL, NULL};
+
+struct waiter *sample_of(struct wait *wait)
+{
+    return wait->ops == &sample_ops ? (struct waiter *)wait : NULL;
+}
+
+void sample_give_up(struct waiter *waiter)
+{
+    /* Items that have left their table for this sample are sent all the same: they are nowhere else. */
+    if (waiter->picks.n && (waiter->table->one_by_one || waiter->again)) {
+        sample_answer(waiter, "cancelled by the client");
+        return;
+    }
+    unpark(waiter);
+    if (waiter->picks.n) {
+        log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", waiter->table->name,
+                 waiter->picks.n);
+        kept_samples_lose(waiter);
+    }
+    sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
+}
+
+static bool serve_sample(struct waiter *self, bool *progress)
+{
+    uint32_t before = self->picks.n;
+    waiter_fill(self);
+    *progress |= self->picks.n > before;
+    if (!waiter_is_done(self))
+        return false;
+    sample_answer(self, NULL);
+    return true;
+}
+
+rp_status sample_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err)
+{
+    struct peers *peers = waiter->samples->peers;
+    waiter->serve = serve_sample;
+    rp_status status = wait_begin(peers, &waiter->wait, &sample_ops, NULL, request, timeout_ms, err);
+    if (status == RP_OK && !kept_samples_reserve(waiter)) {
+        wait_end(&waiter->wait);
+        status = err_set(err, RP_NO_MEMORY, "no memory to keep a sample of %u items", waiter->want);
+    }
+    if (status != RP_OK) {
+        kept_samples_unreserve(waiter);
+        waiter_release(waiter);
+    }
+    return status;
+}
+
+rp_status fetch_begin(struct waiter *waiter, const struct request *request, rp_error *err)
+{
+    waiter->fetch = true;
+    rp_status status = wait_begin(waiter->samples->peers, &waiter->wait, &fetch_ops, NULL, request, WAIT_FOREVER, err);
+    if (status != RP_OK)
+        waiter_release(waiter);
+    return status;
+}
+
+void samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
+{
+    kept_samples_each(samples, fn, ctx);
+    for (struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
+        const struct waiter *waiter = sample_of(wait);
+        if (!waiter || !wait->client || !waiter->picks.n)
+            continue;
+        if (waiter->again && !waiter->table->one_by_one)
+            continue; /* it is kept, and was given above */
+        struct kept_image image = {kept_samples_info(waiter), waiter->picks};
+        fn(ctx, &image);
+    }
+}
+
+/* ---- permits ---- */
+
+/* How a table is sampled over shards. */
+enum { SHARDS_BY_PERMITS, SHARDS_BY_MASS, SHARDS_BY_QUEUE };
+
+static uint32_t shard_mode(const struct table *table)
+{
+    bool once = table->config->max_times_sampled == 1 && strcmp(table->sampler_ops->name, "fifo") == 0;
+    enum limiter_kind kind = table->limiter.kind;
+    if (kind == LIMITER_QUEUE || kind == LIMITER_STACK || once)
+        return SHARDS_BY_QUEUE;
+    return limiter_takes_permits(&table->limiter) ? SHARDS_BY_PERMITS : SHARDS_BY_MASS;
+}
+
+rp_status permit_check(const struct table *table, const char *what, rp_error *err)
+{
+    enum limiter_kind kind = table->limiter.kind;
+    return kind == LIMITER_QUEUE || kind == LIMITER_STACK
+               ? err_set(
+                     err, RP_FAILED_PRECONDITION,
+                     "table '%s' has the limiter '%s', which counts the items that are taken: it has no %s. Ask for "
+                     "plain samples",
+                     table->name, limiter_kind_name(kind), what)
+               : RP_OK;
+}
+
+void permit_state(const struct table *table, Replay__PermitReply *out)
+{
+    out->deal = shard_mode(table);
+    out->room = table_sampleable(table, UINT32_MAX);
+    out->mass = table_mass(table);
+    out->size = table->in.size;
+    out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
+    out->buffer = limiter_span(&table->limiter);
+    out->removes = table->one_by_one;
+}
+
+/* Charges the limiter, in one record of the journal with the answer. A table without a ratio counts its picks, and not its
+ * permits. */
+static void charge(struct table *table, uint32_t n)
+{
+    if (!limiter_takes_permits(&table->limiter))
+        return;
+    limiter_sampled(&table->limiter, n);
+    table->stats.permits += n;
+    EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
+    EFFECT(table->loop, charge, table, n);
+}
+
+/* Charges and answers: a retry after a crash gets this answer. */
+static void permit_grant(struct waiter *self, uint32_t n)
+{
+    struct table *table = self->table;
+    struct peers *peers = self->samples->peers;
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    charge(table, n);
+    permit_state(table, &reply);
+    reply.granted = n;
+    request_finish(peers, &self->wait, REPLAY__REPLY__BODY_PERMIT, &reply.base);
+    waiter_end(self);
+}
+
+bool permit_serve(struct waiter *self, bool *progress)
+{
+    const struct table *table = self->table;
+    uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
+    uint64_t n = table_sampleable(table, self->want);
+    if (n < least)
+        return false;
+    *progress = true;
+    permit_grant(self, (uint32_t)n);
+    return true;
+}
+
+static void permit_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+{
+    (void)ctx;
+    const struct waiter *self = (const struct waiter *)wait;
+    const struct table *table = self->table;
+    uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
+    strncpy(out->table, table->name, sizeof out->table - 1);
+    out->count = self->want;
+    int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
+                        (unsigned long long)table_sampleable(table, self->want), self->want);
+    if (used < 0 || (size_t)used >= sizeof out->text)
+        return;
+    char *rest = out->text + used;
+    size_t room = sizeof out->text - (size_t)used;
+    limiter_explain_sample(&table->limiter, least, rest, room);
+    if (!rest[0])
+        snprintf(rest, room, "waits for its turn");
+}
+
+void permit_expire(struct waiter *self)
+{
+    const struct table *table = self->table;
+    bool first = !table->waiters || table->waiters == self; /* those before it in the queue get what there is */
+    uint64_t n = first ? table_sampleable(table, self->want) : 0;
+    if (n > 0) {
+        permit_grant(self, (uint32_t)n);
+        return;
+    }
+    struct wait_text why = {0};
+    permit_explain(NULL, &self->wait, &why);
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    permit_state(table, &reply);
+    request_send(self->samples->peers, &self->wait.to, self->wait.id,
+                 &(struct answer){.status = RP_DEADLINE_EXCEEDED,
+                                  .text = why.text,
+                                  .field = REPLAY__REPLY__BODY_PERMIT,
+                                  .body = &reply.base});
+    waiter_end(self);
+}
+
+static void expire_permit(void *ctx, struct wait *wait)
+{
+    (void)ctx;
+    permit_expire((struct waiter *)wait);
+}
+
+static const struct wait_ops permit_ops = {"permit", permit_explain, end_waiter, NULL, expire_permit};
+
+rp_status permit_begin(struct waiter *self, const struct request *request, uint64_t timeout_ms, rp_error *err)
+{
+    self->serve = permit_serve;
+    rp_status status = wait_begin(self->samples->peers, &self->wait, &permit_ops, NULL, request, timeout_ms, err);
+    if (status != RP_OK)
+        waiter_release(self);
+    return status;
+}
+
+/* ---- watchers ---- */
+
+static struct watcher *watcher_find(struct watchers *self, const struct watcher *like)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->list[i].client == like->client && self->list[i].table == like->table)
+            return &self->list[i];
+    return NULL;
+}
+
+/* Returns a place for one more: a free one, or that of whom nothing was heard for the longest time. */
+static struct watcher *take_place(struct watchers *self)
+{
+    if (self->n < WATCHERS_MOST)
+        return &self->list[self->n++];
+    struct watcher *oldest = &self->list[0];
+    for (uint32_t i = 1; i < self->n; i++)
+        if (self->list[i].heard_ns < oldest->heard_ns)
+            oldest = &self->list[i];
+    return oldest;
+}
+
+void watchers_note(struct watchers *self, const struct watcher *heard)
+{
+    struct watcher *known = watcher_find(self, heard);
+    if (heard->wanted == 0) {
+        if (known)
+            *known = self->list[--self->n];
+        return;
+    }
+    int64_t since_ns = known && watcher_waits(known, heard->heard_ns) ? known->since_ns : heard->heard_ns;
+    if (!known)
+        known = take_place(self);
+    *known = *heard;
+    known->since_ns = since_ns;
+}
+
+bool watcher_waits(const struct watcher *self, int64_t now_ns)
+{
+    return now_ns - self->heard_ns < WATCHER_NS;
+}
+
+void watcher_explain(const struct watcher *self, char *text, size_t size)
+{
+    unsigned long long items = self->size, least = self->min_size > 1 ? self->min_size : 1;
+    const char *name = self->table->name;
+    if (items < least)
+        snprintf(text, size,
+                 "table '%s': 0 of %u items picked; needs %llu more insert%s: all shards have %llu item%s, min_size is "
+                 "%llu",
+                 name, self->wanted, least - items, least - items == 1 ? "" : "s", items, items == 1 ? "" : "s", least);
+    else if (items < self->wanted)
+        snprintf(text, size,
+                 "table '%s': 0 of %u items picked; needs %llu more items: the batch is without replacement, and all "
+                 "shards have %llu",
+                 name, self->wanted, self->wanted - items, items);
+    else
+        snprintf(text, size, "table '%s': 0 of %u items picked; waits for its turn", name, self->wanted);
+}
+
+/* ---- life ---- */
 
 void samples_init(struct samples *self)
 {
-    kept_list_init(&self->kept, self);
+    kept_samples_init(&self->kept, self);
 }
 
 void samples_fini(struct samples *self)
 {
-    kept_list_fini(&self->kept);
+    kept_samples_fini(&self->kept);
     while (self->spare_waiters) {
         struct waiter *waiter = self->spare_waiters;
         self->spare_waiters = waiter->next;

@@ -1,18 +1,18 @@
 #include "broker/service/info.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/service/service.h"
-#include "broker/service/why.h"
-#include "broker/session/flow.h"
-#include "broker/session/limiter_info.h"
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 
 #define SESSION_SHOWN_BYTES 4u
 #define SESSIONS_PER_PAGE 256u
@@ -51,8 +51,8 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
     info->slabs_free = slab_bytes(store->slabs)->reserved - slab_bytes(store->slabs)->used;
     info->session_chunks = service->sessions->kept_bytes;
     info->params = service->params->bytes;
-    info->kept_samples = service->samples->kept.bytes;
-    info->kept_replies = service->peers->kept_replies.bytes;
+    info->kept_samples = service->samples->kept.list.bytes;
+    info->kept_replies = service->peers->kept_replies.list.bytes;
     info->unread_replies = unread_bytes(service->peers);
     info->journal = service->stream ? service->stream->backlog + service->stream->out.used : 0;
     for (uint32_t i = 0; i < service->tables->n; i++)
@@ -62,14 +62,13 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
 
 static void add_commands(struct arena *arena, const struct service *service, Replay__ServerInfo *info)
 {
-    uint32_t n;
-    const struct command *rows = dispatch_commands(&n);
+    uint32_t n = service->n_commands;
     Replay__CommandInfo *list = arena_take(arena, n, sizeof *list);
     info->commands = arena_take(arena, n, sizeof(*info->commands));
     for (uint32_t i = 0; i < n; i++) {
         const struct command_stats *stats = &service->commands[i];
         replay__command_info__init(&list[i]);
-        list[i].name = arena_text(arena, rows[i].name);
+        list[i].name = arena_text(arena, stats->name);
         list[i].calls = stats->calls;
         list[i].errors = stats->errors;
         list[i].total_ns = stats->total_ns;
@@ -194,7 +193,7 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *se
     return info;
 }
 
-void info_fill(struct arena *arena, const struct service *service, Replay__InfoReply *out)
+static void info_fill(struct arena *arena, const struct service *service, Replay__InfoReply *out)
 {
     replay__info_reply__init(out);
     out->server = server_info(arena, service);
@@ -303,7 +302,7 @@ static Replay__TableRestored *restored_info(struct arena *arena, const Replay__T
     return info;
 }
 
-Replay__TableInfo *info_table(struct arena *arena, const struct table *table)
+static Replay__TableInfo *info_table(struct arena *arena, const struct table *table)
 {
     Replay__TableInfo *info = arena_copy(arena, &table->stats, sizeof *info); /* what the table counts by itself */
     struct limiter_info *limiter = arena_take(arena, 1, sizeof *limiter);
@@ -338,7 +337,7 @@ Replay__TableInfo *info_table(struct arena *arena, const struct table *table)
 
 /* ---- sessions ---- */
 
-Replay__SessionInfo *info_session(struct arena *arena, const struct session *session)
+static Replay__SessionInfo *info_session(struct arena *arena, const struct session *session)
 {
     Replay__SessionInfo *info = arena_take(arena, 1, sizeof *info);
     replay__session_info__init(info);
@@ -356,12 +355,12 @@ Replay__SessionInfo *info_session(struct arena *arena, const struct session *ses
     info->silent_ns = (uint64_t)(session->sessions->loop->now_ns - session->seen_ns);
     uint32_t n = 0;
     for (uint32_t i = 0; i < session->n_tables; i++)
-        n += session->flows[i] && session->flows[i]->arrived;
+        n += session->flows[i].arrived > 0;
     Replay__SessionTable *tables = arena_take(arena, n, sizeof *tables);
     info->tables = arena_take(arena, n, sizeof(*info->tables));
     for (uint32_t i = 0; info->n_tables < n; i++) {
-        const struct flow *flow = session->flows[i];
-        if (!flow || !flow->arrived)
+        const struct flow *flow = &session->flows[i];
+        if (!flow->arrived)
             continue;
         Replay__SessionTable *table = &tables[info->n_tables];
         replay__session_table__init(table);
@@ -377,18 +376,27 @@ Replay__SessionInfo *info_session(struct arena *arena, const struct session *ses
     return info;
 }
 
-/* ---- waits ---- */
+/* ---- why something stands still, in sentences ---- */
 
-struct wait_sink {
+/* What waits, at which table or "", and for what. Texts may quote what clients sent. */
+struct why_line {
+    const char *who, *kind, *table, *text;
+    uint64_t count, got;
+    int64_t since_ns;
+    double rate;     /* "network": bytes/s that arrive */
+    bool all_shards; /* every shard tells of it */
+};
+
+struct why {
+    const struct service *service;
     struct arena *arena;
     Replay__WhyReply *reply;
     uint32_t most;
-    int64_t now_ns;
 };
 
-static bool add_wait(void *ctx, const struct why_line *line)
+/* False: no further lines are wanted. */
+static bool add_wait(struct why *self, const struct why_line *line)
 {
-    const struct wait_sink *self = ctx;
     self->reply->more = self->reply->n_waits == self->most;
     if (self->reply->more)
         return false;
@@ -405,16 +413,153 @@ static bool add_wait(void *ctx, const struct why_line *line)
         wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
         wait->all_shards = true;
     }
-    wait->waited_ns = (uint64_t)(self->now_ns - line->since_ns);
+    wait->waited_ns = (uint64_t)(self->service->loop->now_ns - line->since_ns);
     self->reply->waits[self->reply->n_waits++] = wait;
     return true;
 }
 
-void info_waits(struct arena *arena, const struct service *service, uint32_t most, Replay__WhyReply *out)
+static bool add_requests(struct why *self)
 {
-    struct wait_sink sink = {arena, out, most, service->loop->now_ns};
+    for (const struct wait *wait = self->service->peers->waits.first; wait; wait = wait->next) {
+        struct wait_text why = {0};
+        char who[64];
+        wait->ops->explain(wait->ctx, wait, &why);
+        snprintf(who, sizeof who, "client %016llx", (unsigned long long)wait->client);
+        if (!add_wait(self, &(struct why_line){.who = who,
+                                               .kind = wait->ops->kind,
+                                               .table = why.table,
+                                               .text = why.text,
+                                               .count = why.count,
+                                               .got = why.got,
+                                               .since_ns = wait->since_ns}))
+            return false;
+    }
+    return true;
+}
+
+static bool add_watchers(struct why *self)
+{
+    const struct watchers *watchers = &self->service->samples->watchers;
+    for (uint32_t i = 0; i < watchers->n; i++) {
+        const struct watcher *watcher = &watchers->list[i];
+        char who[64], text[400];
+        if (!watcher_waits(watcher, self->service->loop->now_ns))
+            continue;
+        snprintf(who, sizeof who, "client %016llx", (unsigned long long)watcher->client);
+        watcher_explain(watcher, text, sizeof text);
+        if (!add_wait(self, &(struct why_line){.who = who,
+                                               .kind = "sample",
+                                               .table = watcher->table->name,
+                                               .text = text,
+                                               .count = watcher->wanted,
+                                               .since_ns = watcher->since_ns,
+                                               .all_shards = true}))
+            return false;
+    }
+    return true;
+}
+
+/* Adds a line for each session whose items wait for a table. */
+static bool add_flows(struct why *self, const struct table *table)
+{
+    const struct flow *flow = table->blocked;
+    if (!flow)
+        return true;
+    do {
+        char why[256] = "", text[400];
+        pump_explain_insert(table, why, sizeof why);
+        snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
+                 why[0] ? why : "about to be inserted");
+        if (!add_wait(self, &(struct why_line){.who = flow->session->name,
+                                               .kind = "insert",
+                                               .table = table->name,
+                                               .text = text,
+                                               .count = flow->count,
+                                               .since_ns = flow->blocked_ns}))
+            return false;
+        flow = flow->next;
+    } while (flow != table->blocked);
+    return true;
+}
+
+/* Adds a line for each writer that waits for its data to arrive. */
+static bool add_transits(struct why *self)
+{
+    for (const struct session *session = self->service->sessions->list; session; session = session->next) {
+        char text[256];
+        if (!transit_holds(session))
+            continue;
+        transit_explain(session, text, sizeof text);
+        if (!add_wait(self, &(struct why_line){.who = session->name,
+                                               .kind = "network",
+                                               .table = "",
+                                               .text = text,
+                                               .count = session->transit.messages,
+                                               .since_ns = session->transit.since_ns,
+                                               .rate = session->transit.rate}))
+            return false;
+    }
+    return true;
+}
+
+/* Adds a line about evictions: nobody waits for them, but a table may have fewer items than a sampler waits for. */
+static bool add_evicted(struct why *self, const struct table *table)
+{
+    char text[400];
+    format_buffer held;
+    if (!table->stats.evicted_for_memory)
+        return true;
+    const struct table *holder = room_holder(table->tables);
+    snprintf(text, sizeof text,
+             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and table "
+             "'%s' holds most, %s: raise memory_limit, or lower max_size",
+             table->name, (unsigned long long)table->stats.evicted_for_memory, table->in.size,
+             (long long)table->config->max_size, holder->name, format_bytes(held, room_held(holder)));
+    return add_wait(self, &(struct why_line){.who = "broker",
+                                             .kind = "memory",
+                                             .table = table->name,
+                                             .text = text,
+                                             .count = table->stats.evicted_for_memory,
+                                             .since_ns = table->evicted_for_memory_ns});
+}
+
+static bool add_journal(struct why *self)
+{
+    const struct service *service = self->service;
+    const struct stream *stream = service->stream;
+    const struct commit *commit = &service->peers->commit;
+    char why[256] = "the disk is slow", text[400];
+    if (!stream || (!stream_is_full(stream, why, sizeof why) && !commit_is_stuck(service->peers)))
+        return true;
+    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", stream->folder.path,
+             (unsigned long long)commit->count, why);
+    int64_t since_ns = service->loop->now_ns;
+    if (stream->trouble[0])
+        since_ns = stream->trouble_ns;
+    else if (stream->full)
+        since_ns = stream->full_ns;
+    else if (commit->first)
+        since_ns = commit->oldest_ns;
+    return add_wait(self, &(struct why_line){.who = "broker",
+                                             .kind = "journal",
+                                             .table = "",
+                                             .text = text,
+                                             .count = commit->count,
+                                             .since_ns = since_ns});
+}
+
+/* Fills in what waits, at most so many lines: the journal, inserts, data on its way, requests, samplers that wait for all shards; then
+ * evictions that samplers may wait because of. */
+static void info_waits(struct arena *arena, const struct service *service, uint32_t most, Replay__WhyReply *out)
+{
+    struct why why = {service, arena, out, most};
     out->waits = arena_take(arena, most, sizeof(*out->waits));
-    why_each(service, add_wait, &sink);
+    bool more = add_journal(&why);
+    for (uint32_t i = 0; more && i < service->tables->n; i++)
+        more = add_flows(&why, &service->tables->list[i]);
+    more = more && add_transits(&why) && add_requests(&why) && add_watchers(&why);
+    for (uint32_t i = 0; more && i < service->tables->n; i++)
+        more = add_evicted(&why, &service->tables->list[i]);
 }
 
 /* ---- requests ---- */
@@ -452,15 +597,147 @@ rp_status req_info(struct service *service, struct request *request, rp_error *e
         add_sessions(&arena, service->sessions, ask->session_cursor, &reply);
     request_ok(service->peers, request, REPLAY__REPLY__BODY_INFO, &reply.base);
     arena_fini(&arena);
-    return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the information");
+    return RP_OK;
 }
 
 rp_status req_why(struct service *service, struct request *request, rp_error *err)
 {
+    (void)err;
     struct arena arena = {0};
     Replay__WhyReply reply = REPLAY__WHY_REPLY__INIT;
     info_waits(&arena, service, WAITS_MOST, &reply);
     request_ok(service->peers, request, REPLAY__REPLY__BODY_WHY, &reply.base);
     arena_fini(&arena);
-    return request->answered ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the answer");
+    return RP_OK;
+}
+
+/* ---- snapshots: made in stages, the state of rooms that are small, tables in slices, sessions in slices, sentences ---- */
+
+#define TABLES_PER_STEP 64u
+/* Of sessions, a step copies as many as this many flows allow; a session costs as much as some flows by itself. */
+#define WORK_PER_STEP 4096u
+#define SESSION_WORK 15u
+/* Most sentences: each takes the core thread about a microsecond. */
+#define SNAPSHOT_WAITS_MOST 250u
+
+/* A stage. True: it is done. */
+typedef bool stage_fn(struct snapshot_maker *self);
+
+static bool stage_state(struct snapshot_maker *self)
+{
+    struct snapshot *snapshot = self->snapshot;
+    info_fill(&snapshot->arena, self->service, &snapshot->info);
+    snapshot->info.server->snapshots = self->made;
+    snapshot->info.server->snapshot_cpu_ns = self->cpu_ns;
+    snapshot->info.server->snapshot_longest_ns = self->longest_ns;
+    return true;
+}
+
+static bool stage_tables(struct snapshot_maker *self)
+{
+    const struct tables *tables = self->service->tables;
+    struct snapshot *snapshot = self->snapshot;
+    size_t *n = &snapshot->info.n_tables;
+    for (uint32_t i = 0; i < TABLES_PER_STEP && *n < tables->n; i++, ++*n)
+        snapshot->info.tables[*n] = info_table(&snapshot->arena, &tables->list[*n]);
+    return *n == tables->n;
+}
+
+static bool stage_sessions_begin(struct snapshot_maker *self)
+{
+    struct sessions *sessions = self->service->sessions;
+    struct snapshot *snapshot = self->snapshot;
+    if (!(snapshot->parts & SNAPSHOT_SESSIONS))
+        return true;
+    /* Sessions that open from now on are not met: they stand before the others. */
+    self->sessions_most = sessions->by_id.count;
+    snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
+    sessions->walk = sessions->list;
+    return true;
+}
+
+/* Each flow of a session is a cache miss. */
+static bool stage_sessions(struct snapshot_maker *self)
+{
+    struct sessions *sessions = self->service->sessions;
+    struct snapshot *snapshot = self->snapshot;
+    size_t *n = &snapshot->info.n_sessions;
+    for (uint32_t work = 0; sessions->walk && work < WORK_PER_STEP; work += SESSION_WORK + sessions->tables->n) {
+        const struct session *session = sessions->walk;
+        sessions->walk = *n + 1 < self->sessions_most ? session->next : NULL;
+        snapshot->info.sessions[(*n)++] = info_session(&snapshot->arena, session);
+    }
+    return !sessions->walk;
+}
+
+static bool stage_waits(struct snapshot_maker *self)
+{
+    struct snapshot *snapshot = self->snapshot;
+    if (snapshot->parts & SNAPSHOT_WAITS)
+        info_waits(&snapshot->arena, self->service, SNAPSHOT_WAITS_MOST, &snapshot->why);
+    return true;
+}
+
+static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions_begin, stage_sessions, stage_waits};
+#define N_STAGES (sizeof stages / sizeof stages[0])
+
+static int64_t thread_cpu(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+static void finish(struct snapshot_maker *self)
+{
+    struct snapshot *snapshot = self->snapshot;
+    self->snapshot = NULL;
+    self->made++;
+    self->cpu_ns += snapshot->cpu_ns;
+    if (snapshot->cpu_ns > self->longest_ns)
+        self->longest_ns = snapshot->cpu_ns;
+    exchange_give(&self->exchange, snapshot);
+}
+
+/* Runs the next slice; small stages that follow each other are one slice. */
+static bool snapshot_step(struct chore *chore)
+{
+    struct snapshot_maker *self =
+        (struct snapshot_maker *)(void *)((char *)chore - offsetof(struct snapshot_maker, chore));
+    int64_t start = thread_cpu();
+    while (self->stage < N_STAGES && stages[self->stage](self))
+        self->stage++;
+    self->snapshot->cpu_ns += (uint64_t)(thread_cpu() - start);
+    self->running = self->stage < N_STAGES;
+    if (!self->running)
+        finish(self);
+    return self->running;
+}
+
+void snapshot_maker_init(struct snapshot_maker *self, struct service *service, int wake_fd)
+{
+    *self = (struct snapshot_maker){.service = service, .chore = {.step = snapshot_step}};
+    exchange_init(&self->exchange, wake_fd);
+}
+
+void snapshot_maker_fini(struct snapshot_maker *self)
+{
+    if (!self->service)
+        return;
+    if (self->running)
+        chores_remove(&self->service->loop->chores, &self->chore);
+    snapshot_destroy(&self->snapshot);
+    exchange_fini(&self->exchange);
+    *self = (struct snapshot_maker){0};
+}
+
+void snapshot_maker_begin(struct snapshot_maker *self, unsigned parts)
+{
+    self->snapshot = snapshot_new();
+    struct clock clock = clock_system();
+    self->snapshot->parts = parts | SNAPSHOT_STATE;
+    self->snapshot->made_ns = clock_now(&clock);
+    self->stage = 0;
+    self->running = true;
+    chores_add(&self->service->loop->chores, &self->chore);
 }

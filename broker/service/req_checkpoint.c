@@ -4,23 +4,20 @@
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "broker/peer/sockets.h"
+#include "broker/peer/peers.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 
 struct checkpoint_wait {
     struct wait wait;
-    struct checkpoint_wait *next, **prev;
     uint64_t number;
 };
 
-static void end(struct service *service, struct checkpoint_wait *self)
+static void end(void *ctx, struct wait *wait)
 {
-    wait_end(service->peers, &self->wait);
-    *self->prev = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
-    free(self);
+    (void)ctx;
+    wait_end(wait);
+    free(wait);
 }
 
 static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
@@ -36,24 +33,16 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
                  (unsigned long long)self->number);
 }
 
-static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
-{
-    struct service *service = ctx;
-    request_fail(service->peers, &wait->to, wait->id, status, text);
-    end(service, (struct checkpoint_wait *)wait);
-}
-
 static void expire(void *ctx, struct wait *wait)
 {
-    struct service *service = ctx;
     struct wait_text why = {0};
     char text[600];
-    explain(service, wait, &why);
+    explain(ctx, wait, &why);
     snprintf(text, sizeof text, "%s; the checkpoint continues", why.text);
-    cancel(service, wait, RP_DEADLINE_EXCEEDED, text);
+    wait_cancel(wait, RP_DEADLINE_EXCEEDED, text);
 }
 
-static const struct wait_ops ops = {"checkpoint", expire, cancel, explain};
+static const struct wait_ops ops = {"checkpoint", explain, end, NULL, expire};
 
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
 {
@@ -66,20 +55,19 @@ void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
     reply.written_bytes = report.bytes;
     reply.took_ns = report.took_ns;
     reply.folder = service->stream->folder.path;
-    struct checkpoint_wait *next;
-    for (struct checkpoint_wait *at = service->checkpoint_waits; at; at = next) {
-        next = at->next;
-        if (at->number > number)
+    char text[400];
+    snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)number, error ? error : "");
+    for (struct wait *wait = service->peers->waits.first, *next; wait; wait = next) {
+        next = wait->next;
+        if (wait->ops != &ops || ((struct checkpoint_wait *)wait)->number > number)
             continue;
         if (error) {
-            char text[400];
-            snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)number, error);
-            cancel(service, &at->wait, RP_IO, text);
+            wait_cancel(wait, RP_IO, text);
             continue;
         }
-        request_send(service->peers, &at->wait.to, at->wait.id,
+        request_send(service->peers, &wait->to, wait->id,
                      &(struct answer){.status = RP_OK, .field = REPLAY__REPLY__BODY_CHECKPOINT, .body = &reply.base});
-        end(service, at);
+        end(service, wait);
     }
     if (!error)
         sockets_announce(service->peers, "checkpoint %llu", (unsigned long long)number);
@@ -102,22 +90,11 @@ rp_status req_checkpoint(struct service *service, struct request *request, rp_er
         request_ok(service->peers, request, REPLAY__REPLY__BODY_CHECKPOINT, &reply.base);
         return RP_OK;
     }
-    struct checkpoint_wait *self = calloc(1, sizeof *self);
     bool timed = ask->has_timeout_ms_case == REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    struct checkpoint_wait *self =
+        wait_new(service->peers, sizeof *self, &ops, service, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (!self)
-        return err_set(err, RP_NO_MEMORY, "no memory to wait for a checkpoint");
-    wait_init(&self->wait, &ops, service);
-    rp_status status = wait_begin(service->peers, &self->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
-    if (status != RP_OK) {
-        free(self);
-        return status;
-    }
+        return (rp_status)err->status;
     self->number = number;
-    self->next = service->checkpoint_waits;
-    self->prev = &service->checkpoint_waits;
-    if (self->next)
-        self->next->prev = &self->next;
-    service->checkpoint_waits = self;
-    request->answered = true;
     return RP_OK;
 }

@@ -1,6 +1,4 @@
 /* Puts and gets of parameters, and counters. */
-#include "broker/service/req_params.h"
-
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +6,7 @@
 #include <string.h>
 
 #include "broker/disk/record.h"
-#include "broker/peer/sockets.h"
+#include "broker/peer/peers.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
@@ -16,6 +14,8 @@
 
 /* Waiting requests that are looked at in one slice after a put: each takes about a microsecond. */
 #define WAKE_SLICE 256u
+/* Most slots of one request. */
+#define GET_SLOTS 256u
 
 /* A params_get that waits. */
 struct params_wait {
@@ -41,22 +41,14 @@ static void slot_info(const struct service *service, struct param_slot *slot, Re
     out->age_ns = (uint64_t)(service->loop->now_ns - slot->put_ns);
 }
 
-/* Sends the slots whose version is not the one that the client has, or an error if there is no memory. False: there is no
- * such slot, and nothing was sent unless even_empty. */
+/* Sends the slots whose version is not the one that the client has. False: there is no such slot, and nothing was sent unless
+ * even_empty. */
 static bool get_answer(struct service *service, const struct envelope *to, uint64_t id, const Replay__ParamsGet *ask,
                        bool even_empty)
 {
-    Replay__SlotInfo *infos = calloc(ask->n_name + 1, sizeof *infos);
-    Replay__SlotInfo **list = calloc(ask->n_name + 1, sizeof(*list));
-    zmq_msg_t *payload = calloc(ask->n_name + 1, sizeof *payload);
+    Replay__SlotInfo infos[GET_SLOTS], *list[GET_SLOTS];
+    zmq_msg_t payload[GET_SLOTS];
     uint32_t n = 0;
-    if (!infos || !list || !payload) {
-        free(infos);
-        free(list);
-        free(payload);
-        request_fail(service->peers, to, id, RP_NO_MEMORY, "no memory for the parameters");
-        return true;
-    }
     for (size_t i = 0; i < ask->n_name; i++) {
         struct param_slot *slot = params_find(service->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
@@ -78,17 +70,16 @@ static bool get_answer(struct service *service, const struct envelope *to, uint6
             service->peers, to, id,
             &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, payload, ask->head ? 0 : n});
     }
-    free(infos);
-    free(list);
-    free(payload);
     return n > 0;
 }
 
-static void wait_finish(struct service *service, struct params_wait *self)
+static void get_end(void *ctx, struct wait *wait)
 {
+    struct service *service = ctx;
+    struct params_wait *self = (struct params_wait *)wait;
     if (service->params_waits.wake_next == self)
         service->params_waits.wake_next = self->next;
-    wait_end(service->peers, &self->wait);
+    wait_end(&self->wait);
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
@@ -112,22 +103,7 @@ static void get_explain(const void *ctx, const struct wait *wait, struct wait_te
                  self->ask->name[0], others, (unsigned long long)have, (unsigned long long)version);
 }
 
-static void get_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
-{
-    struct service *service = ctx;
-    request_fail(service->peers, &wait->to, wait->id, status, text);
-    wait_finish(service, (struct params_wait *)wait);
-}
-
-static void get_expire(void *ctx, struct wait *wait)
-{
-    struct service *service = ctx;
-    struct wait_text why = {0};
-    get_explain(service, wait, &why);
-    get_cancel(service, wait, RP_DEADLINE_EXCEEDED, why.text);
-}
-
-static const struct wait_ops get_ops = {"params", get_expire, get_cancel, get_explain};
+static const struct wait_ops get_ops = {"params", get_explain, get_end, NULL, NULL};
 
 /* True if a slot has another version than the client. */
 static bool get_is_ready(const struct params *params, const Replay__ParamsGet *ask)
@@ -155,7 +131,7 @@ static bool wake_slice(struct service *service)
         waits->wake_next = wait->next;
         if (get_is_ready(service->params, wait->ask) &&
             get_answer(service, &wait->wait.to, wait->wait.id, wait->ask, false))
-            wait_finish(service, wait);
+            get_end(service, &wait->wait);
     }
     return waits->wake_next || waits->wake_again;
 }
@@ -231,8 +207,6 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
-    if (!slot && service->params->n_slots < PARAMS_SLOTS_MOST)
-        return err_set(err, RP_NO_MEMORY, "no memory for a further parameter slot");
     if (!slot)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
                        service->params->n_slots);
@@ -262,8 +236,8 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
 rp_status req_params_get(struct service *service, struct request *request, rp_error *err)
 {
     Replay__ParamsGet *ask = (Replay__ParamsGet *)request->body;
-    if (ask->n_name == 0 || ask->n_name > 256)
-        return err_set(err, RP_INVALID_ARGUMENT, "ask for 1 to 256 parameter slots, not %zu", ask->n_name);
+    if (ask->n_name == 0 || ask->n_name > GET_SLOTS)
+        return err_set(err, RP_INVALID_ARGUMENT, "ask for 1 to %u parameter slots, not %zu", GET_SLOTS, ask->n_name);
     if (ask->n_have > ask->n_name)
         return err_set(err, RP_INVALID_ARGUMENT, "%zu versions for %zu names", ask->n_have, ask->n_name);
     bool at_once = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS && ask->timeout_ms == 0;
@@ -272,16 +246,11 @@ rp_status req_params_get(struct service *service, struct request *request, rp_er
         request->answered = true;
         return RP_OK;
     }
-    struct params_wait *waiting = calloc(1, sizeof *waiting);
     bool timed = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    struct params_wait *waiting = wait_new(service->peers, sizeof *waiting, &get_ops, service, request,
+                                           timed ? ask->timeout_ms : WAIT_FOREVER, err);
     if (!waiting)
-        return err_set(err, RP_NO_MEMORY, "no memory to wait for parameters");
-    wait_init(&waiting->wait, &get_ops, service);
-    rp_status status = wait_begin(service->peers, &waiting->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
-    if (status != RP_OK) {
-        free(waiting);
-        return status;
-    }
+        return (rp_status)err->status;
     waiting->ask = ask;
     request->body = NULL; /* taken */
     waiting->next = service->params_waits.first;
@@ -289,7 +258,6 @@ rp_status req_params_get(struct service *service, struct request *request, rp_er
     if (waiting->next)
         waiting->next->prev = &waiting->next;
     service->params_waits.first = waiting;
-    request->answered = true;
     return RP_OK;
 }
 
@@ -302,8 +270,6 @@ rp_status req_counter(struct service *service, struct request *request, rp_error
     struct param_counter *counter = params_find_counter(params, ask->name);
     if (!counter && ask->add != 0) {
         counter = params_add_counter(params, ask->name);
-        if (!counter && params->n_counters < PARAMS_SLOTS_MOST)
-            return err_set(err, RP_NO_MEMORY, "no memory for a further counter");
         if (!counter)
             return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further counter: there are %u",
                            params->n_counters);

@@ -2,14 +2,13 @@
  * are missing then leave the group: their next vector is refused, and they join again. Vectors are summed in the order of
  * member numbers, so the bits of the sum do not depend on who came first. The last two sums are kept for members whose reply
  * was lost, as long as the group has members and nobody else needs the memory. */
-#include "broker/service/req_reduce.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/service/service.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
 #define GROUPS_MOST 1024u
@@ -95,11 +94,8 @@ static struct reduce_group *group_find(struct service *service, const char *name
             return group;
     if (!make || (service->reduces.count == GROUPS_MOST && !group_evict(&service->reduces)))
         return NULL;
-    struct reduce_group *group = calloc(1, sizeof *group);
-    if (!group || !(group->name = strdup(name))) {
-        free(group);
-        return NULL;
-    }
+    struct reduce_group *group = need_alloc(sizeof *group);
+    group->name = need_text(name);
     group->round = 1;
     group->next = service->reduces.groups;
     service->reduces.groups = group;
@@ -128,12 +124,8 @@ static bool member_add(struct reduce_group *group, uint64_t id)
     if (group->n_members == MEMBERS_MOST)
         return false;
     if (group->n_members == group->capacity) {
-        uint32_t capacity = group->capacity ? group->capacity * 2 : 8;
-        struct reduce_member *members = realloc(group->members, capacity * sizeof *members);
-        if (!members)
-            return false;
-        group->members = members;
-        group->capacity = capacity;
+        group->capacity = group->capacity ? group->capacity * 2 : 8;
+        group->members = need_resize(group->members, group->capacity, sizeof *group->members);
     }
     uint32_t at = group->n_members++;
     for (; at > 0 && group->members[at - 1].id > id; at--)
@@ -151,9 +143,11 @@ static void member_drop(struct reduce_group *group, struct reduce_member *member
     members_fix(group);
 }
 
-static void addition_end(struct service *service, struct reduce_addition *self)
+static void addition_end(void *ctx, struct wait *wait)
 {
-    wait_end(service->peers, &self->wait);
+    struct service *service = ctx;
+    struct reduce_addition *self = (struct reduce_addition *)wait;
+    wait_end(wait);
     if (self->member)
         self->member->addition = NULL;
     self->group->n_additions--;
@@ -188,12 +182,9 @@ static bool sum_has(const struct reduce_sum *sum, uint64_t member)
 static bool sum_up(struct service *service, struct reduce_group *group, struct reduce_sum *sum)
 {
     sum_clear(&service->reduces, sum);
-    sum->members = calloc(group->n_additions, sizeof *sum->members);
-    if (!sum->members || zmq_msg_init_size(&sum->vector, group->bytes) != 0) {
-        free(sum->members);
-        sum->members = NULL;
+    if (zmq_msg_init_size(&sum->vector, group->bytes) != 0)
         return false;
-    }
+    sum->members = need_alloc(group->n_additions * sizeof *sum->members);
     sum->full = true;
     sum->round = group->round;
     sum->contributors = 0;
@@ -233,11 +224,12 @@ static void round_close(struct service *service, struct reduce_group *group)
         struct reduce_addition *addition = group->members[m].addition;
         if (!addition)
             continue;
-        if (ok)
-            send_sum(service, group, &addition->wait.to, addition->wait.id, sum, true);
-        else
-            request_fail(service->peers, &addition->wait.to, addition->wait.id, RP_NO_MEMORY, "no memory for the sum");
-        addition_end(service, addition);
+        if (!ok) {
+            wait_cancel(&addition->wait, RP_NO_MEMORY, "no memory for the sum");
+            continue;
+        }
+        send_sum(service, group, &addition->wait.to, addition->wait.id, sum, true);
+        addition_end(service, &addition->wait);
     }
     group->closed_ns = service->loop->now_ns;
     group->round += ok; /* without a sum, members add to the same round again */
@@ -254,20 +246,12 @@ static void addition_explain(const void *ctx, const struct wait *wait, struct wa
              group->name, (unsigned long long)group->round, group->n_additions, group->n_members);
 }
 
-static void addition_cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
-{
-    struct service *service = ctx;
-    request_fail(service->peers, &wait->to, wait->id, status, text);
-    addition_end(service, (struct reduce_addition *)wait);
-}
-
 static void addition_expire(void *ctx, struct wait *wait)
 {
-    struct service *service = ctx;
-    round_close(service, ((struct reduce_addition *)wait)->group);
+    round_close(ctx, ((struct reduce_addition *)wait)->group);
 }
 
-static const struct wait_ops addition_ops = {"reduce", addition_expire, addition_cancel, addition_explain};
+static const struct wait_ops addition_ops = {"reduce", addition_explain, addition_end, NULL, addition_expire};
 
 static void reply_membership(struct service *service, struct request *request, const struct reduce_group *group)
 {
@@ -281,10 +265,8 @@ static rp_status reduce_join(struct service *service, struct request *request, s
                              rp_error *err)
 {
     if (!member_find(group, id) && !member_add(group, id))
-        return group->n_members < MEMBERS_MOST
-                   ? err_set(err, RP_NO_MEMORY, "no memory for a further member of group '%s'", group->name)
-                   : err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
-                             MEMBERS_MOST);
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
+                       MEMBERS_MOST);
     reply_membership(service, request, group);
     return RP_OK;
 }
@@ -293,7 +275,7 @@ static rp_status reduce_leave(struct service *service, struct request *request, 
 {
     struct reduce_member *member = member_find(group, id);
     if (member && member->addition)
-        addition_cancel(service, &member->addition->wait, RP_CANCELLED, "the member has left the group");
+        wait_cancel(&member->addition->wait, RP_CANCELLED, "the member has left the group");
     if (member)
         member_drop(group, member);
     if (group->n_members == 0)
@@ -366,17 +348,11 @@ static rp_status reduce_add(struct service *service, struct request *request, st
     if (ask->round < group->round)
         return reduce_repeat(service, request, group, ask, err);
     RP_TRY(check_vector(service, request, group, ask, err));
-    struct reduce_addition *addition = calloc(1, sizeof *addition);
-    if (!addition)
-        return err_set(err, RP_NO_MEMORY, "no memory for the vector");
     bool timed = ask->has_timeout_ms_case == REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    wait_init(&addition->wait, &addition_ops, service);
-    rp_status status =
-        wait_begin(service->peers, &addition->wait, request, timed ? ask->timeout_ms : WAIT_FOREVER, err);
-    if (status != RP_OK) {
-        free(addition);
-        return status;
-    }
+    struct reduce_addition *addition = wait_new(service->peers, sizeof *addition, &addition_ops, service, request,
+                                                timed ? ask->timeout_ms : WAIT_FOREVER, err);
+    if (!addition)
+        return (rp_status)err->status;
     zmq_msg_init(&addition->vector);
     zmq_msg_move(&addition->vector, &request->payload[0]);
     addition->group = group;
@@ -385,7 +361,6 @@ static rp_status reduce_add(struct service *service, struct request *request, st
     group->bytes = zmq_msg_size(&addition->vector);
     group->n_additions++;
     service->reduces.bytes += group->bytes;
-    request->answered = true;
     if (group->n_additions == group->n_members)
         round_close(service, group);
     return RP_OK;
@@ -398,8 +373,6 @@ rp_status req_reduce(struct service *service, struct request *request, rp_error 
     if (size == 0 || size > 255 || !utf8_valid(ask->group, size))
         return err_set(err, RP_INVALID_ARGUMENT, "a reduce group needs a name of 1 to 255 bytes of UTF-8");
     struct reduce_group *group = group_find(service, ask->group, ask->op == REPLAY__REDUCE__OP__JOIN);
-    if (!group && ask->op == REPLAY__REDUCE__OP__JOIN && service->reduces.count < GROUPS_MOST)
-        return err_set(err, RP_NO_MEMORY, "no memory for a further reduce group");
     if (!group && ask->op == REPLAY__REDUCE__OP__JOIN)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further reduce group: there are %u",
                        service->reduces.count);

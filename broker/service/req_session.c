@@ -5,78 +5,55 @@
 
 #include "broker/journal/stream.h"
 #include "broker/service/service.h"
-#include "broker/session/bye.h"
-#include "broker/session/credit.h"
 #include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 
-/* The tables of a HelloReply, and the arrays that they point to. */
-struct specs {
-    Replay__TableSpec *table, **list;
-    Replay__Column *column, **columns;
-};
-
-static bool specs_init(struct specs *self, const struct service *service)
+static Replay__Column **signature_columns(struct arena *arena, const struct signature *signature)
 {
-    uint32_t n = service->tables->n, fields = 0;
-    for (uint32_t i = 0; i < n; i++)
-        fields += service->tables->list[i].signature.n;
-    self->table = calloc(n + 1, sizeof *self->table);
-    self->list = calloc(n + 1, sizeof(*self->list));
-    self->column = calloc(fields + 1, sizeof *self->column);
-    self->columns = calloc(fields + 1, sizeof(*self->columns));
-    if (!self->table || !self->list || !self->column || !self->columns)
-        return false;
-    uint32_t used = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct table *table = &service->tables->list[i];
-        replay__table_spec__init(&self->table[i]);
-        self->list[i] = &self->table[i];
-        self->table[i].name = (char *)(uintptr_t)table->name;
-        self->table[i].id = table->id;
-        self->table[i].max_size = (uint64_t)table->config->max_size;
-        self->table[i].max_bytes = (uint64_t)table->config->max_bytes;
-        self->table[i].n_signature = table->signature.n;
-        self->table[i].signature = &self->columns[used];
-        for (uint32_t f = 0; f < table->signature.n; f++, used++) {
-            struct signature_field *field = &table->signature.fields[f];
-            replay__column__init(&self->column[used]);
-            self->column[used].name = (char *)(uintptr_t)field->name;
-            self->column[used].dtype = (char *)(uintptr_t)dtype_name(field->dtype);
-            self->column[used].n_shape = field->rank;
-            self->column[used].shape = field->shape;
-            self->columns[used] = &self->column[used];
-        }
+    Replay__Column *columns = arena_take(arena, signature->n, sizeof *columns);
+    Replay__Column **list = arena_take(arena, signature->n, sizeof(*list));
+    for (uint32_t i = 0; i < signature->n; i++) {
+        struct signature_field *field = &signature->fields[i];
+        replay__column__init(&columns[i]);
+        columns[i].name = (char *)(uintptr_t)field->name;
+        columns[i].dtype = (char *)(uintptr_t)dtype_name(field->dtype);
+        columns[i].n_shape = field->rank;
+        columns[i].shape = field->shape;
+        list[i] = &columns[i];
     }
-    return true;
+    return list;
 }
 
-static void specs_fini(struct specs *self)
+static Replay__TableSpec **table_specs(struct arena *arena, const struct tables *tables)
 {
-    free(self->table);
-    free(self->list);
-    free(self->column);
-    free(self->columns);
+    Replay__TableSpec *specs = arena_take(arena, tables->n, sizeof *specs);
+    Replay__TableSpec **list = arena_take(arena, tables->n, sizeof(*list));
+    for (uint32_t i = 0; i < tables->n; i++) {
+        const struct table *table = &tables->list[i];
+        replay__table_spec__init(&specs[i]);
+        specs[i].name = (char *)(uintptr_t)table->name;
+        specs[i].id = table->id;
+        specs[i].max_size = (uint64_t)table->config->max_size;
+        specs[i].max_bytes = (uint64_t)table->config->max_bytes;
+        specs[i].n_signature = table->signature.n;
+        specs[i].signature = signature_columns(arena, &table->signature);
+        list[i] = &specs[i];
+    }
+    return list;
 }
 
-static rp_status hello_reply(struct service *service, struct request *request, struct session *session, bool resumed,
-                             uint64_t lost, rp_error *err)
+static void hello_reply(struct service *service, struct request *request, struct session *session, bool resumed,
+                        uint64_t lost)
 {
-    struct specs specs = {0};
-    struct credit_message *credit = session ? credit_message_new(session, false) : NULL;
-    if (!specs_init(&specs, service) || (session && !credit)) {
-        specs_fini(&specs);
-        credit_message_destroy(&credit);
-        return err_set(err, RP_NO_MEMORY, "no memory to answer HELLO");
-    }
+    struct arena arena = {0};
     Replay__HelloReply reply = REPLAY__HELLO_REPLY__INIT;
     reply.heartbeat_ms = (uint32_t)(service->config->expiry_ns / CONFIG_HEARTBEATS / NS_PER_MS);
     reply.expiry_ms = (uint32_t)(service->config->expiry_ns / NS_PER_MS);
     reply.ingest = service->peers->told.ingest;
     reply.events = service->peers->told.events;
     reply.n_tables = service->tables->n;
-    reply.tables = specs.list;
+    reply.tables = table_specs(&arena, service->tables);
     reply.max_message_bytes = (uint64_t)service->config->max_message_bytes;
     reply.instance = service->instance;
     reply.release = (char *)(uintptr_t)rp_version();
@@ -97,14 +74,12 @@ static rp_status hello_reply(struct service *service, struct request *request, s
         reply.key_base = session->keys.base;
         reply.key_count = session->keys.count;
         reply.epoch = session->epoch;
-        reply.credit = (Replay__Credit *)(uintptr_t)credit_message_body(credit);
+        reply.credit = credit_message(&arena, session, false);
         reply.resumed = resumed;
         reply.lost_messages = lost;
     }
     request_ok(service->peers, request, REPLAY__REPLY__BODY_HELLO, &reply.base);
-    specs_fini(&specs);
-    credit_message_destroy(&credit);
-    return RP_OK;
+    arena_fini(&arena);
 }
 
 /* Finds the session of an id that a client sent. NULL with err set. */
@@ -186,7 +161,8 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     if (ask->session.len == 0 && ask->n_columns == 0) {
         /* It changes nothing. A client that asks why the broker stands still must not wait for the journal. */
         service->peers->commit.ahead = true;
-        return hello_reply(service, request, NULL, false, 0, err);
+        hello_reply(service, request, NULL, false, 0);
+        return RP_OK;
     }
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down and takes no further sessions");
@@ -200,10 +176,8 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     session->notices = ask->notices;
     session->remote = request_is_remote(request);
     session->to = request->from;
-    rp_status status = hello_reply(service, request, session, resumed, lost, err);
-    if (status != RP_OK && !resumed) /* the client does not know the session */
-        session_close(session);
-    return status;
+    hello_reply(service, request, session, resumed, lost);
+    return RP_OK;
 }
 
 /* Answers a heartbeat with a Credit that confirms nothing: it has no tables and no numbers, only a sentence and, of an expired
@@ -289,11 +263,10 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     if (owes_s > 0.0)
         return heartbeat_owes(service, request, session, owes_s);
     credit_refresh(session);
-    struct credit_message *credit = credit_message_new(session, ask->explain);
-    if (!credit)
-        return err_set(err, RP_NO_MEMORY, "no memory for the credit");
-    request_ok(service->peers, request, REPLAY__REPLY__BODY_CREDIT, credit_message_body(credit));
-    credit_message_destroy(&credit);
+    struct arena arena = {0};
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_CREDIT,
+               &credit_message(&arena, session, ask->explain)->base);
+    arena_fini(&arena);
     return RP_OK;
 }
 
@@ -310,9 +283,9 @@ rp_status req_bye(struct service *service, struct request *request, rp_error *er
                            : "session '%s' was silent for too long and has expired, and items that waited were "
                              "dropped: resume it with HELLO, then say BYE again",
                        session->name);
-    if (session->bye)
+    if (session->goodbye)
         return err_set(err, RP_ALREADY_EXISTS, "session '%s' has said BYE already", session->name);
     session_touch(session, service->loop->now_ns);
     bool timed = ask->has_timeout_ms_case == REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    return bye_begin(session, request, ask->last_number, timed ? ask->timeout_ms : WAIT_FOREVER, err);
+    return session_say_goodbye(session, request, ask->last_number, timed ? ask->timeout_ms : WAIT_FOREVER, err);
 }

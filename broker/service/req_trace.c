@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 #include "broker/service/service.h"
-#include "broker/session/flow.h"
+#include "broker/session/session.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
 #include "proto/wire/unpack.h"
 
@@ -63,13 +64,14 @@ static void stop(struct trace_session *self)
     trace_stop(&service->loop->trace, &self->own);
 }
 
-static void end(struct trace_session *self)
+static void end(void *ctx, struct wait *wait)
 {
-    struct service *service = self->service;
+    struct trace_session *self = (struct trace_session *)wait;
+    struct service *service = ctx;
     stop(self);
     timer_clear(&service->loop->timers, &self->timer);
     service->trace = NULL;
-    wait_end(service->peers, &self->wait);
+    wait_end(wait);
     for (struct trace_client *client = self->clients, *next; client; client = next) {
         next = client->next;
         unpack_free((ProtobufCMessage *)client->said);
@@ -90,19 +92,7 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
              self->n_complete, self->n_clients);
 }
 
-static void cancel(void *ctx, struct wait *wait, rp_status status, const char *text)
-{
-    struct service *service = ctx;
-    request_fail(service->peers, &wait->to, wait->id, status, text);
-    end((struct trace_session *)wait);
-}
-
-static void expire(void *ctx, struct wait *wait)
-{
-    cancel(ctx, wait, RP_DEADLINE_EXCEEDED, "the trace has not ended in time");
-}
-
-static const struct wait_ops ops = {"trace", expire, cancel, explain};
+static const struct wait_ops ops = {"trace", explain, end, NULL, NULL};
 
 /* ---- the answer ---- */
 
@@ -157,26 +147,20 @@ static void answer_build(struct trace_answer *self, struct trace_session *trace)
 static void finish(struct trace_session *self)
 {
     uint32_t n = self->n_clients + 1;
-    struct trace_answer *answer = calloc(1, sizeof *answer);
-    zmq_msg_t *payload = malloc(n * sizeof *payload);
-    Replay__TraceSpans **processes = calloc(n, sizeof(*processes));
-    if (answer && payload && processes) {
-        answer->payload = payload;
-        answer->processes = processes;
-        answer_build(answer, self);
-        request_send(self->service->peers, &self->wait.to, self->wait.id,
-                     &(struct answer){.status = RP_OK,
-                                      .field = REPLAY__REPLY__BODY_TRACE,
-                                      .body = &answer->reply.base,
-                                      .payload = payload,
-                                      .n_payload = n});
-    } else {
-        request_fail(self->service->peers, &self->wait.to, self->wait.id, RP_NO_MEMORY, "no memory for the trace");
-    }
+    struct trace_answer *answer = need_alloc(sizeof *answer);
+    answer->payload = need_alloc(n * sizeof *answer->payload);
+    answer->processes = need_alloc(n * sizeof(*answer->processes));
+    answer_build(answer, self);
+    request_send(self->service->peers, &self->wait.to, self->wait.id,
+                 &(struct answer){.status = RP_OK,
+                                  .field = REPLAY__REPLY__BODY_TRACE,
+                                  .body = &answer->reply.base,
+                                  .payload = answer->payload,
+                                  .n_payload = n});
+    free(answer->payload);
+    free(answer->processes);
     free(answer);
-    free(payload);
-    free(processes);
-    end(self);
+    end(self->service, &self->wait);
 }
 
 /* ---- recording ---- */
@@ -186,7 +170,7 @@ static void add_waits(const struct service *service)
 {
     for (const struct wait *wait = service->peers->waits.first; wait; wait = wait->next)
         if (wait->ops != &ops)
-            wait_trace(service->peers, wait);
+            wait_trace(wait);
     for (uint32_t i = 0; i < service->tables->n; i++) {
         const struct flow *first = service->tables->list[i].blocked, *flow = first;
         while (flow) {
@@ -222,15 +206,9 @@ rp_status req_trace(struct service *service, struct request *request, rp_error *
     if (service->trace)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "another trace is being recorded, and there is one at a time: ask again when it has ended");
-    struct trace_session *self = calloc(1, sizeof *self);
+    struct trace_session *self = wait_new(service->peers, sizeof *self, &ops, service, request, WAIT_FOREVER, err);
     if (!self)
-        return err_set(err, RP_NO_MEMORY, "no memory for a trace");
-    wait_init(&self->wait, &ops, service);
-    rp_status status = wait_begin(service->peers, &self->wait, request, WAIT_FOREVER, err);
-    if (status != RP_OK) {
-        free(self);
-        return status;
-    }
+        return (rp_status)err->status;
     self->service = service;
     self->timer = (struct timer){.fire = fire, .ctx = self};
     self->start_ns = service->loop->now_ns;
@@ -239,13 +217,12 @@ rp_status req_trace(struct service *service, struct request *request, rp_error *
     self->number |= 1; /* 0 stands for no trace */
     timer_set(&service->loop->timers, &self->timer, self->end_ns);
     if (!trace_start(&service->loop->trace, SPANS_OF_BROKER)) {
-        end(self);
-        return err_set(err, RP_NO_MEMORY, "no memory for a trace");
+        wait_cancel(&self->wait, RP_NO_MEMORY, "no memory for a trace");
+        return RP_OK;
     }
     service->trace = self;
     service->peers->tracing.number = self->number;
     service->peers->tracing.end_ns = self->end_ns;
-    request->answered = true;
     return RP_OK;
 }
 
@@ -281,9 +258,9 @@ static rp_status check_spans(const struct request *request, const Replay__TraceS
 
 static struct trace_client *add_client(struct trace_session *self, uint64_t id)
 {
-    struct trace_client *client = self->n_clients < CLIENTS_MOST ? calloc(1, sizeof *client) : NULL;
-    if (!client)
+    if (self->n_clients == CLIENTS_MOST)
         return NULL;
+    struct trace_client *client = need_alloc(sizeof *client);
     client->client = id;
     client->next = self->clients;
     self->clients = client;

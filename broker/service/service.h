@@ -1,7 +1,7 @@
 /* The service: one handler for each kind of request, over all rooms of the broker.
  *
- * The room owns the table of handlers (dispatch.h), and what requests leave behind that belongs to no other room: waiting
- * parameter requests, reduce groups, clients that wait for a checkpoint, and a trace. It stands above all other rooms;
+ * The room owns the table of handlers, through which all requests go (to add a message: replay.proto, a row in service.c, a handler,
+ * a test), and what requests leave behind that belongs to no other room: waiting parameter requests, reduce groups, and a trace. It stands above all other rooms;
  * only broker.c, which runs it, is higher. */
 #ifndef BROKER_SERVICE_H
 #define BROKER_SERVICE_H
@@ -10,19 +10,40 @@
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
-#include "broker/service/dispatch.h"
-#include "broker/service/req_params.h"
-#include "broker/service/req_reduce.h"
 #include "broker/session/session.h"
 #include "broker/store/params.h"
 #include "broker/store/store.h"
 #include "broker/table/table.h"
 
-struct checkpoint_wait;
 struct checkpoints;
+struct params_wait;
+struct reduce_group;
 struct spill;
 struct stream;
 struct trace_session;
+
+/* Counts of one kind of request. */
+struct command_stats {
+    const char *name;
+    uint64_t calls, errors, total_ns, max_ns; /* times of the handler */
+    struct request_times times;
+};
+
+/* Requests for parameters that wait for a newer version. */
+struct params_waits {
+    struct params_wait *first; /* newest first */
+    struct chore waking;       /* answers them after a put, in slices */
+    struct params_wait *wake_next;
+    bool is_waking, wake_again; /* again: another put came meanwhile, which concerns all of them */
+};
+
+/* Reduce: sums float32 vectors over the members of a group, round by round, so that parallel learners can apply the same
+ * averaged gradient. The broker knows nothing about the algorithm. */
+struct reduces {
+    struct reduce_group *groups;
+    uint32_t count;
+    uint64_t bytes; /* of vectors that wait and sums that are kept */
+};
 
 struct service {
     /* borrowed */
@@ -41,19 +62,38 @@ struct service {
     /* owned */
     char **shards; /* service endpoints of all shards, as clients reach them; NULL: not known, or alone */
     uint32_t n_shards;
-    struct command_stats *commands; /* parallel to the table of handlers */
+    struct command_stats *commands; /* one for each kind of request */
+    uint32_t n_commands;
     struct params_waits params_waits;
     struct reduces reduces;
-    struct checkpoint_wait *checkpoint_waits; /* clients that wait for a checkpoint: req_checkpoint.c */
     struct log_limit delete_log;
     struct trace_session *trace; /* a trace that is recorded or collected, or NULL: req_trace.c */
 };
 
 /* The caller has set what is borrowed. */
-rp_status service_init(struct service *self, rp_error *err);
+void service_init(struct service *self);
 /* Tells clients from now on where all n shards are. The strings are copied. */
-rp_status service_set_shards(struct service *self, char *const *endpoints, uint32_t n, rp_error *err);
+void service_set_shards(struct service *self, char *const *endpoints, uint32_t n);
 /* No request waits any more. */
 void service_fini(struct service *self);
+/* Reads a request from the service socket and handles it. False: there was none. */
+bool service_receive(struct service *service);
+
+/* ---- handlers: see peer/request.h ---- */
+
+/* Most keys of an update, delete or fetch: these take well under 2 ms in a table of any size. */
+#define REQUEST_MAX_KEYS 2048u
+
+typedef rp_status request_fn(struct service *service, struct request *request, rp_error *err);
+request_fn req_hello, req_heartbeat, req_bye;
+request_fn req_sample, req_permit, req_cancel, req_fetch;
+request_fn req_update, req_delete, req_reset;
+request_fn req_list, req_set_limiter, req_info, req_why;
+request_fn req_checkpoint;
+request_fn req_trace, req_trace_spans;
+/* A checkpoint_listener: answers requests that wait for this checkpoint or an earlier one. ctx: the service. */
+void request_checkpoint_ended(void *ctx, uint64_t number, const char *error);
+request_fn req_params_put, req_params_get, req_counter, req_reduce;
+void reduces_fini(struct reduces *self);
 
 #endif

@@ -1,20 +1,16 @@
 /* Messages of a session are taken in the order of their numbers, each once. What is wrong with one item concerns that item
  * alone: it is rejected with a sentence, and the other items are taken. */
-#include "broker/session/ingest.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
-#include "broker/peer/frames.h"
+#include "broker/peer/peer.h"
 #include "broker/peer/peers.h"
-#include "broker/session/credit.h"
-#include "broker/session/flow.h"
-#include "broker/session/session_chunks.h"
-#include "broker/table/table.h"
+#include "broker/session/session.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/unpack.h"
 
@@ -57,53 +53,27 @@ static void intake_complain(struct sessions *sessions, const char *id, const cha
 /* Most bytes of a chunk after decompression: a small block can expand to a very large one, which readers must unpack. */
 #define CHUNK_RAW_BYTES (UINT64_C(1) << 30)
 
-/* Makes a place for the layout of this id, which must be in use or the next. */
-static rp_status layout_place(struct session *session, uint32_t id)
+/* Returns the place of the layout of this id, which must be in use or the next. NULL: it is neither. */
+static struct session_layout *layout_place(struct session *session, uint32_t id)
 {
-    if (id < session->n_layouts)
-        return RP_OK;
     if (id >= LAYOUTS_PER_SESSION || id > session->n_layouts)
-        return RP_INVALID_ARGUMENT;
-    /* The array doubles; n_layouts is one past the last registered id. */
-    if ((session->n_layouts & (session->n_layouts - 1)) == 0) {
-        uint32_t capacity = session->n_layouts ? session->n_layouts * 2 : 1;
-        struct session_layout *layouts = realloc(session->layouts, capacity * sizeof *layouts);
-        if (!layouts)
-            return RP_NO_MEMORY;
-        session->layouts = layouts;
+        return NULL;
+    if (id == session->n_layouts) {
+        if ((id & (id - 1)) == 0) /* the array doubles */
+            session->layouts = need_resize(session->layouts, id ? (size_t)id * 2 : 1, sizeof *session->layouts);
+        session->layouts[session->n_layouts++] = (struct session_layout){0};
     }
-    session->layouts[session->n_layouts++] = (struct session_layout){0};
-    return RP_OK;
-}
-
-/* Keeps a refused layout with the reason. False: no memory. */
-static bool layout_refuse(struct session *session, struct session_layout *place, const char *text, const void *data,
-                          size_t size)
-{
-    place->packed = malloc(size ? size : 1);
-    place->refusal = place->packed ? strdup(text) : NULL;
-    if (!place->refusal) {
-        free(place->packed);
-        place->packed = NULL;
-        return false;
-    }
-    memcpy(place->packed, data, size);
-    place->packed_size = (uint32_t)size;
-    session->layout_bytes += size;
-    return true;
+    return &session->layouts[id];
 }
 
 bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size)
 {
     struct sessions *sessions = session->sessions;
-    rp_status placed = layout_place(session, wire->id);
-    if (placed == RP_NO_MEMORY)
-        return false;
-    if (placed != RP_OK) {
+    struct session_layout *place = layout_place(session, wire->id);
+    if (!place) {
         intake_complain(sessions, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
         return true;
     }
-    struct session_layout *place = &session->layouts[wire->id];
     if (place->layout || place->refusal)
         return true; /* sent again after a reconnect */
     rp_error err = {0};
@@ -116,13 +86,19 @@ bool intake_register(struct session *session, const Replay__Layout *wire, const 
             layouts_intern(sessions->layouts, wire, session->columns, place->table->id, place->table->signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
-    if (!place->layout && (err.status == RP_NO_MEMORY || !layout_refuse(session, place, err.text, data, size)))
+    void *packed = place->layout || err.status == RP_NO_MEMORY ? NULL : malloc(size ? size : 1);
+    if (!place->layout && !packed)
         return false;
     EFFECT(sessions->loop, layout, session, data, size);
-    if (place->layout)
+    if (place->layout) {
         session->layout_bytes += place->layout->wire_size;
-    else
-        intake_complain(sessions, "B0204", "layout refused", session, err.text);
+        return true;
+    }
+    place->refusal = need_text(err.text);
+    place->packed = memcpy(packed, data, size);
+    place->packed_size = (uint32_t)size;
+    session->layout_bytes += size;
+    intake_complain(sessions, "B0204", "layout refused", session, err.text);
     return true;
 }
 
@@ -243,9 +219,8 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
 {
     struct session *session = self->session;
     if (!session->refusals)
-        session->refusals = calloc(REFUSALS_KEPT, sizeof *session->refusals);
-    if (session->refusals) /* without the memory, the rejection of an item says that the chunk was refused, not why */
-        session->refusals[session->next_refusal++ % REFUSALS_KEPT] = (struct refusal){number, *err};
+        session->refusals = need_alloc(REFUSALS_KEPT * sizeof *session->refusals);
+    session->refusals[session->next_refusal++ % REFUSALS_KEPT] = (struct refusal){number, *err};
     intake_complain(self->session->sessions, "B0205", "chunk refused", self->session, err->text);
 }
 
@@ -476,28 +451,21 @@ struct item_run {
     uint32_t first, n;
 };
 
-/* Queues an item that has to wait, or whose rejection has to. False: no memory, and nothing has changed. */
-static bool item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
+/* Queues an item that has to wait, or whose rejection has to. */
+static void item_wait(struct intake *self, struct flow *flow, const struct arrival *arrival, rp_status status,
                       const char *text)
 {
     /* Of a writer that ignores its credit, a few rejected items are reported one by one and the rest are counted. */
     if (status != RP_OK && flow->count > 2 * WINDOW_ITEMS && flow_merge_rejection(flow))
-        return true;
-    struct ingest_message *message = self->message ? self->message : calloc(1, sizeof *message);
-    struct pending_item item = {*arrival, message, status != RP_OK ? strdup(text) : NULL, status, 0};
-    if (!message || (status != RP_OK && !item.text) || !flow_push(flow, &item)) {
-        free(item.text);
-        if (!self->message)
-            free(message);
-        return false;
-    }
+        return;
     if (!self->message) {
-        message->bytes = self->bytes;
-        message->arrived_ns = self->session->sessions->loop->now_ns;
+        self->message = need_alloc(sizeof *self->message);
+        self->message->bytes = self->bytes;
+        self->message->arrived_ns = self->session->sessions->loop->now_ns;
     }
-    self->message = message;
-    message->waiting++;
-    return true;
+    self->message->waiting++;
+    flow_push(flow,
+              &(struct pending_item){*arrival, self->message, status != RP_OK ? need_text(text) : NULL, status, 0});
 }
 
 /* True if memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
@@ -512,15 +480,6 @@ static bool may_insert(struct intake *self, struct table *table, const struct sp
         return false;
     self->allowance--;
     return true;
-}
-
-/* Inserts an item whose chunks the arrival holds; they are released if the table refuses it. RP_NO_MEMORY: they are not. */
-static rp_status item_insert(struct flow *flow, struct arrival *arrival, rp_error *err)
-{
-    rp_status status = flow_insert(flow, arrival, err);
-    if (status != RP_OK && status != RP_NO_MEMORY)
-        span_release(&arrival->span, flow->session->sessions->store, flow->session->sessions->layouts);
-    return status;
 }
 
 /* Takes item i of a run, the next of its flow. False: no memory, and the item has not arrived. */
@@ -548,19 +507,18 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
         text = err.text;
     }
     bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run->n - i));
-    bool taken = true;
     flow->arrived++;
     if (waits) {
-        taken = item_wait(self, flow, &arrival, status, text);
+        item_wait(self, flow, &arrival, status, text);
     } else if (status == RP_OK) {
-        status = item_insert(flow, &arrival, &err);
+        status = flow_insert(flow, &arrival, &err);
         text = err.text;
-        taken = status != RP_NO_MEMORY;
-    }
-    if (!taken) {
-        span_release(&arrival.span, self->session->sessions->store, self->session->sessions->layouts);
-        flow->arrived--;
-        return false;
+        if (status != RP_OK)
+            span_release(&arrival.span, self->session->sessions->store, self->session->sessions->layouts);
+        if (status == RP_NO_MEMORY) {
+            flow->arrived--;
+            return false;
+        }
     }
     self->session->items++;
     if (!waits && status != RP_OK)
@@ -656,7 +614,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
         .first = first,
         .n = n,
     };
-    run.flow = run.layout && run.layout->table ? session->flows[run.layout->table->id] : NULL;
+    run.flow = run.layout && run.layout->table ? session_flow(session, run.layout->table) : NULL;
     char text[300];
     check_run(&run, id, text, sizeof text);
     self->allowance = 0;
@@ -666,9 +624,6 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     stranger.refused = self->refused;
     stranger.why = self->why;
     for (uint32_t i = 0; i < n && ok; i++) {
-        ok = credit_reserve(session);
-        if (!ok)
-            break;
         if (__builtin_expect(strangers, 0))
             check_stranger(self, &run, i, &stranger);
         if (!run.flow || text[0])
@@ -714,9 +669,9 @@ static const struct flow *lone_flow(const struct intake *self)
     for (uint32_t run = 0; run < self->in.n_runs; run++)
         if (pb_u32(&self->in.run_items, run) == 1)
             id = pb_u32(&self->in.run_layout, run);
-    const struct session *session = self->session;
+    struct session *session = self->session;
     const struct table *table = id < session->n_layouts ? session->layouts[id].table : NULL;
-    const struct flow *flow = table ? session->flows[table->id] : NULL;
+    const struct flow *flow = table ? session_flow(session, table) : NULL;
     return flow && flow->arrived == flow->resolved ? flow : NULL;
 }
 
@@ -863,10 +818,6 @@ static void message_bad(struct sessions *sessions, const struct wire_ingest *in,
     if (!session || session->tombstone || session->gap || in->epoch != session->epoch ||
         in->number != session->received + 1 || !may_feed(session, frames))
         return;
-    if (!credit_reserve(session)) {
-        message_missed(session, in->number);
-        return;
-    }
     session->received = in->number;
     struct rejection rejection = {.table = REJECTED_NOWHERE, .status = RP_BAD_MESSAGE, .text = (char *)(uintptr_t)text};
     credit_reject_at(session, &rejection);

@@ -1,22 +1,209 @@
 #include "broker/session/session.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
-#include "broker/session/bye.h"
-#include "broker/session/credit.h"
-#include "broker/session/flow.h"
-#include "broker/session/session_chunks.h"
-#include "broker/table/table.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
 
 #define SESSIONS_MOST 1000000u
+/* Least time between two notices; while data arrives they come less often, since each costs as much as many items. */
+#define NOTICE_NS (100 * NS_PER_US)
+#define BUSY_NOTICE_NS NS_PER_MS
+
+/* ---- the chunks that a session keeps: later items may refer to them, by number ---- */
+
+/* Most numbers that a ring spans. */
+#define RING_MOST (1u << 20)
+/* Highest chunk number: arithmetic on chunk numbers must not overflow. */
+#define CHUNK_NUMBER_MOST (UINT64_C(1) << 62)
+
+static bool ring_grow(struct session *self, uint64_t span)
+{
+    uint32_t capacity = self->ring ? self->ring_mask + 1 : 64;
+    while (capacity < span)
+        capacity *= 2;
+    struct chunk **ring = calloc(capacity, sizeof(*ring));
+    if (!ring)
+        return false;
+    for (uint64_t n = self->oldest_chunk; self->ring && n <= self->newest_chunk; n++)
+        ring[n & (capacity - 1)] = self->ring[n & self->ring_mask];
+    self->sessions->store->overhead += (capacity - (self->ring ? self->ring_mask + 1 : 0)) * sizeof(*ring);
+    free(self->ring);
+    self->ring = ring;
+    self->ring_mask = capacity - 1;
+    return true;
+}
+
+/* Bounds what sessions keep for later items: each by its window, all of them by the ingest budget. The first chunk of a
+ * session is not refused, nor are the chunks of a session that keeps no more than its share. held: bytes with the new chunk. */
+static rp_status check_kept(const struct session *self, uint64_t held, rp_error *err)
+{
+    const struct sessions *sessions = self->sessions;
+    uint64_t window = WINDOW_BYTES, message = (uint64_t)sessions->config->max_message_bytes;
+    uint64_t all = sessions->kept_bytes - self->chunk_bytes + held;
+    /* A first chunk is let in only as long as all chunks leave the tables half of the memory. */
+    bool first = self->chunk_bytes == 0 && (sessions->kept_bytes == 0 || all <= sessions->tables->storage_budget / 2);
+    if (first ||
+        (held * sessions->n_open <= sessions->ingest_budget && held <= 2 * (window > message ? window : message)))
+        return RP_OK;
+    if (held > 2 * (window > message ? window : message))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "the session keeps %llu bytes of chunks for later items, which is too much: use a shorter "
+                       "keep-alive window",
+                       (unsigned long long)held);
+    if (all > 2 * sessions->ingest_budget)
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "all sessions keep %llu bytes of chunks for later items, this one %llu: use shorter keep-alive "
+                       "windows, or raise memory_limit",
+                       (unsigned long long)all, (unsigned long long)held);
+    return RP_OK;
+}
+
+rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err)
+{
+    struct sessions *sessions = self->sessions;
+    uint64_t span = number - self->oldest_chunk + 1;
+    if (number < self->oldest_chunk || span > RING_MOST || number > CHUNK_NUMBER_MOST)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "chunk %llu is out of range: the session keeps chunks %llu and up, at most %u of them",
+                       (unsigned long long)number, (unsigned long long)self->oldest_chunk, RING_MOST);
+    uint64_t held = self->chunk_bytes + chunk_cost(chunk);
+    RP_TRY(check_kept(self, held, err));
+    if ((!self->ring || span > (uint64_t)self->ring_mask + 1) && !ring_grow(self, span))
+        return err_set(err, RP_NO_MEMORY, "no memory for chunk %llu", (unsigned long long)number);
+    if (number > self->newest_chunk)
+        self->newest_chunk = number;
+    self->ring[number & self->ring_mask] = chunk;
+    self->chunk_bytes = held;
+    sessions->kept_bytes += chunk_cost(chunk);
+    return RP_OK;
+}
+
+/* A ring whose chunks are released in slices. */
+struct ring_drop {
+    struct chore chore;
+    struct store *store;
+    struct chunk **ring;
+    uint32_t at, capacity;
+};
+
+static bool ring_drop_step(struct chore *chore)
+{
+    struct ring_drop *self = (struct ring_drop *)chore;
+    for (uint32_t i = 0; i < 256 && self->at < self->capacity; i++, self->at++)
+        if (self->ring[self->at])
+            store_release(self->store, self->ring[self->at]);
+    if (self->at < self->capacity)
+        return true;
+    free(self->ring);
+    free(self);
+    return false;
+}
+
+/* Releases all chunks, in slices. The range of numbers stays. */
+static void session_drop_all_chunks(struct session *self)
+{
+    struct sessions *sessions = self->sessions;
+    if (!self->ring)
+        return;
+    struct ring_drop *drop = need_alloc(sizeof *drop);
+    *drop = (struct ring_drop){{NULL, ring_drop_step}, sessions->store, self->ring, 0, self->ring_mask + 1};
+    chores_add(&sessions->loop->chores, &drop->chore);
+    sessions->store->overhead -= ((uint64_t)self->ring_mask + 1) * sizeof(*self->ring);
+    self->ring = NULL;
+    self->ring_mask = 0;
+    sessions->kept_bytes -= self->chunk_bytes;
+    self->chunk_bytes = 0;
+}
+
+void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most)
+{
+    struct sessions *sessions = self->sessions;
+    if (oldest > CHUNK_NUMBER_MOST)
+        oldest = CHUNK_NUMBER_MOST;
+    if (oldest <= self->oldest_chunk)
+        return;
+    uint64_t end = oldest <= self->newest_chunk + 1 ? oldest : self->newest_chunk + 1;
+    if (self->ring && oldest > self->newest_chunk && self->newest_chunk - self->oldest_chunk > 1024) {
+        session_drop_all_chunks(self);
+        end = self->oldest_chunk;
+    }
+    if (end > self->oldest_chunk + most)
+        end = oldest = self->oldest_chunk + most;
+    for (uint64_t n = self->oldest_chunk; self->ring && n < end; n++) {
+        struct chunk **at = &self->ring[n & self->ring_mask];
+        if (*at) {
+            self->chunk_bytes -= chunk_cost(*at);
+            sessions->kept_bytes -= chunk_cost(*at);
+            store_release(sessions->store, *at);
+            *at = NULL;
+        }
+    }
+    self->oldest_chunk = oldest;
+    if (self->newest_chunk + 1 < oldest)
+        self->newest_chunk = oldest - 1;
+}
+
+/* ---- BYE: the request waits until the session's last items are resolved ---- */
+
+struct goodbye {
+    struct wait wait;
+    struct session *session;
+    uint64_t last_number;
+};
+
+static void goodbye_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+{
+    (void)ctx;
+    const struct goodbye *self = (const struct goodbye *)wait;
+    const struct session *session = self->session;
+    out->count = flows_unresolved(session);
+    int used =
+        snprintf(out->text, sizeof out->text, "session '%s' ends: message %llu of %llu has arrived, %llu items wait",
+                 session->name, (unsigned long long)session->received, (unsigned long long)self->last_number,
+                 (unsigned long long)out->count);
+    for (uint32_t i = 0; i < session->n_tables && used > 0 && (size_t)used < sizeof out->text; i++) {
+        const struct flow *flow = &session->flows[i];
+        char why[200] = "";
+        if (!flow->count)
+            continue;
+        pump_explain_insert(flow->table, why, sizeof why);
+        used += snprintf(out->text + used, sizeof out->text - (size_t)used, "; table '%.64s' holds back %u: %s",
+                         flow->table->name, flow->count, why);
+    }
+}
+
+/* Answers and ends the wait. */
+static void goodbye_answer(void *ctx, struct wait *wait, rp_status status, const char *text)
+{
+    (void)ctx;
+    struct goodbye *self = (struct goodbye *)wait;
+    struct peers *peers = self->session->sessions->peers;
+    struct arena arena = {0};
+    Replay__Credit *credit = credit_message(&arena, self->session, status != RP_OK);
+    if (status == RP_OK)
+        request_finish(peers, wait, REPLAY__REPLY__BODY_CREDIT, &credit->base);
+    else
+        request_send(peers, &wait->to, wait->id,
+                     &(struct answer){status, text, REPLAY__REPLY__BODY_CREDIT, &credit->base, NULL, 0});
+    arena_fini(&arena);
+    wait_end(wait);
+    self->session->goodbye = NULL;
+    free(self);
+}
+
+static const struct wait_ops goodbye_ops = {"bye", goodbye_explain, NULL, goodbye_answer, NULL};
+
+/* ---- life ---- */
 
 static uint64_t id_half(const uint8_t *id)
 {
@@ -38,50 +225,27 @@ static void set_timer(struct session *self, int64_t at_ns)
     timer_set(&self->sessions->loop->timers, &self->timer, at_ns);
 }
 
-/* Makes the flows of all tables at once: an open session never lacks the memory to count its items. */
-static bool flows_make(struct session *self)
-{
-    if (!self->flows)
-        return false;
-    const struct tables *tables = self->sessions->tables;
-    self->n_tables = tables->n;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        if (!session_flow(self, &tables->list[i]))
-            return false;
-    return true;
-}
-
-static void flows_free(struct session *self)
-{
-    for (uint32_t i = 0; self->flows && i < self->n_tables; i++)
-        free(self->flows[i]);
-    free(self->flows);
-}
-
 /* Memory of a session without what it holds. */
 static uint64_t session_memory(const struct sessions *sessions)
 {
-    return sizeof(struct session) + sessions->tables->n * (sizeof(struct flow) + sizeof(struct flow *));
+    return sizeof(struct session) + sessions->tables->n * sizeof(struct flow);
 }
 
 /* Makes a session that has no ordinal yet. No other session has the id. */
 static struct session *session_new(struct sessions *sessions, const uint8_t *id, const char *name,
                                    struct columns *columns, rp_error *err)
 {
-    struct session *self = sessions->by_id.count < SESSIONS_MOST ? calloc(1, sizeof *self) : NULL;
-    if (self) {
-        self->sessions = sessions;
-        self->flows = calloc(sessions->tables->n, sizeof(struct flow *));
-    }
-    if (!self || !flows_make(self)) {
-        if (self)
-            flows_free(self);
-        free(self);
-        if (sessions->by_id.count < SESSIONS_MOST)
-            err_set(err, RP_NO_MEMORY, "no memory for a session");
-        else
-            err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
+    if (sessions->by_id.count >= SESSIONS_MOST) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
         return NULL;
+    }
+    struct session *self = need_alloc(sizeof *self);
+    self->sessions = sessions;
+    self->n_tables = sessions->tables->n;
+    self->flows = need_alloc(self->n_tables * sizeof *self->flows);
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        self->flows[i].session = self;
+        self->flows[i].table = &sessions->tables->list[i];
     }
     idmap_put(&sessions->by_id, id_half(id), self);
     sessions->store->overhead += session_memory(sessions);
@@ -181,43 +345,20 @@ struct session *session_restore(struct sessions *sessions, const struct session_
     return self;
 }
 
-struct flow *session_flow(struct session *self, struct table *table)
-{
-    struct flow *flow = self->flows[table->id];
-    if (flow)
-        return flow;
-    flow = calloc(1, sizeof *flow);
-    if (!flow)
-        return NULL;
-    flow->session = self;
-    flow->table = table;
-    self->flows[table->id] = flow;
-    return flow;
-}
-
-uint64_t session_unresolved(const struct session *self)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        if (self->flows[i])
-            n += self->flows[i]->arrived - self->flows[i]->resolved;
-    return n;
-}
-
 /* Drops everything but the numbers and the layouts. */
 static void session_empty(struct session *self)
 {
-    struct sessions *sessions = self->sessions;
-    for (uint32_t i = 0; i < sessions->tables->n; i++)
-        if (self->flows[i]) {
-            flow_drop(self->flows[i]);
-            self->flows[i]->arrived = self->flows[i]->resolved;
-        }
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        flow_drop(&self->flows[i]);
+        self->flows[i].arrived = self->flows[i].resolved;
+    }
     session_drop_all_chunks(self);
     self->oldest_chunk = self->newest_chunk + 1;
     credit_close(self);
-    if (self->bye)
-        bye_cancel(self);
+    if (self->goodbye)
+        wait_cancel(&self->goodbye->wait, RP_FAILED_PRECONDITION,
+                    "the session was silent for too long and expired before its last items were resolved: resume it "
+                    "with HELLO, then say BYE again");
 }
 
 static void session_silent(struct timer *timer, void *ctx)
@@ -237,7 +378,7 @@ static void session_silent(struct timer *timer, void *ctx)
         set_timer(self, due);
         return;
     }
-    uint64_t waiting = session_unresolved(self);
+    uint64_t waiting = flows_unresolved(self);
     uint32_t held;
     char name[SESSION_QUOTED];
     if (log_allow(&sessions->session_log, 20, sessions->loop->now_ns, &held))
@@ -249,11 +390,6 @@ static void session_silent(struct timer *timer, void *ctx)
     self->tombstone = true;
     count_open(self, false);
     set_timer(self, sessions->loop->now_ns + CONFIG_TOMBSTONE * sessions->config->expiry_ns);
-}
-
-const char *session_quoted(const struct session *self, char out[SESSION_QUOTED])
-{
-    return log_quote(out, SESSION_QUOTED, self->name);
 }
 
 void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost)
@@ -276,8 +412,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         *lost = start - self->received;
         self->received = start;
         for (uint32_t i = 0; i < self->n_tables; i++)
-            if (self->flows[i])
-                self->flows[i]->jumps = true;
+            self->flows[i].jumps = true;
         log_line(LEVEL_ERROR, "B0105",
                  sessions->loop->effects ? "accepted messages were lost (before this journal, or its end is damaged)"
                                          : "accepted messages were lost (no journal)",
@@ -321,7 +456,7 @@ void session_close(struct session *self)
         free(self->layouts[i].refusal);
         free(self->layouts[i].packed);
     }
-    flows_free(self);
+    free(self->flows);
     credit_confirm(self, UINT64_MAX);
     free(self->rejections);
     free(self->refusals);
@@ -338,4 +473,148 @@ void sessions_fini(struct sessions *self)
         session_close(session);
     }
     idmap_fini(&self->by_id);
+}
+
+/* If the session's last items are resolved, answers its BYE and closes the session. */
+static void goodbye_check(struct session *session)
+{
+    if (session->received < session->goodbye->last_number || flows_unresolved(session) > 0)
+        return;
+    goodbye_answer(NULL, &session->goodbye->wait, RP_OK, "");
+    char quoted[SESSION_QUOTED];
+    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", session_quoted(session, quoted),
+             session->ordinal);
+    session_close(session);
+}
+
+rp_status session_say_goodbye(struct session *session, struct request *request, uint64_t last_number,
+                              uint64_t timeout_ms, rp_error *err)
+{
+    struct goodbye *self =
+        wait_new(session->sessions->peers, sizeof *self, &goodbye_ops, NULL, request, timeout_ms, err);
+    if (!self)
+        return (rp_status)err->status;
+    self->session = session;
+    self->last_number = last_number;
+    session->goodbye = self;
+    goodbye_check(session);
+    return RP_OK;
+}
+
+/* ---- notices ---- */
+
+/* True if something has changed since the last notice. */
+static bool has_news(const struct session *self)
+{
+    bool news = self->urgent || self->returned_bytes != self->told_returned;
+    for (uint32_t i = 0; i < self->n_tables && !news; i++)
+        news = self->flows[i].resolved != self->flows[i].told_resolved;
+    return news;
+}
+
+/* True if a notice should be sent now: an eighth of a window has come free, or the writer may be waiting for the rest. */
+static bool is_due(const struct session *self)
+{
+    const struct sessions *sessions = self->sessions;
+    if (self->urgent || self->goodbye)
+        return true;
+    if (self->returned_bytes - self->told_returned >= self->window_bytes / 8 && self->window_bytes)
+        return true;
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        const struct flow *flow = &self->flows[i];
+        if (flow->resolved != flow->told_resolved && flow->resolved - flow->told_resolved >= flow->window / 8)
+            return true;
+    }
+    return sessions->config->prompt ||
+           sessions->loop->now_ns - self->told_ns >= (sessions->ingest_idle ? NOTICE_NS : BUSY_NOTICE_NS);
+}
+
+void sessions_notify(struct sessions *sessions)
+{
+    struct session **at = &sessions->dirty;
+    while (*at) {
+        struct session *self = *at;
+        bool news = self->notices && !self->tombstone && has_news(self);
+        if (news && (!is_due(self) || identity_owes_s(self->owner, sessions->loop->now_ns) > 0.0)) {
+            at = &self->next_dirty;
+            continue;
+        }
+        *at = self->next_dirty;
+        self->dirty = self->urgent = false;
+        if (news) {
+            struct arena arena = {0};
+            credit_refresh(self);
+            Replay__Credit *credit = credit_message(&arena, self, false);
+            request_send(sessions->peers, &self->to, 0,
+                         &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_CREDIT, &credit->base, NULL, 0});
+            arena_fini(&arena);
+        }
+        if (self->goodbye)
+            goodbye_check(self);
+    }
+}
+
+/* ---- transit ---- */
+
+/* A writer that waits for less than this share of its time is not held back. */
+#define SHARE_LEAST 0.15
+/* Confirmations on a fast network take less, even with busy processors. */
+#define FLIGHT_LEAST_NS (10 * NS_PER_MS)
+/* After this many intervals without a heartbeat, nothing is known any more. */
+#define SILENT_HEARTBEATS 3
+/* So many measurements in a row end it: a single one may fall on a busy moment. */
+#define MISSES 2u
+
+static bool waits_here(const struct session *session)
+{
+    for (uint32_t i = 0; i < session->n_tables; i++)
+        if (session->flows[i].count > 0)
+            return true;
+    return false;
+}
+
+/* True if the writer waits, and not for this broker. */
+static bool is_held(const struct session *session)
+{
+    const struct transit *self = &session->transit;
+    return session->remote && self->share >= SHARE_LEAST && self->flight_ns >= FLIGHT_LEAST_NS &&
+           session->sessions->ingest_idle && !session->sessions->ingest_held && !waits_here(session);
+}
+
+void transit_measure(struct session *session, const struct transit_report *report)
+{
+    struct transit *self = &session->transit;
+    int64_t now = session->sessions->loop->now_ns, ns = now - self->at_ns;
+    if (ns < session->sessions->config->expiry_ns / CONFIG_HEARTBEATS / 2)
+        return;
+    bool known = self->at_ns > 0 && report->waited_ns >= self->waited_ns && session->received_bytes >= self->bytes;
+    double share = known ? (double)(report->waited_ns - self->waited_ns) / (double)ns : 0.0;
+    self->share = share < 1.0 ? share : 1.0;
+    self->rate = known ? (double)(session->received_bytes - self->bytes) * 1e9 / (double)ns : 0.0;
+    self->flight_ns = report->flight_ns;
+    self->messages = report->sent > session->received ? report->sent - session->received : 0;
+    self->waited_ns = report->waited_ns;
+    self->bytes = session->received_bytes;
+    self->at_ns = now;
+    self->misses = is_held(session) ? 0 : self->misses + 1;
+    if (self->misses >= MISSES)
+        self->since_ns = 0;
+    else if (self->misses == 0 && self->since_ns == 0)
+        self->since_ns = now - ns;
+}
+
+bool transit_holds(const struct session *session)
+{
+    const struct transit *self = &session->transit;
+    int64_t silent = session->sessions->loop->now_ns - self->at_ns;
+    return self->since_ns > 0 && !session->tombstone &&
+           silent < SILENT_HEARTBEATS * session->sessions->config->expiry_ns / CONFIG_HEARTBEATS;
+}
+
+void transit_explain(const struct session *session, char *out, unsigned size)
+{
+    const struct transit *self = &session->transit;
+    format_buffer rate, flight;
+    snprintf(out, size, "its data takes %s to the broker, which gets %s/s of it; the writer waits %.0f%% of its time",
+             format_time(flight, self->flight_ns), format_bytes(rate, (uint64_t)self->rate), 100 * self->share);
 }

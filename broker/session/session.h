@@ -1,8 +1,8 @@
 /* Sessions: one writer each, with its stream of numbered messages, its chunks, and its credit.
  *
  * The room owns what is on its way in: sessions, the chunks that they keep for later items, and the items that wait for
- * their table (flow.h). It offers the way in (ingest.h), credit for writers (credit.h), the end of a session (bye.h) and
- * the pump that serves waiting inserts and samples (pump.h). It uses the loop, the store, tables, peers and samples.
+ * their table (flow.h). It offers the way in (ingest.c), credit for writers, and the pump that serves waiting inserts and samples
+ * (flow.h). It uses the loop, the store, tables, peers and samples.
  *
  * A session is open until BYE or silence. Silence leaves a tombstone: the numbers and layouts, without chunks and waiting
  * items, so that the writer can resume it and nothing is inserted twice. The rules are in PROTOCOL.md. */
@@ -13,23 +13,20 @@
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peer.h"
-#include "broker/session/transit.h"
+#include "broker/session/flow.h"
 #include "broker/store/layout.h"
 #include "broker/table/ordinals.h"
 #include "proto/base/log.h"
 #include "proto/wire/wire.h"
 
 struct broker_config;
-struct bye;
 struct chunk;
-struct flow;
+struct goodbye;
 struct identity;
 struct loop;
 struct peers;
-struct rejection;
+struct request;
 struct store;
-struct table;
-struct tables;
 
 /* A layout as a writer registered it. A refused layout is kept with the reason, for the rejection of items that use it. */
 struct session_layout {
@@ -49,6 +46,28 @@ struct session_layout {
 struct refusal {
     uint64_t number;
     rp_error error; /* RP_OK: not used yet */
+};
+
+/* Transit: whether the network holds a writer back.
+ *
+ * The broker sees what arrives, and the writer says in its heartbeats how long it waits and how long its messages take. If the writer
+ * waits although nothing of it waits here, its data is on its way: that is the network, unless the broker is too busy to read. A
+ * writer of this machine has no network between. */
+struct transit {
+    int64_t at_ns;                /* time of the last measurement */
+    uint64_t waited_ns;           /* as the writer stated it then */
+    uint64_t bytes;               /* that had arrived by then */
+    int64_t since_ns;             /* since when the network holds the writer back; 0: it does not */
+    uint32_t misses;              /* measurements in a row that did not say so */
+    double share;                 /* of the time for which the writer waited */
+    double rate;                  /* bytes/s that arrived */
+    uint64_t flight_ns, messages; /* duration of a message's way and its confirmation; messages on their way */
+};
+
+/* What a heartbeat says. Untrusted: any numbers. */
+struct transit_report {
+    uint64_t sent; /* number of the last message sent */
+    uint64_t waited_ns, flight_ns;
 };
 
 struct session {
@@ -84,7 +103,7 @@ struct session {
     uint32_t n_layouts;
     uint64_t layout_bytes; /* of all layouts as they are kept */
     /* credit */
-    struct flow **flows; /* per table; NULL until used */
+    struct flow *flows; /* per table */
     uint32_t n_tables;
     uint64_t received_bytes, returned_bytes, told_returned;
     uint64_t allowed_bytes;  /* highest promise ever made: bytes beyond it are rejected. Survives a restart */
@@ -102,14 +121,17 @@ struct session {
     uint64_t journaled;            /* hash of the numbers that the journal last recorded */
     struct transit transit;
     /* life */
-    int64_t seen_ns;    /* time of the last sign of life */
-    struct timer timer; /* expiry, then the end of the tombstone */
-    struct bye *bye;    /* NULL: its writer has not said BYE */
+    int64_t seen_ns;         /* time of the last sign of life */
+    struct timer timer;      /* expiry, then the end of the tombstone */
+    struct goodbye *goodbye; /* a BYE that waits, or NULL */
 };
 
 /* Writes the session's name for the log, quoted, and returns out. */
 #define SESSION_QUOTED 131u
-const char *session_quoted(const struct session *self, char out[SESSION_QUOTED]);
+static inline const char *session_quoted(const struct session *self, char out[SESSION_QUOTED])
+{
+    return log_quote(out, SESSION_QUOTED, self->name);
+}
 
 /* Who a session in a file was. */
 struct session_origin {
@@ -177,9 +199,46 @@ static inline void session_touch(struct session *self, int64_t now_ns)
     self->seen_ns = now_ns;
 }
 
-/* Returns the flow to a table, made when first used. NULL: no memory. */
-struct flow *session_flow(struct session *self, struct table *table);
-/* Returns how many items are neither inserted nor rejected. */
-uint64_t session_unresolved(const struct session *self);
+/* Returns the flow to a table. */
+static inline struct flow *session_flow(struct session *self, const struct table *table)
+{
+    return &self->flows[table->id];
+}
+/* Lets a BYE wait until message last_number and all items are resolved, then answers it and closes the session. */
+rp_status session_say_goodbye(struct session *session, struct request *request, uint64_t last_number,
+                              uint64_t timeout_ms, rp_error *err);
+/* Sends the notices of credit that are due. */
+void sessions_notify(struct sessions *sessions);
+
+/* ---- chunks that a session keeps for later items ---- */
+
+/* Returns the chunk of a number. NULL: it is not kept. */
+static inline struct chunk *session_chunk(const struct session *self, uint64_t number)
+{
+    if (number < self->oldest_chunk || number > self->newest_chunk)
+        return NULL;
+    return self->ring[number & self->ring_mask];
+}
+/* Keeps a chunk for later items; takes the reference on RP_OK. */
+rp_status session_keep_chunk(struct session *self, uint64_t number, struct chunk *chunk, rp_error *err);
+/* Releases chunks before `oldest`: no later item refers to them. At most `most` numbers now, the rest later. */
+void session_drop_chunks(struct session *self, uint64_t oldest, uint32_t most);
+
+/* ---- transit ---- */
+
+/* At a heartbeat: measures, if the last measurement is old enough. */
+void transit_measure(struct session *session, const struct transit_report *report);
+/* True if the network holds the writer back, and the writer still says so. */
+bool transit_holds(const struct session *session);
+/* Writes a sentence without its full stop. */
+void transit_explain(const struct session *session, char *out, unsigned size);
+
+/* ---- the way in (ingest.c) ---- */
+
+/* Reads a message from the ingest socket, and turns it into chunks in the store and items in tables, or items that wait for their
+ * table. False: there was none. */
+bool ingest_receive(struct sessions *sessions);
+/* Registers a layout; data is the message that `wire` was unpacked from. False: no memory. */
+bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size);
 
 #endif

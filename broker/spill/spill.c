@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "broker/journal/stream.h"
-#include "broker/sample/answer.h"
+#include "broker/sample/samples.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -368,7 +368,7 @@ static void finish(struct spill *self, struct waiter *waiter)
     if (status == RP_OK)
         sample_answer(waiter, waiter->park.text);
     else if (waiter->park.broken) /* the picks are kept for a retry */
-        waiter->wait.ops->cancel(waiter->wait.ctx, &waiter->wait, status, text);
+        wait_cancel(&waiter->wait, status, text);
     else if (waiter->picks.n && !waiter->whole)
         sample_answer(waiter, text);
     else

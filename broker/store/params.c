@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
+
 /* A smaller value is copied: its message may be a view into a receive buffer that it shares with others, and would pin. The
  * store has such a bound of its own: the two need not agree. */
 #define KEEP_BYTES 32768u
@@ -37,12 +39,10 @@ uint64_t params_version(const struct params *self, const char *name)
 }
 
 /* A zmq_msg_t may not be moved by realloc: the messages are moved one by one. */
-static bool slots_grow(struct params *self)
+static void slots_grow(struct params *self)
 {
     uint32_t capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
-    struct param_slot *slots = calloc(capacity, sizeof *slots);
-    if (!slots)
-        return false;
+    struct param_slot *slots = need_alloc(capacity * sizeof *slots);
     for (uint32_t i = 0; i < self->n_slots; i++) {
         slots[i] = self->slots[i];
         zmq_msg_init(&slots[i].value);
@@ -52,7 +52,6 @@ static bool slots_grow(struct params *self)
     free(self->slots);
     self->slots = slots;
     self->slots_capacity = capacity;
-    return true;
 }
 
 struct param_slot *params_make_slot(struct params *self, const char *name)
@@ -60,14 +59,11 @@ struct param_slot *params_make_slot(struct params *self, const char *name)
     struct param_slot *slot = params_find(self, name);
     if (slot || self->n_slots == PARAMS_SLOTS_MOST)
         return slot;
-    if (self->n_slots == self->slots_capacity && !slots_grow(self))
-        return NULL;
-    slot = &self->slots[self->n_slots];
-    *slot = (struct param_slot){.name = strdup(name)};
-    if (!slot->name)
-        return NULL;
+    if (self->n_slots == self->slots_capacity)
+        slots_grow(self);
+    slot = &self->slots[self->n_slots++];
+    *slot = (struct param_slot){.name = need_text(name)};
     zmq_msg_init(&slot->value);
-    self->n_slots++;
     return slot;
 }
 
@@ -115,20 +111,14 @@ struct param_counter *params_find_counter(const struct params *self, const char 
 
 struct param_counter *params_add_counter(struct params *self, const char *name)
 {
-    if (self->n_counters == self->counters_capacity) {
-        uint32_t capacity = self->counters_capacity ? self->counters_capacity * 2 : 16;
-        struct param_counter *larger =
-            capacity <= PARAMS_SLOTS_MOST ? realloc(self->counters, capacity * sizeof *larger) : NULL;
-        if (!larger)
-            return NULL;
-        self->counters = larger;
-        self->counters_capacity = capacity;
-    }
-    struct param_counter *counter = &self->counters[self->n_counters];
-    *counter = (struct param_counter){strdup(name), 0};
-    if (!counter->name)
+    if (self->n_counters == PARAMS_SLOTS_MOST)
         return NULL;
-    self->n_counters++;
+    if (self->n_counters == self->counters_capacity) {
+        self->counters_capacity = self->counters_capacity ? self->counters_capacity * 2 : 16;
+        self->counters = need_resize(self->counters, self->counters_capacity, sizeof *self->counters);
+    }
+    struct param_counter *counter = &self->counters[self->n_counters++];
+    *counter = (struct param_counter){need_text(name), 0};
     return counter;
 }
 

@@ -6,7 +6,9 @@
 #include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
-#define BLOCK_BYTES ((size_t)64 << 10)
+/* Bytes of the first block, and most of a later one, which is twice as large as the one before. */
+#define BLOCK_FIRST ((size_t)1 << 10)
+#define BLOCK_MOST ((size_t)64 << 10)
 
 struct arena_block {
     struct arena_block *next;
@@ -20,7 +22,8 @@ void *arena_take(struct arena *self, size_t count, size_t size)
     size_t bytes = count * size, align = _Alignof(max_align_t);
     bytes = (bytes + align - 1) & ~(align - 1);
     if (!block || block->size - block->used < bytes) {
-        size_t room = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+        size_t room = !block ? BLOCK_FIRST : block->size < BLOCK_MOST / 2 ? 2 * block->size : BLOCK_MOST;
+        room = bytes > room ? bytes : room;
         block = need_alloc(sizeof *block + room);
         *block = (struct arena_block){.next = self->blocks, .size = room};
         self->blocks = block;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "broker/peer/sockets.h"
+#include "broker/peer/peers.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
@@ -68,9 +68,7 @@ TEST(sockets_torn_down_in_mid_stream)
         if (rng_below(&rng, 3) == 0)
             broker_turn(embed.broker, 0);
         if (rng_below(&rng, 20) == 0) {
-            rp_error err = {0};
-            if (sockets_rebind(&embed.broker->peers, &err) != RP_OK)
-                fail_msg("%s", err.text);
+            embed_rebind(&embed);
             take_up_again(peer);
             torn++;
         }
@@ -101,11 +99,8 @@ TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found)
                 testpeer_heartbeat(peer, 0, false);
             testpeer_insert(peer, "t", sent + 1, 5, 1);
         }
-        if (round % 10 == 5) {
-            rp_error err = {0};
-            if (sockets_rebind(&embed.broker->peers, &err) != RP_OK)
-                fail_msg("%s", err.text);
-        }
+        if (round % 10 == 5)
+            embed_rebind(&embed);
         /* Three heartbeats without progress, or a gap: HELLO and again from received + 1. */
         uint64_t before = UINT64_MAX;
         for (uint32_t still = 0; still < 3 && !peer->credit->gap && peer->credit->received < peer->number;) {

@@ -302,7 +302,7 @@ static void session_release(const char *unused)
     /* Items over chunks that are there, for a table that takes none of them. */
     struct session *session = session_find(&embed.broker->sessions, peer->session);
     uint32_t layout = testpeer_plain(peer, "blocked"), waiting = WINDOW_ITEMS;
-    session->flows[1]->allowed = waiting;
+    session->flows[1].allowed = waiting;
     for (uint32_t i = 0; i < waiting; i++) {
         testpeer_item(peer, layout, peer->key_base + i, 1, peer->oldest_chunk + i, 0, 1);
         if (i % PER_MESSAGE == PER_MESSAGE - 1) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -43,6 +44,36 @@ static void start(struct embed *self, const char *tables, const char *more)
     self->broker =
         broker_new(&self->config, self->real_time ? clock_system() : clock_manual(&self->manual), self->context, &err);
     if (!self->broker)
+        fail_msg("%s", err.text);
+}
+
+void embed_rebind(struct embed *self)
+{
+    struct peers *peers = &self->broker->peers;
+    void *const sockets[] = {peers->service, peers->ingest, peers->events};
+    char bound[3][ENDPOINT_BYTES];
+    int linger = 0;
+    const struct broker_config before = self->config;
+    rp_error err = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        zmq_setsockopt(sockets[i], ZMQ_LINGER, &linger, sizeof linger);
+    memcpy(bound[0], peers->service_endpoint, sizeof bound[0]);
+    memcpy(bound[1], peers->ingest_endpoint, sizeof bound[1]);
+    memcpy(bound[2], peers->events_endpoint, sizeof bound[2]);
+    self->config.service = bound[0];
+    self->config.ingest = bound[1];
+    self->config.events = bound[2];
+    rp_status status = RP_IO;
+    for (int tries = 0; status != RP_OK && tries < 5000; tries++) { /* an I/O thread closes the listeners */
+        sockets_close(peers);
+        status = sockets_open(peers, self->context, &err);
+        if (status != RP_OK)
+            usleep(1000);
+    }
+    self->config.service = before.service;
+    self->config.ingest = before.ingest;
+    self->config.events = before.events;
+    if (status != RP_OK)
         fail_msg("%s", err.text);
 }
 
@@ -125,13 +156,13 @@ static void check_released(struct embed *self)
     for (uint32_t i = 0; i < broker->tables.n; i++)
         assert_int_equal(table_reset(&broker->tables.list[i], NULL), RP_OK);
     embed_settle(self);
-    kept_list_fini(&broker->samples.kept); /* after its chore */
+    kept_samples_fini(&broker->samples.kept); /* after its chore */
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_chunk_memory(&broker->store), 0);
     assert_int_equal(broker->sessions.granted_bytes, 0);
     assert_int_equal(broker->sessions.n_writing, 0);
-    uint64_t overhead = broker->peers.kept_replies.bytes;
+    uint64_t overhead = broker->peers.kept_replies.list.bytes;
     for (uint32_t i = 0; i < broker->tables.n; i++) {
         assert_int_equal(broker->tables.list[i].bytes, 0);
         overhead += contents_memory(&broker->tables.list[i].in);

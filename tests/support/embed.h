@@ -4,9 +4,6 @@
 #define TESTS_SUPPORT_EMBED_H
 
 #include "broker/broker.h"
-#include "broker/session/credit.h"
-#include "broker/session/flow.h"
-#include "broker/session/pump.h"
 #include "broker/session/session.h"
 
 struct testpeer;
@@ -39,6 +36,8 @@ int embed_setup(void **state);
 int embed_teardown(void **state);
 #define EMBED_TEST(name, tables, more) TEST(name, embed_setup, embed_teardown, &(struct embed_options){tables, more})
 
+/* Closes the broker's sockets with all that is in their pipes, and binds the same endpoints again. */
+void embed_rebind(struct embed *self);
 /* Runs the broker's loop until it has nothing to do without more input. */
 void embed_settle(struct embed *self);
 /* Settles, advances the clock, and settles again. */

@@ -10,7 +10,7 @@
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "broker/session/flow.h"
+#include "broker/session/session.h"
 #include "tests/support/testpeer.h"
 
 void twin_folder_init(struct twin_folder *self)
@@ -200,8 +200,8 @@ static void check_resolved(struct embed *embed, const struct twin_folder *folder
     for (const struct session *session = embed->broker->sessions.list; session; session = session->next) {
         const struct session *found = same_session(files.broker, session);
         for (uint32_t i = 0; i < session->n_tables; i++) {
-            assert_int_equal(session->flows[i]->resolved, found->flows[i]->resolved);
-            assert_int_equal(session->flows[i]->rejected, found->flows[i]->rejected);
+            assert_int_equal(session->flows[i].resolved, found->flows[i].resolved);
+            assert_int_equal(session->flows[i].rejected, found->flows[i].rejected);
         }
     }
     twin_unload(&files);
@@ -315,12 +315,10 @@ static void check_session(const struct session *a, const struct session *b)
     for (uint32_t i = 0; i < a->n_layouts; i++)
         assert_int_equal(a->layouts[i].layout != NULL, b->layouts[i].layout != NULL);
     for (uint32_t i = 0; i < a->n_tables; i++) {
-        if (!a->flows[i])
-            continue;
-        assert_int_equal(a->flows[i]->resolved, b->flows[i]->resolved);
-        assert_int_equal(b->flows[i]->arrived, b->flows[i]->resolved);
-        assert_int_equal(a->flows[i]->rejected, b->flows[i]->rejected);
-        assert_int_equal(a->flows[i]->allowed, b->flows[i]->allowed);
+        assert_int_equal(a->flows[i].resolved, b->flows[i].resolved);
+        assert_int_equal(b->flows[i].arrived, b->flows[i].resolved);
+        assert_int_equal(a->flows[i].rejected, b->flows[i].rejected);
+        assert_int_equal(a->flows[i].allowed, b->flows[i].allowed);
     }
 }
 

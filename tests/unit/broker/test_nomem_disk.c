@@ -128,7 +128,7 @@ static void checkpoint(struct run *run)
         uint64_t id = testpeer_ask(run->learner, &request);
         struct testpeer_answer *answer = testpeer_poll(run->learner, id);
         /* The end of a checkpoint is synced by another thread. */
-        for (uint32_t ms = 0; !answer && ms < 2000 && run->embed.broker->service.checkpoint_waits; ms++) {
+        for (uint32_t ms = 0; !answer && ms < 2000 && run->embed.broker->peers.waits.count; ms++) {
             usleep(1000);
             answer = testpeer_poll(run->learner, id);
         }

@@ -912,10 +912,10 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
         const struct session *session = idmap_get(&files.loading.sessions, ordinal[i]);
         assert_int_equal(session->received, 1);
         assert_int_equal(session->n_layouts, writer[i]->n_layouts);
-        assert_int_equal(session->flows[6]->resolved, 10 + i);
+        assert_int_equal(session->flows[6].resolved, 10 + i);
     }
     assert_int_equal(files.loading.next_ordinal, broker->tables.ordinals.next);
-    assert_true(files.broker->peers.kept_replies.by_name.count >= 3); /* of HELLO */
+    assert_true(files.broker->peers.kept_replies.list.count >= 3); /* of HELLO */
     assert_int_equal(files.broker->tables.list[6].in.size, 33 - 4);
     const struct params *params = &files.broker->params;
     assert_int_equal(params->n_slots, 1);

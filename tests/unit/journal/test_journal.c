@@ -83,7 +83,7 @@ TEST(whatever_a_client_was_told_is_in_the_files)
         assert_true(session->received >= told->received);
         assert_true(session->allowed_bytes >= told->allowed_bytes);
         for (size_t t = 0; t < told->n_table; t++) {
-            const struct flow *flow = session->flows[told->table[t]];
+            const struct flow *flow = &session->flows[told->table[t]];
             assert_true(flow->resolved >= told->resolved[t]);
             assert_true(flow->allowed >= told->allowed[t]);
             assert_true(flow->rejected >= told->rejected[t]);

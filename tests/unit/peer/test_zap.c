@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/peer/zap.h"
+#include "broker/peer/peers.h"
 #include "tests/support/embed.h"
 #include "tests/support/test.h"
 

@@ -182,7 +182,7 @@ TEST(what_is_settled_is_forgotten_and_refused)
     testpeer_settled(peer, ids[0]); /* it does not go back */
     testpeer_settled(peer, ids[3]);
     assert_int_equal(embed.broker->store.chunks, 5);
-    assert_int_equal(embed.broker->samples.kept.bytes, 0);
+    assert_int_equal(embed.broker->samples.kept.list.bytes, 0);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     embed_stop(&embed);
 }
@@ -246,7 +246,7 @@ TEST(all_together_stay_within_their_budget)
         assert_int_equal(answer->status, RP_OK);
         assert_int_equal(answer->reply->sample->key[0], key);
         testpeer_forget(peer);
-        assert_true(embed.broker->samples.kept.bytes <= budget);
+        assert_true(embed.broker->samples.kept.list.bytes <= budget);
     }
     assert_true(embed.broker->store.chunks >= 15 && embed.broker->store.chunks <= 20);
     /* The newest is there, the first is not. */
@@ -263,8 +263,7 @@ static void lose_connections(void)
 {
     embed_settle(&embed);
     while (embed.broker->peers.waits.first)
-        embed.broker->peers.waits.first->ops->cancel(embed.broker, embed.broker->peers.waits.first, RP_UNAVAILABLE,
-                                                     "lost");
+        wait_cancel(embed.broker->peers.waits.first, RP_UNAVAILABLE, "lost");
     testpeer_forget(peer);
     testpeer_reconnect(peer);
 }
@@ -405,7 +404,7 @@ static void count_one(void *ctx, const struct kept_image *kept)
 static uint64_t count_of(bool answered)
 {
     uint64_t counts[3] = {0};
-    kept_samples_each(&embed.broker->samples, count_one, counts);
+    samples_each(&embed.broker->samples, count_one, counts);
     return counts[answered];
 }
 
@@ -457,9 +456,9 @@ TEST(what_is_restored_is_as_it_was)
         lose_connections();
         static struct copies copies;
         copies.n = 0;
-        kept_samples_each(&embed.broker->samples, copy_one, &copies);
+        samples_each(&embed.broker->samples, copy_one, &copies);
         assert_int_equal(copies.n, 2);
-        kept_list_fini(&embed.broker->samples.kept);
+        kept_samples_fini(&embed.broker->samples.kept);
         for (uint32_t i = 0; i < copies.n; i++)
             assert_true(kept_samples_restore(&embed.broker->samples, &copies.list[i]));
         again = selection(lose_and_retry(id, 5, 0));
@@ -560,7 +559,7 @@ TEST(a_queue_loses_nothing)
             for (struct wait *wait = embed.broker->peers.waits.first, *next; wait; wait = next) {
                 next = wait->next;
                 if (wait->client == player->peer->client)
-                    wait->ops->cancel(embed.broker, wait, RP_UNAVAILABLE, "lost");
+                    wait_cancel(wait, RP_UNAVAILABLE, "lost");
             }
             testpeer_forget(player->peer);
             testpeer_reconnect(player->peer);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/peer/sockets.h"
+#include "broker/peer/peers.h"
 #include "broker/sample/kept_samples.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
@@ -83,7 +83,7 @@ static void count_one(void *ctx, const struct kept_image *kept)
 static uint32_t remembered(void)
 {
     uint32_t n = 0;
-    kept_samples_each(&embed.broker->samples, count_one, &n);
+    samples_each(&embed.broker->samples, count_one, &n);
     return n;
 }
 
@@ -130,8 +130,7 @@ static void read_a_queue(uint32_t breaks)
         if (inserted < ITEMS && atomic_load(&reader.taken) + 30 > inserted)
             insert_more(writer, &inserted);
         if (broken < breaks && atomic_load(&reader.taken) > (broken + 1) * ITEMS / (breaks + 2)) {
-            rp_error err = {0};
-            assert_int_equal(sockets_rebind(&embed.broker->peers, &err), RP_OK);
+            embed_rebind(&embed);
             testpeer_reconnect(writer);
             testpeer_resume(writer, 1, false);
             testpeer_resend(writer, writer->credit->received);

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/session/credit.h"
-#include "broker/session/flow.h"
+#include "broker/session/session.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
@@ -135,7 +134,7 @@ static struct windows windows_beside(const char *more, uint32_t idle)
     open_writer(&embed, &fast, true);
     write_rounds(&embed, &fast, 14);
     const struct session *session = session_of(&embed, &fast);
-    struct windows result = {session->offered_bytes - session->returned_bytes, session->flows[OPEN]->window};
+    struct windows result = {session->offered_bytes - session->returned_bytes, session->flows[OPEN].window};
     assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
     embed_stop(&embed);
     return result;

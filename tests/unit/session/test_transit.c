@@ -3,7 +3,6 @@
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
-#include "broker/session/flow.h"
 #include "broker/session/session.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
@@ -12,7 +11,7 @@ struct world {
     struct broker_config config;
     struct loop loop;
     struct sessions sessions;
-    struct flow flow, *flows[1];
+    struct flow flow;
     struct session session;
     struct transit_report report;
 };
@@ -23,8 +22,7 @@ static void world_init(struct world *self)
     self->config.expiry_ns = CONFIG_HEARTBEATS * NS_PER_S;
     self->loop.now_ns = 100 * NS_PER_S;
     self->sessions = (struct sessions){.loop = &self->loop, .config = &self->config, .ingest_idle = true};
-    self->flows[0] = &self->flow;
-    self->session = (struct session){.sessions = &self->sessions, .remote = true, .flows = self->flows, .n_tables = 1};
+    self->session = (struct session){.sessions = &self->sessions, .remote = true, .flows = &self->flow, .n_tables = 1};
     self->report.flight_ns = 200 * NS_PER_MS;
     transit_measure(&self->session, &self->report);
 }

@@ -372,7 +372,7 @@ static const struct wait *await_parked(struct embed *embed, uint64_t n)
 {
     struct broker *broker = embed->broker;
     for (uint32_t ms = 0; ms < 5000 && broker->spill->n_parked < n; ms++)
-        if (!dispatch_receive(&broker->service))
+        if (!service_receive(&broker->service))
             zmq_poll(NULL, 0, 1);
     assert_int_equal(broker->spill->n_parked, n);
     return broker->peers.waits.first;

@@ -1,23 +1,37 @@
-/* Bytes that connections have sent and that the core thread has not seen.
+/* Guards around libzmq, which has no bounds of its own: descriptors, and bytes of unfinished messages.
+ *
+ * libzmq aborts the process where it runs out of descriptors, so connections that would take the last ones are closed at once.
  *
  * libzmq collects the parts of a message until the last of them has come, however many they are, and only then is the message
  * there to be read. So the broker counts the bytes of each connection since its last whole message, and cuts a connection whose
  * unfinished message becomes too large; and the one that is unfinished for longest while all together hold too much. What
  * they held is freed. Clients reconnect.
  *
- * The count is taken in the recv of libzmq's I/O threads (imports.h). All other functions belong to the core thread. */
-#ifndef BROKER_INFLOW_H
-#define BROKER_INFLOW_H
+ * Both are done in functions that replace accept4, listen and recv of libzmq's I/O threads. All other functions belong to the core
+ * thread. */
+#ifndef BROKER_GUARD_H
+#define BROKER_GUARD_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
+#include "proto/base/error.h"
 #include "proto/base/log.h"
 
 struct broker_config;
 struct inflow_watch;
+
+/* Raises the limit to the highest that the system allows, and fails if that is too low to start: libzmq and czmq abort the
+ * process when they cannot open what they need. From now on connections leave DESCRIPTORS_RESERVE descriptors to the broker. */
+rp_status descriptors_init(const struct broker_config *config, rp_error *err);
+
+/* Logs when descriptors become scarce, once each time, and when connections were refused. */
+struct descriptors_watch {
+    bool few;
+    uint64_t refused; /* connections, at the last check */
+};
+void descriptors_check(struct descriptors_watch *self);
 
 /* Bounds in bytes. */
 struct inflow_bounds {
@@ -30,13 +44,8 @@ struct inflow_bounds {
 uint64_t inflow_most_requests(const struct broker_config *config);
 uint64_t inflow_most_inserts(const struct broker_config *config);
 
-/* The bounds of connections to endpoints that are bound from now on; zeros: they are not counted. */
+/* The bounds of connections to endpoints that this thread binds from now on; zeros: they are not counted. */
 void inflow_bind(struct inflow_bounds bounds);
-/* What libzmq calls for each accepted connection, and instead of listen and recv. */
-void inflow_accepted(int listener, int connection);
-int inflow_listen(int socket, int backlog);
-ssize_t inflow_recv(int socket, void *data, size_t size, int flags);
-
 extern atomic_bool inflow_asks;
 /* True if inflow_taken is to be called for messages. */
 static inline bool inflow_wants(void)

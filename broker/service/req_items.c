@@ -1,0 +1,467 @@
+/* Sample, permit, cancel, fetch, update, delete, reset, list, and the limiter of a table. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "broker/disk/record.h"
+#include "broker/sample/reply.h"
+#include "broker/service/service.h"
+#include "proto/base/error.h"
+
+static rp_status find_table(struct service *service, const struct wire_string *name, struct table **out, rp_error *err)
+{
+    *out = tables_find(service->tables, name->data, name->size);
+    return *out ? RP_OK
+                : err_set(err, RP_NOT_FOUND, "no table '%.*s'", (int)(name->size < 64 ? name->size : 64), name->data);
+}
+
+/* The same for the text of a message. */
+static rp_status named_table(struct service *service, const char *name, struct table **out, rp_error *err)
+{
+    return find_table(service, &(struct wire_string){name, strlen(name)}, out, err);
+}
+
+/* ---- samples and fetches ---- */
+
+static rp_status sample_check(const struct wire_sample *ask, const struct table *table, rp_error *err)
+{
+    if (ask->count == 0 || ask->count > SAMPLE_MAX_ITEMS)
+        return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count,
+                       SAMPLE_MAX_ITEMS);
+    if (ask->whole && ask->flexible)
+        return err_set(err, RP_INVALID_ARGUMENT, "a sample cannot be both whole (all or nothing) and flexible");
+    if (ask->whole && ask->paid)
+        return err_set(err, RP_INVALID_ARGUMENT, "a paid sample does not wait: it cannot be whole (all or nothing)");
+    if (ask->paid)
+        RP_TRY(permit_check(table, "paid samples", err));
+    if (!ask->distinct)
+        return RP_OK;
+    if (!table->sampler_ops->pick_distinct)
+        return err_set(err, RP_UNSUPPORTED, "the sampler '%s' of table '%s' cannot sample without replacement",
+                       table->sampler_ops->name, table->name);
+    if (ask->count > table->config->max_size)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a batch of %u without replacement can never be filled: table '%s' has max_size %lld",
+                       ask->count, table->name, (long long)table->config->max_size);
+    return RP_OK;
+}
+
+static uint32_t flags_of(const struct wire_sample *ask)
+{
+    return pick_flags(ask->distinct, ask->flexible, ask->whole) | (ask->paid ? PICK_PAID : 0u);
+}
+
+/* Makes a waiter that waits on behalf of the request. */
+static rp_status waiter_begin(struct service *service, const struct request *request, struct table *table,
+                              const struct wire_sample *ask, struct waiter **out, rp_error *err)
+{
+    struct waiter *waiter = *out = waiter_new(service->samples, table);
+    waiter->want = ask->count;
+    RP_TRY(sample_begin(waiter, request, ask->has_timeout ? ask->timeout_ms : WAIT_FOREVER, err));
+    waiter->flexible = ask->flexible;
+    waiter->whole = ask->whole;
+    waiter->distinct = ask->distinct;
+    waiter->paid = ask->paid;
+    waiter->flags = flags_of(ask);
+    if (ask->distinct && ++table->stamp == 0)
+        table->stamp = 1;
+    waiter->stamp = table->stamp;
+    return RP_OK;
+}
+
+/* Fills the waiter as far as possible now. False: no memory, and it was answered so. */
+static bool waiter_start(struct waiter *waiter, enum kept_found found)
+{
+    struct table *table = waiter->table;
+    if (found == KEPT_NO_MEMORY) {
+        sample_refuse(waiter, RP_NO_MEMORY, "no memory for the sample");
+        return false;
+    }
+    if (found == KEPT_ANSWERED || table->waiters || waiter_is_done(waiter))
+        return true;
+    /* If the batch fills at once, nothing can leave the table before the reply is made. */
+    waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
+    waiter_fill(waiter);
+    if (waiter->picks.n)
+        table_mark(table);
+    if (waiter->short_of_memory && !waiter->picks.n) {
+        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
+        return false;
+    }
+    return true;
+}
+
+/* Answers a paid sample with what can be picked now. Nobody waits for it, and it waits for nobody. */
+static void answer_paid(struct waiter *waiter, enum kept_found found)
+{
+    struct table *table = waiter->table;
+    if (found == KEPT_NOTHING || found == KEPT_UNANSWERED) {
+        waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
+        waiter_fill_paid(waiter);
+        table_mark(table); /* items that have left it make room */
+    }
+    if (found == KEPT_NO_MEMORY || (waiter->short_of_memory && !waiter->picks.n))
+        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
+    else
+        sample_answer(waiter, table->in.size || waiter->picks.n ? NULL : "the table is empty");
+}
+
+rp_status req_sample(struct service *service, struct request *request, rp_error *err)
+{
+    struct wire_sample ask;
+    struct table *table;
+    RP_TRY(wire_read_sample(request->head.data, request->head.size, &ask, err));
+    RP_TRY(find_table(service, &ask.table, &table, err));
+    RP_TRY(sample_check(&ask, table, err));
+    if (service->loop->draining)
+        return err_set(err, RP_CANCELLED, "the broker is shutting down");
+    struct kept_info asked = {
+        .client = request->head.client,
+        .id = request->head.id,
+        .table = table,
+        .want = ask.count,
+        .flags = flags_of(&ask),
+    };
+    RP_TRY(kept_samples_check(service->samples, &asked, err));
+    struct peer *peer = peer_find(service->peers, &request->from);
+    if (peer_is_full(service->peers, peer))
+        return err_set(err, RP_RESOURCE_EXHAUSTED,
+                       "this client has left more than %lld bytes of replies unread: read them before asking for more",
+                       (long long)service->config->peer_backlog_bytes);
+    struct waiter *waiter;
+    RP_TRY(waiter_begin(service, request, table, &ask, &waiter, err));
+    request->answered = true;
+    enum kept_found found = kept_samples_load(waiter);
+    if (ask.paid) {
+        answer_paid(waiter, found);
+        return RP_OK;
+    }
+    if (!waiter_start(waiter, found))
+        return RP_OK;
+    bool done = found == KEPT_ANSWERED || waiter_is_done(waiter);
+    if (!done)
+        picks_own(&waiter->picks, service->samples);
+    if (done)
+        sample_answer(waiter, NULL);
+    else if (ask.has_timeout && ask.timeout_ms == 0)
+        sample_expire(waiter);
+    else
+        waiter_enqueue(waiter);
+    return RP_OK;
+}
+
+rp_status req_cancel(struct service *service, struct request *request, rp_error *err)
+{
+    (void)err;
+    const Replay__Cancel *ask = (const Replay__Cancel *)request->body;
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    for (size_t i = 0; i < ask->n_id && i < SAMPLE_MAX_ITEMS; i++) {
+        struct wait *wait = wait_find(&service->peers->waits, request->head.client, ask->id[i]);
+        if (wait) {
+            struct waiter *sample = sample_of(wait);
+            if (sample)
+                sample_give_up(sample);
+            else
+                wait_cancel(wait, RP_CANCELLED, "cancelled by the client");
+            reply.applied++;
+        } else {
+            reply.missing++;
+        }
+    }
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_CHANGE, &reply.base);
+    return RP_OK;
+}
+
+rp_status req_fetch(struct service *service, struct request *request, rp_error *err)
+{
+    struct wire_keys ask;
+    struct table *table;
+    RP_TRY(wire_read_keys(request->head.data, request->head.size, false, &ask, err));
+    RP_TRY(find_table(service, &ask.table, &table, err));
+    if (ask.key.n > REQUEST_MAX_KEYS)
+        return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u", REQUEST_MAX_KEYS, ask.key.n);
+    struct waiter *waiter = waiter_new(service->samples, table);
+    waiter->picks.table_size = table->in.size;
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < ask.key.n; i++) {
+        uint32_t slot = table_find(table, pb_u64(&ask.key, i));
+        if (slot != KEYMAP_NONE)
+            ok = picks_add(&waiter->picks, table, slot, 0);
+    }
+    if (!ok || !waiter->picks.n) {
+        waiter_release(waiter);
+        return ok ? err_set(err, RP_NOT_FOUND, "none of the %u keys is in table '%s'", ask.key.n, table->name)
+                  : err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", ask.key.n);
+    }
+    waiter->want = waiter->picks.n;
+    RP_TRY(fetch_begin(waiter, request, err));
+    request->answered = true;
+    sample_answer(waiter, NULL); /* at once, or when the data has been read from disk */
+    return RP_OK;
+}
+
+/* ---- permits: a table's limiter is charged for samples that are picked elsewhere, or here as paid ones ---- */
+
+/* Answers with the state alone. It changes nothing, and need not wait for the journal. */
+static rp_status answer_state(struct service *service, struct request *request, const struct table *table)
+{
+    const Replay__Permit *ask = (const Replay__Permit *)request->body;
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    watchers_note(&service->samples->watchers, &(struct watcher){.client = request->head.client,
+                                                                 .table = table,
+                                                                 .wanted = ask->wanted,
+                                                                 .size = ask->size,
+                                                                 .min_size = ask->min_size,
+                                                                 .heard_ns = service->loop->now_ns});
+    permit_state(table, &reply);
+    service->peers->commit.ahead = true;
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_PERMIT, &reply.base);
+    return RP_OK;
+}
+
+rp_status req_permit(struct service *service, struct request *request, rp_error *err)
+{
+    const Replay__Permit *ask = (const Replay__Permit *)request->body;
+    struct table *table;
+    RP_TRY(named_table(service, ask->table, &table, err));
+    if (ask->count == 0)
+        return answer_state(service, request, table);
+    if (ask->count > PERMIT_MOST)
+        return err_set(err, RP_INVALID_ARGUMENT, "a permit is for at most %u samples, not %u", PERMIT_MOST, ask->count);
+    RP_TRY(permit_check(table, "permits", err));
+    if (service->loop->draining)
+        return err_set(err, RP_CANCELLED, "the broker is shutting down");
+    struct waiter *waiter = waiter_new(service->samples, table);
+    bool timed = ask->has_timeout_ms_case == REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS, progress = false;
+    waiter->want = ask->count;
+    waiter->flexible = ask->flexible;
+    RP_TRY(permit_begin(waiter, request, timed ? ask->timeout_ms : WAIT_FOREVER, err));
+    request->answered = true;
+    if (!table->waiters && permit_serve(waiter, &progress))
+        return RP_OK;
+    if (timed && ask->timeout_ms == 0)
+        permit_expire(waiter);
+    else
+        waiter_enqueue(waiter);
+    return RP_OK;
+}
+
+/* ---- changes ---- */
+
+/* Keys that are looked up at a time, so that their cache misses overlap. */
+#define AT_ONCE 64u
+
+/* Looks up the keys of the request from number `first` on, at most AT_ONCE. Returns how many. */
+static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
+                        uint32_t *slots)
+{
+    uint32_t n = ask->key.n - first < AT_ONCE ? ask->key.n - first : AT_ONCE;
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = pb_u64(&ask->key, first + i);
+    keymap_get_many(table->in.keys, n, keys, slots);
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE) {
+            __builtin_prefetch(&table->in.items[slots[i]], 1);
+            if (table->sampler_ops->prefetch)
+                table->sampler_ops->prefetch(table->in.sampler, slots[i]);
+        }
+    return n;
+}
+
+/* Prefetches what a removal touches besides the item. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunks(const struct table *table, const uint32_t *slots,
+                                                                  uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (slots[i] != KEYMAP_NONE)
+            __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
+}
+
+static rp_status read_keys(struct service *service, const struct request *request, bool priorities,
+                           struct wire_keys *ask, struct table **table, rp_error *err)
+{
+    RP_TRY(wire_read_keys(request->head.data, request->head.size, priorities, ask, err));
+    RP_TRY(find_table(service, &ask->table, table, err));
+    if (ask->key.n > REQUEST_MAX_KEYS)
+        return err_set(err, RP_INVALID_ARGUMENT, "%u keys in one request, at most %u are taken: split them", ask->key.n,
+                       REQUEST_MAX_KEYS);
+    return RP_OK;
+}
+
+static void reply_change(struct service *service, struct request *request, const Replay__ChangeReply *reply,
+                         const char *text)
+{
+    rp_status status = reply->refused ? RP_INVALID_ARGUMENT : RP_OK;
+    request_reply(service->peers, request,
+                  &(struct answer){status, text, REPLAY__REPLY__BODY_CHANGE, &reply->base, NULL, 0});
+}
+
+rp_status req_update(struct service *service, struct request *request, rp_error *err)
+{
+    struct wire_keys ask;
+    struct table *table;
+    RP_TRY(read_keys(service, request, true, &ask, &table, err));
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    char text[300] = "";
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE];
+    /* A key may occur several times in a batch: values are applied in order, so the last one wins. */
+    for (uint32_t first = 0, n; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        for (uint32_t i = 0; i < n; i++) {
+            double priority = pb_f64(&ask.priority, first + i);
+            rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
+            /* Before the key: whether a priority is allowed does not depend on what was evicted meanwhile. */
+            if (table_check_priority(table, priority, &why) != RP_OK) {
+                if (reply.refused++ == 0)
+                    snprintf(text, sizeof text, "key %llu: %.240s", (unsigned long long)keys[i], why.text);
+            } else if (slots[i] == KEYMAP_NONE) {
+                reply.missing++;
+            } else {
+                table_update(table, slots[i], priority);
+                reply.applied++;
+            }
+        }
+    }
+    table->stats.updates_missing += reply.missing;
+    reply_change(service, request, &reply, text);
+    return RP_OK;
+}
+
+rp_status req_delete(struct service *service, struct request *request, rp_error *err)
+{
+    struct wire_keys ask;
+    struct table *table;
+    RP_TRY(read_keys(service, request, false, &ask, &table, err));
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE], n;
+    for (uint32_t first = 0; first < ask.key.n; first += n) {
+        n = look_up(table, &ask, first, keys, slots);
+        prefetch_chunks(table, slots, n);
+        for (uint32_t i = 0; i < n; i++) {
+            /* The second occurrence of a key finds no item. */
+            if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
+                reply.missing++;
+            } else {
+                table_remove(table, slots[i]);
+                reply.applied++;
+            }
+        }
+    }
+    uint32_t held;
+    char who[IDENTITY_QUOTED];
+    if (reply.applied && log_allow(&service->delete_log, 5, service->loop->now_ns, &held))
+        log_line(LEVEL_INFO, "B0214", "items deleted", "table=%s items=%llu key=%s held_back=%u", table->name,
+                 (unsigned long long)reply.applied, identity_quoted(request->identity, who), held);
+    table_mark(table);
+    reply_change(service, request, &reply, "");
+    return RP_OK;
+}
+
+rp_status req_reset(struct service *service, struct request *request, rp_error *err)
+{
+    const Replay__Reset *ask = (const Replay__Reset *)request->body;
+    struct table *table;
+    RP_TRY(named_table(service, ask->table, &table, err));
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    reply.applied = table->in.size;
+    RP_TRY(table_reset(table, err));
+    char who[IDENTITY_QUOTED];
+    log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu key=%s", table->name,
+             (unsigned long long)reply.applied, identity_quoted(request->identity, who));
+    sockets_announce(service->peers, "table %s reset", table->name);
+    table_mark(table);
+    reply_change(service, request, &reply, "");
+    return RP_OK;
+}
+
+/* ---- list items page by page; show and change a limiter ---- */
+
+/* Most slots that a page looks at, however few items they hold. */
+#define LIST_SLOTS 4096u
+#define LIST_ITEMS 1000u
+
+rp_status req_list(struct service *service, struct request *request, rp_error *err)
+{
+    const Replay__List *ask = (const Replay__List *)request->body;
+    struct table *table;
+    RP_TRY(named_table(service, ask->table, &table, err));
+    uint32_t most = ask->limit && ask->limit < LIST_ITEMS ? ask->limit : LIST_ITEMS;
+    struct arena arena = {0};
+    Replay__ItemInfo *infos = arena_take(&arena, most, sizeof *infos), **list = arena_take(&arena, most, sizeof(*list));
+    Replay__ListReply reply = REPLAY__LIST_REPLY__INIT;
+    reply.items = list;
+    uint64_t slot = ask->cursor;
+    for (uint32_t seen = 0; slot < table->in.high && seen < LIST_SLOTS && reply.n_items < most; slot++, seen++) {
+        const struct item *item = &table->in.items[slot];
+        if (!item->span.n)
+            continue;
+        rp_item_view view;
+        table_view(table, (uint32_t)slot, &view);
+        Replay__ItemInfo *info = &infos[reply.n_items];
+        replay__item_info__init(info);
+        info->key = view.key;
+        info->priority = view.priority;
+        info->times_sampled = view.times_sampled;
+        info->age_ns = (uint64_t)view.age_ns;
+        info->policy = view.policy;
+        info->step = view.step;
+        info->session = view.session;
+        info->length = view.length;
+        info->chunks = item->span.n;
+        info->bytes = view.bytes;
+        info->episode = view.episode;
+        list[reply.n_items++] = info;
+    }
+    reply.cursor = slot < table->in.high ? slot : 0;
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_LIST, &reply.base);
+    arena_fini(&arena);
+    return RP_OK;
+}
+
+/* Reads a value of the request. An absent value is NAN from here on, so NaN is refused if the client sends it. */
+static rp_status read_value(const char *name, bool present, double value, double *out, rp_error *err)
+{
+    if (present && isnan(value))
+        return err_set(err, RP_INVALID_ARGUMENT, "%s is NaN; write a number, or leave it out to keep its value", name);
+    *out = present ? value : NAN;
+    return RP_OK;
+}
+
+static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_change *out, rp_error *err)
+{
+    RP_TRY(read_value("samples_per_insert", ask->has_samples_per_insert_case, ask->samples_per_insert,
+                      &out->samples_per_insert, err));
+    RP_TRY(read_value("min_size", ask->has_min_size_case, ask->min_size, &out->min_size, err));
+    RP_TRY(read_value("min_diff", ask->has_min_diff_case, ask->min_diff, &out->min_diff, err));
+    RP_TRY(read_value("max_diff", ask->has_max_diff_case, ask->max_diff, &out->max_diff, err));
+    return read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err);
+}
+
+rp_status req_set_limiter(struct service *service, struct request *request, rp_error *err)
+{
+    const Replay__SetLimiter *ask = (const Replay__SetLimiter *)request->body;
+    struct table *table;
+    RP_TRY(named_table(service, ask->table, &table, err));
+    struct limiter_change change;
+    RP_TRY(read_change(ask, &change, err));
+    struct limiter trial = table->limiter;
+    RP_TRY(limiter_change(&trial, &change, err));
+    if (trial.min_size > (double)table->config->max_size)
+        return err_set(err, RP_INVALID_ARGUMENT, "min_size %.0f can never be reached: max_size of table '%s' is %lld",
+                       trial.min_size, table->name, (long long)table->config->max_size);
+    table->limiter = trial;
+    EFFECT(service->loop, limiter, table);
+    char who[IDENTITY_QUOTED];
+    log_line(LEVEL_INFO, "B0202", "limiter changed",
+             "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g key=%s", table->name,
+             trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff,
+             identity_quoted(request->identity, who));
+    sockets_announce(service->peers, "table %s limiter", table->name);
+    table_mark(table);
+    struct limiter_info info;
+    limiter_info(table, &info);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_LIMITER, &info.body.base);
+    return RP_OK;
+}
