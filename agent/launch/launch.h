@@ -1,7 +1,7 @@
-/* replay-launch: the command line, the verbs, and the run itself (run.h). This folder owns main, the options, one file for each verb, what
- * comes before a run (prepare.h), and the run from its first process to its report. It may use all rooms below it: plan (how many
- * processes), process (children and command lines), host (other machines), slurm (jobs), observe (what a run does, and its folder), plot
- * (charts), profile (measurements for a plan), report (results of a run), page (browser), view (terminal). */
+/* replay-launch: the command line, the verbs, the run itself (run.h), and how a run is shown. This folder owns main and the options, the
+ * verbs, what comes before a run (prepare.h), the run from its first process to its report (report.h), the view in a terminal (view.h,
+ * screen.h), the page in a browser (run_page.h), the list of runs (runs.h) and charts (plot.h). It may use all rooms below it: plan
+ * (measurements, and how many processes), process (children, what they do, and the run's folder), host (other machines), slurm (jobs). */
 #ifndef AGENT_LAUNCH_LAUNCH_H
 #define AGENT_LAUNCH_LAUNCH_H
 
@@ -32,8 +32,6 @@ enum launch_option {
 };
 
 struct launch {
-    const struct launch_verb *verbs; /* all verbs */
-    uint32_t n_verbs;
     const struct launch_verb *verb;
     const char *argument;   /* of the verb, or NULL */
     char *const *arguments; /* all arguments, for a verb that takes several */
@@ -56,10 +54,6 @@ struct launch_verb {
     int (*run)(struct launch *launch);
 };
 
-/* options.c */
-/* Returns CLI_GO_ON, or the exit status. */
-int launch_read_options(struct launch *self, const struct launch_verb *verbs, uint32_t n_verbs, int argc, char **argv);
-void launch_fini(struct launch *self);
 #define launch_usage(...) cli_usage(LAUNCH_PROGRAM, __VA_ARGS__)
 /* Prints the error; returns the exit status. */
 int launch_fail(const rp_error *err);
@@ -69,19 +63,15 @@ int launch_run(struct launch *launch);
 int launch_resume(struct launch *launch);
 int launch_core(struct launch *launch);
 int launch_script(struct launch *launch);
-/* verb_eval.c */
+/* verbs.c */
 int launch_eval(struct launch *launch);
-/* verb_runs.c */
 int launch_runs(struct launch *launch);
-/* verb_plan.c */
 int launch_check(struct launch *launch);
 int launch_profile(struct launch *launch);
 int launch_plan(struct launch *launch);
-/* verb_remote.c */
 int launch_status(struct launch *launch);
 int launch_logs(struct launch *launch);
 int launch_stop(struct launch *launch);
-/* verb_open.c */
 int launch_open(struct launch *launch);
 
 #endif

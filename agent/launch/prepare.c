@@ -8,21 +8,30 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/profile.h"
-#include "agent/launch/process/call.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
+#include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/spawn.h"
+#include "agent/launch/profile_view.h"
 #include "agent/launch/slurm/slurm.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
+#include "proto/base/terminal.h"
 
+#define COLUMNS 100u  /* without a terminal */
 #define MOST_KEYS 16u /* that describe an environment */
 /* How long a run waits for its hosts at its start. */
 #define HOSTS_NS (60 * NS_PER_S)
+
+int launch_fail(const rp_error *err)
+{
+    fprintf(stderr, LAUNCH_PROGRAM ": %s\n", err->text[0] ? err->text : rp_status_name(err->status));
+    return err->status == RP_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
+}
 
 void prepare_init(struct prepared *self)
 {
@@ -257,6 +266,15 @@ rp_status prepare_weights(struct prepared *self, rp_error *err)
     free(*weights);
     *weights = real;
     return RP_OK;
+}
+
+bool prepare_go_back(const char *cwd)
+{
+    bool there = cwd[0] && chdir(cwd) == 0;
+    if (cwd[0] && !there)
+        fprintf(stderr, "replay-launch: the run was begun in '%s', which is gone; relative paths start here now\n",
+                cwd);
+    return there;
 }
 
 /* ---- the process ---- */
@@ -537,4 +555,35 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
         config->learners.count = self->plan.chosen.learners;
     prepare_shards(self);
     return RP_OK;
+}
+
+uint32_t launch_columns(void)
+{
+    uint32_t columns, rows;
+    terminal_size(&columns, &rows);
+    return isatty(STDOUT_FILENO) ? columns : COLUMNS;
+}
+
+void launch_print_plan(const struct plan *plan, const struct plan_input *input)
+{
+    struct text wrapped = {0};
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return;
+    plan_print(plan, input, out);
+    if (fclose(out) == 0)
+        format_wrap(&wrapped, text, launch_columns());
+    fputs(text_get(&wrapped), stdout);
+    text_fini(&wrapped);
+    free(text);
+}
+
+rp_status prepare_save_plan(const struct prepared *self, rp_error *err)
+{
+    char *text = plan_to_json(&self->plan, &self->input);
+    rp_status status = run_folder_write(self->folder, "plan.json", text ? text : "", err);
+    free(text);
+    return status == RP_OK ? profile_write(&self->input, self->folder, err) : status;
 }

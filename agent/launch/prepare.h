@@ -4,12 +4,12 @@
 
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
-#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
+#include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/run_keys.h"
-#include "agent/launch/view/run_page.h"
+#include "agent/launch/run_page.h"
 
 struct prepared {
     struct run_config config;
@@ -62,8 +62,14 @@ bool prepare_is_auto(const struct prepared *self);
 /* Checks that the weights which actors use exist, and names them by a lasting path: runs/latest soon points to this
  * run. */
 rp_status prepare_weights(struct prepared *self, rp_error *err);
-/* Prints a plan as wide as the terminal. (verb_plan.c) */
+/* Returns the columns of the terminal at standard output; 100 without one. */
+uint32_t launch_columns(void);
+/* Prints a plan as wide as the terminal. */
 void launch_print_plan(const struct plan *plan, const struct plan_input *input);
+/* Writes plan.json, profile.json and profile.svg into the folder. */
+rp_status prepare_save_plan(const struct prepared *self, rp_error *err);
+/* Goes to the folder in which a run was begun: relative paths of its file start there. False: it is not known, or gone, which is said. */
+bool prepare_go_back(const char *cwd);
 /* Takes curves from the cache or measures them, and makes the plan; where the file says auto, the counts become the
  * plan's. cached: uses only the cache, and without it there is no plan. Progress goes to standard error if that is a
  * terminal or `verbose` is set. */

@@ -1,15 +1,15 @@
 /* A run from its first process to its report. It starts the broker, then learners, then actors and evaluator; watches, restarts, resizes
- * and stops them. One thread, one loop; all state in one struct (run_impl.h). */
+ * and stops them. One thread, one loop; all state in one struct (run_state.h). */
 #ifndef AGENT_LAUNCH_RUN_H
 #define AGENT_LAUNCH_RUN_H
 
 #include "agent/config/config.h"
 #include "agent/launch/host/host_pool.h"
-#include "agent/launch/observe/run_folder.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/process.h"
-#include "agent/launch/view/screen.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/screen.h"
 
 enum run_outcome {
     RUN_DONE,    /* a stop condition was met */
@@ -42,5 +42,16 @@ struct run_options {
 
 /* Blocks until the run has ended and its report is written. After RUN_FAILED, err has the cause; it was printed. */
 enum run_outcome run_do(const struct run_options *options, rp_error *err);
+
+/* ---- for tests ---- */
+
+struct run;
+/* Looks for processes that have ended, are due for a restart, or hang. */
+void run_tend(struct run *self, int64_t now_ns);
+/* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */
+void run_look(struct run *self, int64_t now_ns);
+/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. A scheduler announces
+ * that limit by a signal, and it ends the run whether it has saved or not. */
+void run_heed_limit(struct run *self, int64_t now_ns);
 
 #endif

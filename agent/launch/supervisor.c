@@ -6,6 +6,7 @@
 
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
+#include "proto/base/format.h"
 
 /* Differs from every status of waitpid. */
 #define NOT_STARTED (-1)
@@ -62,75 +63,49 @@ bool supervisor_due(struct supervised *self, int64_t now_ns)
     return true;
 }
 
-/* Appends text, cut to size. */
-static size_t put(char *out, size_t size, size_t used, const char *text, size_t length)
-{
-    if (used + 1 >= size)
-        return used;
-    size_t room = size - 1 - used;
-    length = length < room ? length : room;
-    memcpy(out + used, text, length);
-    out[used + length] = '\0';
-    return used + length;
-}
-
-static size_t put_lines(char *out, size_t size, size_t used, const char *text)
-{
-    while (*text) {
-        size_t length = strcspn(text, "\n");
-        used = put(out, size, used, "\n  | ", 5);
-        used = put(out, size, used, text, length);
-        text += length + (text[length] == '\n');
-    }
-    return used;
-}
-
 const char *supervisor_explain(const struct supervised *self, const char *name, char *out, size_t size)
 {
     const struct failure *first = &self->first;
-    char head[384], how[96], times[64] = "";
+    char how[96], times[64] = "";
     bool row = self->in_a_row > 1;
-    double seconds = (double)first->ran_ns / (double)NS_PER_S;
-    if (size == 0)
-        return out;
-    out[0] = '\0';
+    struct text text = {0};
     if (row)
         snprintf(times, sizeof times, " %u times in a row", self->in_a_row);
     process_describe(first->status, how, sizeof how);
     if (self->in_a_row == 0)
-        snprintf(head, sizeof head, "%.64s has not failed", name);
+        text_add(&text, "%.64s has not failed", name);
     else if (first->status == NOT_STARTED)
-        snprintf(head, sizeof head, "%.64s could not be started%s", name, times);
+        text_add(&text, "%.64s could not be started%s", name, times);
     else
-        snprintf(head, sizeof head, "%.64s %s%s%s%s%s %.1f s", name, first->status == 0 ? "ended by itself" : "failed",
-                 times, WIFEXITED(first->status) ? " with " : ", ", how, row ? "; the first time after" : " after",
-                 seconds);
-    size_t used = put(out, size, 0, head, strlen(head));
-    if (self->in_a_row == 0)
-        return out;
-    const char *next = first->tail[0] ? ":" : "; it printed nothing";
-    used = put(out, size, used, next, strlen(next));
-    put_lines(out, size, used, first->tail);
+        text_add(&text, "%.64s %s%s%s%s%s %.1f s", name, first->status == 0 ? "ended by itself" : "failed", times,
+                 WIFEXITED(first->status) ? " with " : ", ", how, row ? "; the first time after" : " after",
+                 (double)first->ran_ns / (double)NS_PER_S);
+    if (self->in_a_row > 0)
+        text_add(&text, "%s", first->tail[0] ? ":" : "; it printed nothing");
+    for (const char *at = self->in_a_row > 0 ? first->tail : ""; *at;) {
+        size_t length = strcspn(at, "\n");
+        text_add(&text, "\n  | %.*s", (int)length, at);
+        at += length + (at[length] == '\n');
+    }
+    snprintf(out, size, "%s", text_get(&text));
+    text_fini(&text);
     return out;
 }
 
 const char *supervisor_one_line(const char *text, char *out, size_t size)
 {
-    size_t end = strlen(text);
+    size_t end = strlen(text), first = strcspn(text, "\n");
     while (end > 0 && strchr(" \t\r\n", text[end - 1]))
         end--;
-    size_t first = strcspn(text, "\n"), last = end;
-    if (size == 0)
-        return out;
-    out[0] = '\0';
-    size_t used = put(out, size, 0, text, first < end ? first : end);
-    if (first >= end)
-        return out;
-    while (text[last - 1] != '\n')
+    size_t last = end;
+    while (last > first && text[last - 1] != '\n')
         last--;
-    last += strspn(text + last, " |");
-    used = put(out, size, used, " ", 1);
-    put(out, size, used, text + last, end - last);
+    if (first >= end) {
+        snprintf(out, size, "%.*s", (int)end, text);
+    } else {
+        last += strspn(text + last, " |");
+        snprintf(out, size, "%.*s %.*s", (int)first, text, (int)(end - last), text + last);
+    }
     return out;
 }
 

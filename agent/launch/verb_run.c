@@ -8,15 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/observe/status.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/report.h"
 #include "agent/launch/run.h"
 #include "agent/launch/slurm/slurm.h"
 #include "agent/launch/slurm/slurm_source.h"
-#include "agent/launch/view/profile_view.h"
-#include "agent/launch/view/report.h"
 #include "agent/launch/watch.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
@@ -76,11 +75,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     }
     if (!self->planned)
         return RP_OK;
-    char *text = plan_to_json(&self->plan, &self->input);
-    rp_status status = text ? run_folder_write(self->folder, "plan.json", text, err) : RP_OK;
-    free(text);
-    RP_TRY(status);
-    RP_TRY(profile_write(&self->input, self->folder, err));
+    RP_TRY(prepare_save_plan(self, err));
     if (verbose) {
         launch_print_plan(&self->plan, &self->input);
         puts(self->from_cache ? "(from cached measurements; --again measures again)\n" : "");
@@ -160,11 +155,8 @@ static rp_status go_back(struct prepared *self, const char *cwd, rp_error *err)
         return RP_OK;
     if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
-    if (chdir(cwd) != 0) {
-        fprintf(stderr, "replay-launch: the run was begun in '%s', which is gone; relative paths start here now\n",
-                cwd);
+    if (!prepare_go_back(cwd))
         return RP_OK;
-    }
     snprintf(self->folder, sizeof self->folder, "%s", real);
     snprintf(self->cwd, sizeof self->cwd, "%s", cwd);
     return RP_OK;
@@ -265,34 +257,60 @@ static int reopen(struct prepared *self, struct launch *launch, struct folder_st
     return -1;
 }
 
-/* Runs it until its end, in this process. Finishes self; its interrupts still say which signals came. Returns the exit status. */
-static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state)
+/* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now. Finishes self; its
+ * interrupts still say which signals came. begins: this is its first leg. Returns the exit status. */
+static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state, bool begins)
+{
+    rp_error err = {0};
+    bool verbose = !launch->quiet && !launch->json_lines;
+    bool auto_actors = state->auto_actors;
+    run_folder_point_latest(self->config.launch.runs, self->folder);
+    log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
+             (unsigned long long)state->steps);
+    prepare_page(self, !verbose);
+    if (begins && verbose)
+        prepare_hints(self, stderr);
+    if (prepare_hosts(self, verbose, &err) != RP_OK)
+        return not_sized_up(self, &err);
+    /* A resumed run was stopped while it was measured, or is to be measured again. */
+    bool sized = !begins && !prepare_is_auto(self) && self->config.broker.shards.count > 0;
+    if (!sized && size_up(self, launch, &err) != RP_OK)
+        return not_sized_up(self, &err);
+    if (verbose && !begins)
+        printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
+               (unsigned long long)state->learner_steps, tables_of(&self->config));
+    fflush(stdout);
+    return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
+}
+
+/* Goes on with a run whose file and state were read. */
+static int resume(struct prepared *self, struct launch *launch, struct folder_state *state)
 {
     rp_error err = {0};
     bool counted = sets_key(launch, "actors.count=");
-    bool auto_actors = counted ? self->config.actors.count == 0 : state->auto_actors;
-    if (auto_actors && state->actors > 0 && !counted)
+    if (counted)
+        state->auto_actors = self->config.actors.count == 0;
+    else if (state->auto_actors && state->actors > 0)
         self->config.actors.count = state->actors;
     take_plan(self);
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
         prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
         return not_sized_up(self, &err);
-    prepare_page(self, launch->quiet || launch->json_lines);
-    if (prepare_hosts(self, !launch->quiet && !launch->json_lines, &err) != RP_OK)
-        return not_sized_up(self, &err);
-    /* The run was stopped while it was measured, or is to be measured again. */
-    bool sized = !prepare_is_auto(self) && self->config.broker.shards.count > 0;
-    if (!sized && size_up(self, launch, &err) != RP_OK)
-        return not_sized_up(self, &err);
-    run_folder_point_latest(self->config.launch.runs, self->folder);
-    bool begins = state->legs == 0 && self->config.launch.engine == ENGINE_SLURM;
-    log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
-             (unsigned long long)state->steps);
-    if (!launch->quiet && !launch->json_lines && !begins)
-        printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
-               (unsigned long long)state->learner_steps, tables_of(&self->config));
-    fflush(stdout);
-    return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
+    return go_on(self, launch, state, state->legs == 0 && self->config.launch.engine == ENGINE_SLURM);
+}
+
+/* Makes the folder of a new run with its state: status and stop find the run while it is still being measured. */
+static rp_status make_folder(struct prepared *self, const struct launch *launch, bool auto_actors, pid_t pid,
+                             struct folder_state *state, rp_error *err)
+{
+    RP_TRY(prepare_folder(self, launch, "", err));
+    *state = (struct folder_state){.pid = (int32_t)pid, .auto_actors = auto_actors};
+    if (pid > 0)
+        run_folder_this_node(state->node);
+    snprintf(state->here, sizeof state->here, "%s", self->here);
+    snprintf(state->cwd, sizeof state->cwd, "%s", self->cwd);
+    snprintf(state->command, sizeof state->command, "%s", launch->command);
+    return run_folder_write_state(self->folder, state, err);
 }
 
 /* ---- Slurm: the login node ---- */
@@ -365,20 +383,17 @@ static int submit_and_watch(struct prepared *self, const struct launch *launch, 
     return status;
 }
 
-/* Makes the folder of a new run. The broker's keys and tables will be in it, too. */
-static rp_status make_folder(struct prepared *self, const struct launch *launch, rp_error *err)
+/* Makes the folder of a run that is submitted. The broker's keys and tables will be in it, too. */
+static rp_status make_submitted(struct prepared *self, const struct launch *launch, rp_error *err)
 {
-    struct folder_state state = {.auto_actors = self->config.actors.on && self->config.actors.count == 0};
+    struct folder_state state;
+    bool auto_actors = self->config.actors.on && self->config.actors.count == 0;
     run_config_complete_slurm(&self->config);
     RP_TRY(prepare_weights(self, err));
     RP_TRY(prepare_programs(self, err));
-    RP_TRY(prepare_folder(self, launch, "", err));
+    RP_TRY(make_folder(self, launch, auto_actors, 0, &state, err));
     self->keys.on = false; /* the launcher in the job takes them away at the end */
     run_folder_point_latest(self->config.launch.runs, self->folder);
-    snprintf(state.here, sizeof state.here, "%s", self->here);
-    snprintf(state.cwd, sizeof state.cwd, "%s", self->cwd);
-    snprintf(state.command, sizeof state.command, "%s", launch->command);
-    RP_TRY(run_folder_write_state(self->folder, &state, err));
     return settle(self, err);
 }
 
@@ -407,29 +422,14 @@ int launch_run(struct launch *launch)
         return status;
     }
     if (self.config.launch.engine == ENGINE_SLURM)
-        return make_folder(&self, launch, &err) == RP_OK ? submit_and_watch(&self, launch, &err)
-                                                         : prepare_fail(&self, &err);
+        return make_submitted(&self, launch, &err) == RP_OK ? submit_and_watch(&self, launch, &err)
+                                                            : prepare_fail(&self, &err);
+    struct folder_state state;
     bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
     if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
-        prepare_folder(&self, launch, "", &err) != RP_OK)
+        make_folder(&self, launch, auto_actors, getpid(), &state, &err) != RP_OK)
         return prepare_fail(&self, &err);
-    /* Lets status and stop find the run while it is still being measured. */
-    struct folder_state state = {.pid = (int32_t)getpid(), .auto_actors = auto_actors};
-    run_folder_this_node(state.node);
-    snprintf(state.here, sizeof state.here, "%s", self.here);
-    snprintf(state.cwd, sizeof state.cwd, "%s", self.cwd);
-    snprintf(state.command, sizeof state.command, "%s", launch->command);
-    if (run_folder_write_state(self.folder, &state, &err) != RP_OK)
-        return prepare_fail(&self, &err);
-    run_folder_point_latest(self.config.launch.runs, self.folder);
-    log_line(LEVEL_INFO, "A0401", "a run begins", "folder=%s", self.folder);
-    prepare_page(&self, launch->quiet || launch->json_lines);
-    bool verbose = !launch->quiet && !launch->json_lines;
-    if (verbose)
-        prepare_hints(&self, stderr);
-    if (prepare_hosts(&self, verbose, &err) != RP_OK || size_up(&self, launch, &err) != RP_OK)
-        return not_sized_up(&self, &err);
-    return go(&self, launch, launch->command, NULL, auto_actors);
+    return go_on(&self, launch, &state, true);
 }
 
 int launch_resume(struct launch *launch)
@@ -445,7 +445,7 @@ int launch_resume(struct launch *launch)
         return status;
     if (self.config.launch.engine == ENGINE_SLURM)
         return submit_again(&self, launch, &state);
-    return go_on(&self, launch, &state);
+    return resume(&self, launch, &state);
 }
 
 /* ---- Slurm: the core job ---- */
@@ -480,7 +480,7 @@ static int make_run(struct launch *launch, const char *folder, const char *confi
     int status = prepare_config(&self, launch, config);
     snprintf(record.script, sizeof record.script, "%s", script);
     if (status < 0 &&
-        (make_folder(&self, launch, &err) != RP_OK || slurm_record_write(self.folder, &record, &err) != RP_OK))
+        (make_submitted(&self, launch, &err) != RP_OK || slurm_record_write(self.folder, &record, &err) != RP_OK))
         status = launch_fail(&err);
     prepare_fini(&self);
     return status;
@@ -597,7 +597,7 @@ int launch_core(struct launch *launch)
     struct core core = {.folder = folder, .config = &self.config, .job = job};
     const struct run_limit limit = {.after_ns = most_saving(&self.config), .act = queue_early, .context = &core};
     self.limit = &limit;
-    status = go_on(&self, launch, &state);
+    status = resume(&self, launch, &state);
     slurm_source_destroy(&source);
     return queue_again(&core, &self.interrupts, status);
 }

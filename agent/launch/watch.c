@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/status.h"
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/view/report.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/report.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 
@@ -326,7 +326,7 @@ int watch_run(const struct watch_options *options)
 {
     struct watch self = {.options = options, .screen = screen_new(options->mode)};
     rp_error err = {0};
-    if (!self.screen || !slurm_record_read(options->folder, &self.record)) {
+    if (!slurm_record_read(options->folder, &self.record)) {
         screen_destroy(&self.screen);
         err_set(&err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", options->folder);
         return launch_fail(&err);

@@ -3,10 +3,10 @@
 #define AGENT_LAUNCH_WATCH_H
 
 #include "agent/launch/launch.h"
-#include "agent/launch/observe/status.h"
 #include "agent/launch/process/interrupts.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/screen.h"
 #include "agent/launch/slurm/slurm.h"
-#include "agent/launch/view/screen.h"
 
 struct watch_options {
     const char *folder;

@@ -1,5 +1,5 @@
 /* An observer of a real broker: counters, who waits and what for, and what is told while the broker is away. */
-#include "agent/launch/observe/observe.h"
+#include "agent/launch/process/observe.h"
 
 #include <math.h>
 #include <signal.h>

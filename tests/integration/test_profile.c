@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/view/profile_view.h"
+#include "agent/launch/profile_view.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"

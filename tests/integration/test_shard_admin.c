@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "agent/client/conn/client.h"
-#include "agent/launch/observe/observe.h"
+#include "agent/launch/process/observe.h"
 #include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/client.h"

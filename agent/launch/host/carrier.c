@@ -9,7 +9,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "agent/launch/process/call.h"
+#include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"

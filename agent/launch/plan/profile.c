@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/process/run_folder.h"
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"

@@ -3,8 +3,8 @@
 #ifndef AGENT_LAUNCH_TRIAL_H
 #define AGENT_LAUNCH_TRIAL_H
 
-#include "agent/launch/observe/observe.h"
 #include "agent/launch/plan/profile.h"
+#include "agent/launch/process/observe.h"
 
 #define TRIAL_NO_HOST UINT32_MAX
 /* Time between two reports of a process while it is measured. */

@@ -1,6 +1,7 @@
-/* The process room: the children of the launcher. It owns starting (spawn.h), watching and ending them, the guard
- * that kills what they leave behind (guard.h), the command lines of a run's processes (command.h), signals
- * (interrupts.h), and what the machine has and how busy it is (machine.h). It may use the configuration.
+/* The process room: the processes of a run and what they do. It owns starting (spawn.h), watching and ending them, the guard
+ * that kills what they leave behind (guard.h), the command lines of a run's processes (command.h), signals (interrupts.h), what the machine
+ * has and how busy it is (machine.h), what a run does (observe.h), its status (status.h) and its folder (run_folder.h). It may use the
+ * configuration and the client library.
  *
  * This header: one child, a command with a log file and a process group of its own. The child dies with the launcher
  * in any case: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.

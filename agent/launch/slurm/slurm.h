@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "agent/config/config.h"
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/process/call.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/spawn.h"
 #include "replay/error.h"
 
 /* ---- programs of Slurm (sbatch, squeue, scancel, scontrol, sinfo, srun) ---- */

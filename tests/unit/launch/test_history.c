@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/observe/status.h"
-#include "agent/launch/view/report.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/report.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 

@@ -1,6 +1,6 @@
 /* Reports of a run's processes as they grow: torn lines, garbage, files that come late, are cut or replaced; and who
  * counts as idle. */
-#include "agent/launch/observe/observe.h"
+#include "agent/launch/process/observe.h"
 
 #include <math.h>
 #include <stdio.h>

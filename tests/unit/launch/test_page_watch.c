@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/status.h"
-#include "agent/launch/view/run_page.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/run_page.h"
 #include "agent/page/page.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/view/plot.h"
+#include "agent/launch/plot.h"
 #include "tests/support/test.h"
 
 /* Tags are balanced, and no coordinate is something else than a number. */

@@ -10,7 +10,7 @@
 
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/process/machine.h"
-#include "agent/launch/view/profile_view.h"
+#include "agent/launch/profile_view.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"

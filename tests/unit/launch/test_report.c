@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/view/report.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/report.h"
 #include "tests/support/test.h"
 
 static double steps[50], values[50];

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/run_impl.h"
+#include "agent/launch/run_state.h"
 #include "tests/support/test.h"
 
 #define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"

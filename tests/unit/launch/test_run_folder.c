@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/process/run_folder.h"
 #include "tests/support/facts.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"

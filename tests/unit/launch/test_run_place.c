@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/run_impl.h"
+#include "agent/launch/run_state.h"
 #include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"

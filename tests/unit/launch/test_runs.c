@@ -1,5 +1,5 @@
 /* Runs of the past: read from whatever their folders hold, compared, and removed without touching anything else. */
-#include "agent/launch/view/runs.h"
+#include "agent/launch/runs.h"
 
 #include <fcntl.h>
 #include <math.h>

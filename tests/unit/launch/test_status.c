@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/launch/observe/status.h"
+#include "agent/launch/process/status.h"
 #include "tests/support/test.h"
 
 static const double steps[] = {1000, 2000, 3000};

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "agent/launch/run_impl.h"
+#include "agent/launch/run_state.h"
 #include "tests/support/test.h"
 
 static struct run run;

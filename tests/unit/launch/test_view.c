@@ -9,8 +9,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "agent/launch/view/screen.h"
-#include "agent/launch/view/view.h"
+#include "agent/launch/screen.h"
+#include "agent/launch/view.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
 

@@ -3,9 +3,9 @@
 #ifndef AGENT_LAUNCH_REPORT_H
 #define AGENT_LAUNCH_REPORT_H
 
-#include "agent/launch/observe/status.h"
 #include "agent/launch/plan/plan.h"
-#include "agent/launch/view/series.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/series.h"
 #include "agent/run/best.h"
 
 /* Rates over a part of a run. */

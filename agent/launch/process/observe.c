@@ -1,6 +1,6 @@
 /* See observe.h. The client reconnects to a restarted broker by itself. Each look opens the reports again, so that a replaced file is
  * noticed; a file that has not grown is not read. */
-#include "agent/launch/observe/observe.h"
+#include "agent/launch/process/observe.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* A status as JSON and back. One table of members drives both ways. */
-#include "agent/launch/observe/status.h"
+#include "agent/launch/process/status.h"
 
 #include <inttypes.h>
 #include <json-c/json.h>

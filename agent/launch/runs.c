@@ -1,4 +1,4 @@
-#include "agent/launch/view/runs.h"
+#include "agent/launch/runs.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/status.h"
-#include "agent/launch/view/plot.h"
-#include "agent/launch/view/report.h"
-#include "agent/launch/view/series.h"
+#include "agent/launch/plot.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/report.h"
+#include "agent/launch/series.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"

@@ -1,5 +1,5 @@
 /* Charts as SVG and as text, with axes that have round ticks. */
-#include "agent/launch/view/plot.h"
+#include "agent/launch/plot.h"
 
 #include <math.h>
 #include <stdio.h>

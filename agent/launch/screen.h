@@ -2,7 +2,7 @@
 #ifndef AGENT_LAUNCH_SCREEN_H
 #define AGENT_LAUNCH_SCREEN_H
 
-#include "agent/launch/observe/status.h"
+#include "agent/launch/process/status.h"
 
 enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON };
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/process/run_folder.h"
 #include "proto/base/json.h"
 
 /* Lines of one chart. */

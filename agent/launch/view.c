@@ -1,5 +1,5 @@
 /* The view of a run: the same status as lines of a terminal, or as one plain line. */
-#include "agent/launch/view/view.h"
+#include "agent/launch/view.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/view/plot.h"
+#include "agent/launch/plot.h"
 #include "agent/look/look.h"
 #include "proto/base/need.h"
 

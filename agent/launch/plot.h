@@ -1,4 +1,4 @@
-/* The plot room: line charts, as SVG for files and pages and as characters for a terminal. It knows nothing of runs. */
+/* Line charts, as SVG for files and pages and as characters for a terminal. It knows nothing of runs. */
 #ifndef AGENT_LAUNCH_PLOT_H
 #define AGENT_LAUNCH_PLOT_H
 

@@ -1,7 +1,5 @@
-/* The observe room: what a run does. It owns the run's folder (run_folder.h) and the status (status.h), and offers
- * observations (this header) from two sources: the broker (rates, counters, waits) and the reports that our own
- * processes write into the run's folder (idle shares, returns). A user's own programs write no reports. It may use
- * the client library and the names of roles (process). */
+/* What a run does, from two sources: the broker (rates, counters, waits) and the reports that our own processes write into the run's folder
+ * (idle shares, returns). A user's own programs write no reports. */
 #ifndef AGENT_LAUNCH_OBSERVE_H
 #define AGENT_LAUNCH_OBSERVE_H
 

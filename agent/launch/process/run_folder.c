@@ -1,4 +1,4 @@
-#include "agent/launch/observe/run_folder.h"
+#include "agent/launch/process/run_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>

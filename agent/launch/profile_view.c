@@ -1,11 +1,11 @@
-#include "agent/launch/view/profile_view.h"
+#include "agent/launch/profile_view.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/view/plot.h"
+#include "agent/launch/plot.h"
+#include "agent/launch/process/run_folder.h"
 #include "proto/base/format.h"
 
 #define PLOT_ROWS 10u

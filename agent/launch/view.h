@@ -1,10 +1,8 @@
-/* The view room: a status for people. It owns standard output while a run goes on (screen.h), and offers the text of
- * the view for a given size (this header). It may use the status (observe) and charts (plot); it knows nothing of
- * processes. */
+/* A status for people: the text of the view for a given size, and one plain line. It knows nothing of processes. */
 #ifndef AGENT_LAUNCH_VIEW_H
 #define AGENT_LAUNCH_VIEW_H
 
-#include "agent/launch/observe/status.h"
+#include "agent/launch/process/status.h"
 #include "agent/look/look.h"
 
 /* Renders the view: at most `rows` lines, none wider than `columns` (0: any). utf8: block characters for bar and

@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/launch/view/screen.h"
-#include "agent/launch/view/view.h"
+#include "agent/launch/screen.h"
+#include "agent/launch/view.h"
 #include "proto/base/clock.h"
 #include "proto/base/json.h"
+#include "proto/base/need.h"
 #include "proto/base/terminal.h"
 
 #define FRAME_EVERY_NS (200 * NS_PER_MS)
@@ -41,17 +42,9 @@ struct screen {
     uint32_t widths[FRAME_LINES], lines;
 };
 
-static int64_t now_ns(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 struct screen *screen_new(enum screen_mode mode)
 {
-    struct screen *self = calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
+    struct screen *self = need_alloc(sizeof *self);
     const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     bool able = isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     self->output = mode == SCREEN_QUIET  ? OUTPUT_QUIET
@@ -127,7 +120,7 @@ void screen_destroy(struct screen **self)
 static bool writable(int64_t until_ns)
 {
     for (;;) {
-        int64_t left = (until_ns - now_ns()) / NS_PER_MS;
+        int64_t left = (until_ns - clock_ns()) / NS_PER_MS;
         struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
         int n = poll(&fd, 1, left > 0 ? (int)left : 0);
         if (n > 0)
@@ -140,7 +133,7 @@ static bool writable(int64_t until_ns)
 /* Output that cannot be written is dropped. */
 static void screen_write(struct screen *self, const char *data, size_t size, int64_t patience_ns)
 {
-    int64_t until_ns = now_ns() + patience_ns;
+    int64_t until_ns = clock_ns() + patience_ns;
     if (!writable(until_ns))
         return;
     if (self->torn && self->output != OUTPUT_TERMINAL && write(STDOUT_FILENO, "\n", 1) != 1)
@@ -199,8 +192,8 @@ static void frame_keep(struct screen *self, struct text *frame)
     self->lines = 0;
     for (const char *at = text_get(frame); *at && self->lines < FRAME_LINES;) {
         size_t size = strcspn(at, "\n");
-        char *line = strndup(at, size);
-        self->widths[self->lines++] = line ? line_width(line) : 0;
+        char *line = need_print("%.*s", (int)size, at);
+        self->widths[self->lines++] = line_width(line);
         free(line);
         at += size + (at[size] == '\n');
     }
@@ -250,7 +243,7 @@ void screen_show(struct screen *self, const struct status *status)
 {
     static const int64_t everies[] = {
         [OUTPUT_TERMINAL] = FRAME_EVERY_NS, [OUTPUT_LINES] = LINE_EVERY_NS, [OUTPUT_JSON] = JSON_EVERY_NS};
-    int64_t now = now_ns();
+    int64_t now = clock_ns();
     bool over = status->phase >= PHASE_DONE;
     if (self->output == OUTPUT_QUIET)
         return;
@@ -289,10 +282,10 @@ static void add_json(struct text *out, const char *message, bool loud)
     size_t size = strlen(message);
     while (size && message[size - 1] == '\n')
         size--;
-    char *whole = strndup(message, size);
+    char *whole = need_print("%.*s", (int)size, message);
     json_open(&json, '{');
     json_key(&json, "event");
-    json_string(&json, whole ? whole : "");
+    json_string(&json, whole);
     json_key(&json, "loud");
     json_boolean(&json, loud);
     json_close(&json, '}');

@@ -1,4 +1,4 @@
-#include "agent/launch/view/series.h"
+#include "agent/launch/series.h"
 
 #include <json-c/json.h>
 #include <math.h>

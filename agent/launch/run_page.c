@@ -1,5 +1,5 @@
 /* The page of a run: what its folder says about it, beside the page of its broker. */
-#include "agent/launch/view/run_page.h"
+#include "agent/launch/run_page.h"
 
 #include <json-c/json.h>
 #include <math.h>
@@ -10,11 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/observe/status.h"
 #include "agent/launch/process/process.h"
-#include "agent/launch/view/runs.h"
-#include "agent/launch/view/series.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/runs.h"
+#include "agent/launch/series.h"
 #include "agent/page/page.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
@@ -29,10 +29,9 @@
 static void find_service(const struct page_place *self, char out[256])
 {
     struct folder_state state;
-    snprintf(out, 256, "%s", self->service);
-    if (!out[0] && self->folder[0] && run_folder_locked(self->folder) &&
-        run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state))
-        snprintf(out, 256, "%s", state.service);
+    bool here = self->folder[0] && run_folder_locked(self->folder) &&
+                run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state);
+    snprintf(out, 256, "%s", self->service[0] ? self->service : here ? state.service : "");
 }
 
 static void page_place_find(void *place, struct page_door *out)

@@ -1,5 +1,5 @@
 /* The report of a run: what was predicted and what came, as text, charts, JSON and a page. */
-#include "agent/launch/view/report.h"
+#include "agent/launch/report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 
 #include <json-c/json.h>
 
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/view/plot.h"
+#include "agent/launch/plot.h"
+#include "agent/launch/process/run_folder.h"
 #include "agent/page/page.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
@@ -260,29 +260,6 @@ static void add_predicted(struct plot *plot, struct level *level, const struct r
     add_dashed(plot, level, "predicted", n);
 }
 
-static void plot_rate(struct plot *plot, const struct report *self, const struct report_data *data, bool inserts,
-                      struct level *level)
-{
-    plot->title = inserts ? "Inserts per second" : "Samples per second";
-    plot->x_label = "seconds";
-    plot->from_zero = true;
-    add_series(plot, "achieved", &data->run, COLUMN_TIME, inserts ? COLUMN_INSERTS : COLUMN_SAMPLES);
-    add_predicted(plot, level, self, inserts ? 0 : 1, 1.0);
-}
-
-static void plot_idle(struct plot *plot, const struct report *self, const struct report_data *data,
-                      struct level levels[2])
-{
-    plot->title = "Idle share";
-    plot->x_label = "seconds";
-    plot->y_label = "percent of the time";
-    plot->from_zero = true;
-    add_series(plot, "actors", &data->run, COLUMN_TIME, COLUMN_ACTOR_IDLE);
-    add_predicted(plot, &levels[0], self, 3, 100.0);
-    add_series(plot, "learners", &data->run, COLUMN_TIME, COLUMN_LEARNER_IDLE);
-    add_predicted(plot, &levels[1], self, 4, 100.0);
-}
-
 static void plot_return(struct plot *plot, const struct status *last, const struct report_data *data,
                         struct level *level)
 {
@@ -313,59 +290,60 @@ static void add_learning(struct plot *plot, const char *name, const struct repor
         add_series(plot, name, &data->learning, LEARNING_STEPS, column);
 }
 
-static void plot_loss(struct plot *plot, const struct report_data *data)
-{
-    plot->title = "Loss";
-    plot->x_label = "learner steps";
-    add_learning(plot, "loss", data, LEARNING_LOSS);
-    add_learning(plot, "of the policy", data, LEARNING_POLICY_LOSS);
-    add_learning(plot, "of the values", data, LEARNING_VALUE_LOSS);
-}
-
 /* What an algorithm reports about its own expectations: values, or else the entropy or the accuracy of its policy. */
 static void plot_value(struct plot *plot, const struct report_data *data)
 {
     bool q = has(data, LEARNING_Q), entropy = has(data, LEARNING_ENTROPY);
     plot->title = q ? "Value: mean Q of the batches" : entropy ? "Entropy of the policy" : "Accuracy of the policy";
-    plot->x_label = "learner steps";
     add_learning(plot, plot->title, data, q ? LEARNING_Q : entropy ? LEARNING_ENTROPY : LEARNING_ACCURACY);
 }
+
+/* The first two lines of the charts over the time of the run. row: of predicted against achieved, -1: none. */
+static const struct {
+    const char *title, *y_label;
+    struct {
+        const char *name;
+        uint32_t column;
+        int row;
+        double scale;
+    } lines[2];
+} charts[REPORT_PLOTS] = {
+    [PLOT_INSERTS] = {"Inserts per second", NULL, {{"achieved", COLUMN_INSERTS, 0, 1}}},
+    [PLOT_SAMPLES] = {"Samples per second", NULL, {{"achieved", COLUMN_SAMPLES, 1, 1}}},
+    [PLOT_SPI] = {"Samples per insert", NULL, {{"achieved", COLUMN_SPI, -1, 1}}},
+    [PLOT_IDLE] = {"Idle share",
+                   "percent of the time",
+                   {{"actors", COLUMN_ACTOR_IDLE, 3, 100}, {"learners", COLUMN_LEARNER_IDLE, 4, 100}}},
+    [PLOT_MEMORY] = {"Memory of all processes", "MiB", {{"memory", COLUMN_MEMORY, -1, 1}}},
+};
 
 static void report_plot(struct text *out, const struct report *self, const struct report_data *data,
                         enum report_plot which, uint32_t width, uint32_t height)
 {
     const struct status *last = self->last;
-    struct plot plot = {0};
+    bool learning = which == PLOT_LOSS || which == PLOT_VALUE;
+    struct plot plot = {.title = charts[which].title,
+                        .x_label = learning ? "learner steps" : "seconds",
+                        .y_label = charts[which].y_label,
+                        .from_zero = charts[which].title != NULL};
     struct level levels[2];
-    switch (which) {
-    case PLOT_RETURN:
+    if (which == PLOT_RETURN)
         plot_return(&plot, last, data, levels);
-        break;
-    case PLOT_LOSS:
-        plot_loss(&plot, data);
-        break;
-    case PLOT_VALUE:
+    if (which == PLOT_VALUE)
         plot_value(&plot, data);
-        break;
-    case PLOT_INSERTS:
-    case PLOT_SAMPLES:
-        plot_rate(&plot, self, data, which == PLOT_INSERTS, levels);
-        break;
-    case PLOT_SPI:
-        plot = (struct plot){.title = "Samples per insert", .x_label = "seconds", .from_zero = true};
-        add_series(&plot, "achieved", &data->run, COLUMN_TIME, COLUMN_SPI);
-        add_level(&plot, levels, "target", last->spi_target > 0 ? last->spi_target : NAN);
-        break;
-    case PLOT_IDLE:
-        plot_idle(&plot, self, data, levels);
-        break;
-    case PLOT_MEMORY:
-    case REPORT_PLOTS:
-        plot = (struct plot){.title = "Memory of all processes", .x_label = "seconds", .y_label = "MiB"};
-        plot.from_zero = true;
-        add_series(&plot, "memory", &data->run, COLUMN_TIME, COLUMN_MEMORY);
-        break;
+    if (which == PLOT_LOSS) {
+        plot.title = "Loss";
+        add_learning(&plot, "loss", data, LEARNING_LOSS);
+        add_learning(&plot, "of the policy", data, LEARNING_POLICY_LOSS);
+        add_learning(&plot, "of the values", data, LEARNING_VALUE_LOSS);
     }
+    for (uint32_t i = 0; i < 2 && charts[which].lines[i].name; i++) {
+        add_series(&plot, charts[which].lines[i].name, &data->run, COLUMN_TIME, charts[which].lines[i].column);
+        if (charts[which].lines[i].row >= 0)
+            add_predicted(&plot, &levels[i], self, (uint32_t)charts[which].lines[i].row, charts[which].lines[i].scale);
+    }
+    if (which == PLOT_SPI)
+        add_level(&plot, levels, "target", last->spi_target > 0 ? last->spi_target : NAN);
     plot_svg(out, &plot, width, height);
 }
 

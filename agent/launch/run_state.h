@@ -1,17 +1,16 @@
-/* The state of a run, and what each file of this room offers to those below it in this list: run_base.c, run_hosts.c, run_status.c,
- * run_members.c, run.c. Not for other rooms. */
-#ifndef AGENT_LAUNCH_RUN_IMPL_H
-#define AGENT_LAUNCH_RUN_IMPL_H
+/* The state of a run, and what is known from it. Not for other rooms. */
+#ifndef AGENT_LAUNCH_RUN_STATE_H
+#define AGENT_LAUNCH_RUN_STATE_H
 
 #include "agent/launch/host/host_pool.h"
-#include "agent/launch/observe/run_folder.h"
-#include "agent/launch/observe/observe.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
+#include "agent/launch/process/observe.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/report.h"
 #include "agent/launch/resize.h"
 #include "agent/launch/run.h"
 #include "agent/launch/supervisor.h"
-#include "agent/launch/view/report.h"
 #include "agent/run/best.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -166,7 +165,7 @@ struct run {
     bool unsaved;          /* a message said that the folder cannot be written */
 };
 
-/* ---- run_base.c ---- */
+/* ---- messages, counts, time ---- */
 
 /* Prints and logs a message; warnings also with --quiet. */
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
@@ -175,6 +174,7 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
 void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
 /* True if a program of the user plays the role. */
 bool run_is_custom(const struct run *self, enum role role);
+/* ROLES: of all roles. */
 uint32_t run_running(const struct run *self, enum role role);
 /* Number of processes of a role that should run. */
 uint32_t run_wanted(const struct run *self, enum role role);
@@ -187,7 +187,7 @@ bool run_time_to_end(const struct run *self);
 /* True if this leg began before that: a run may be resumed with hardly any time left. */
 bool run_had_time(const struct run *self);
 
-/* ---- run_hosts.c ---- */
+/* ---- hosts ---- */
 
 /* Gives a process a host if it has none. */
 void run_place(struct run *self, struct member *member);
@@ -205,14 +205,11 @@ bool run_host_ready(const struct run *self, const struct member *member);
 struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
 /* Adds up what processes use on each host. */
 void run_hosts_measure(struct run *self, int64_t now_ns);
-void run_fill_hosts(struct run *self, struct status *out);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and
  * *cores stay. *cores is 0 (no bound) where a scheduler gives more machines to more actors. */
 void run_actor_machines(const struct run *self, double *cpu, double *cores);
-/* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
-void run_stranded(const struct run *self, struct why_run *out, char *lost, size_t size);
 
-/* ---- run_status.c ---- */
+/* ---- status ---- */
 
 /* Begins a stretch with this many actors. */
 void run_stretch_begin(struct run *self, uint32_t actors);
@@ -225,30 +222,5 @@ void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
 /* Writes status.json, launch.json, and lines of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
-
-/* ---- run_members.c ---- */
-
-/* How long the broker may take to end: with files, until its last checkpoint is written. */
-int64_t run_broker_grace(const struct run *self);
-/* Adds a process and starts it, or takes back a retired one. */
-void run_add(struct run *self, enum role role, uint32_t index);
-/* Looks for processes that have ended, are due for a restart, or hang. */
-void run_tend(struct run *self, int64_t now_ns);
-/* Ends the run when the last process of a user's role has ended as it should. */
-void run_check_done(struct run *self);
-void run_measure_usage(struct run *self, int64_t now_ns);
-/* Sends SIGTERM to all processes of a role from this index on. */
-void run_ask(struct run *self, enum role role, uint32_t from, int64_t now_ns);
-void run_kill_all(struct run *self);
-/* Changes the number of actors. */
-void run_set_actors(struct run *self, uint32_t count, int64_t now_ns);
-
-/* ---- run.c, for tests ---- */
-
-/* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */
-void run_look(struct run *self, int64_t now_ns);
-/* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. A scheduler announces
- * that limit by a signal, and it ends the run whether it has saved or not. */
-void run_heed_limit(struct run *self, int64_t now_ns);
 
 #endif

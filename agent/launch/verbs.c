@@ -1,0 +1,720 @@
+/* The verbs beside a run itself: what another terminal sees of it, runs of the past, and what comes before a run. */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/launch/host/host_check.h"
+#include "agent/launch/launch.h"
+#include "agent/launch/plan/profile.h"
+#include "agent/launch/prepare.h"
+#include "agent/launch/process/command.h"
+#include "agent/launch/process/interrupts.h"
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/spawn.h"
+#include "agent/launch/process/status.h"
+#include "agent/launch/profile_view.h"
+#include "agent/launch/report.h"
+#include "agent/launch/run_page.h"
+#include "agent/launch/runs.h"
+#include "agent/launch/screen.h"
+#include "agent/launch/slurm/slurm.h"
+#include "agent/launch/view.h"
+#include "agent/launch/watch.h"
+#include "agent/run/best.h"
+#include "agent/run/worker.h"
+#include "proto/base/error.h"
+#include "proto/base/json.h"
+#include "proto/base/need.h"
+#include "proto/base/terminal.h"
+#include "replay/client.h"
+
+#define RUNS "runs"
+#define PAUSE_MS 200
+/* A run that stops in order ends within ten seconds. */
+#define STOP_MS 20000
+#define FORCE_MS 3000
+
+static void nap(int ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
+/* Finds the run that the argument or --run names: the latest, or one that lives. -1: found; otherwise the exit status. */
+static int find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
+{
+    rp_error err = {0};
+    return run_folder_find_living(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
+}
+
+/* ---- status ---- */
+
+/* A launcher that was killed leaves a status that is no longer true. */
+static void mend(struct status *status, bool alive)
+{
+    if (alive || status->phase >= PHASE_DONE)
+        return;
+    status->phase = PHASE_FAILED;
+    snprintf(status->reason, sizeof status->reason, "the launcher is gone; 'replay-launch resume %.300s' goes on",
+             status->folder);
+}
+
+static bool read_status(const char *folder, struct watch_alive *life, struct status_copy *out, bool *alive)
+{
+    *alive = watch_alive(life, folder);
+    bool ok = watch_status(folder, out);
+    if (ok)
+        mend(&out->status, *alive);
+    return ok;
+}
+
+static int no_status(const char *folder)
+{
+    rp_error err = {0};
+    struct watch_alive life = {0};
+    bool alive = watch_alive(&life, folder);
+    err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s%s%s", folder,
+            !alive                            ? ": it has not begun"
+            : life.job.state == SLURM_PENDING ? " yet: its job waits:"
+                                              : " yet: it is being measured",
+            life.job.reason[0] ? " " : "", life.job.reason);
+    return launch_fail(&err);
+}
+
+static int follow(const char *folder, bool json)
+{
+    struct screen *screen = screen_new(json ? SCREEN_JSON : SCREEN_AUTO);
+    struct watch_alive life = {0};
+    bool seen = false;
+    screen_follow(screen);
+    for (bool alive = true; alive && !screen_quit(screen); nap(PAUSE_MS)) {
+        struct status_copy copy;
+        if (!read_status(folder, &life, &copy, &alive))
+            continue; /* the run is still being measured */
+        seen = true;
+        screen_show(screen, &copy.status);
+        status_copy_fini(&copy);
+    }
+    screen_destroy(&screen);
+    return seen ? EXIT_FINE : no_status(folder);
+}
+
+int launch_status(struct launch *launch)
+{
+    char folder[FOLDER_SIZE];
+    struct status_copy copy;
+    struct watch_alive life = {0};
+    bool alive;
+    int status = find(launch, launch->argument, folder);
+    if (status >= 0)
+        return status;
+    if (launch->openmetrics && (launch->follow || launch->json))
+        return launch_usage("--openmetrics goes without --json and --follow");
+    if (launch->follow)
+        return follow(folder, launch->json);
+    if (!read_status(folder, &life, &copy, &alive))
+        return no_status(folder);
+    struct text out = {0};
+    if (launch->json) {
+        char *text = status_to_json(&copy.status, true);
+        puts(text ? text : "");
+        free(text);
+    } else if (launch->openmetrics) {
+        status_metrics(&out, &copy.status);
+    } else {
+        view_render(&out, &copy.status, launch_columns(), 0, isatty(STDOUT_FILENO));
+    }
+    fputs(text_get(&out), stdout);
+    text_fini(&out);
+    status_copy_fini(&copy);
+    return EXIT_FINE;
+}
+
+/* ---- logs ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int list_logs(const char *folder)
+{
+    char path[FOLDER_SIZE + 16], *names[4096];
+    size_t n = 0;
+    DIR *dir = opendir(run_folder_path(path, sizeof path, folder, "logs"));
+    for (struct dirent *entry; dir && n < 4096 && (entry = readdir(dir));) {
+        char *end = strstr(entry->d_name, ".log");
+        if (end && !end[4])
+            names[n++] = need_print("%.*s", (int)(end - entry->d_name), entry->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    qsort(names, n, sizeof names[0], by_name);
+    for (size_t i = 0; i < n; i++) {
+        puts(names[i]);
+        free(names[i]);
+    }
+    return EXIT_FINE;
+}
+
+/* Moves to where the last `lines` lines begin. */
+static void seek_lines(FILE *in, int64_t lines)
+{
+    char block[4096];
+    if (lines == 0 || fseek(in, 0, SEEK_END) != 0)
+        return;
+    long at = ftell(in), start = 0;
+    for (bool first = true; at > 0 && start == 0;) {
+        long size = at < (long)sizeof block ? at : (long)sizeof block;
+        at -= size;
+        if (fseek(in, at, SEEK_SET) != 0 || fread(block, 1, (size_t)size, in) != (size_t)size)
+            break;
+        for (long i = size - 1; i >= 0 && start == 0; i--, first = false)
+            if (block[i] == '\n' && !first && --lines == 0)
+                start = at + i + 1;
+    }
+    fseek(in, start, SEEK_SET);
+}
+
+static void copy_out(FILE *in)
+{
+    char block[4096];
+    for (size_t n; (n = fread(block, 1, sizeof block, in)) > 0;)
+        fwrite(block, 1, n, stdout);
+    fflush(stdout);
+    clearerr(in); /* more output may come */
+}
+
+int launch_logs(struct launch *launch)
+{
+    char folder[FOLDER_SIZE], path[FOLDER_SIZE + 320];
+    struct watch_alive life = {0};
+    int status = find(launch, NULL, folder);
+    if (status >= 0)
+        return status;
+    if (!launch->argument)
+        return list_logs(folder);
+    snprintf(path, sizeof path, "%s/logs/%.255s.log", folder, launch->argument);
+    FILE *in = strchr(launch->argument, '/') ? NULL : fopen(path, "re");
+    if (!in) {
+        fprintf(stderr, "replay-launch: there is no log of '%s' in %s/logs; there are:\n", launch->argument, folder);
+        list_logs(folder);
+        return EXIT_FAILED;
+    }
+    seek_lines(in, launch->lines);
+    copy_out(in);
+    while (launch->follow && watch_alive(&life, folder) && !ferror(stdout)) {
+        nap(PAUSE_MS);
+        copy_out(in);
+    }
+    copy_out(in);
+    if (ftell(in) == 0)
+        fprintf(stderr, "replay-launch: %s is empty: it has printed nothing\n", path);
+    fclose(in);
+    return EXIT_FINE;
+}
+
+/* ---- stop ---- */
+
+int launch_stop(struct launch *launch)
+{
+    char folder[FOLDER_SIZE];
+    struct folder_state state;
+    rp_error err = {0};
+    int status = find(launch, launch->argument, folder);
+    if (status >= 0)
+        return status;
+    if (watch_stop(folder, launch->force, &status))
+        return status;
+    if (!run_folder_locked(folder)) {
+        printf("%s: no launcher works on it\n", folder);
+        return EXIT_FINE;
+    }
+    if (run_folder_read_state(folder, &state, &err) != RP_OK)
+        return launch_fail(&err);
+    if (run_folder_is_elsewhere(&state)) { /* the same number may be another process here */
+        err_set(&err, RP_FAILED_PRECONDITION, "the run works on %s: stop it there (ssh %s replay-launch stop %s)",
+                state.node, state.node, folder);
+        return launch_fail(&err);
+    }
+    stop_note_leave(folder, "replay-launch stop");
+    if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
+        int error = errno;
+        stop_note_drop(folder);
+        err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(error));
+        return launch_fail(&err);
+    }
+    for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {
+        /* The signal is repeated, because two signals at once count as one. The processes of the run die with the
+         * launcher. */
+        if (launch->force && waited > 0)
+            kill(state.pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
+        if (waited > STOP_MS) {
+            err_set(&err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", state.pid,
+                    STOP_MS / 1000);
+            return launch_fail(&err);
+        }
+        nap(PAUSE_MS);
+    }
+    printf("%s: stopped\n", folder);
+    return EXIT_FINE;
+}
+
+/* ---- runs: lists runs, compares some of them, or removes old ones ---- */
+
+#define CHART "compare.svg"
+
+static void print_list(const struct run_summary *runs, uint32_t n)
+{
+    static const char *const titles[] = {"run",     "result",    ">return", ">best", ">steps", ">time",
+                                         ">actors", ">learners", ">seed",   ">disk", ">tables"};
+    struct grid grid;
+    format_buffer a;
+    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct run_summary *run = &runs[i];
+        grid_add(&grid, run->name);
+        grid_add(&grid, run->result);
+        grid_add(&grid, report_value(run->final_value, a));
+        grid_add(&grid, report_value(run->best, a));
+        grid_add(&grid, format_count(a, run->steps));
+        grid_add(&grid, format_seconds(a, run->seconds));
+        grid_addf(&grid, "%u", run->actors);
+        grid_addf(&grid, "%u", run->learners);
+        grid_add(&grid, run->seed);
+        grid_add(&grid, format_bytes(a, run->bytes));
+        grid_add(&grid, format_bytes(a, run->tables));
+    }
+    grid_print(&grid, stdout);
+    grid_fini(&grid);
+}
+
+static void print_json(const struct run_summary *runs, uint32_t n)
+{
+    struct json out = {0};
+    json_open(&out, '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(&out, '{');
+        runs_json(&out, &runs[i]);
+        json_close(&out, '}');
+    }
+    json_close(&out, ']');
+    char *text = json_take(&out);
+    puts(text ? text : "");
+    free(text);
+}
+
+static int list(const struct launch *launch)
+{
+    uint32_t n = 0;
+    struct run_summary *runs = runs_list(RUNS, &n);
+    if (launch->json)
+        print_json(runs, n);
+    else if (n > 0)
+        print_list(runs, n);
+    else
+        puts("there are no runs in '" RUNS "'");
+    free(runs);
+    return EXIT_FINE;
+}
+
+static int compare(const struct launch *launch)
+{
+    struct run_summary *runs = need_alloc(launch->n_arguments * sizeof *runs);
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; status == RP_OK && i < launch->n_arguments; i++) {
+        char folder[FOLDER_SIZE];
+        status = run_folder_find(RUNS, launch->arguments[i], folder, &err);
+        if (status == RP_OK && !runs_read(folder, &runs[i]))
+            status = err_set(&err, RP_NOT_FOUND, "there is no run in '%s'", folder);
+    }
+    const char *chart = launch->svg ? launch->svg : CHART;
+    if (status == RP_OK && launch->json)
+        print_json(runs, launch->n_arguments);
+    else if (status == RP_OK)
+        runs_print_compared(runs, launch->n_arguments, stdout);
+    if (status == RP_OK && (launch->svg || !launch->json))
+        status = runs_write_svg(runs, launch->n_arguments, chart, &err);
+    if (status == RP_OK && !launch->json)
+        printf("\nreturns in one chart: %s\n", chart);
+    free(runs);
+    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
+}
+
+/* Removes all but the newest N runs, or the tables of those that are done: the others are resumed with them. A run that a launcher
+ * works on stays, and counts as one of the N. */
+static int prune(const struct launch *launch)
+{
+    uint32_t n = 0, removed = 0;
+    uint64_t bytes = 0;
+    int status = EXIT_FINE;
+    format_buffer size;
+    bool tables = launch->tables;
+    const char *would = launch->dry_run ? "would be " : "", *of = tables ? "the tables of " : "";
+    struct run_summary *runs = runs_list(RUNS, &n);
+    for (uint64_t i = (uint64_t)launch->keep; i < n; i++) {
+        rp_error err = {0};
+        const struct run_summary *run = &runs[i];
+        uint64_t part = tables ? run->tables : run->bytes;
+        if (run->active || watch_is_free(run->folder, &err) != RP_OK ||
+            (tables && (part == 0 || strcmp(run->result, "done") != 0)))
+            continue;
+        if (!launch->dry_run && (tables ? runs_remove_tables : runs_remove)(run->folder, &err) != RP_OK) {
+            status = launch_fail(&err);
+            continue;
+        }
+        removed++;
+        bytes += part;
+        printf("%s%s %sremoved (%s)\n", of, run->folder, would, format_bytes(size, part));
+    }
+    printf("%s%u run%s %sremoved, %s; %u run%s left\n", of, removed, removed == 1 ? "" : "s", would,
+           format_bytes(size, bytes), n - (tables ? 0 : removed), n - (tables ? 0 : removed) == 1 ? "" : "s");
+    free(runs);
+    return status;
+}
+
+int launch_runs(struct launch *launch)
+{
+    if (launch->prune && launch->n_arguments > 0)
+        return launch_usage("--prune removes old runs; it compares none");
+    if ((launch->tables || launch->dry_run) && !launch->prune)
+        return launch_usage("--tables and --dry-run belong to --prune N");
+    if (launch->prune)
+        return prune(launch);
+    if (launch->n_arguments > RUNS_MOST_COMPARED)
+        return launch_usage("%u runs are too many to compare: %u at most", launch->n_arguments, RUNS_MOST_COMPARED);
+    return launch->n_arguments > 0 ? compare(launch) : list(launch);
+}
+
+/* ---- eval: measures what a run has saved; this process becomes replay-actor ---- */
+
+/* A file in the run's folder. */
+static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
+{
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, R_OK) == 0 && realpath(path, out) != NULL;
+}
+
+/* Without --weights: the best ones, or the last ones if nothing was evaluated. */
+static rp_status find_weights(const char *folder, const char *given, char out[PATH_MAX], rp_error *err)
+{
+    bool best = given && strcmp(given, "best") == 0, last = given && strcmp(given, "last") == 0;
+    if ((!given || best) && find_below(folder, BEST_WEIGHTS_FILE, out))
+        return RP_OK;
+    if ((!given || last) && find_below(folder, LEARNER_STATE_FILE, out))
+        return RP_OK;
+    if (best)
+        return err_set(err, RP_NOT_FOUND,
+                       "the run in '%s' has no " BEST_WEIGHTS_FILE ": its evaluator has not finished an evaluation",
+                       folder);
+    if (!given || last)
+        return err_set(err, RP_NOT_FOUND,
+                       "the run in '%s' has no " LEARNER_STATE_FILE
+                       ": a learner saves it every learners.save_every, and at its end",
+                       folder);
+    if ((access(given, R_OK) == 0 && realpath(given, out)) || find_below(folder, given, out))
+        return RP_OK;
+    return err_set(err, RP_NOT_FOUND, "there are no weights '%s', nor '%s/%s': name best, last or a file", given,
+                   folder, given);
+}
+
+int launch_eval(struct launch *launch)
+{
+    char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX];
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    const char *given = launch->argument ? launch->argument : launch->run;
+    if (run_folder_find(RUNS, given, found, &err) != RP_OK || prepare_programs(&self, &err) != RP_OK)
+        return launch_fail(&err);
+    if (!realpath(found, folder)) {
+        err_set(&err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
+        return launch_fail(&err);
+    }
+    if (find_weights(folder, launch->weights, weights, &err) != RP_OK)
+        return launch_fail(&err);
+    struct folder_state state;
+    if (run_folder_read_state(folder, &state, &err) ==
+        RP_OK) { /* relative paths in the file start where the run was begun */
+        snprintf(self.here, sizeof self.here, "%s", state.here);
+        prepare_go_back(state.cwd);
+    }
+    snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
+    struct schema_report *report = schema_report_new();
+    const char *const *overrides = (const char *const *)launch->overrides.texts;
+    static const struct run_config unknown; /* mistakes in the file are left to the program */
+    bool read = run_config_read(config, overrides, &self.config, report);
+    schema_report_destroy(&report);
+    const struct command_context context = {.config = read ? &self.config : &unknown,
+                                            .programs = self.programs,
+                                            .config_path = config,
+                                            .overrides = overrides};
+    const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
+    char **words = command_evaluate(&context, &evaluation);
+    if (command_in_python(context.config, ROLE_EVALUATOR))
+        putenv(command_python_path(self.programs, self.here)); /* kept for the program */
+    fflush(stdout);
+    execvp(words[0], words);
+    err_set(&err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
+    return launch_fail(&err);
+}
+
+/* ---- open: the page of a run. A live run has one; that of a finished run, or of a broker alone, is served from here ---- */
+
+#define WAIT_MS 1000
+#define PROBE_MS 2000
+
+/* Writes a page that leads on to the address: on a command line everybody would see the token. */
+static bool write_redirect(const char *url, char *path, size_t size)
+{
+    const char *base = getenv("XDG_RUNTIME_DIR");
+    snprintf(path, size, "%s/replay-page-XXXXXX.html", base && base[0] == '/' ? base : "/tmp");
+    int fd = mkstemps(path, 5); /* mode 0600 */
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool ok = out && fprintf(out, "<!doctype html><meta http-equiv=refresh content=\"0; url=%s\">\n", url) > 0;
+    if (out)
+        ok = fclose(out) == 0 && ok;
+    return ok;
+}
+
+/* Opens the browser where there is a screen; the address is printed in any case. */
+static void show(const char *url)
+{
+    char path[256];
+    const char *const argv[] = {"xdg-open", path, NULL};
+    const struct spawn spawn = {.argv = argv, .in = SPAWN_NULL, .out = SPAWN_NULL, .err = SPAWN_NULL};
+    int error;
+    puts(url);
+    fflush(stdout);
+    if ((getenv("DISPLAY") || getenv("WAYLAND_DISPLAY")) && spawn_can_start(argv[0]) &&
+        write_redirect(url, path, sizeof path))
+        spawn_start(&spawn, &error);
+}
+
+/* Says so if the broker that was named does not answer: the page waits for it in silence. */
+static void probe(const struct run_page_options *options)
+{
+    rp_error err = {0};
+    const rp_client_options client = {
+        .struct_size = sizeof client, .name = "page", .key_file = options->key_file ? options->key_file : ""};
+    rp_client *probe = options->service[0] ? rp_client_connect(options->service, &client, PROBE_MS, &err) : NULL;
+    if (probe)
+        rp_client_destroy(&probe);
+    else if (options->service[0])
+        fprintf(stderr, LAUNCH_PROGRAM ": %s The page goes on trying.\n", err.text);
+}
+
+static int serve(const struct run_page_options *options)
+{
+    rp_error err = {0};
+    struct interrupts interrupts;
+    if (interrupts_init(&interrupts, &err) != RP_OK)
+        return launch_fail(&err);
+    struct run_page *page = run_page_start(options, &err);
+    if (!page) {
+        interrupts_fini(&interrupts);
+        return launch_fail(&err);
+    }
+    show(run_page_url(page));
+    fputs("Ctrl-C ends the page\n", stderr);
+    probe(options);
+    while (interrupts.asked == 0)
+        interrupts_wait(&interrupts, WAIT_MS);
+    run_page_stop(&page);
+    interrupts_fini(&interrupts);
+    return EXIT_FINE;
+}
+
+/* True if the run has keys: what its broker says is not for everybody on this machine. */
+static bool has_keys(const char *folder)
+{
+    char path[FOLDER_SIZE + 32];
+    return folder[0] && access(run_folder_path(path, sizeof path, folder, "keys"), F_OK) == 0;
+}
+
+/* True if a launcher of this machine works on the run: its page can be reached from here. */
+static bool is_here(const char *folder)
+{
+    struct folder_state state = {0};
+    return run_folder_locked(folder) && run_folder_read_state(folder, &state, NULL) == RP_OK &&
+           !run_folder_is_elsewhere(&state);
+}
+
+int launch_open(struct launch *launch)
+{
+    char folder[FOLDER_SIZE] = "";
+    rp_error err = {0};
+    const char *given = launch->argument ? launch->argument : launch->run;
+    bool broker = given && strstr(given, "://");
+    if (!broker && run_folder_find_living(RUNS, given, folder, &err) != RP_OK)
+        return launch_fail(&err);
+    char *url = !broker && !launch->http && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
+    if (url) {
+        show(url);
+        free(url);
+        return EXIT_FINE;
+    }
+    const struct run_page_options options = {.address = launch->http ? launch->http : "127.0.0.1:0",
+                                             .folder = folder,
+                                             .runs = RUNS,
+                                             .service = broker ? given : "",
+                                             .secure = launch->key_file != NULL || has_keys(folder),
+                                             .key_file = launch->key_file};
+    return serve(&options);
+}
+
+/* ---- check, profile and plan: everything up to the start of a run ---- */
+
+/* Tries the machines of the file. Returns the exit status. */
+static int check_hosts(struct prepared *self)
+{
+    rp_error err = {0};
+    if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
+        return EXIT_FINE;
+    rp_status status = prepare_process(self, &err);
+    const struct host_check_options options = {.config = &self->config,
+                                               .programs = self->programs,
+                                               .here = self->here,
+                                               .guard = &self->guard,
+                                               .interrupts = &self->interrupts};
+    if (status == RP_OK)
+        status = host_check(&options, stdout, &err);
+    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
+}
+
+/* The nearest folder that exists already, on the way to where runs will be. */
+static void existing_folder(const char *runs, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s", runs[0] ? runs : ".");
+    while (access(out, F_OK) != 0) {
+        char *slash = strrchr(out, '/');
+        if (slash == out || !slash) {
+            snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
+            return;
+        }
+        *slash = '\0';
+    }
+}
+
+/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
+ * exit status. */
+static int check_folder(const struct prepared *self)
+{
+    char near[PATH_MAX], real[PATH_MAX];
+    rp_error err = {0};
+    existing_folder(self->config.launch.runs, near);
+    const char *folder = realpath(near, real) ? real : near;
+    rp_status status = slurm_check_shared(&self->config, folder, &err);
+    if (status == RP_FAILED_PRECONDITION)
+        return launch_fail(&err);
+    if (status != RP_OK)
+        printf("not checked: whether the nodes see the folder '%s' (%s)\n", folder, err.text);
+    return -1;
+}
+
+static void say_count(char *out, bool on, int64_t count)
+{
+    snprintf(out, FORMAT_SIZE, !on ? "none" : count > 0 ? "%lld" : "auto", (long long)count);
+}
+
+int launch_check(struct launch *launch)
+{
+    struct prepared self;
+    prepare_init(&self);
+    launch->submits = true;
+    int status = prepare_config(&self, launch, launch->argument);
+    if (status < 0 && self.config.launch.engine == ENGINE_SLURM)
+        status = check_folder(&self);
+    if (status < 0) {
+        const struct run_config *config = &self.config;
+        format_buffer actors, learners;
+        say_count(actors, config->actors.on, config->actors.count);
+        say_count(learners, config->learners.on, config->learners.count);
+        printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
+               env_name(&config->environment), config->agent.algorithm, actors, learners);
+        prepare_hints(&self, stdout);
+        fflush(stdout);
+        status = check_hosts(&self);
+    }
+    prepare_fini(&self);
+    return status;
+}
+
+/* Measures, unless the cache has the curves, and writes them into a folder. */
+static rp_status obtain(struct prepared *self, const struct launch *launch, bool folder, rp_error *err)
+{
+    if (!folder && !launch->again && !run_config_is_spread(&self->config)) {
+        rp_status status = prepare_plan(self, false, true, false, err);
+        if (status != RP_OK || self->planned)
+            return status;
+    }
+    rp_status status = prepare_folder(self, launch, "-profile", err);
+    if (status == RP_OK)
+        status = prepare_hosts(self, true, err);
+    if (status == RP_OK)
+        status = prepare_plan(self, launch->again, false, true, err);
+    return status == RP_OK ? prepare_save_plan(self, err) : status;
+}
+
+/* Says why there is nothing to weigh; NULL: there is. */
+static const char *no_plan(const struct run_config *config)
+{
+    return config->launch.engine == ENGINE_SLURM
+               ? "a run under Slurm is measured inside its jobs; --set launch.engine=local measures this machine"
+           : !config->actors.on
+               ? "there is nothing to weigh: actors.on is false, and a plan is about actors and learners together"
+           : !config->learners.on
+               ? "there is nothing to weigh: learners.on is false, and a plan is about actors and learners together"
+           : profile_target(config) <= 0.0
+               ? "there is no ratio of samples to inserts to plan for: the limiter has none; write plan.spi"
+               : NULL;
+}
+
+static int plan_or_profile(struct launch *launch, bool profile)
+{
+    struct prepared self;
+    rp_error err = {0};
+    prepare_init(&self);
+    int status = prepare_config(&self, launch, launch->argument);
+    const char *none = status < 0 ? no_plan(&self.config) : NULL;
+    if (none)
+        status = launch_usage("%s", none);
+    if (status >= 0) {
+        prepare_fini(&self);
+        return status;
+    }
+    if (prepare_process(&self, &err) != RP_OK || obtain(&self, launch, profile || launch->folder, &err) != RP_OK)
+        return prepare_fail(&self, &err);
+    if (launch->json) {
+        char *text = plan_to_json(&self.plan, &self.input);
+        puts(text ? text : "");
+        free(text);
+    } else {
+        if (profile)
+            profile_print(&self.input, &(struct profile_style){launch_columns(), terminal_has_utf8()}, stdout);
+        launch_print_plan(&self.plan, &self.input);
+        if (self.folder[0])
+            printf("\nMeasurements and plan are in %s.\n", self.folder);
+        if (self.from_cache)
+            puts("\nFrom cached measurements; --again measures again.");
+    }
+    prepare_fini(&self);
+    return EXIT_FINE;
+}
+
+int launch_profile(struct launch *launch)
+{
+    return plan_or_profile(launch, true);
+}
+
+int launch_plan(struct launch *launch)
+{
+    return plan_or_profile(launch, false);
+}
