@@ -3,14 +3,18 @@
  * below `high`; the bits that are set are those copied ahead. So neither kind costs anything at the instant, however large the
  * table. Words that were passed are zero again.
  *
- * In this file: copying in slices; the instant; when checkpoints are made, and how they end. */
+ * In this file: the file that is written; which checkpoints there are, and what can be removed; copying in slices; the instant; when checkpoints are made, and how they end. */
 #include "broker/checkpoint/checkpoint.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "broker/config/config.h"
+#include "broker/disk/load.h"
+#include "broker/disk/reader.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/kept_samples.h"
@@ -19,6 +23,269 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
+
+/* ---- the file ---- */
+
+/* Takes a record. */
+static void give_record(struct recorder *out, struct disk_job *job, size_t size)
+{
+    struct checkpoint_file *self = (struct checkpoint_file *)(void *)out; /* its first member */
+    struct stream *stream = self->stream;
+    if (self->failed) {
+        disk_pool_return(&stream->pool, job);
+        return;
+    }
+    job->what = DISK_JOB_RECORD;
+    job->kind = DISK_CHECKPOINT;
+    job->file = self->number;
+    job->offset = self->offset;
+    job->size = size;
+    self->offset += size;
+    stream_give(stream, job);
+}
+
+static void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number)
+{
+    *self = (struct checkpoint_file){.out = {.pool = &stream->pool, .give = give_record},
+                                     .stream = stream,
+                                     .number = number,
+                                     .offset = FILE_HEAD_BYTES};
+}
+
+static void checkpoint_file_fini(struct checkpoint_file *self)
+{
+    recorder_fini(&self->out);
+    free(self->segments);
+}
+
+RP_PRINTF(2, 3) static void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
+{
+    if (self->failed)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(self->error, sizeof self->error, format, args);
+    va_end(args);
+    self->failed = true;
+}
+
+/* Returns the segment's row, which is added if it is new. */
+static struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number)
+{
+    if (self->last_segment < self->n_segments && self->segments[self->last_segment].number == number)
+        return &self->segments[self->last_segment];
+    uint32_t from = 0, to = self->n_segments;
+    while (from < to) {
+        uint32_t middle = from + (to - from) / 2;
+        if (self->segments[middle].number < number)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    if (from == self->n_segments || self->segments[from].number != number) {
+        if (self->n_segments == self->segments_capacity) {
+            self->segments_capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
+            self->segments = need_resize(self->segments, self->segments_capacity, sizeof *self->segments);
+        }
+        memmove(&self->segments[from + 1], &self->segments[from], (self->n_segments - from) * sizeof *self->segments);
+        self->segments[from] = (struct named_segment){.number = number};
+        self->n_segments++;
+    }
+    self->last_segment = from;
+    return &self->segments[from];
+}
+
+static uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk)
+{
+    struct stream *stream = self->stream;
+    struct named_segment *segment = chunk->at ? checkpoint_file_segment(self, disk_number(chunk->at)) : NULL;
+    if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
+        if (!stream_chunk_again(stream, chunk))
+            checkpoint_file_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
+        self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
+    }
+    segment = checkpoint_file_segment(self, disk_number(chunk->at));
+    segment->chunks++;
+    return chunk->at;
+}
+
+/* ---- which checkpoints there are ---- */
+
+/* Reads the segments that a checkpoint needs, which its last record names. */
+static rp_status read_end(struct reader *reader, struct kept_checkpoint *out, rp_error *err)
+{
+    struct record_view record;
+    RP_TRY(reader_last(reader, &record, err));
+    struct entry_reader entries = entry_reader(record);
+    bool ended = false;
+    for (struct entry_view entry; entry_next(&entries, &entry);) {
+        RP_TRY(entry_check(&entry, err));
+        ended = entry.type == ENTRY_END;
+        if (entry.type != ENTRY_PARTS || out->segments)
+            continue;
+        size_t bytes = entry.size - sizeof(struct entry_named);
+        out->n_segments = (uint32_t)(bytes / sizeof *out->segments);
+        out->segments = need_alloc((out->n_segments + 1) * sizeof *out->segments);
+        memcpy(out->segments, entry.body + sizeof(struct entry_named), bytes);
+    }
+    return ended && out->segments ? RP_OK : err_set(err, RP_BAD_MESSAGE, "it has no end");
+}
+
+static rp_status read_one(const struct folder *folder, uint64_t number, struct kept_checkpoint *out, rp_error *err)
+{
+    struct checkpoint_about about;
+    struct reader reader;
+    RP_TRY(checkpoint_peek(folder, number, &about, err));
+    out->base = about.head.base;
+    out->journal = about.head.journal;
+    RP_TRY(reader_open(&reader, folder, DISK_CHECKPOINT, number, err));
+    rp_status status = read_end(&reader, out, err);
+    reader_close(&reader);
+    return status;
+}
+
+static struct kept_checkpoint *kept_add(struct kept_checkpoints *self, uint64_t number)
+{
+    if (self->n == self->capacity) {
+        self->capacity = self->capacity ? 2 * self->capacity : 16;
+        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
+    }
+    self->list[self->n] = (struct kept_checkpoint){.number = number};
+    return &self->list[self->n++];
+}
+
+/* Reads which checkpoints are in the folder. fresh: the broker was told to load none of them. */
+static void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh)
+{
+    const struct folder *folder = &stream->folder;
+    self->stream = stream;
+    for (uint32_t i = 0; i < folder->n_files; i++) {
+        const struct folder_file *file = &folder->files[i];
+        if (file->kind != DISK_CHECKPOINT || !file->mine)
+            continue;
+        struct kept_checkpoint *kept = kept_add(self, file->number);
+        rp_error why = {0};
+        kept->useless = read_one(folder, file->number, kept, &why) != RP_OK;
+        if (kept->useless) {
+            char quoted[320];
+            log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",
+                     (unsigned long long)file->number, log_quote(quoted, sizeof quoted, why.text));
+            continue;
+        }
+        kept->changed_ns = file->changed_ns;
+        kept->useless = !fresh && file->number > stream->origin;
+    }
+}
+
+/* Adds a checkpoint that has just ended. */
+static void kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
+                                 uint64_t journal)
+{
+    struct kept_checkpoint *kept = kept_add(self, file->number);
+    kept->base = base;
+    kept->journal = journal;
+    kept->segments = need_alloc((file->n_segments + 1) * sizeof *kept->segments);
+    for (uint32_t i = 0; i < file->n_segments; i++)
+        if (named_is_needed(&file->segments[i], journal))
+            kept->segments[kept->n_segments++] = file->segments[i].number;
+}
+
+/* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
+static void kept_checkpoints_note_dead(struct kept_checkpoints *self)
+{
+    const struct stream *stream = self->stream;
+    self->n_dead = 0;
+    self->dead = need_resize(self->dead, stream->segments.n + 1, sizeof *self->dead);
+    for (uint32_t i = 0; i < stream->segments.n; i++)
+        if (stream->segments.list[i].live == 0 && stream->segments.list[i].number != stream->segment)
+            self->dead[self->n_dead++] = stream->segments.list[i].number;
+}
+
+/* Marks the newest `keep` usable checkpoints, and their bases, as needed. *oldest: the oldest of the newest ones.
+ * Returns the first segment of their journal: 0, which keeps all segments, if there is a journal and one of them was
+ * made without. */
+static uint64_t mark_needed(const struct kept_checkpoints *self, uint64_t keep, bool journal, bool *needed,
+                            uint64_t *oldest)
+{
+    uint64_t from = UINT64_MAX, count = 0;
+    *oldest = 0;
+    for (uint32_t i = self->n; i-- > 0;) {
+        const struct kept_checkpoint *kept = &self->list[i];
+        if (!kept->useless && count < keep) {
+            needed[i] = true;
+            count++;
+            *oldest = kept->number;
+            if ((kept->journal || journal) && disk_number(kept->journal) < from)
+                from = disk_number(kept->journal);
+        }
+        for (uint32_t b = 0; needed[i] && kept->base && b < i; b++)
+            needed[b] |= self->list[b].number == kept->base;
+    }
+    return from;
+}
+
+static bool is_named(const struct kept_checkpoints *self, uint64_t segment)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        for (uint32_t s = 0; s < self->list[i].n_segments; s++)
+            if (self->list[i].segments[s] == segment)
+                return true;
+    return false;
+}
+
+static uint32_t remove_checkpoints(struct kept_checkpoints *self, const bool *needed, uint64_t oldest)
+{
+    uint32_t left = 0, removed = 0;
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct kept_checkpoint *kept = &self->list[i];
+        if (needed[i] || kept->number > oldest) {
+            self->list[left++] = *kept;
+            continue;
+        }
+        stream_file_job(self->stream, DISK_JOB_REMOVE, DISK_CHECKPOINT, kept->number);
+        free(kept->segments);
+        removed++;
+    }
+    self->n = left;
+    return removed;
+}
+
+/* Removes files that the newest `keep` checkpoints do not need. */
+static void kept_checkpoints_clean(struct kept_checkpoints *self, uint64_t keep)
+{
+    struct stream *stream = self->stream;
+    bool *needed = need_alloc((self->n + 1) * sizeof *needed);
+    uint64_t oldest;
+    uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
+    if (!oldest) { /* no checkpoint is usable: the state is in the journal alone */
+        free(needed);
+        return;
+    }
+    uint32_t checkpoints = remove_checkpoints(self, needed, oldest), segments = 0;
+    uint64_t bytes = stream->segments.total_bytes;
+    for (uint32_t i = 0; i < self->n_dead; i++) {
+        const struct segment_use *use = segments_find(&stream->segments, self->dead[i]);
+        if (!use || use->live || use->number >= from || is_named(self, use->number))
+            continue;
+        stream_remove_segment(stream, self->dead[i]);
+        segments++;
+    }
+    free(needed);
+    if (checkpoints || segments)
+        log_line(LEVEL_INFO, "B0524", "files that are no longer needed are removed",
+                 "checkpoints=%u segments=%u segment_bytes=%llu", checkpoints, segments,
+                 (unsigned long long)(bytes - stream->segments.total_bytes));
+}
+
+static void kept_checkpoints_fini(struct kept_checkpoints *self)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        free(self->list[i].segments);
+    free(self->list);
+    free(self->dead);
+}
+
+/* ---- a checkpoint in progress ---- */
 
 /* Returns how many bytes a checkpoint may be ahead of the disk writer: well below what makes the stream full. */
 static inline uint64_t checkpoint_ahead(const struct stream *stream)
@@ -193,17 +460,12 @@ static void checkpoint_end(struct checkpoint *self)
     for (uint32_t i = 0; i < self->file.n_segments; i++)
         n += named_is_needed(&self->file.segments[i], self->journal);
     recorder_flush(&self->file.out);
-    struct entry_named *entry =
-        recorder_entry(&self->file.out, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(struct entry_part));
+    struct entry_named *entry = recorder_entry(&self->file.out, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(uint64_t));
     entry->number = self->number;
-    struct entry_part *part = (struct entry_part *)(void *)(entry + 1);
+    uint64_t *part = (uint64_t *)(void *)(entry + 1);
     for (uint32_t i = 0; i < self->file.n_segments; i++)
         if (named_is_needed(&self->file.segments[i], self->journal))
-            *part++ = (struct entry_part){
-                .segment = self->file.segments[i].number,
-                .chunks = self->file.segments[i].chunks,
-                .bytes = self->file.segments[i].bytes,
-            };
+            *part++ = self->file.segments[i].number;
     struct entry_end *end = recorder_entry(&self->file.out, ENTRY_END, 0, sizeof *end);
     *end = (struct entry_end){
         .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.out.entries};
@@ -380,20 +642,13 @@ static void turn_marks(struct checkpoint *self, struct copied_table *copied, str
     marks->high = table->in.high;
 }
 
-/* Empties a table that was reset since the base, before its items follow. */
-static void put_reset(struct checkpoint *self, const struct table *table)
-{
-    recorder_entry(&self->file.out, ENTRY_RESET, table->id, 0);
-    journal_put_table(&self->file.out, table);
-}
-
 static void put_tables(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
     for (uint32_t i = 0; i < state->tables->n; i++) {
         struct table *table = &state->tables->list[i];
         if (self->base && table->in.marks->all_changed)
-            put_reset(self, table);
+            recorder_entry(&self->file.out, ENTRY_RESET, table->id, 0); /* it was reset since the base */
         put_selector(self, table, 0);
         put_selector(self, table, 1);
         turn_marks(self, &self->tables[i], table);

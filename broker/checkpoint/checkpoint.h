@@ -11,7 +11,7 @@
 #ifndef BROKER_CHECKPOINT_H
 #define BROKER_CHECKPOINT_H
 
-#include "broker/checkpoint/checkpoint_keep.h"
+#include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
 
 struct spill;
@@ -42,6 +42,51 @@ struct checkpoint_report {
 
 /* Most incremental checkpoints on one base. */
 #define CHECKPOINT_LINKS 16u
+
+/* A segment that entries of the file refer to. */
+struct named_segment {
+    uint64_t number;
+    uint64_t chunks; /* that entries name there */
+    bool moving;     /* it is sparse or bad: its live chunks are moved */
+    bool bad;        /* it could not be synced, so no entry refers to it after its chunks were moved */
+};
+
+/* True if the checkpoint needs the segment. Journal entries after the instant may refer to the old places of moved
+ * chunks. journal: where they begin; 0: there is no journal. */
+static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
+{
+    return self->chunks > 0 || (self->moving && !self->bad && journal);
+}
+
+/* The file that is written. */
+struct checkpoint_file {
+    struct recorder out; /* first member */
+    struct stream *stream;
+    uint64_t number; /* of the checkpoint */
+    bool failed;     /* error says why: nothing more is written */
+    char error[256];
+    uint64_t offset;
+    uint64_t chunk_bytes;           /* bytes of chunks that were written to segments for it */
+    struct named_segment *segments; /* by number */
+    uint32_t n_segments, segments_capacity, last_segment;
+};
+
+/* A checkpoint in the folder, and the list of them. */
+struct kept_checkpoint {
+    uint64_t number, base, journal;
+    int64_t changed_ns; /* CLOCK_REALTIME of the file; 0: written by this process */
+    uint64_t *segments; /* that it needs */
+    uint32_t n_segments;
+    bool useless; /* damaged, or newer than the one that the broker was started from */
+};
+
+struct kept_checkpoints {
+    struct stream *stream;
+    struct kept_checkpoint *list; /* by number */
+    uint32_t n, capacity;
+    uint64_t *dead; /* segments without a live chunk when the last checkpoint ended; with a journal, when it began */
+    uint32_t n_dead;
+};
 
 /* A table whose items are being copied. */
 struct copied_table {

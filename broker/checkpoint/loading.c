@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "broker/checkpoint/pairs.h"
 #include "broker/peer/peers.h"
 #include "broker/session/flow.h"
 #include "broker/session/session.h"
@@ -30,6 +29,56 @@ static int64_t add_times(int64_t a, int64_t b)
 static int64_t time_here(const struct loading *self, int64_t time_ns)
 {
     return add_times(time_ns, self->adjust);
+}
+
+/* ---- sorting ---- */
+
+#define DIGIT_BITS 11u
+#define DIGITS (1u << DIGIT_BITS)
+#define PASSES 6u /* 66 bits */
+
+static bool is_sorted(const struct pair *pairs, uint64_t n)
+{
+    for (uint64_t i = 1; i < n; i++)
+        if (pairs[i].key < pairs[i - 1].key)
+            return false;
+    return true;
+}
+
+bool pairs_sort(struct pair *pairs, uint64_t n)
+{
+    if (is_sorted(pairs, n))
+        return true;
+    struct pair *other = malloc(n * sizeof *other);
+    uint64_t(*counts)[DIGITS] = calloc(PASSES, sizeof *counts);
+    if (other && counts) {
+        for (uint64_t i = 0; i < n; i++)
+            for (uint32_t pass = 0; pass < PASSES; pass++)
+                counts[pass][pairs[i].key >> (pass * DIGIT_BITS) & (DIGITS - 1)]++;
+        struct pair *from = pairs, *to = other;
+        for (uint32_t pass = 0; pass < PASSES; pass++) {
+            uint32_t shift = pass * DIGIT_BITS;
+            if (counts[pass][from[0].key >> shift & (DIGITS - 1)] == n)
+                continue; /* all keys have the same digit */
+            uint64_t sum = 0;
+            for (uint32_t digit = 0; digit < DIGITS; digit++) {
+                uint64_t count = counts[pass][digit];
+                counts[pass][digit] = sum;
+                sum += count;
+            }
+            for (uint64_t i = 0; i < n; i++)
+                to[counts[pass][from[i].key >> shift & (DIGITS - 1)]++] = from[i];
+            struct pair *swap = from;
+            from = to;
+            to = swap;
+        }
+        if (from != pairs)
+            memcpy(pairs, from, n * sizeof *pairs);
+    }
+    bool ok = other && counts;
+    free(other);
+    free(counts);
+    return ok;
 }
 
 /* Returns the table of the file's index. NULL with err set: this file has not named it. */
@@ -433,28 +482,23 @@ static void table_counters(struct loaded_table *self, const struct entry_table *
 static rp_status apply_table(struct loading *self, const void *body)
 {
     const struct entry_table *head = body;
-    const uint8_t *packed = (const uint8_t *)body + sizeof *head;
-    Replay__TableSpec *spec = replay__table_spec__unpack(NULL, head->spec_bytes, packed);
-    Replay__TableInfo *info = replay__table_info__unpack(NULL, head->info_bytes, packed + head->spec_bytes);
-    rp_status status = RP_OK;
-    if (!spec || !info || !spec->name[0]) {
-        status =
-            err_set(self->err, RP_BAD_MESSAGE, "the description of table %u cannot be decoded", self->entry->table);
-    } else {
-        uint32_t index = table_named(self, spec->name);
-        struct loaded_table *to = &self->tables[index];
-        status = slots_allow(self, to, spec->max_size, head->slots, self->err);
-        if (status == RP_OK) {
-            map_table(self, self->entry->table, index);
-            if (!to->info || self->phase != LOAD_NAMES)
-                table_counters(to, head, !to->info || self->phase <= LOAD_CHECKPOINT);
-            Replay__TableInfo *old = to->info;
-            to->info = info;
-            info = old;
-        }
+    Replay__TableInfo *info =
+        replay__table_info__unpack(NULL, self->entry->size - sizeof *head, (const uint8_t *)(head + 1));
+    if (!info || !info->name[0]) {
+        if (info)
+            replay__table_info__free_unpacked(info, NULL);
+        return err_set(self->err, RP_BAD_MESSAGE, "the description of table %u cannot be decoded", self->entry->table);
     }
-    if (spec)
-        replay__table_spec__free_unpacked(spec, NULL);
+    uint32_t index = table_named(self, info->name);
+    struct loaded_table *to = &self->tables[index];
+    rp_status status = slots_allow(self, to, info->max_size, head->slots, self->err);
+    if (status == RP_OK) {
+        map_table(self, self->entry->table, index);
+        table_counters(to, head, !to->info || self->phase <= LOAD_CHECKPOINT);
+        Replay__TableInfo *old = to->info;
+        to->info = info;
+        info = old;
+    }
     if (info)
         replay__table_info__free_unpacked(info, NULL);
     return status;

@@ -39,8 +39,14 @@ struct loaded_selection {
     struct loaded_selection *older, *newer;
 };
 
-struct pair;
 struct stream;
+
+/* A number and its value: places of chunks, times, ranks. */
+struct pair {
+    uint64_t key, value;
+};
+/* Sorts by key; pairs with equal keys keep their order. False: no memory. */
+bool pairs_sort(struct pair *pairs, uint64_t n);
 
 struct loading {
     const struct durable_state *state;

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "broker/checkpoint/loading.h"
-#include "broker/checkpoint/pairs.h"
 #include "broker/config/config.h"
 #include "broker/journal/stream.h"
 #include "broker/peer/peers.h"

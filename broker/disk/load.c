@@ -380,16 +380,6 @@ static uint64_t record_news(struct record_view record, uint64_t limit)
     return news;
 }
 
-/* Returns the place after the entries that a segment begins with. */
-static uint64_t preamble_end(struct record_view record)
-{
-    struct entry_reader reader = entry_reader(record);
-    for (struct entry_view entry; entry_next(&reader, &entry);)
-        if (!is_preamble(entry.type))
-            return entry.at;
-    return record.at + record.size;
-}
-
 /* Applies one record of a segment. *go_on is false: the journal cannot be applied any further. */
 static rp_status journal_record(struct journal *self, uint32_t index, struct reader *reader, struct record_view record,
                                 bool *go_on, rp_error *err)
@@ -418,13 +408,16 @@ static rp_status journal_record(struct journal *self, uint32_t index, struct rea
     return RP_OK;
 }
 
-/* Applies one segment from offset `from` on. The entries that name its process and tables are read in any case. */
+/* Applies one segment from offset `from` on; the process that wrote what is before that also wrote the checkpoint, and named its
+ * tables there. */
 static rp_status journal_records(struct journal *self, uint32_t index, struct reader *reader, uint64_t from,
                                  bool *go_on, rp_error *err)
 {
     uint64_t limit = self->segments[index].limit;
     struct record_view record;
     *go_on = true;
+    if (from)
+        reader_seek(reader, from);
     while (*go_on && disk_at(reader->number, reader->offset) < limit) {
         rp_error why = {0};
         rp_status status = reader_next(reader, &record, &why);
@@ -434,23 +427,11 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
             return err_set(err, status, "%s", why.text);
         if (status == RP_IO)
             return journal_unread(&why, err);
-        if (status != RP_OK && reader->offset < from) {
-            /* The process that wrote this also wrote the checkpoint, and named its tables there. */
-            note(self->load, true, "%s. It is not needed", why.text);
-            reader_seek(reader, from);
-        } else if (status != RP_OK) {
+        if (status == RP_OK) {
+            RP_TRY(journal_record(self, index, reader, record, go_on, err));
+        } else {
             journal_broken(self, index, reader, why.text);
             *go_on = false;
-        } else if (disk_offset(record.at) < from) {
-            uint64_t until = preamble_end(record);
-            struct applied applied = {0};
-            status = apply_record(self->load, LOAD_NAMES, record, until, &applied, &why);
-            if (status == RP_NO_MEMORY)
-                return err_set(err, status, "%s", why.text);
-            if (until < record.at + record.size || status != RP_OK)
-                reader_seek(reader, from);
-        } else {
-            RP_TRY(journal_record(self, index, reader, record, go_on, err));
         }
     }
     return RP_OK;

@@ -10,7 +10,6 @@
 enum load_phase {
     LOAD_BASE,       /* a checkpoint that others are based on: only tables, layouts and items matter */
     LOAD_CHECKPOINT, /* the checkpoint that is loaded */
-    LOAD_NAMES,      /* the start of a segment in whose middle the journal begins: names of tables, with old counters */
     LOAD_JOURNAL,
 };
 

@@ -62,7 +62,7 @@ struct record_head {
 
 enum entry_type {
     ENTRY_START = 1,   /* first in every file: struct entry_start */
-    ENTRY_TABLE,       /* every table, after START: struct entry_table, TableSpec, TableInfo (protobuf) */
+    ENTRY_TABLE,       /* every table, after START: struct entry_table, then a TableInfo (protobuf) */
     ENTRY_CHUNK,       /* struct entry_chunk, sizes, codecs, data */
     ENTRY_LAYOUT,      /* struct entry_named (id in `number`), then a Layout with its columns (protobuf). A checkpoint
                         * has all that are alive, used by an item or not: the journal after it does not repeat them */
@@ -91,8 +91,8 @@ enum entry_type {
     ENTRY_SELECTION,  /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
     ENTRY_ORDINAL,    /* struct entry_named: running number of the next session (ordinals.h) */
     ENTRY_END,        /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
-    ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), n times struct
-                      * entry_part: the segments in which chunks lie that the entries of this file name */
+    ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), then uint64_t numbers of
+                  * the segments that it needs */
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
     ENTRY_CHARGE, /* struct entry_named: number of samples that the limiter has counted, and that are picked elsewhere */
     ENTRY_TYPES
@@ -130,7 +130,6 @@ struct entry_limiter {
 };
 
 struct entry_table {
-    uint32_t spec_bytes, info_bytes;
     struct entry_limiter limiter; /* in a checkpoint: at its instant. In a segment: at its start */
     uint64_t total_inserts, total_samples, updates, episodes, unique_samples, rejected, evicted;
     uint64_t slots;  /* slots of the table; more than its max_size needs, if that was once larger */
@@ -235,11 +234,6 @@ struct entry_checkpoint {
     uint64_t base; /* the checkpoint whose state this one changes, or 0: it is whole */
     /* Start of a record: entries of segments from here on come after this checkpoint. 0: there is no journal. */
     uint64_t journal;
-};
-
-/* A segment with chunks that a checkpoint names: how many, and the bytes of their data. A chunk counts once per item. */
-struct entry_part {
-    uint64_t segment, chunks, bytes;
 };
 
 struct entry_selected {

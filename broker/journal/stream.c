@@ -3,7 +3,6 @@
  * are plain stores into the record; records and chunks; and the disk writer's news, which says how far the files are. */
 #include "broker/journal/stream.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/session/flow.h"
-#include "broker/session/session.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -42,32 +40,19 @@ void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals)
 
 /* ---- tables ---- */
 
-/* A list of protobuf columns with the array that holds them. It needs no allocation, because an effect cannot be
- * refused any more; streams and signatures have at most RP_MAX_COLUMNS columns. */
-struct column_list {
-    Replay__Column column[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
-};
-
-static void column_list_set(struct column_list *self, uint32_t i, const char *name, int32_t dtype, uint32_t rank,
-                            uint32_t *shape)
+void journal_put_table(struct recorder *to, const struct table *table)
 {
-    replay__column__init(&self->column[i]);
-    self->at[i] = &self->column[i];
-    self->column[i].name = borrow(name);
-    self->column[i].dtype = borrow(dtype_name(dtype));
-    self->column[i].n_shape = rank;
-    self->column[i].shape = shape;
-}
-
-static void table_entry(struct recorder *to, const struct table *table, const Replay__TableSpec *spec,
-                        const Replay__TableInfo *info)
-{
-    size_t spec_bytes = replay__table_spec__get_packed_size(spec);
-    size_t info_bytes = replay__table_info__get_packed_size(info);
-    struct entry_table *entry = recorder_entry(to, ENTRY_TABLE, table->id, sizeof *entry + spec_bytes + info_bytes);
+    Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
+    info.name = borrow(table->name);
+    info.sampler = borrow(table->sampler_ops->name);
+    info.remover = borrow(table->remover_ops->name);
+    info.max_size = (uint64_t)table->config->max_size;
+    info.max_bytes = (uint64_t)table->config->max_bytes;
+    info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info.metadata = table->metadata;
+    struct entry_table *entry =
+        recorder_entry(to, ENTRY_TABLE, table->id, sizeof *entry + replay__table_info__get_packed_size(&info));
     *entry = (struct entry_table){
-        .spec_bytes = (uint32_t)spec_bytes,
-        .info_bytes = (uint32_t)info_bytes,
         .limiter = journal_limiter_body(&table->limiter),
         .total_inserts = table->stats.total_inserts,
         .total_samples = table->stats.total_samples,
@@ -79,39 +64,7 @@ static void table_entry(struct recorder *to, const struct table *table, const Re
         .slots = table->capacity,
         .resets = table->resets,
     };
-    replay__table_spec__pack(spec, (uint8_t *)(entry + 1));
-    replay__table_info__pack(info, (uint8_t *)(entry + 1) + spec_bytes);
-}
-
-void journal_put_table(struct recorder *to, const struct table *table)
-{
-    struct column_list columns;
-    struct limiter_info limiter;
-    assert(table->signature.n <= RP_MAX_COLUMNS);
-    for (uint32_t i = 0; i < table->signature.n; i++) {
-        struct signature_field *field = &table->signature.fields[i];
-        column_list_set(&columns, i, field->name, field->dtype, field->rank, field->shape);
-    }
-    Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
-    spec.name = borrow(table->name);
-    spec.id = table->id;
-    spec.max_size = (uint64_t)table->config->max_size;
-    spec.max_bytes = (uint64_t)table->config->max_bytes;
-    spec.n_signature = table->signature.n;
-    spec.signature = columns.at;
-    limiter_info(table, &limiter);
-    Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
-    info.name = spec.name;
-    info.sampler = borrow(table->sampler_ops->name);
-    info.remover = borrow(table->remover_ops->name);
-    info.limiter = &limiter.body;
-    info.size = table->in.size;
-    info.max_size = spec.max_size;
-    info.bytes = table->bytes;
-    info.max_bytes = spec.max_bytes;
-    info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
-    info.metadata = table->metadata;
-    table_entry(to, table, &spec, &info);
+    replay__table_info__pack(&info, (uint8_t *)(entry + 1));
 }
 
 void journal_put_layout(struct recorder *to, const struct layout *layout)
@@ -129,17 +82,20 @@ void journal_put_layout(struct recorder *to, const struct layout *layout)
 static void journal_put_session(struct recorder *to, const struct session *session)
 {
     const struct columns *columns = session->columns;
-    struct column_list list;
-    assert(columns->count <= RP_MAX_COLUMNS);
+    Replay__Column list[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
     for (uint32_t i = 0; i < columns->count; i++) {
         struct column *column = &columns->column[i];
-        column_list_set(&list, i, column->name, column->dtype, column->rank, column->shape);
+        replay__column__init(at[i] = &list[i]);
+        list[i].name = column->name;
+        list[i].dtype = borrow(dtype_name(column->dtype));
+        list[i].n_shape = column->rank;
+        list[i].shape = column->shape;
     }
     Replay__Hello hello = REPLAY__HELLO__INIT;
     hello.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, (uint8_t *)(uintptr_t)session->id};
     hello.name = borrow(session->name);
     hello.n_columns = columns->count;
-    hello.columns = list.at;
+    hello.columns = at;
     hello.notices = session->notices;
     hello.oldest_number = session->keys.base;
     if (session->owner->unread)
@@ -562,6 +518,68 @@ static const struct effects effects = {
 /* The data of a chunk larger than this is copied by the disk writer, not by the core thread. */
 #define LARGE_CHUNK (RECORD_BYTES / 2)
 
+/* ---- segments */
+
+struct segment_use *segments_find(const struct segments *self, uint64_t number)
+{
+    if (!self->n)
+        return NULL;
+    /* Few numbers are missing, and the last ones are asked for most: try the place where the number would be. */
+    uint64_t back = self->list[self->n - 1].number - number;
+    if (back < self->n && self->list[self->n - 1 - back].number == number)
+        return &self->list[self->n - 1 - back];
+    uint32_t low = 0, high = self->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (self->list[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < self->n && self->list[low].number == number ? &self->list[low] : NULL;
+}
+
+/* Adds a segment, or sets the size of a known one. */
+static void segments_know(struct segments *self, uint64_t number, uint64_t bytes)
+{
+    struct segment_use *known = segments_find(self, number);
+    if (known) {
+        self->total_bytes += bytes - known->bytes;
+        known->bytes = bytes;
+        return;
+    }
+    if (self->n == self->capacity) {
+        self->capacity = self->capacity ? self->capacity * 2 : 64;
+        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
+    }
+    uint32_t at = self->n++;
+    for (; at > 0 && self->list[at - 1].number > number; at--)
+        self->list[at] = self->list[at - 1];
+    self->list[at] = (struct segment_use){.number = number, .bytes = bytes};
+    self->total_bytes += bytes;
+}
+
+static void segments_forget(struct segments *self, uint64_t number)
+{
+    struct segment_use *use = segments_find(self, number);
+    if (!use)
+        return;
+    self->total_bytes -= use->bytes;
+    self->n_lost -= use->lost;
+    memmove(use, use + 1, (size_t)(self->list + self->n - use - 1) * sizeof *use);
+    self->n--;
+}
+
+/* A chunk of so many bytes in this segment comes into use; negative: goes out of use. */
+static void segments_use(struct segments *self, uint64_t number, int64_t bytes)
+{
+    struct segment_use *use = segments_find(self, number);
+    if (use) {
+        use->live += (uint64_t)bytes;
+        self->live += (uint64_t)bytes;
+    }
+}
+
 /* ---- records */
 
 /* Takes a record of the segment. */
@@ -574,7 +592,8 @@ static void record_give(struct recorder *out, struct disk_job *job, size_t size)
     job->offset = self->offset;
     job->number = self->number++;
     job->size = size;
-    segments_grow(&self->segments, self->segment, size);
+    segments_find(&self->segments, self->segment)->bytes += size;
+    self->segments.total_bytes += size;
     self->journal_bytes += size;
     self->offset += size;
     self->start_used = 0;
@@ -707,12 +726,12 @@ bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint3
 
 void stream_chunk_known(struct stream *self, const struct chunk *chunk)
 {
-    segments_chunk_known(&self->segments, disk_number(chunk->at), chunk_disk_bytes(chunk));
+    segments_use(&self->segments, disk_number(chunk->at), (int64_t)chunk_disk_bytes(chunk));
 }
 
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
 {
-    segments_chunk_dead(&self->segments, disk_number(chunk->at), chunk_disk_bytes(chunk));
+    segments_use(&self->segments, disk_number(chunk->at), -(int64_t)chunk_disk_bytes(chunk));
 }
 
 #define SEGMENT_BYTES (UINT64_C(256) << 20)
@@ -1000,7 +1019,7 @@ void stream_close(struct stream **at, int timeout_ms)
     disk_writer_destroy(&self->disk_writer, timeout_ms);
     disk_pool_fini(&self->pool);
     folder_close(&self->folder);
-    segments_fini(&self->segments);
+    free(self->segments.list);
     free(self);
     *at = NULL;
 }

@@ -5,7 +5,7 @@
  * (loop/effects.h) that other rooms report; without it, it takes only the chunks that a checkpoint or spilling needs on disk.
  * disk/record.h describes the entries; checkpoint/loading.c applies them.
  *
- * The room owns the stream, its segments (segments.h), the thread that writes and syncs files (disk_writer.h), and the
+ * The room owns the stream, its segments, the thread that writes and syncs files (disk_writer.h), and the
  * rules for space on the disk (space.h).
  *
  * Records have running numbers. A crash must not undo what a client was told, so with the journal on a message leaves
@@ -17,13 +17,28 @@
 #include "broker/disk/folder.h"
 #include "broker/journal/disk_writer.h"
 #include "broker/journal/durable_state.h"
-#include "broker/journal/segments.h"
 #include "broker/journal/space.h"
 #include "broker/loop/effects.h"
 #include "broker/session/session.h"
 #include "broker/store/params.h"
 #include "broker/store/store.h"
 #include "broker/table/table.h"
+
+/* A segment file: it can be removed if nothing in it is in use, and is worth moving chunks from if little is. */
+struct segment_use {
+    uint64_t number;
+    uint64_t bytes; /* size of the file */
+    uint64_t live;  /* bytes of chunks in use that lie there */
+    bool lost;      /* a sync of it has failed: nothing new relies on it, even after its chunks were written again */
+};
+
+struct segments {
+    struct segment_use *list; /* sorted by number */
+    uint32_t n, capacity;
+    uint32_t n_lost;      /* segments with `lost` set */
+    uint64_t total_bytes; /* sum of bytes */
+    uint64_t live;        /* sum of live */
+};
 
 /* Why inserts should wait. */
 enum stream_hold {
@@ -118,6 +133,8 @@ bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint3
 /* A chunk that lies in a segment was restored, or is freed. */
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
 void stream_chunk_dead(struct stream *self, const struct chunk *chunk);
+/* Returns NULL if there is no such segment. */
+struct segment_use *segments_find(const struct segments *self, uint64_t number);
 /* Removes a segment that nobody needs. Does nothing for the segment being written. */
 void stream_remove_segment(struct stream *self, uint64_t number);
 

@@ -110,17 +110,15 @@ void diskfile_start(struct diskfile *self, uint64_t instance, int64_t wall_ns, i
 void diskfile_table(struct diskfile *self, uint32_t index, const char *name, uint64_t max_size,
                     const struct entry_table *counters)
 {
-    Replay__TableSpec spec = REPLAY__TABLE_SPEC__INIT;
     Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
     char text[64];
     snprintf(text, sizeof text, "%s", name);
-    spec.name = info.name = text;
-    spec.max_size = info.max_size = max_size;
+    info.name = text;
+    info.max_size = max_size;
     uint8_t packed[512];
     struct entry_table table = counters ? *counters : (struct entry_table){0};
-    table.spec_bytes = (uint32_t)replay__table_spec__pack(&spec, packed);
-    table.info_bytes = (uint32_t)replay__table_info__pack(&info, packed + table.spec_bytes);
-    diskfile_put(self, ENTRY_TABLE, index, &table, sizeof table, packed, table.spec_bytes + table.info_bytes);
+    size_t size = replay__table_info__pack(&info, packed);
+    diskfile_put(self, ENTRY_TABLE, index, &table, sizeof table, packed, size);
 }
 
 void diskfile_layout(struct diskfile *self, uint32_t table, uint64_t id, const char *name)

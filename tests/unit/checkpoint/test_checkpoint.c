@@ -608,10 +608,10 @@ static void move_and_check(bool journal)
     begin(&model);
     assert_int_equal(broker->checkpoints->running->base, 0);
     /* An item that comes after the instant names a chunk where it is before it is moved. */
-    uint32_t last = table->in.high;
-    while (table->in.items[--last].span.n != 1) {
-    }
-    shared = table->in.items[last].span.one;
+    uint32_t first = 0;
+    while (table->in.items[first].span.n != 1)
+        first++;
+    shared = table->in.items[first].span.one;
     uint64_t place = shared->at;
     struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = shared}};
     arrival.span.layout = layout_of(0);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/checkpoint/pairs.h"
+#include "broker/checkpoint/loading.h"
 #include "broker/checkpoint/restore.h"
 #include "broker/disk/folder.h"
 #include "broker/journal/stream.h"
