@@ -49,9 +49,6 @@ struct options {
     const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
 };
 
-/* Fills in values that follow from the size of the items and were not given. */
-void options_settle(struct options *self);
-
 /* The commands. Each prints its figures; false: an error was printed. */
 typedef bool bench_command(struct options *options);
 bench_command command_insert, command_sample, command_update, command_mixed, command_clients,
@@ -275,6 +272,8 @@ struct figures {
     double thread_ns[MOST_REPEATS];                            /* CPU time of the server's first thread for one item */
 };
 
+/* Fills in values that follow from the size of the items and were not given. */
+void options_settle(struct options *self);
 /* The memory that senders walk. NULL: an error was printed. */
 const uint8_t *run_store(const struct options *options, size_t *size);
 

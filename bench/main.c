@@ -10,8 +10,6 @@
 #include "bench/bench.h"
 #include "proto/config/cli.h"
 
-#define TABLE_BYTES 1000000000u
-
 /* ---- values ---- */
 
 static bool read_number(const struct cli *cli, const struct cli_option *option, const char *text, double *out)
@@ -106,28 +104,6 @@ static const struct cli_option rows[] = {
     {"quick", 0, NULL, "a smoke run of a few seconds; its figures mean little", ~0u, CLI_SWITCH, AT(quick)},
     {"help", 'h', NULL, NULL, ~0u, CLI_SWITCH, AT(help)},
 };
-
-void options_settle(struct options *self)
-{
-    bool large = self->size >= LARGE_BYTES;
-    uint64_t fit = TABLE_BYTES / self->size;
-    if (!self->clients)
-        self->clients = 1;
-    if (!self->items)
-        self->items = fit < 1000000 ? (fit < 1000 ? 1000 : fit) : 1000000;
-    if (self->quick && large && self->items * self->size > TABLE_BYTES / 8)
-        self->items = TABLE_BYTES / 8 / self->size;
-    if (!self->per_message)
-        self->per_message = large ? 1 : 50;
-    if (!self->batch)
-        self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
-    if (!self->lend_set)
-        self->lend = large;
-    if (!self->in_flight)
-        self->in_flight = 8;
-    if (!self->processes || self->processes > self->clients)
-        self->processes = self->clients < 4 ? self->clients : 4;
-}
 
 /* ---- commands ---- */
 

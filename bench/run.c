@@ -13,6 +13,29 @@
 #define FILL_SECONDS 300
 /* How much longer than asked a measurement may last so that everybody has done something. */
 #define MORE_SECONDS 10
+#define TABLE_BYTES 1000000000u
+
+void options_settle(struct options *self)
+{
+    bool large = self->size >= LARGE_BYTES;
+    uint64_t fit = TABLE_BYTES / self->size;
+    if (!self->clients)
+        self->clients = 1;
+    if (!self->items)
+        self->items = fit < 1000000 ? (fit < 1000 ? 1000 : fit) : 1000000;
+    if (self->quick && large && self->items * self->size > TABLE_BYTES / 8)
+        self->items = TABLE_BYTES / 8 / self->size;
+    if (!self->per_message)
+        self->per_message = large ? 1 : 50;
+    if (!self->batch)
+        self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
+    if (!self->lend_set)
+        self->lend = large;
+    if (!self->in_flight)
+        self->in_flight = 8;
+    if (!self->processes || self->processes > self->clients)
+        self->processes = self->clients < 4 ? self->clients : 4;
+}
 
 const uint8_t *run_store(const struct options *options, size_t *size)
 {

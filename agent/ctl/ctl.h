@@ -14,7 +14,7 @@
 
 #include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "proto/config/cli.h"
 #include "replay/admin.h"
 

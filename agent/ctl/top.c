@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/look/look.h"
+#include "agent/view/look.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"

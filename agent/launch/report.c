@@ -12,7 +12,7 @@
 
 #include "agent/launch/plot.h"
 #include "agent/launch/process/run_folder.h"
-#include "agent/page/page.h"
+#include "agent/view/page.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"

@@ -15,7 +15,7 @@
 #include "agent/launch/process/status.h"
 #include "agent/launch/runs.h"
 #include "agent/launch/series.h"
-#include "agent/page/page.h"
+#include "agent/view/page.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"

@@ -1,10 +1,10 @@
-/* The page of a run: an HTTP server with the page of its broker (agent/page) and what a launcher knows beyond it. It holds no state of the
+/* The page of a run: an HTTP server with the page of its broker (agent/view) and what a launcher knows beyond it. It holds no state of the
  * run: what it shows comes from the broker and from the run's folder, so it shows a run that has ended in the same way. */
 #ifndef AGENT_LAUNCH_RUN_PAGE_H
 #define AGENT_LAUNCH_RUN_PAGE_H
 
 #include "agent/launch/process/run_folder.h"
-#include "agent/page/page.h"
+#include "agent/view/page.h"
 #include "proto/http/http.h"
 #include <stdbool.h>
 

@@ -965,7 +965,7 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* The verdict of agent/why, which all who look at the run show. */
+/* The verdict of agent/view, which all who look at the run show. */
 static void fill_waits(const struct run *self, struct status *out)
 {
     char lost[256];

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "agent/launch/plot.h"
-#include "agent/look/look.h"
+#include "agent/view/look.h"
 #include "proto/base/need.h"
 
 #define COLUMN_1 SHEET_LABEL

@@ -3,7 +3,7 @@
 #define AGENT_LAUNCH_VIEW_H
 
 #include "agent/launch/process/status.h"
-#include "agent/look/look.h"
+#include "agent/view/look.h"
 
 /* Renders the view: at most `rows` lines, none wider than `columns` (0: any). utf8: block characters for bar and
  * sparkline, otherwise ASCII. */

@@ -1,4 +1,6 @@
-/* replay-broker: reads the configuration, starts a broker, and runs it until SIGTERM or SIGINT. */
+/* replay-broker: reads the configuration, starts a broker, and runs it until SIGTERM or SIGINT. The room broker/program puts a broker
+ * together with what only the program has: a command line, signals, and an HTTP server with metrics (web.c) and the page
+ * (agent/view). Nothing stands above it. */
 #include <czmq.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -9,12 +11,246 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/view/page.h"
 #include "broker/broker.h"
-#include "broker/program/face.h"
-#include "broker/program/reading.h"
+#include "broker/program/web.h"
 #include "broker/shards.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/config/cli.h"
+#include "proto/config/schema.h"
 #include "proto/keys/keys.h"
+
+/* ---- the configuration: the file or the embedded one, with what the command line sets instead ---- */
+
+struct settings {
+    const char *config;  /* NULL: the embedded one */
+    const char *section; /* of the file; NULL: all of it */
+    int64_t shards;      /* of the command line, which is among the overrides, too; 0: not given */
+    struct cli_overrides overrides;
+    bool check; /* strictly: also what only matters while it runs */
+};
+
+static struct schema_source source_of(const struct settings *self)
+{
+    return (struct schema_source){.file = self->config,
+                                  .name = "(embedded)",
+                                  .text = broker_default_yaml,
+                                  .section = self->section,
+                                  .overrides = (const char *const *)self->overrides.texts};
+}
+
+/* Reads a configuration for a question about it, without a word. */
+static bool try_config(const struct schema_source *source, struct broker_config *config)
+{
+    struct schema_report *report = schema_report_new();
+    bool ok = report && schema_read(&broker_schema, source, config, report);
+    schema_report_destroy(&report);
+    return ok;
+}
+
+/* The file of a whole run has the broker's keys in a section. */
+static void hint_section(const struct settings *self)
+{
+    struct schema_source source = source_of(self);
+    struct broker_config config = {0};
+    source.section = "broker";
+    source.overrides = NULL;
+    if (self->config && !self->section && try_config(&source, &config)) {
+        fprintf(stderr, "replay-broker: %s is the file of a whole run: add --section broker\n", self->config);
+        schema_free(&broker_schema, &config);
+    }
+    for (uint32_t i = 0; i < self->overrides.n && !self->section; i++)
+        if (strncmp(self->overrides.texts[i], "broker.", 7) == 0)
+            fprintf(stderr, "replay-broker: without --section a key has no 'broker.' before it: --set %s\n",
+                    self->overrides.texts[i] + 7);
+}
+
+/* True if --shards would replace a list of brokers that run by themselves. */
+static bool replaces_list(const struct settings *self)
+{
+    struct schema_source source = source_of(self);
+    struct broker_config config = {0};
+    source.overrides = NULL;
+    if (!self->shards || !try_config(&source, &config))
+        return false;
+    uint32_t n = config_shards(&config);
+    bool listed = config_shard_endpoint(&config, 0) != NULL;
+    schema_free(&broker_schema, &config);
+    if (listed)
+        cli_usage("replay-broker",
+                  "--shards %d: %s lists %u shards that are brokers of their own: leave --shards out and say which of "
+                  "them this is (--set shard=0), or take the list out of the file",
+                  (int)self->shards, self->config, n);
+    return listed;
+}
+
+/* Reads the configuration: schema_free. False: it has printed what is wrong. */
+static bool settings_read(const struct settings *self, struct broker_config *config)
+{
+    if (replaces_list(self))
+        return false;
+    struct schema_report *report = schema_report_new();
+    const struct schema_source source = source_of(self);
+    bool ok = report && schema_read(self->check ? &broker_schema_strict : &broker_schema, &source, config, report);
+    if (!ok && report) {
+        fputs(schema_report_text(report), stderr);
+        fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
+                schema_report_count(report), schema_report_count(report) == 1 ? "" : "s");
+        hint_section(self);
+    }
+    schema_report_destroy(&report);
+    return ok;
+}
+
+/* Prints that there are no mistakes, and what was read. */
+static void settings_print(const struct settings *self, const struct broker_config *config)
+{
+    uint32_t tables = config->tables.count, shards = config_shards(config);
+    printf("%s: no mistakes; %u table%s", self->config ? self->config : "(embedded)", tables, tables == 1 ? "" : "s");
+    if (shards > 1)
+        printf(", %u shards", shards);
+    puts(config->shards.count == 0 ? ", 1 shard (auto is measured by replay-launch only)" : "");
+}
+
+/* ---- the HTTP server. The page reads what the broker shows from the snapshot of this process; what concerns single items, other
+ * shards or a change it asks as a client. With keys it has a key that is made at each start, is in no file, and may do everything;
+ * whoever asks over HTTP needs the token for that ---- */
+
+/* All but the pointers to page and web is set before their threads start, and never changed after that. */
+struct site {
+    struct broker *broker; /* to stop it; nothing else of it is touched */
+    char *service;         /* endpoint of the broker as this process connects to it */
+    const char *keys;      /* folder; NULL: without keys */
+    struct key key;        /* of the page */
+    struct page *page;
+    _Atomic(struct web *) web; /* the page may ask before it is there */
+};
+
+/* Adds the public half of a key in the folder, if it is there. */
+static void add_broker(const struct site *self, const char *name, struct key *out)
+{
+    char path[4096];
+    struct key broker = {0};
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", self->keys, name) < sizeof path &&
+        key_read(path, &broker, NULL) == RP_OK)
+        key_add_broker(out, broker.public_key);
+    key_wipe(&broker);
+}
+
+/* The broker's key may have been rotated since the last time. */
+static void find_broker(void *ctx, struct page_door *out)
+{
+    const struct site *self = ctx;
+    snprintf(out->service, sizeof out->service, "%s", self->service);
+    out->has_key = self->keys != NULL;
+    if (!out->has_key)
+        return;
+    out->key = self->key;
+    add_broker(self, ALLOW_NEXT_KEY, &out->key);
+    add_broker(self, ALLOW_BROKER_KEY, &out->key);
+}
+
+static void stop_broker(void *ctx)
+{
+    struct site *self = ctx;
+    broker_stop(self->broker);
+}
+
+static rp_status show(void *ctx, bool sessions, rp_info **info, rp_info **waits, rp_error *err)
+{
+    struct site *self = ctx;
+    struct web *web = atomic_load(&self->web);
+    return web ? web_show(web, sessions, info, waits, err) : err_set(err, RP_UNAVAILABLE, "the broker starts");
+}
+
+static rp_status open_page(struct site *self, const struct key *key, rp_error *err)
+{
+    const struct page_host host = {.ctx = self,
+                                   .find = find_broker,
+                                   .show = config_shards(self->broker->config) > 1 ? NULL : show,
+                                   .what = "broker",
+                                   .stop = stop_broker,
+                                   .stop_ctx = self};
+    self->service = endpoint_local(self->broker->peers.service_endpoint);
+    if (!self->service)
+        return err_set(err, RP_NO_MEMORY, "no memory for the page");
+    if (self->keys) {
+        if (key)
+            self->key = *key;
+        else
+            RP_TRY(key_make(&self->key, "page", err));
+        identities_trust(&self->broker->peers.identities, &self->key);
+    }
+    self->page = page_new(&host, err);
+    return self->page ? RP_OK : (rp_status)err->status;
+}
+
+static rp_status open_web(struct site *self, const struct key *key, rp_error *err)
+{
+    const struct broker_config *config = self->broker->config;
+    self->keys = config_uses_curve(config) ? config->keys_dir : NULL;
+    RP_TRY(open_page(self, key, err));
+    self->web = web_start(&(struct web_options){.address = config->http,
+                                                .keys = self->keys,
+                                                .exchange = &self->broker->snapshots.exchange,
+                                                .shard = config->shard,
+                                                .further = page_part(self->page)},
+                          err);
+    return self->web ? RP_OK : (rp_status)err->status;
+}
+
+static void site_close(struct site **at)
+{
+    struct site *self = *at;
+    *at = NULL;
+    if (!self)
+        return;
+    struct web *web = atomic_load(&self->web);
+    if (self->page)
+        page_leave(self->page);
+    if (web)
+        web_stop(web);
+    page_destroy(&self->page);
+    web_destroy(&web);
+    key_wipe(&self->key);
+    free(self->service);
+    free(self);
+}
+
+/* Serves what the configuration's `http` asks for; *out is NULL if it asks for nothing. The core thread does not run yet. key: of the
+ * page, which is the same for all shards that one parent has started, because each of their pages asks all of them; NULL: one
+ * is made. Signals are for the core thread: other threads inherit a mask that blocks all of them. */
+static rp_status site_open(struct broker *broker, const struct key *key, struct site **out, rp_error *err)
+{
+    sigset_t all, before;
+    *out = NULL;
+    if (!broker->config->http[0])
+        return RP_OK;
+    struct site *self = need_alloc(sizeof *self);
+    self->broker = broker;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rp_status status = open_web(self, key, err);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status != RP_OK)
+        site_close(&self);
+    *out = self;
+    return status;
+}
+
+static const char *site_url(const struct site *self)
+{
+    return self ? web_url(self->web) : "";
+}
+
+static const char *site_token(const struct site *self)
+{
+    return web_token(self->web);
+}
+
+/* ---- the broker ---- */
 
 static struct broker *running;
 
@@ -72,7 +308,7 @@ static int stop(struct broker **broker, int status)
 }
 
 struct options {
-    struct reading reading;
+    struct settings settings;
     const char *endpoints_file;
     struct key page_key; /* of the pages of all shards that this process starts */
     bool has_page_key;
@@ -85,8 +321,8 @@ static void print_help(const void *target);
 static int take_shards(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
 {
     struct options *out = target;
-    bool number = schema_parse_int(argument, &out->reading.shards) && out->reading.shards >= 1 &&
-                  out->reading.shards <= CONFIG_MAX_SHARDS;
+    bool number = schema_parse_int(argument, &out->settings.shards) && out->settings.shards >= 1 &&
+                  out->settings.shards <= CONFIG_MAX_SHARDS;
     if (!number && strcmp(argument, "auto") == 0)
         return cli_usage(cli->program,
                          "--%s auto: only replay-launch measures how many shards pay (broker.shards in the "
@@ -99,18 +335,19 @@ static int take_shards(const struct cli *cli, const struct cli_option *option, c
 
 #define AT(field) CLI_AT(struct options, field)
 static const struct cli_option rows[] = {
-    {"config", 'c', "FILE", "configuration (docs/CONFIG.md; configs/ has examples)", 1, CLI_TEXT, AT(reading.config)},
+    {"config", 'c', "FILE", "configuration (docs/CONFIG.md; configs/ has examples)", 1, CLI_TEXT, AT(settings.config)},
     {"section", 0, "NAME", "read only this section of FILE: 'broker' in the file of a whole run", 1, CLI_TEXT,
-     AT(reading.section)},
+     AT(settings.section)},
     {"set", 0, "KEY=VALUE", "override a key of FILE: tables[0].max_size=1000 (with --section: broker.tables...)", 1,
-     CLI_OVERRIDE, AT(reading.overrides)},
+     CLI_OVERRIDE, AT(settings.overrides)},
     {"shards", 0, "N", "run N brokers that clients see as one (docs/OPERATE.md); overrides FILE", 1, CLI_TAKE,
-     AT(reading.shards), .take = take_shards},
+     AT(settings.shards), .take = take_shards},
     {"endpoints-file", 0, "FILE", "write the bound endpoints to FILE, one 'name endpoint' per line", 1, CLI_TEXT,
      AT(endpoints_file)},
     {"again", 0, NULL, "bind the ports that the endpoints file names from the last start, instead of free ones", 1,
      CLI_SWITCH, AT(again)},
-    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH, AT(reading.check)},
+    {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH,
+     AT(settings.check)},
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
     {"print-reference", 0, NULL, "print the reference of all keys as Markdown", 1, CLI_SWITCH, AT(reference)},
     {"log-level", 0, "LEVEL", "debug, info, warn, error or off", 1, CLI_LEVEL, AT(log_level)},
@@ -148,24 +385,24 @@ static int read_options(int argc, char **argv, struct options *out)
     int status = cli_read(&cli, out, argc, argv);
     if (status == CLI_GO_ON && optind < argc)
         status = cli_usage(cli.program, "unexpected argument '%s'. Did you mean -c %s?", argv[optind], argv[optind]);
-    if (status == CLI_GO_ON && out->reading.shards) {
+    if (status == CLI_GO_ON && out->settings.shards) {
         char prefix[96], number[8];
-        snprintf(prefix, sizeof prefix, "%.64s%sshards=", out->reading.section ? out->reading.section : "",
-                 out->reading.section ? "." : "");
-        snprintf(number, sizeof number, "%d", (int)out->reading.shards);
-        status = cli_override(&cli, &out->reading.overrides, prefix, number);
+        snprintf(prefix, sizeof prefix, "%.64s%sshards=", out->settings.section ? out->settings.section : "",
+                 out->settings.section ? "." : "");
+        snprintf(number, sizeof number, "%d", (int)out->settings.shards);
+        status = cli_override(&cli, &out->settings.overrides, prefix, number);
     }
     return status;
 }
 
 /* On a terminal the address of the page has its token. Whoever reads a file of the output need not have it. */
-static void print_endpoints(const struct broker *broker, const struct face *face)
+static void print_endpoints(const struct broker *broker, const struct site *site)
 {
     const struct peers *peers = &broker->peers;
-    const char *http = face_url(face);
+    const char *http = site_url(site);
     printf("service %s\ningest %s\nevents %s\n", peers->told.service, peers->told.ingest, peers->told.events);
     if (http[0] && isatty(STDOUT_FILENO))
-        printf("http %s?token=%s\n", http, face_token(face));
+        printf("http %s?token=%s\n", http, site_token(site));
     else if (http[0])
         printf("http %s\n", http);
     fflush(stdout);
@@ -217,9 +454,9 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file;
-    struct face *face = NULL;
-    rp_status started = face_open(broker, options->has_page_key ? &options->page_key : NULL, &face, &err);
-    const char *url = started == RP_OK ? face_url(face) : "";
+    struct site *site = NULL;
+    rp_status started = site_open(broker, options->has_page_key ? &options->page_key : NULL, &site, &err);
+    const char *url = started == RP_OK ? site_url(site) : "";
     if (started == RP_OK && path && path[0] && link < 0)
         started = broker_write_endpoints(broker, url, path, &err);
     if (started == RP_OK)
@@ -231,12 +468,12 @@ static int serve(const struct options *options, const struct broker_config *conf
         log_start(broker, url);
         broker->resident.on = true;
         if (link < 0)
-            print_endpoints(broker, face);
+            print_endpoints(broker, site);
         broker_run(broker);
     } else if (started != RP_CANCELLED) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
     }
-    face_close(&face);
+    site_close(&site);
     int status = stop(&broker, started == RP_OK || started == RP_CANCELLED ? 0 : 1); /* cancelled: asked to end */
     if (started != RP_OK)
         return status;
@@ -312,13 +549,13 @@ static int start(struct options *options)
     broker_memory_settings();
     struct broker_config config = {0};
     int status = 0;
-    if (!reading_read(&options->reading, &config))
+    if (!settings_read(&options->settings, &config))
         return 2;
     log_set_level(options->log_level >= 0 ? (enum log_level)options->log_level : (enum log_level)config.log_level);
     if (options->print)
         schema_print(&broker_schema, &config, stdout);
-    else if (options->reading.check)
-        reading_print(&options->reading, &config);
+    else if (options->settings.check)
+        settings_print(&options->settings, &config);
     else
         status = run_all(options, &config);
     schema_free(&broker_schema, &config);
@@ -336,6 +573,6 @@ int main(int argc, char **argv)
     }
     if (status == CLI_GO_ON)
         status = start(&options);
-    cli_overrides_free(&options.reading.overrides);
+    cli_overrides_free(&options.settings.overrides);
     return status;
 }

@@ -3,17 +3,20 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
-#include "proto/http/http_links.h"
 
 /* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
 #define CONNECTIONS 64u
@@ -21,13 +24,197 @@
 #define BODY_MOST 65536u
 #define MEMORY_PER_CONNECTION (32u * 1024u)
 
+/* ---- connections ----
+ *
+ * The connections of a server, and how long each may take: libmicrohttpd's own timeout begins anew with every byte, so a client
+ * that sends a byte a second could keep a connection for hours. A thread cuts connections whose time is over. When most of the
+ * connections that the server takes are in use, those that wait for a request have little time, and each reply ends its
+ * connection: whoever holds many connections cannot keep others out for long. */
+
+/* Most time for a request to arrive, and for its answer to be made and read. In a crowd a request has the time of a few round
+ * trips. */
+static const struct patience {
+    int64_t request_ns, answer_ns;
+} calm = {10 * NS_PER_S, 30 * NS_PER_S}, crowd = {NS_PER_S / 2, 10 * NS_PER_S};
+#define DRAIN_NS NS_PER_S
+#define LOOK_NS (NS_PER_S / 4)
+
+struct link {
+    struct link *next, **prev;
+    int fd;
+    int64_t since_ns; /* when it began to wait for a request, or to answer one */
+    bool answers, cut;
+};
+
+struct links {
+    pthread_mutex_t mutex; /* of everything below */
+    pthread_cond_t changed;
+    struct link *first;
+    uint32_t n; /* connections */
+    bool stop;
+    pthread_t thread;
+    bool started;
+};
+
+static int64_t now(void)
+{
+    struct clock clock = clock_system();
+    return clock_now(&clock);
+}
+
+static bool is_crowded(const struct links *self)
+{
+    return self->n >= CONNECTIONS - CONNECTIONS / 4;
+}
+
+/* A connection leaves the list before libmicrohttpd closes its descriptor, so a descriptor in the list is open. */
+static void cut_late(struct links *self)
+{
+    const struct patience *patience = is_crowded(self) ? &crowd : &calm;
+    int64_t now_ns = now();
+    for (struct link *link = self->first; link; link = link->next)
+        if (now_ns - link->since_ns >= (link->answers ? patience->answer_ns : patience->request_ns) && !link->cut) {
+            link->cut = true;
+            shutdown(link->fd, SHUT_RDWR);
+        }
+}
+
+static void *links_thread(void *arg)
+{
+    struct links *self = arg;
+    pthread_setname_np(pthread_self(), "http");
+    pthread_mutex_lock(&self->mutex);
+    while (!self->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        int64_t at = until.tv_sec * NS_PER_S + until.tv_nsec + LOOK_NS;
+        until = (struct timespec){at / NS_PER_S, at % NS_PER_S};
+        if (self->first)
+            pthread_cond_timedwait(&self->changed, &self->mutex, &until);
+        else
+            pthread_cond_wait(&self->changed, &self->mutex);
+        cut_late(self);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return NULL;
+}
+
+/* False: there is no thread. */
+static bool links_start(struct links *self)
+{
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&self->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the wall clock may jump */
+    pthread_cond_init(&self->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    self->started = pthread_create(&self->thread, NULL, links_thread, self) == 0;
+    return self->started;
+}
+
+static bool answers_any(struct links *self)
+{
+    bool any = false;
+    pthread_mutex_lock(&self->mutex);
+    for (const struct link *link = self->first; link && !any; link = link->next)
+        any = link->answers && !link->cut;
+    pthread_mutex_unlock(&self->mutex);
+    return any;
+}
+
+/* Waits until answers that are being made are sent, a second at most. */
+static void links_drain(struct links *self)
+{
+    const struct timespec moment = {.tv_nsec = 2 * NS_PER_MS};
+    for (int64_t end_ns = now() + DRAIN_NS; answers_any(self) && now() < end_ns;)
+        nanosleep(&moment, NULL);
+}
+
+/* There are no connections any more. */
+static void links_stop(struct links *self)
+{
+    if (!self->started)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    self->stop = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->mutex);
+    pthread_join(self->thread, NULL);
+    self->started = false;
+}
+
+static struct link *add(struct links *self, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct link *link = info ? need_alloc(sizeof *link) : NULL;
+    if (!link)
+        return NULL; /* it has libmicrohttpd's own timeout */
+    *link = (struct link){.next = self->first, .prev = &self->first, .fd = info->connect_fd, .since_ns = now()};
+    self->n++;
+    if (link->next)
+        link->next->prev = &link->next;
+    else
+        pthread_cond_signal(&self->changed);
+    self->first = link;
+    return link;
+}
+
+static void drop(struct links *self, struct link *link)
+{
+    if (!link)
+        return;
+    self->n--;
+    *link->prev = link->next;
+    if (link->next)
+        link->next->prev = link->prev;
+    free(link);
+}
+
+/* For MHD_OPTION_NOTIFY_CONNECTION; ctx: the links. */
+static void links_notify(void *ctx, struct MHD_Connection *connection, void **link,
+                         enum MHD_ConnectionNotificationCode code)
+{
+    struct links *self = ctx;
+    pthread_mutex_lock(&self->mutex);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        *link = add(self, connection);
+    } else {
+        drop(self, *link);
+        *link = NULL;
+    }
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* A request has arrived and is answered; or its answer is sent, and another may come. */
+static void links_answers(struct links *self, struct MHD_Connection *connection, bool answers)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct link *link = info ? info->socket_context : NULL;
+    if (!link)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    link->since_ns = now();
+    link->answers = answers;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static bool links_crowded(struct links *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    bool crowded = is_crowded(self);
+    pthread_mutex_unlock(&self->mutex);
+    return crowded;
+}
+
+/* ---- the server ---- */
+
 struct http {
     struct http_options options;
     struct MHD_Daemon *daemon;
     char *token;
     char address[HTTP_ADDRESS];
     bool loopback;
-    struct http_links links;
+    struct links links;
 };
 
 /* What a connection has sent so far. */
@@ -220,7 +407,7 @@ static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *conn
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (allow)
         MHD_add_response_header(response, "Allow", allow);
-    if (http_links_crowded(&self->links))
+    if (links_crowded(&self->links))
         MHD_add_response_header(response, "Connection", "close");
     enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
     MHD_destroy_response(response);
@@ -235,20 +422,15 @@ static enum MHD_Result refuse(struct http *self, struct MHD_Connection *connecti
     return send_reply(self, connection, &reply, allow);
 }
 
-static bool take_body(struct upload *upload, const char *data, size_t size)
+static void take_body(struct upload *upload, const char *data, size_t size)
 {
-    if (upload->too_large || upload->size + size > BODY_MOST) {
-        upload->too_large = true;
-        return true;
-    }
-    char *body = realloc(upload->body, upload->size + size + 1);
-    if (!body)
-        return false;
-    memcpy(body + upload->size, data, size);
-    upload->body = body;
+    upload->too_large = upload->too_large || upload->size + size > BODY_MOST;
+    if (upload->too_large)
+        return;
+    upload->body = need_resize(upload->body, upload->size + size + 1, 1);
+    memcpy(upload->body + upload->size, data, size);
     upload->size += size;
     upload->body[upload->size] = '\0';
-    return true;
 }
 
 static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, const char *url, const char *method,
@@ -256,15 +438,17 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
 {
     struct http *self = ctx;
     (void)version;
-    if (!*state) /* the headers are there, the body is not */
-        return (*state = calloc(1, sizeof(struct upload))) ? MHD_YES : MHD_NO;
+    if (!*state) { /* the headers are there, the body is not */
+        *state = need_alloc(sizeof(struct upload));
+        return MHD_YES;
+    }
     struct upload *upload = *state;
     if (*size > 0) {
-        bool ok = take_body(upload, data, *size);
+        take_body(upload, data, *size);
         *size = 0;
-        return ok ? MHD_YES : MHD_NO;
+        return MHD_YES;
     }
-    http_links_answers(&self->links, connection, true);
+    links_answers(&self->links, connection, true);
     if (upload->too_large)
         return refuse(self, connection, 413, "the request is too large", NULL);
     struct target target = {0};
@@ -289,7 +473,7 @@ static void forget(void *ctx, struct MHD_Connection *connection, void **state, e
     struct http *self = ctx;
     (void)code;
     struct upload *upload = *state;
-    http_links_answers(&self->links, connection, false);
+    links_answers(&self->links, connection, false);
     if (upload)
         free(upload->body);
     free(upload);
@@ -381,14 +565,8 @@ static int listen_at(struct http *self, rp_error *err)
 
 struct http *http_start(const struct http_options *options, rp_error *err)
 {
-    struct http *self = calloc(1, sizeof *self);
-    if (self)
-        self->token = strdup(options->token ? options->token : "");
-    if (!self || !self->token) {
-        free(self);
-        err_set(err, RP_NO_MEMORY, "no memory for an HTTP server");
-        return NULL;
-    }
+    struct http *self = need_alloc(sizeof *self);
+    self->token = need_text(options->token ? options->token : "");
     self->options = *options;
     int fd = listen_at(self, err);
     if (fd < 0) {
@@ -396,12 +574,12 @@ struct http *http_start(const struct http_options *options, rp_error *err)
         return NULL;
     }
     uint32_t threads = options->threads > 1 ? options->threads : 0;
-    if (http_links_start(&self->links, CONNECTIONS))
+    if (links_start(&self->links))
         self->daemon = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
             MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED, forget,
-            self, MHD_OPTION_NOTIFY_CONNECTION, http_links_notify, &self->links, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
+            self, MHD_OPTION_NOTIFY_CONNECTION, links_notify, &self->links, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
             NULL, threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     if (!self->daemon) {
         close(fd);
@@ -416,10 +594,10 @@ void http_stop(struct http **self)
     if (!*self)
         return;
     if ((*self)->daemon) {
-        http_links_drain(&(*self)->links);
+        links_drain(&(*self)->links);
         MHD_stop_daemon((*self)->daemon);
     }
-    http_links_stop(&(*self)->links);
+    links_stop(&(*self)->links);
     free((*self)->token);
     free(*self);
     *self = NULL;

@@ -1,5 +1,5 @@
 /* The numbers that a broker shows of itself: one row for each number in the messages of InfoReply says how the numbers of several
- * shards become one, and which metric shows it. The sum over shards (agent/client/admin/gather.c) and /metrics (broker/http) are made from
+ * shards become one, and which metric shows it. The sum over shards (agent/client/admin/gather.c) and /metrics (broker/program) are made from
  * these rows; JSON is made from the messages (json_message). To add a number: a field in replay.proto, a row here, the line that
  * counts, and a line in docs/METRICS.md. */
 #ifndef PROTO_FIGURES_H

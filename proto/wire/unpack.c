@@ -30,3 +30,14 @@ void unpack_free(ProtobufCMessage *message)
     ProtobufCAllocator allocator = {allocate, release, NULL};
     protobuf_c_message_free_unpacked(message, &allocator);
 }
+
+ProtobufCMessage *unpack_clone(const ProtobufCMessage *from)
+{
+    size_t size = protobuf_c_message_get_packed_size(from);
+    uint8_t *bytes = malloc(size + 1);
+    ProtobufCMessage *copy = NULL;
+    if (bytes && protobuf_c_message_pack(from, bytes) == size)
+        unpack(from->descriptor, bytes, size, &copy);
+    free(bytes);
+    return copy;
+}

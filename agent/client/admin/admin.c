@@ -301,7 +301,7 @@ static rp_status missing_page(struct conn *conn, uint32_t shard, const rp_error 
     rows.shard = &place;
     rows.n_shard = 1;
     list.shards = &rows;
-    *out = (Replay__ListReply *)gather_clone(&list.base);
+    *out = (Replay__ListReply *)unpack_clone(&list.base);
     return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the broker's answer");
 }
 

@@ -308,17 +308,6 @@ rp_status gather_all_good(const struct gather_answers *self, const char *done, r
 
 /* ---- one answer of many: helpers ---- */
 
-ProtobufCMessage *gather_clone(const ProtobufCMessage *from)
-{
-    size_t size = protobuf_c_message_get_packed_size(from);
-    uint8_t *bytes = malloc(size + 1);
-    ProtobufCMessage *copy = NULL;
-    if (bytes && protobuf_c_message_pack(from, bytes) == size)
-        copy = protobuf_c_message_unpack(from->descriptor, NULL, size, bytes);
-    free(bytes);
-    return copy;
-}
-
 /* Replaces a string of a message. False: no memory. */
 static bool set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
 
@@ -354,7 +343,7 @@ static bool append(void ***array, size_t *n, void *const *more, size_t n_more)
 /* Appends a copy of a message. False: no memory. */
 static bool append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
 {
-    void *copy = gather_clone(from);
+    void *copy = unpack_clone(from);
     bool ok = copy && append(array, n, &copy, 1);
     if (!ok && copy)
         unpack_free(copy);
@@ -499,7 +488,7 @@ static bool add_message(ProtobufCMessage **into, const ProtobufCMessage *from)
 {
     if (*into && from)
         return gather_add(*into, from);
-    return *into || !from || (*into = gather_clone(from)) != NULL;
+    return *into || !from || (*into = unpack_clone(from)) != NULL;
 }
 
 static bool add_fields(ProtobufCMessage *into, const ProtobufCMessage *from)
@@ -626,7 +615,7 @@ static bool sum_info(struct gather_answers *answers, Replay__InfoReply *sum, uin
     Replay__Shards *rows = shards_new(answers);
     size_t sessions = sum->n_sessions;
     sum->n_sessions = 0;
-    Replay__InfoReply *copy = (Replay__InfoReply *)gather_clone(&sum->base);
+    Replay__InfoReply *copy = (Replay__InfoReply *)unpack_clone(&sum->base);
     sum->n_sessions = sessions;
     sum->shards = rows;
     mark_sessions(sum, first);
@@ -742,7 +731,7 @@ static bool sum_changes(struct gather_answers *answers, ProtobufCMessage *sum, u
     Replay__Shards *rows = shards_new(answers);
     bool ok = rows != NULL;
     for (uint32_t i = 0; i < answers->n && ok; i++) {
-        void *from = i == first ? gather_clone(sum) : take(answers, i);
+        void *from = i == first ? unpack_clone(sum) : take(answers, i);
         ok = i == first ? from != NULL : !from || gather_add(sum, from);
         if (checkpoint)
             rows->shard[i]->checkpoint = from;

@@ -60,7 +60,5 @@ ProtobufCMessage *gather_merge(struct gather_answers *self);
 bool gather_add(ProtobufCMessage *into, const ProtobufCMessage *from);
 /* After the last of n shards: a sum that waits gets the sentence of shard `first`. False: no memory. */
 bool gather_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n);
-/* Returns a copy; NULL: no memory. */
-ProtobufCMessage *gather_clone(const ProtobufCMessage *from);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "agent/run/idle.h"
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "replay/client.h"
 #include "replay/error.h"
 

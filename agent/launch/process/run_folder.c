@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"
 

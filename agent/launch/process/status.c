@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 

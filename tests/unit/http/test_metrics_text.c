@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/http/metrics_text.h"
-#include "broker/http/threads.h"
+#include "broker/program/metrics_text.h"
+#include "broker/program/threads.h"
 #include "proto/base/arena.h"
 #include "proto/base/rng.h"
 #include "replay/error.h"
@@ -23,7 +23,7 @@ struct sample {
     double value;
 };
 
-struct text {
+struct parsed {
     struct sample samples[LINES_MOST];
     uint32_t n;
     char families[300][2][96]; /* name, type */
@@ -41,7 +41,7 @@ static double read_number(const char *text)
 }
 
 /* The family of a sample is the newest one: its name, with a suffix that the type allows. */
-static void check_family(const struct text *text, const char *name, bool openmetrics)
+static void check_family(const struct parsed *text, const char *name, bool openmetrics)
 {
     assert_true(text->n_families > 0);
     const char *family = text->families[text->n_families - 1][0], *type = text->families[text->n_families - 1][1];
@@ -58,7 +58,7 @@ static void check_family(const struct text *text, const char *name, bool openmet
         assert_string_equal(name + strlen(name) - 6, "_total");
 }
 
-static void read_sample(struct text *text, char *line, bool openmetrics)
+static void read_sample(struct parsed *text, char *line, bool openmetrics)
 {
     struct sample *sample = &text->samples[text->n++];
     assert_true(text->n < LINES_MOST);
@@ -88,7 +88,7 @@ static void read_sample(struct text *text, char *line, bool openmetrics)
     check_family(text, sample->name, openmetrics);
 }
 
-static void read_head(struct text *text, const char *line)
+static void read_head(struct parsed *text, const char *line)
 {
     char name[96], type[32];
     static char helped[96];
@@ -107,9 +107,9 @@ static void read_head(struct text *text, const char *line)
     }
 }
 
-static struct text *read_text(const struct out *out, bool openmetrics)
+static struct parsed *read_text(const struct text *out, bool openmetrics)
 {
-    struct text *text = calloc(1, sizeof *text);
+    struct parsed *text = calloc(1, sizeof *text);
     char *copy = calloc(1, out->size + 1), *next; /* the text is not terminated */
     memcpy(copy, out->data, out->size);
     assert_int_equal(strlen(copy), out->size);
@@ -128,7 +128,7 @@ static struct text *read_text(const struct out *out, bool openmetrics)
     return text;
 }
 
-static double value_of(const struct text *text, const char *name, const char *labels)
+static double value_of(const struct parsed *text, const char *name, const char *labels)
 {
     double value = NAN;
     for (uint32_t i = 0; i < text->n; i++)
@@ -229,7 +229,7 @@ static void random_info(struct made *self, struct rng *rng, struct threads *thre
 
 /* ---- tests ---- */
 
-static void check_histogram(const struct text *text, const char *name, const char *labels,
+static void check_histogram(const struct parsed *text, const char *name, const char *labels,
                             const struct histogram *histogram, const struct figure_scale *scale)
 {
     char bucket[96], with[800], other[96];
@@ -265,7 +265,7 @@ static void check_histogram(const struct text *text, const char *name, const cha
     assert_true(fabs(value_of(text, other, labels) - sum) <= 1e-12 * sum);
 }
 
-static void check_sessions(const struct text *text, const Replay__InfoReply *info)
+static void check_sessions(const struct parsed *text, const Replay__InfoReply *info)
 {
     uint32_t open = 0, shown_n = 0;
     uint64_t least = UINT64_MAX;
@@ -294,7 +294,7 @@ static const struct figure_scale *scale_of(const struct figures *figures, const 
     return figure_find(figures->of, name)->scale;
 }
 
-static void check_table(const struct text *text, const struct made *made, uint32_t i, const char *labels)
+static void check_table(const struct parsed *text, const struct made *made, uint32_t i, const char *labels)
 {
     const Replay__TableInfo *table = made->info.tables[i];
     const Replay__LimiterInfo *limiter = table->limiter;
@@ -320,11 +320,11 @@ TEST(the_text_says_what_the_snapshot_says)
     for (uint32_t round = 0; round < 20; round++) {
         bool openmetrics = round % 2;
         const Replay__ServerInfo *server;
-        struct out out = {0};
+        struct text out = {0};
         random_info(&made, &rng, &threads);
         server = made.info.server;
         metrics_text(&out, &made.info, &(struct metrics_style){.openmetrics = openmetrics, .shard = -1});
-        struct text *text = read_text(&out, openmetrics);
+        struct parsed *text = read_text(&out, openmetrics);
         assert_true(value_of(text, "replay_build_info", "version=\"1.2.3\"") == 1);
         assert_true(value_of(text, "replay_received_bytes_total", "") == (double)server->bytes_in);
         assert_true(value_of(text, "replay_replies_failed_total", "status=\"NOT_FOUND\"") ==
@@ -339,7 +339,7 @@ TEST(the_text_says_what_the_snapshot_says)
         }
         check_sessions(text, &made.info);
         free(text);
-        out_fini(&out);
+        text_fini(&out);
         arena_fini(&made.arena);
     }
 }
@@ -350,12 +350,12 @@ TEST(a_shard_labels_all_its_metrics)
     static struct threads threads;
     static struct made made;
     struct rng rng;
-    struct out out = {0};
+    struct text out = {0};
     rng_seed(&rng, naive_seed("metrics_text"));
     threads_look(&threads, 1);
     random_info(&made, &rng, &threads);
     metrics_text(&out, &made.info, &(struct metrics_style){.shard = 3});
-    struct text *text = read_text(&out, false);
+    struct parsed *text = read_text(&out, false);
     char labels[200];
     assert_true(value_of(text, "replay_received_bytes_total", "shard=\"3\"") == (double)made.info.server->bytes_in);
     assert_true(value_of(text, "replay_build_info", "shard=\"3\",version=\"1.2.3\"") == 1);
@@ -364,7 +364,7 @@ TEST(a_shard_labels_all_its_metrics)
     check_histogram(text, "replay_insert_duration_seconds", "shard=\"3\"", &made.insert,
                     scale_of(&server_figures, "insert_times"));
     free(text);
-    out_fini(&out);
+    text_fini(&out);
     arena_fini(&made.arena);
 }
 
@@ -404,14 +404,10 @@ TEST(numbers_are_written_as_they_are)
                  {-0.25, "-0.25"},
                  {1e300, "1e+300"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct out out = {0};
-        out_real(&out, cases[i].value);
+        struct text out = {0};
+        metrics_real(&out, cases[i].value);
         assert_int_equal(out.size, strlen(cases[i].text));
         assert_memory_equal(out.data, cases[i].text, out.size);
-        out_fini(&out);
+        text_fini(&out);
     }
-    struct out out = {0};
-    out_u64(&out, UINT64_MAX);
-    assert_memory_equal(out.data, "18446744073709551615", 20);
-    out_fini(&out);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "broker/http/threads.h"
+#include "broker/program/threads.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/http/token.h"
+#include "broker/program/web.h"
 #include "tests/support/test.h"
 
 TEST(tokens_are_made_once_and_kept_secret)

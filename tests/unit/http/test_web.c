@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker/http/web.h"
+#include "broker/program/web.h"
 #include "proto/base/clock.h"
 #include "tests/support/test.h"
 
@@ -80,7 +80,7 @@ static struct web *begin(struct core *self)
 
 static void end(struct core *self, struct web **web)
 {
-    web_stop(web);
+    web_destroy(web);
     assert_null(*web);
     atomic_store(&self->done, true);
     exchange_ask(&self->exchange, 1);

@@ -10,7 +10,7 @@
 
 #include "agent/launch/process/status.h"
 #include "agent/launch/run_page.h"
-#include "agent/page/page.h"
+#include "agent/view/page.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 

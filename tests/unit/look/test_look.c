@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/look/look.h"
+#include "agent/view/look.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 

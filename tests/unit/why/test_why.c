@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "replay.pb-c.h"
 #include "tests/support/test.h"
 

@@ -1,4 +1,4 @@
-#include "broker/http/threads.h"
+#include "broker/program/threads.h"
 
 #include <dirent.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* The why room: one sentence about what limits a run or a broker now, and one about what would help. replay-ctl, the launcher's
+/* One sentence about what limits a run or a broker now, and one about what would help. replay-ctl, the launcher's
  * view and the page show the same two sentences. A pure function of what a broker says (include/replay/admin.h) and, for a run, of
  * what its launcher sees. */
 #ifndef AGENT_WHY_WHY_H

@@ -1,14 +1,14 @@
-/* The page room: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in), the answers that
+/* The room agent/view: how a broker and a run are shown. why.c is the sentence about what limits; look.c has views on a terminal; this
+ * is the page: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in), the answers that
  * they ask for, and a thread that asks the broker once a second as long as somebody looks. It has no server: a program that serves the
- * page mounts its routes (proto/http). replay-broker shows itself so; replay-launch adds what it knows of a run. The page is a client
- * of the broker like any other, so no thread of it touches what belongs to the broker. It may use the client library and the
- * sentence about what limits (agent/why). */
+ * page mounts its routes (proto/http). replay-broker shows itself so, from its own snapshots; replay-launch adds what it knows of a
+ * run, whose broker it asks as a client. */
 #ifndef AGENT_PAGE_H
 #define AGENT_PAGE_H
 
 #include <stdbool.h>
 
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 #include "proto/http/http.h"
 #include "proto/keys/keys.h"
 
@@ -36,6 +36,9 @@ struct page_run {
 struct page_host {
     void *ctx;
     void (*find)(void *ctx, struct page_door *out);
+    /* Gives the state of a broker that is this process, as rp_admin_info does, and what waits, as rp_admin_why does (waits may be
+     * NULL). NULL: the broker that `find` finds is asked. */
+    rp_status (*show)(void *ctx, bool sessions, rp_info **info, rp_info **waits, rp_error *err);
     void (*look)(void *ctx, struct page_run *out); /* NULL: there is no run */
     const char *what;                              /* that `stop` ends: "run", "broker" */
     void (*stop)(void *stop_ctx); /* ends it in order, as a signal would; NULL: it cannot be ended from here */
@@ -56,8 +59,6 @@ struct http_part page_part(struct page *self);
 void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
 /* The style of the page (page_files.c): text. */
 extern const char page_style[];
-/* Answers with a file of the page (page_files.c). */
-void page_get_file(void *ctx, const struct http_request *request, struct http_reply *reply);
 /* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */
 char *page_watch_state(struct page *self);
 /* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */

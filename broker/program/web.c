@@ -1,26 +1,31 @@
-#include "broker/http/web.h"
+#include "broker/program/web.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/http/metrics_text.h"
-#include "broker/http/threads.h"
-#include "broker/http/token.h"
+#include "broker/program/metrics_text.h"
+#include "broker/program/threads.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"
+#include "proto/wire/unpack.h"
 
 /* A snapshot that is not older serves all requests. */
 #define FRESH_NS (100 * NS_PER_MS)
 /* After this time without a snapshot the answer says so. */
 #define PATIENCE_NS (5 * NS_PER_S)
+
+#define NO_SNAPSHOT "the broker has made no snapshot in time: it is stopping, or very busy"
 
 /* Requests for the page may wait for the broker: others go on beside them. */
 #define THREADS 4u
@@ -42,6 +47,70 @@ static int64_t now(void)
 {
     struct clock clock = clock_system();
     return clock_now(&clock);
+}
+
+/* ---- tokens ---- */
+
+#define PATH_BYTES 4096u
+
+static bool is_token(const char *text)
+{
+    return strlen(text) == TOKEN_TEXT - 1 && strspn(text, "0123456789abcdef") == TOKEN_TEXT - 1;
+}
+
+static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *err)
+{
+    char text[TOKEN_TEXT + 2] = "";
+    struct stat facts;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    bool known = fd >= 0 && fstat(fd, &facts) == 0;
+    ssize_t size = known ? read(fd, text, sizeof text - 1) : -1;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    if (size < 0)
+        return err_set(err, RP_IO, "cannot read the token %s: %s", path, strerror(error));
+    if (facts.st_uid != geteuid() || facts.st_mode & 077)
+        return err_set(err, RP_PERMISSION_DENIED,
+                       "the token %s belongs to somebody else, or others may read it: chmod 600 it, or remove it",
+                       path);
+    text[strcspn(text, "\r\n")] = '\0';
+    if (!is_token(text))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the token %s has not 64 hexadecimal digits: remove it, and the broker makes a new one", path);
+    memcpy(token, text, TOKEN_TEXT);
+    return RP_OK;
+}
+
+/* Several shards make it at the same time: the first one's counts, and it is there as a whole or not at all. */
+static rp_status token_make(const char *path, char token[TOKEN_TEXT], rp_error *err)
+{
+    char temporary[PATH_BYTES + 8];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return err_set(err, RP_IO, "cannot make the token %s: %s", path, strerror(errno));
+    http_make_token(token);
+    bool written = dprintf(fd, "%s\n", token) == TOKEN_TEXT;
+    int error = errno;
+    bool ok = close(fd) == 0 && written;
+    bool made = ok && link(temporary, path) == 0;
+    if (!made && written)
+        error = errno;
+    unlink(temporary);
+    if (made)
+        return RP_OK;
+    return ok && error == EEXIST ? token_read(path, token, err)
+                                 : err_set(err, RP_IO, "cannot write the token %s: %s", path, strerror(error));
+}
+
+rp_status token_open(const char *folder, const char *file, char token[TOKEN_TEXT], rp_error *err)
+{
+    char path[PATH_BYTES];
+    struct stat facts;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
+    return lstat(path, &facts) == 0 ? token_read(path, token, err) : token_make(path, token, err);
 }
 
 /* ---- snapshots ---- */
@@ -67,8 +136,8 @@ static bool take_next(struct web *self, int64_t end_ns)
     return true;
 }
 
-/* Sees to it that self->snapshot has these parts. False: there is none in time, and the reply says so. */
-static bool look(struct web *self, unsigned parts, struct http_reply *reply)
+/* Sees to it that self->snapshot has these parts. False: there is none in time. */
+static bool look(struct web *self, unsigned parts)
 {
     int64_t start_ns = now(), since_ns = start_ns - FRESH_NS, end_ns = start_ns + PATIENCE_NS;
     bool more = true;
@@ -77,13 +146,30 @@ static bool look(struct web *self, unsigned parts, struct http_reply *reply)
         more = take_next(self, end_ns);
     }
     self->now_ns = now();
-    if (is_fresh(self, parts, since_ns)) {
-        threads_look(&self->threads, self->now_ns);
-        self->snapshot->info.process = &self->threads.process;
-        return true;
+    if (!is_fresh(self, parts, since_ns))
+        return false;
+    threads_look(&self->threads, self->now_ns);
+    self->snapshot->info.process = &self->threads.process;
+    return true;
+}
+
+rp_status web_show(struct web *self, bool sessions, rp_info **info, rp_info **waits, rp_error *err)
+{
+    unsigned parts = SNAPSHOT_STATE | (sessions ? SNAPSHOT_SESSIONS : 0) | (waits ? SNAPSHOT_WAITS : 0);
+    rp_status status = RP_OK;
+    pthread_mutex_lock(&self->lock);
+    if (look(self, parts)) {
+        Replay__InfoReply shown = self->snapshot->info;
+        shown.n_sessions = sessions ? shown.n_sessions : 0;
+        *info = (rp_info *)unpack_clone(&shown.base);
+        if (waits)
+            *waits = (rp_info *)unpack_clone(&self->snapshot->why.base);
+        status = *info ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the broker's state");
+    } else {
+        status = err_set(err, RP_UNAVAILABLE, NO_SNAPSHOT);
     }
-    http_fail(reply, 503, "the broker has made no snapshot in time: it is stopping, or very busy");
-    return false;
+    pthread_mutex_unlock(&self->lock);
+    return status;
 }
 
 /* ---- answers ---- */
@@ -105,8 +191,10 @@ static void serve(struct web *self, const struct http_request *request, struct h
                   show_fn *show)
 {
     pthread_mutex_lock(&self->lock);
-    if (look(self, parts, reply))
+    if (look(self, parts))
         show(self, request, reply);
+    else
+        http_fail(reply, 503, NO_SNAPSHOT);
     pthread_mutex_unlock(&self->lock);
 }
 
@@ -121,13 +209,10 @@ static void show_metrics(struct web *self, const struct http_request *request, s
 {
     const char *accept = http_header(request, "Accept");
     bool openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    struct out out = {0};
-    metrics_text(&out, &self->snapshot->info,
+    metrics_text(&reply->text, &self->snapshot->info,
                  &(struct metrics_style){.openmetrics = openmetrics, .shard = self->shard});
-    out_bytes(&out, "", 1);
     reply->type = openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                               : "text/plain; version=0.0.4; charset=utf-8";
-    reply->text = (struct text){out.data, out.size - 1, out.capacity};
 }
 
 static void show_message(struct http_reply *reply, const ProtobufCMessage *message)
@@ -152,27 +237,31 @@ static void show_why(struct web *self, const struct http_request *request, struc
     show_message(reply, &self->snapshot->why.base);
 }
 
-/* Writes a list as a member. */
-static void put_list(struct json *out, const char *name, void *list, size_t n)
+/* Shows lists of the state. */
+static void show_lists(const Replay__InfoReply *info, const char *const *names, struct http_reply *reply)
 {
-    const ProtobufCMessage *const *messages = list;
-    json_key(out, name);
-    json_open(out, '[');
-    for (size_t i = 0; i < n; i++)
-        json_message(out, messages[i]);
-    json_close(out, ']');
-}
-
-static void show_tables(struct web *self, const struct http_request *request, struct http_reply *reply)
-{
-    const Replay__InfoReply *info = &self->snapshot->info;
     struct json json = {0};
-    (void)request;
     json_open(&json, '{');
-    put_list(&json, "tables", info->tables, info->n_tables);
+    for (; *names; names++) {
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field_by_name(info->base.descriptor, *names);
+        const char *base = (const char *)info;
+        json_list(&json, *names, *(ProtobufCMessage *const *const *)(const void *)(base + field->offset),
+                  *(const size_t *)(const void *)(base + field->quantifier_offset));
+    }
     json_close(&json, '}');
     take_json(reply, &json);
 }
+
+#define SHOW_LISTS(what, ...)                                                                                          \
+    static void show_##what(struct web *self, const struct http_request *request, struct http_reply *reply)            \
+    {                                                                                                                  \
+        (void)request;                                                                                                 \
+        show_lists(&self->snapshot->info, (const char *const[]){__VA_ARGS__, NULL}, reply);                            \
+    }
+SHOW_LISTS(tables, "tables")
+SHOW_LISTS(sessions, "sessions")
+SHOW_LISTS(params, "slots", "counters")
 
 static void show_table(struct web *self, const struct http_request *request, struct http_reply *reply)
 {
@@ -184,29 +273,6 @@ static void show_table(struct web *self, const struct http_request *request, str
         show_message(reply, &info->tables[i]->base);
     else
         http_fail(reply, 404, "there is no table '%.256s'; /api/tables lists them", request->path);
-}
-
-static void show_sessions(struct web *self, const struct http_request *request, struct http_reply *reply)
-{
-    const Replay__InfoReply *info = &self->snapshot->info;
-    struct json json = {0};
-    (void)request;
-    json_open(&json, '{');
-    put_list(&json, "sessions", info->sessions, info->n_sessions);
-    json_close(&json, '}');
-    take_json(reply, &json);
-}
-
-static void show_params(struct web *self, const struct http_request *request, struct http_reply *reply)
-{
-    const Replay__InfoReply *info = &self->snapshot->info;
-    struct json json = {0};
-    (void)request;
-    json_open(&json, '{');
-    put_list(&json, "slots", info->slots, info->n_slots);
-    put_list(&json, "counters", info->counters, info->n_counters);
-    json_close(&json, '}');
-    take_json(reply, &json);
 }
 
 /* Writes all histograms of a message as members. Counts in buckets that are not empty are pairs of an upper bound and a count; a
@@ -347,7 +413,7 @@ struct web *web_start(const struct web_options *options, rp_error *err)
     self->stop_fd = -1;
     pthread_mutex_init(&self->lock, NULL);
     if (start(self, options, err) != RP_OK)
-        web_stop(&self);
+        web_destroy(&self);
     return self;
 }
 
@@ -361,18 +427,23 @@ const char *web_token(const struct web *self)
     return self->token;
 }
 
-void web_stop(struct web **at)
+void web_stop(struct web *self)
 {
-    struct web *self = *at;
     uint64_t one = 1;
-    *at = NULL;
-    if (!self)
-        return;
     if (self->stop_fd >= 0) {
         ssize_t ignored = write(self->stop_fd, &one, sizeof one);
         (void)ignored;
     }
     http_stop(&self->http);
+}
+
+void web_destroy(struct web **at)
+{
+    struct web *self = *at;
+    *at = NULL;
+    if (!self)
+        return;
+    web_stop(self);
     if (self->stop_fd >= 0)
         close(self->stop_fd);
     snapshot_destroy(&self->snapshot);

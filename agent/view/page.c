@@ -1,5 +1,5 @@
 /* The page: a thread that asks the broker and makes one state for all who look; questions about writers and items; changes. */
-#include "agent/page/page.h"
+#include "agent/view/page.h"
 
 #include <json-c/json.h>
 #include <math.h>
@@ -56,15 +56,21 @@ static int is_leaving(void *ctx)
     return atomic_load(&self->leaving);
 }
 
-/* Calls with the client of the broker, or NULL; the client lives until the call returns. */
-static void with_client(struct page *self, void (*call)(rp_client *client, void *ctx), void *ctx)
+/* Connects for the calls of a request: NULL if nobody answers, or if calls are to end. */
+static rp_client *calls_begin(struct page *self, rp_error *err)
 {
     struct page_door door = {0};
     rp_wait_set(is_leaving, self);
     self->host.find(self->host.ctx, &door);
     rp_client *client = connect_to(&door);
     key_wipe(&door.key);
-    call(client, ctx);
+    if (!client)
+        err_set(err, RP_UNAVAILABLE, "the broker does not answer");
+    return client;
+}
+
+static void calls_end(rp_client *client)
+{
     if (client)
         rp_client_destroy(&client);
     rp_wait_set(NULL, NULL);
@@ -78,15 +84,18 @@ struct look {
     char silence[300]; /* why the broker does not answer */
 };
 
-static void look_at_broker(rp_client *client, struct look *look)
+/* Asks the process that serves the page if it is the broker, else its client; waits may be NULL. */
+static rp_status ask_state(const struct page_host *host, rp_client *client, bool sessions, rp_info **info,
+                           rp_info **waits, rp_error *err)
 {
-    rp_error err = {0};
+    if (host->show)
+        return host->show(host->ctx, sessions, info, waits, err);
     if (!client)
-        snprintf(look->silence, sizeof look->silence, "nobody answers at its endpoint");
-    else if (rp_admin_info(client, NULL, 0, PAGE_ASK_MS, &look->info, &err) != RP_OK)
-        snprintf(look->silence, sizeof look->silence, "%s", err.text);
-    else
-        rp_admin_why(client, PAGE_ASK_MS, &look->waits, NULL);
+        return err_set(err, RP_UNAVAILABLE, "nobody answers at its endpoint");
+    RP_TRY(rp_admin_info(client, NULL, sessions, PAGE_ASK_MS, info, err));
+    if (waits)
+        rp_admin_why(client, PAGE_ASK_MS, waits, NULL);
+    return RP_OK;
 }
 
 static void look_fini(struct look *look)
@@ -159,8 +168,10 @@ static char *state_new(const struct page_host *host, rp_client *(*connect)(void 
     struct look look = {0};
     if (host->look)
         host->look(host->ctx, &look.run);
-    if (!look.run.folder_only)
-        look_at_broker(connect(ctx), &look);
+    rp_error err = {0};
+    if (!look.run.folder_only &&
+        ask_state(host, host->show ? NULL : connect(ctx), false, &look.info, &look.waits, &err) != RP_OK)
+        snprintf(look.silence, sizeof look.silence, "%s", err.text);
     char *state = put_together(&look);
     look_fini(&look);
     return state;
@@ -317,13 +328,6 @@ void page_get_state(void *ctx, const struct http_request *request, struct http_r
 #define ITEMS_MOST 200u
 #define VALUES_MOST 262144u /* of each field of an item: an image of 512 x 512 */
 
-/* A question to the broker whose answer is JSON. */
-struct question {
-    const struct http_request *request;
-    struct http_reply *reply;
-    rp_status (*ask)(rp_client *client, const struct http_request *request, char **json, rp_error *err);
-};
-
 static uint32_t http_status(rp_status status)
 {
     switch (status) {
@@ -339,40 +343,23 @@ static uint32_t http_status(rp_status status)
     }
 }
 
-static void put_question(rp_client *client, void *ctx)
+/* Answers with JSON, or with the error. */
+static void give(struct http_reply *reply, rp_status status, char *json, const rp_error *err)
 {
-    const struct question *self = ctx;
-    char *json = NULL;
-    rp_error err = {0};
-    rp_status status = client ? self->ask(client, self->request, &json, &err) : RP_UNAVAILABLE;
     if (status == RP_OK)
-        text_add(&self->reply->text, "%s\n", json);
+        text_add(&reply->text, "%s\n", json);
     else
-        http_fail(self->reply, http_status(status), "%s", client ? err.text : "the broker does not answer");
+        http_fail(reply, http_status(status), "%s", err->text);
     rp_string_free(&json);
 }
 
-static void question(void *ctx, const struct http_request *request, struct http_reply *reply,
-                     rp_status (*ask)(rp_client *, const struct http_request *, char **, rp_error *))
+/* Answers with what the broker has said, and frees it. */
+static void give_info(struct http_reply *reply, rp_status status, rp_info *info, rp_error *err)
 {
-    struct question self = {request, reply, ask};
-    with_client(ctx, put_question, &self);
-}
-
-/* Gives an answer as JSON, and frees it. */
-static rp_status give_json(rp_status status, rp_info *info, char **json, rp_error *err)
-{
-    status = status == RP_OK ? rp_info_json(info, json, err) : status;
+    char *json = NULL;
+    status = status == RP_OK ? rp_info_json(info, &json, err) : status;
     rp_info_free(&info);
-    return status;
-}
-
-static rp_status ask_sessions(rp_client *client, const struct http_request *request, char **json, rp_error *err)
-{
-    rp_info *info = NULL;
-    (void)request;
-    rp_status status = rp_admin_info(client, NULL, 1, PAGE_ASK_MS, &info, err);
-    return give_json(status, info, json, err);
+    give(reply, status, json, err);
 }
 
 /* A number of the query; 0: there is none. */
@@ -388,39 +375,48 @@ static const char *query_text(const struct http_request *request, const char *na
     return text ? text : "";
 }
 
-static rp_status ask_items(rp_client *client, const struct http_request *request, char **json, rp_error *err)
-{
-    uint64_t count = query_number(request, "count");
-    rp_info *info = NULL;
-    rp_status status =
-        rp_admin_list(client, query_text(request, "table"), query_number(request, "cursor"),
-                      (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, &info, err);
-    return give_json(status, info, json, err);
-}
-
-static rp_status ask_item(rp_client *client, const struct http_request *request, char **json, rp_error *err)
-{
-    uint64_t key = query_number(request, "key");
-    rp_batch *batch = NULL;
-    RP_TRY(rp_admin_fetch(client, query_text(request, "table"), &key, 1, PAGE_ASK_MS, &batch, err));
-    rp_status status = rp_batch_json(batch, VALUES_MOST, json, err);
-    rp_batch_release(&batch);
-    return status;
-}
-
 static void get_writers(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    question(ctx, request, reply, ask_sessions);
+    struct page *self = ctx;
+    rp_error err = {0};
+    rp_info *info = NULL;
+    (void)request;
+    rp_client *client = self->host.show ? NULL : calls_begin(self, &err);
+    rp_status status = ask_state(&self->host, client, true, &info, NULL, &err);
+    calls_end(client);
+    give_info(reply, status, info, &err);
 }
 
 static void get_items(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    question(ctx, request, reply, ask_items);
+    uint64_t count = query_number(request, "count");
+    rp_error err = {0};
+    rp_info *info = NULL;
+    rp_client *client = calls_begin(ctx, &err);
+    rp_status status = (rp_status)err.status;
+    if (client)
+        status =
+            rp_admin_list(client, query_text(request, "table"), query_number(request, "cursor"),
+                          (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, &info, &err);
+    calls_end(client);
+    give_info(reply, status, info, &err);
 }
 
 static void get_item(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    question(ctx, request, reply, ask_item);
+    uint64_t key = query_number(request, "key");
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    char *json = NULL;
+    rp_client *client = calls_begin(ctx, &err);
+    rp_status status = (rp_status)err.status;
+    if (client)
+        status = rp_admin_fetch(client, query_text(request, "table"), &key, 1, PAGE_ASK_MS, &batch, &err);
+    if (status == RP_OK)
+        status = rp_batch_json(batch, VALUES_MOST, &json, &err);
+    rp_batch_release(&batch);
+    calls_end(client);
+    give(reply, status, json, &err);
 }
 
 /* ---- a histogram of priorities and ages ---- */
@@ -452,11 +448,9 @@ static void take_part(rp_client *client, struct sample *self, uint64_t cursor)
     rp_info_free(&list);
 }
 
-static void take_sample(rp_client *client, void *ctx)
+static void take_sample(rp_client *client, struct sample *self)
 {
-    struct sample *self = ctx;
-    self->status = client ? RP_OK : RP_UNAVAILABLE;
-    uint64_t shards = client ? client_shards(client) : 1, size = self->size / shards; /* about the same at all shards */
+    uint64_t shards = client_shards(client), size = self->size / shards; /* about the same at all shards */
     uint64_t parts = self->size > SAMPLE_MOST ? PARTS / shards : (size + PART_ITEMS - 1) / PART_ITEMS;
     parts = parts || shards == 1 ? parts : 1;
     for (uint64_t i = 0; self->status == RP_OK && i < parts * shards; i++)
@@ -493,29 +487,25 @@ static void put_bins(struct json *out, const char *name, const double *values, u
 static void get_histogram(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const char *table = http_query(request, "table"), *size = http_query(request, "size");
-    struct sample *sample = calloc(1, sizeof *sample);
-    if (!sample || !table) {
-        http_fail(reply, sample ? 400 : 503, sample ? "which table?" : "no memory");
-        free(sample);
+    if (!table) {
+        http_fail(reply, 400, "which table?");
         return;
     }
+    struct sample *sample = need_alloc(sizeof *sample);
     sample->table = table;
     sample->size = size ? strtoull(size, NULL, 10) : SAMPLE_MOST;
-    with_client(ctx, take_sample, sample);
-    if (sample->status == RP_OK) {
-        struct json out = {0};
-        json_open(&out, '{');
-        json_count(&out, "items", sample->n);
-        put_bins(&out, "priorities", sample->priorities, sample->n);
-        put_bins(&out, "ages", sample->ages, sample->n);
-        json_close(&out, '}');
-        char *text = json_take(&out);
-        text_add(&reply->text, "%s\n", text ? text : "{}");
-        free(text);
-    } else {
-        http_fail(reply, sample->status == RP_NOT_FOUND ? 404 : 503, "%s",
-                  sample->status == RP_UNAVAILABLE ? "the broker does not answer" : sample->err.text);
-    }
+    rp_client *client = calls_begin(ctx, &sample->err);
+    sample->status = (rp_status)sample->err.status;
+    if (client)
+        take_sample(client, sample);
+    calls_end(client);
+    struct json out = {0};
+    json_open(&out, '{');
+    json_count(&out, "items", sample->n);
+    put_bins(&out, "priorities", sample->priorities, sample->n);
+    put_bins(&out, "ages", sample->ages, sample->n);
+    json_close(&out, '}');
+    give(reply, sample->status, json_take(&out), &sample->err);
     free(sample);
 }
 
@@ -597,22 +587,20 @@ static const struct {
     void (*act)(rp_client *client, struct change *self);
 } actions[] = {{"checkpoint", make_checkpoint}, {"reset", reset}, {"limiter", set_limiter}};
 
-static void act(rp_client *client, void *ctx)
+static void act(struct page *page, struct change *self)
 {
-    struct change *self = ctx;
     const char *wanted = text_of(self->wish, "action");
-    self->status = RP_INVALID_ARGUMENT;
-    snprintf(self->err.text, sizeof self->err.text, "there is no action '%.40s'", wanted);
     for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
         if (strcmp(actions[i].name, wanted) != 0)
             continue;
-        self->err = (rp_error){0};
+        rp_client *client = calls_begin(page, &self->err);
+        self->status = (rp_status)self->err.status;
         if (client)
             actions[i].act(client, self);
-        else
-            snprintf(self->err.text, sizeof self->err.text, "the broker does not answer");
-        self->status = client ? self->status : RP_UNAVAILABLE;
+        calls_end(client);
+        return;
     }
+    self->status = err_set(&self->err, RP_INVALID_ARGUMENT, "there is no action '%.40s'", wanted);
 }
 
 static void answer(struct http_reply *reply, const char *text)
@@ -650,7 +638,7 @@ static void do_change(void *ctx, const struct http_request *request, struct http
         end(ctx, reply);
     } else {
         change.table = text_of(change.wish, "table");
-        with_client(ctx, act, &change);
+        act(ctx, &change);
         if (change.status == RP_OK)
             answer(reply, change.done);
         else
@@ -659,13 +647,72 @@ static void do_change(void *ctx, const struct http_request *request, struct http
     json_object_put(change.wish);
 }
 
+/* ---- the files of the page, as they lie in files/. The assembler puts them into the program ---- */
+
+#define EMBED(name, file)                                                                                              \
+    __asm__(".pushsection .rodata\n"                                                                                   \
+            ".global page_" #name "\n.hidden page_" #name "\npage_" #name ":\n"                                        \
+            ".incbin \"" RP_PAGE_FILES "/" file "\"\n"                                                                 \
+            ".global page_" #name "_end\n.hidden page_" #name "_end\npage_" #name "_end:\n.byte 0\n"                   \
+            ".popsection\n");                                                                                          \
+    extern const char page_##name[], page_##name##_end[];
+
+EMBED(index, "index.html")
+EMBED(style, "style.css")
+EMBED(icon, "icon.svg")
+EMBED(app, "app.js")
+EMBED(util, "util.js")
+EMBED(store, "store.js")
+EMBED(chart, "chart.js")
+EMBED(flow, "flow.js")
+EMBED(latency, "latency.js")
+EMBED(views, "views.js")
+EMBED(items, "items.js")
+EMBED(runs, "runs.js")
+
+#define JS "text/javascript; charset=utf-8"
+static const struct {
+    const char *name, *type, *begin, *end;
+} files[] = {
+    {"", "text/html; charset=utf-8", page_index, page_index_end},
+    {"index.html", "text/html; charset=utf-8", page_index, page_index_end},
+    {"style.css", "text/css; charset=utf-8", page_style, page_style_end},
+    {"icon.svg", "image/svg+xml", page_icon, page_icon_end},
+    {"app.js", JS, page_app, page_app_end},
+    {"util.js", JS, page_util, page_util_end},
+    {"store.js", JS, page_store, page_store_end},
+    {"chart.js", JS, page_chart, page_chart_end},
+    {"flow.js", JS, page_flow, page_flow_end},
+    {"latency.js", JS, page_latency, page_latency_end},
+    {"views.js", JS, page_views, page_views_end},
+    {"items.js", JS, page_items, page_items_end},
+    {"runs.js", JS, page_runs, page_runs_end},
+};
+
+static void get_file(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        if (strcmp(request->path, files[i].name) != 0)
+            continue;
+        reply->type = files[i].type;
+        reply->data = files[i].begin;
+        reply->size = (size_t)(files[i].end - files[i].begin);
+        return;
+    }
+    http_fail(reply, 404, "there is nothing here");
+}
+
 /* ---- routes ---- */
 
 static const struct http_route routes[] = {
-    {"GET", "/api/state", page_get_state, false}, {"GET", "/api/histogram", get_histogram, false},
-    {"GET", "/api/writers", get_writers, false},  {"GET", "/api/items", get_items, false},
-    {"GET", "/api/item", get_item, false},        {"POST", "/api/do", do_change, false},
-    {"GET", "/...", page_get_file, true}, /* the files of the page are no secret */
+    {"GET", "/api/state", page_get_state, false},
+    {"GET", "/api/histogram", get_histogram, false},
+    {"GET", "/api/writers", get_writers, false},
+    {"GET", "/api/items", get_items, false},
+    {"GET", "/api/item", get_item, false},
+    {"POST", "/api/do", do_change, false},
+    {"GET", "/...", get_file, true}, /* the files of the page are no secret */
 };
 
 struct http_part page_part(struct page *self)

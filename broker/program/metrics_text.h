@@ -3,8 +3,8 @@
 #ifndef BROKER_HTTP_METRICS_TEXT_H
 #define BROKER_HTTP_METRICS_TEXT_H
 
-#include "broker/http/out.h"
 #include "broker/loop/histogram.h"
+#include "proto/base/format.h"
 #include "proto/wire/figures.h"
 
 /* Sessions that have metrics of their own: those that sent most bytes. */
@@ -17,7 +17,9 @@ struct metrics_style {
 };
 
 /* info has a server and a process. */
-void metrics_text(struct out *out, const Replay__InfoReply *info, const struct metrics_style *style);
+void metrics_text(struct text *out, const Replay__InfoReply *info, const struct metrics_style *style);
+/* Adds a number: whole ones as such, others with 15 digits; NaN, +Inf and -Inf as the text format writes them. */
+void metrics_real(struct text *out, double value);
 /* Gives the histogram that a message has under a figure's name. */
 void metrics_histogram(const struct figure *figure, const ProtobufCMessage *message, struct histogram *out);
 

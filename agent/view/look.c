@@ -1,5 +1,5 @@
 /* Lines that know their width, sheets of them, keys and lists. */
-#include "agent/look/look.h"
+#include "agent/view/look.h"
 
 #include <math.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* One rule for each cause, in the order of enum why_cause; the first that applies speaks. */
-#include "agent/why/why.h"
+#include "agent/view/why.h"
 
 #include <dirent.h>
 #include <json-c/json.h>
