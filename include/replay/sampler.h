@@ -1,8 +1,7 @@
 /* Sampling: batches of items, laid out contiguously per field; priority updates and deletes by key.
  *
- * A sampler keeps several requests in flight and decodes the replies on a thread of its own, so that the next batch is ready
- * when the caller asks for it. Batches come in the order of the requests. A sampler may be used by one thread at a time; a
- * batch may be read and released by any one thread, even after its sampler was destroyed. */
+ * A sampler gets batches ahead, so that the next one is ready when the caller asks for it. A sampler may be used by one thread at a
+ * time; a batch may be read and released by any one thread, even after its sampler was destroyed. */
 #ifndef REPLAY_SAMPLER_H
 #define REPLAY_SAMPLER_H
 

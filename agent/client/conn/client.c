@@ -407,7 +407,7 @@ const char *client_name(const rp_client *self)
 int32_t rp_client_get_state(rp_client *client)
 {
     struct conn *conn = client_conn(client);
-    return conn_is_foreign(conn) ? RP_CLIENT_CONNECTING : conn_state(conn);
+    return conn_is_foreign(conn) || !conn_is_up(conn) ? RP_CLIENT_CONNECTING : RP_CLIENT_CONNECTED;
 }
 
 rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *err)
@@ -416,7 +416,7 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
     RP_TRY(conn_check_process(conn, err));
     struct conn_hello *hello = conn_hello_ref(conn);
     rp_client_info info = {
-        .state = conn_state(conn),
+        .state = rp_client_get_state(client),
         .id = conn_client_id(conn),
         .broker = hello->instance,
         .tables = hello->n_tables,
@@ -425,7 +425,7 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
     };
     for (uint32_t i = 0; i < client->n; i++) {
         info.reconnects += conn_reconnects(client->conns[i]);
-        info.connected_shards += conn_state(client->conns[i]) == RP_CLIENT_CONNECTED;
+        info.connected_shards += conn_is_up(client->conns[i]);
     }
     snprintf(info.endpoint, sizeof info.endpoint, "%s", conn_endpoint(conn));
     snprintf(info.release, sizeof info.release, "%s", hello->says->release);

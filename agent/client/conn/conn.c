@@ -183,17 +183,12 @@ void conn_number(struct conn *self, uint32_t shard)
     self->shard = shard;
 }
 
-static bool is_up(struct conn *self)
+bool conn_is_up(struct conn *self)
 {
     pthread_mutex_lock(&self->mutex);
     bool up = self->link == LINK_UP;
     pthread_mutex_unlock(&self->mutex);
     return up;
-}
-
-int32_t conn_state(struct conn *self)
-{
-    return is_up(self) ? RP_CLIENT_CONNECTED : RP_CLIENT_CONNECTING;
 }
 
 bool conn_outcome(struct conn *self, rp_error *err)

@@ -127,8 +127,7 @@ uint64_t conn_client_id(const struct conn *self);
 bool conn_has_key(const struct conn *self);
 /* True while the connection is up. If it was refused, err gets the reason, which names the endpoint. */
 bool conn_outcome(struct conn *self, rp_error *err);
-/* Returns an rp_client_state. */
-int32_t conn_state(struct conn *self);
+bool conn_is_up(struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
 /* Returns how long no broker has answered, in nanoseconds and at least 1; 0 while the connection is up. */
 int64_t conn_away_ns(struct conn *self);

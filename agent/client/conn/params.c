@@ -1,6 +1,6 @@
 /* Parameter slots: put, get, publishers and subscribers. All of it is public in replay/params.h.
  *
- * A publisher and a subscriber have in common: a name, errors that the caller learns of at the next call, and lanes: one part for
+ * A publisher and a subscriber have in common: a name, errors that the caller learns of at the next call, and shards: one part for
  * each connection (one for each shard), which has at most one request in flight. A single put is a publisher with one block. */
 #include "replay/params.h"
 
@@ -175,7 +175,7 @@ struct link {
 };
 
 /* The I/O thread of the connection owns it. */
-struct lane {
+struct shard {
     struct conn_part part; /* first: reply functions get it */
     struct link *link;
     struct conn *conn;
@@ -220,25 +220,25 @@ static rp_status link_take_error(struct link *self, const char *what, rp_error *
 }
 
 /* Keeps the error of a refused request for the caller, unless it has not seen an earlier one. Lock held. */
-static void lane_keep_error(const struct lane *lane, const rp_error *error)
+static void shard_keep_error(const struct shard *shard, const rp_error *error)
 {
-    struct link *self = lane->link;
+    struct link *self = shard->link;
     char title[300];
     if (self->error.status != RP_OK)
         return;
     self->error = *error;
     if (client_shards(self->client) > 1)
-        err_prefix(&self->error, "%s", conn_title(lane->conn, title, sizeof title));
+        err_prefix(&self->error, "%s", conn_title(shard->conn, title, sizeof title));
 }
 
-/* Attaches the lane to the connection of a shard. */
-static void lane_open(struct lane *self, struct link *link, uint32_t shard, const struct conn_part_ops *ops)
+/* Attaches the shard to the connection of a shard. */
+static void shard_open(struct shard *self, struct link *link, uint32_t shard, const struct conn_part_ops *ops)
 {
-    *self = (struct lane){.part.ops = ops, .link = link, .conn = client_shard(link->client, shard)};
+    *self = (struct shard){.part.ops = ops, .link = link, .conn = client_shard(link->client, shard)};
     conn_attach(self->conn, &self->part);
 }
 
-static void lane_set_up(struct lane *self, bool up)
+static void shard_set_up(struct shard *self, bool up)
 {
     pthread_mutex_lock(&self->link->lock);
     self->up = up;
@@ -247,22 +247,22 @@ static void lane_set_up(struct lane *self, bool up)
 }
 
 /* Returns true if another broker answers than before; false at the first time. */
-static bool lane_up(struct lane *self, const struct conn_hello *hello)
+static bool shard_up(struct shard *self, const struct conn_hello *hello)
 {
     bool other = self->instance != 0 && self->instance != hello->instance;
     self->instance = hello->instance;
     self->next_ns = 0;
-    lane_set_up(self, true);
+    shard_set_up(self, true);
     return other;
 }
 
-static void lane_down(struct conn_part *part)
+static void shard_down(struct conn_part *part)
 {
-    lane_set_up((struct lane *)part, false);
+    shard_set_up((struct shard *)part, false);
 }
 
 /* True if a request may be sent now; otherwise *wake_ns is the time to look again. */
-static bool lane_is_free(const struct lane *self, int64_t now_ns, int64_t *wake_ns)
+static bool shard_is_free(const struct shard *self, int64_t now_ns, int64_t *wake_ns)
 {
     *wake_ns = !self->up || self->in_flight ? INT64_MAX : self->next_ns;
     return now_ns >= *wake_ns;
@@ -276,7 +276,7 @@ static bool lane_is_free(const struct lane *self, int64_t now_ns, int64_t *wake_
  * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
  * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
  *
- * With shards, that is the way to shard 0, which gives the block its version. Then the lanes of the other shards put `current` with
+ * With shards, that is the way to shard 0, which gives the block its version. Then the shards of the other shards put `current` with
  * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
  * version than that of `current`, a later put of somebody else was faster there, or shard 0 has lost its count in a restart. Shard 0
  * knows: it gives `current` a version above the newer one if `current` is still what it has, and refuses it otherwise. */
@@ -285,7 +285,7 @@ static bool lane_is_free(const struct lane *self, int64_t now_ns, int64_t *wake_
  * put wakes a dozen threads between the learner and the actors. */
 #define GAP_NS (2 * NS_PER_MS)
 
-/* What a lane puts. */
+/* What a shard puts. */
 enum put_kind {
     PUT_NOTHING,
     PUT_NEWEST,  /* shard 0: a new block */
@@ -293,10 +293,10 @@ enum put_kind {
     PUT_CURRENT, /* `current` with its version */
 };
 
-struct publish_lane {
-    struct lane lane; /* first */
-    bool asleep;      /* lock: the I/O thread has nothing to do here until it is woken */
-    uint64_t done;    /* lock: version of `current` that this shard has stored or refused */
+struct publish_shard {
+    struct shard shard; /* first */
+    bool asleep;        /* lock: the I/O thread has nothing to do here until it is woken */
+    uint64_t done;      /* lock: version of `current` that this shard has stored or refused */
     /* I/O thread: of the put in flight */
     enum put_kind kind;
     uint64_t version, id;
@@ -317,64 +317,64 @@ struct rp_publisher {
     zmq_msg_t sent;
     uint64_t sent_number;
 
-    uint32_t n_lanes;
-    struct publish_lane lanes[];
+    uint32_t n_shards;
+    struct publish_shard shards[];
 };
 
-static struct rp_publisher *publisher_of(const struct publish_lane *lane)
+static struct rp_publisher *publisher_of(const struct publish_shard *shard)
 {
-    return (struct rp_publisher *)lane->lane.link;
+    return (struct rp_publisher *)shard->shard.link;
 }
 
-static bool is_first(const struct publish_lane *lane)
+static bool is_first(const struct publish_shard *shard)
 {
-    return lane == &publisher_of(lane)->lanes[0];
+    return shard == &publisher_of(shard)->shards[0];
 }
 
-/* Wakes lanes that sleep. Lock held. */
-static void wake_lanes(struct rp_publisher *self, uint32_t first, uint32_t n)
+/* Wakes shards that sleep. Lock held. */
+static void wake_shards(struct rp_publisher *self, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++) {
-        if (self->lanes[i].asleep)
-            conn_wake(self->lanes[i].lane.conn);
-        self->lanes[i].asleep = false;
+        if (self->shards[i].asleep)
+            conn_wake(self->shards[i].shard.conn);
+        self->shards[i].asleep = false;
     }
 }
 
 /* The connection is lost, or the broker shuts down: repeats the put, unless there is a newer block. Lock held. */
-static void put_broken_off(struct rp_publisher *self, const struct publish_lane *lane)
+static void put_broken_off(struct rp_publisher *self, const struct publish_shard *shard)
 {
-    if (self->waiting || lane->kind == PUT_CURRENT)
+    if (self->waiting || shard->kind == PUT_CURRENT)
         return;
-    if (lane->kind == PUT_NEWEST) {
+    if (shard->kind == PUT_NEWEST) {
         zmq_msg_move(&self->newest, &self->sent);
         self->waiting = true;
     }
-    self->retry = lane->id;
+    self->retry = shard->id;
 }
 
 /* A put has ended; version 0: it was refused. Lock held. */
-static void put_ended(struct rp_publisher *self, struct publish_lane *lane, uint64_t version)
+static void put_ended(struct rp_publisher *self, struct publish_shard *shard, uint64_t version)
 {
-    if (lane->kind == PUT_NEWEST) {
+    if (shard->kind == PUT_NEWEST) {
         self->settled = self->sent_number;
         if (version)
             zmq_msg_move(&self->current, &self->sent);
     }
-    if (lane->kind == PUT_CURRENT) {
+    if (shard->kind == PUT_CURRENT) {
         bool behind =
-            version > lane->version && !is_first(lane) && self->unsure && lane->version == self->stats.version;
-        lane->done = lane->version;
+            version > shard->version && !is_first(shard) && self->unsure && shard->version == self->stats.version;
+        shard->done = shard->version;
         self->above = behind && version > self->above ? version : self->above;
         if (behind)
-            wake_lanes(self, 0, 1);
+            wake_shards(self, 0, 1);
         return;
     }
-    self->unsure = self->unsure && lane->kind != PUT_AGAIN;
-    self->above = lane->kind == PUT_AGAIN || version > self->above ? 0 : self->above;
+    self->unsure = self->unsure && shard->kind != PUT_AGAIN;
+    self->above = shard->kind == PUT_AGAIN || version > self->above ? 0 : self->above;
     if (version) {
-        self->stats.version = lane->done = version;
-        wake_lanes(self, 1, self->n_lanes - 1);
+        self->stats.version = shard->done = version;
+        wake_shards(self, 1, self->n_shards - 1);
     }
 }
 
@@ -390,110 +390,110 @@ static rp_status read_version(struct conn_reply *reply, uint64_t *version, rp_er
 
 static void on_put(void *ctx, struct conn_reply *reply)
 {
-    struct publish_lane *lane = ctx;
-    struct rp_publisher *self = publisher_of(lane);
+    struct publish_shard *shard = ctx;
+    struct rp_publisher *self = publisher_of(shard);
     rp_error error = {0};
     uint64_t version = 0;
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
         status = read_version(reply, &version, &error);
     conn_reply_destroy(&reply);
-    lane->lane.in_flight = false;
+    shard->shard.in_flight = false;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_UNAVAILABLE || status == RP_CANCELLED) {
-        put_broken_off(self, lane);
-        lane->lane.next_ns = conn_now() + RETRY_NS;
+        put_broken_off(self, shard);
+        shard->shard.next_ns = conn_now() + RETRY_NS;
     } else {
-        put_ended(self, lane, version);
-        bool replaced = lane->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
+        put_ended(self, shard, version);
+        bool replaced = shard->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
         if (status != RP_OK && !replaced)
-            lane_keep_error(&lane->lane, &error);
+            shard_keep_error(&shard->shard, &error);
     }
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
 }
 
 /* Decides what to put next, and copies the block. PUT_NOTHING: whoever has something wakes this thread. */
-static enum put_kind take_block(struct rp_publisher *self, struct publish_lane *lane, zmq_msg_t *block,
+static enum put_kind take_block(struct rp_publisher *self, struct publish_shard *shard, zmq_msg_t *block,
                                 Replay__ParamsPut *body)
 {
     pthread_mutex_lock(&self->link.lock);
     uint64_t version = self->stats.version;
-    if (is_first(lane) && self->waiting)
-        lane->kind = PUT_NEWEST;
-    else if (self->n_lanes > 1 && version && lane->done != version)
-        lane->kind = PUT_CURRENT;
+    if (is_first(shard) && self->waiting)
+        shard->kind = PUT_NEWEST;
+    else if (self->n_shards > 1 && version && shard->done != version)
+        shard->kind = PUT_CURRENT;
     else
-        lane->kind = is_first(lane) && self->above ? PUT_AGAIN : PUT_NOTHING;
-    lane->asleep = lane->kind == PUT_NOTHING;
-    if (lane->kind == PUT_NEWEST) {
+        shard->kind = is_first(shard) && self->above ? PUT_AGAIN : PUT_NOTHING;
+    shard->asleep = shard->kind == PUT_NOTHING;
+    if (shard->kind == PUT_NEWEST) {
         zmq_msg_move(&self->sent, &self->newest);
         self->waiting = false;
         self->sent_number = self->stats.given;
     }
-    if (lane->kind != PUT_NOTHING) {
-        zmq_msg_copy(block, lane->kind == PUT_NEWEST ? &self->sent : &self->current);
+    if (shard->kind != PUT_NOTHING) {
+        zmq_msg_copy(block, shard->kind == PUT_NEWEST ? &self->sent : &self->current);
         self->stats.puts++;
     }
-    lane->version = version;
-    body->version = lane->kind == PUT_NEWEST ? 0 : version;
-    if (lane->kind != PUT_CURRENT && self->n_lanes > 1)
+    shard->version = version;
+    body->version = shard->kind == PUT_NEWEST ? 0 : version;
+    if (shard->kind != PUT_CURRENT && self->n_shards > 1)
         body->above = self->above > version ? self->above : version;
-    lane->id = lane->kind == PUT_NEWEST || lane->kind == PUT_AGAIN ? self->retry : 0;
-    self->retry = lane->id ? 0 : self->retry;
+    shard->id = shard->kind == PUT_NEWEST || shard->kind == PUT_AGAIN ? self->retry : 0;
+    self->retry = shard->id ? 0 : self->retry;
     pthread_mutex_unlock(&self->link.lock);
-    return lane->kind;
+    return shard->kind;
 }
 
 static int64_t publisher_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct publish_lane *lane = (struct publish_lane *)part;
-    struct rp_publisher *self = publisher_of(lane);
+    struct publish_shard *shard = (struct publish_shard *)part;
+    struct rp_publisher *self = publisher_of(shard);
     int64_t wake_ns;
-    if (!lane_is_free(&lane->lane, now_ns, &wake_ns))
+    if (!shard_is_free(&shard->shard, now_ns, &wake_ns))
         return wake_ns;
     Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
     zmq_msg_t block;
     body.name = self->link.name;
     zmq_msg_init(&block);
-    if (take_block(self, lane, &block, &body) == PUT_NOTHING) {
+    if (take_block(self, shard, &block, &body) == PUT_NOTHING) {
         zmq_msg_close(&block);
         return INT64_MAX;
     }
-    lane->lane.next_ns = now_ns + GAP_NS;
+    shard->shard.next_ns = now_ns + GAP_NS;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
                                    .body = &body.base,
                                    .payload = &block,
                                    .n_payload = 1,
                                    .timeout_ms = -1,
-                                   .again = lane->id};
-    uint64_t id = conn_send_once(lane->lane.conn, part, &message, on_put);
+                                   .again = shard->id};
+    uint64_t id = conn_send_once(shard->shard.conn, part, &message, on_put);
     zmq_msg_close(&block);
-    lane->lane.in_flight = id != 0;
+    shard->shard.in_flight = id != 0;
     if (id) {
-        lane->id = id;
+        shard->id = id;
         return INT64_MAX;
     }
     pthread_mutex_lock(&self->link.lock);
-    put_broken_off(self, lane);
+    put_broken_off(self, shard);
     pthread_mutex_unlock(&self->link.lock);
-    lane->lane.next_ns = now_ns + RETRY_NS;
-    return lane->lane.next_ns;
+    shard->shard.next_ns = now_ns + RETRY_NS;
+    return shard->shard.next_ns;
 }
 
 static void publisher_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct publish_lane *lane = (struct publish_lane *)part;
-    struct rp_publisher *self = publisher_of(lane);
-    bool first_time = lane->lane.instance == 0, other = lane_up(&lane->lane, hello);
+    struct publish_shard *shard = (struct publish_shard *)part;
+    struct rp_publisher *self = publisher_of(shard);
+    bool first_time = shard->shard.instance == 0, other = shard_up(&shard->shard, hello);
     pthread_mutex_lock(&self->link.lock);
     if (other)
-        lane->done = 0; /* it may have lost the block */
-    self->unsure = self->unsure || (is_first(lane) && (other || first_time));
+        shard->done = 0; /* it may have lost the block */
+    self->unsure = self->unsure || (is_first(shard) && (other || first_time));
     pthread_mutex_unlock(&self->link.lock);
 }
 
-static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = lane_down, .tick = publisher_tick};
+static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = shard_down, .tick = publisher_tick};
 
 rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
 {
@@ -510,21 +510,21 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
     publisher->waiting = true;
     publisher->retry = 0;
     publisher->stats.given++;
-    wake_lanes(publisher, 0, 1);
+    wake_shards(publisher, 0, 1);
     pthread_mutex_unlock(&publisher->link.lock);
     zmq_msg_close(&block);
     return status;
 }
 
-/* Returns the lane of a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: none has.
+/* Returns the shard of a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: none has.
  * Lock held. */
-static const struct publish_lane *open_lane(const struct rp_publisher *self)
+static const struct publish_shard *open_shard(const struct rp_publisher *self)
 {
     if (self->settled < self->stats.given || self->above)
-        return &self->lanes[0];
-    for (uint32_t i = 1; i < self->n_lanes; i++)
-        if (self->lanes[i].lane.up && self->lanes[i].done != self->stats.version)
-            return &self->lanes[i];
+        return &self->shards[0];
+    for (uint32_t i = 1; i < self->n_shards; i++)
+        if (self->shards[i].shard.up && self->shards[i].done != self->stats.version)
+            return &self->shards[i];
     return NULL;
 }
 
@@ -534,9 +534,9 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     struct conn *conn = client_conn(publisher->link.client);
     RP_TRY(conn_check_process(conn, err));
     pthread_mutex_lock(&publisher->link.lock);
-    while (open_lane(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
+    while (open_shard(publisher) && conn_wait(conn, &publisher->link.changed, &publisher->link.lock, deadline))
         ;
-    const struct publish_lane *open = open_lane(publisher);
+    const struct publish_shard *open = open_shard(publisher);
     if (open && conn_is_stopped()) {
         pthread_mutex_unlock(&publisher->link.lock);
         return conn_stopped(err);
@@ -548,10 +548,10 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     if (!open || status != RP_OK)
         return status;
     char why[300];
-    conn_describe(open->lane.conn, why, sizeof why);
+    conn_describe(open->shard.conn, why, sizeof why);
     bool silent = why[0] == '\0';
     return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms: %s%s", publisher->link.name,
-                   (long long)timeout_ms, silent ? conn_title(open->lane.conn, why, sizeof why) : why,
+                   (long long)timeout_ms, silent ? conn_title(open->shard.conn, why, sizeof why) : why,
                    silent ? " has not answered" : "");
 }
 
@@ -567,15 +567,15 @@ rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *ou
 rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err)
 {
     uint32_t n = client_shards(client);
-    rp_publisher *self = link_new(sizeof *self + n * sizeof self->lanes[0], client, name, err);
+    rp_publisher *self = link_new(sizeof *self + n * sizeof self->shards[0], client, name, err);
     if (!self)
         return NULL;
     zmq_msg_init(&self->newest);
     zmq_msg_init(&self->sent);
     zmq_msg_init(&self->current);
-    self->n_lanes = n;
+    self->n_shards = n;
     for (uint32_t i = 0; i < n; i++)
-        lane_open(&self->lanes[i].lane, &self->link, i, &publisher_ops);
+        shard_open(&self->shards[i].shard, &self->link, i, &publisher_ops);
     return self;
 }
 
@@ -590,8 +590,8 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
         return RP_OK;
     }
     rp_status status = rp_publisher_flush(self, timeout_ms, NULL, err);
-    for (uint32_t i = 0; i < self->n_lanes; i++)
-        conn_detach(self->lanes[i].lane.conn, &self->lanes[i].lane.part);
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        conn_detach(self->shards[i].shard.conn, &self->shards[i].shard.part);
     zmq_msg_close(&self->newest);
     zmq_msg_close(&self->sent);
     zmq_msg_close(&self->current);
@@ -649,7 +649,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
  * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
  * callers get fresh parameters and fast callers do not pay for copies they skip.
  *
- * With shards there is a lane to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
+ * With shards there is a shard to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
  * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what
  * the caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become
  * other brokers may versions count from 1 again. */
@@ -657,13 +657,13 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
 #define REFRESH_NS (20 * NS_PER_MS)
 /* Wait for the first version at one of several shards. */
 #define FIRST_MS 500
-/* How often the lane of a lost shard looks for another. */
+/* How often the shard of a lost shard looks for another. */
 #define LOOK_NS (100 * NS_PER_MS)
 
-struct subscribe_lane {
-    struct lane lane; /* first */
-    bool other;       /* lock: another broker than before, and versions have not begun anew */
-    uint64_t behind;  /* lock: version that the shard had when others had a newer one; 0: none */
+struct subscribe_shard {
+    struct shard shard; /* first */
+    bool other;         /* lock: another broker than before, and versions have not begun anew */
+    uint64_t behind;    /* lock: version that the shard had when others had a newer one; 0: none */
 };
 
 struct rp_subscriber {
@@ -673,45 +673,45 @@ struct rp_subscriber {
     uint64_t have;      /* version of the newest copy; 0: none from this broker */
     uint64_t newest;    /* version that has arrived; 0: none since versions began */
     rp_subscriber_stats stats;
-    uint32_t active; /* number of the lane that asks */
-    uint32_t n_lanes;
-    struct subscribe_lane lanes[];
+    uint32_t active; /* number of the shard that asks */
+    uint32_t n_shards;
+    struct subscribe_shard shards[];
 };
 
-static struct rp_subscriber *subscriber_of(const struct subscribe_lane *lane)
+static struct rp_subscriber *subscriber_of(const struct subscribe_shard *shard)
 {
-    return (struct rp_subscriber *)lane->lane.link;
+    return (struct rp_subscriber *)shard->shard.link;
 }
 
-/* Makes the lane of the nearest shard the one that asks, if this lane was. True: another lane asks now. */
-static bool pass_on(struct rp_subscriber *self, const struct subscribe_lane *lane, uint32_t nearest)
+/* Makes the shard of the nearest shard the one that asks, if this shard was. True: another shard asks now. */
+static bool pass_on(struct rp_subscriber *self, const struct subscribe_shard *shard, uint32_t nearest)
 {
     pthread_mutex_lock(&self->link.lock);
-    bool passed = lane == &self->lanes[self->active] && nearest != self->active;
+    bool passed = shard == &self->shards[self->active] && nearest != self->active;
     if (passed)
         self->active = nearest;
     pthread_mutex_unlock(&self->link.lock);
     if (passed)
-        conn_wake(self->lanes[nearest].lane.conn);
+        conn_wake(self->shards[nearest].shard.conn);
     return passed;
 }
 
-/* True if a version is to be dropped: two lanes may have asked, and bring the same, or the second one an older one. Lock held. */
-static bool is_known(struct rp_subscriber *self, struct subscribe_lane *lane, uint64_t version)
+/* True if a version is to be dropped: two shards may have asked, and bring the same, or the second one an older one. Lock held. */
+static bool is_known(struct rp_subscriber *self, struct subscribe_shard *shard, uint64_t version)
 {
-    bool older = self->n_lanes > 1 && version < self->newest;
-    lane->behind = older ? version : 0;
-    lane->other = lane->other && older;
-    if (self->n_lanes > 1 && version == self->newest)
+    bool older = self->n_shards > 1 && version < self->newest;
+    shard->behind = older ? version : 0;
+    shard->other = shard->other && older;
+    if (self->n_shards > 1 && version == self->newest)
         self->have = version;
     return older || version == self->have;
 }
 
 /* Lock held. */
-static void keep(struct rp_subscriber *self, struct subscribe_lane *lane, rp_params *params)
+static void keep(struct rp_subscriber *self, struct subscribe_shard *shard, rp_params *params)
 {
     uint64_t version = params->slot.version;
-    if (is_known(self, lane, version)) {
+    if (is_known(self, shard, version)) {
         rp_params_release(&params);
         return;
     }
@@ -733,8 +733,8 @@ static uint64_t version_here(struct rp_subscriber *self)
 
 static void on_params(void *ctx, struct conn_reply *reply)
 {
-    struct subscribe_lane *lane = ctx;
-    struct rp_subscriber *self = subscriber_of(lane);
+    struct subscribe_shard *shard = ctx;
+    struct rp_subscriber *self = subscriber_of(shard);
     rp_params *params = NULL;
     rp_error error = {0};
     uint64_t have = version_here(self);
@@ -743,59 +743,60 @@ static void on_params(void *ctx, struct conn_reply *reply)
         status = params_new(self->link.name, have, reply, &params, &error);
     else
         conn_reply_destroy(&reply);
-    lane->lane.in_flight = false;
+    shard->shard.in_flight = false;
     if (status != RP_OK)
-        lane->lane.next_ns = conn_now() + RETRY_NS;
+        shard->shard.next_ns = conn_now() + RETRY_NS;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_OK)
-        keep(self, lane, params);
+        keep(self, shard, params);
     else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
              status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
-        lane_keep_error(&lane->lane, &error);
+        shard_keep_error(&shard->shard, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
     if (status == RP_DEADLINE_EXCEEDED && have == 0)
-        pass_on(self, lane, client_move_nearest(self->link.client, conn_shard(lane->lane.conn)));
+        pass_on(self, shard, client_move_nearest(self->link.client, conn_shard(shard->shard.conn)));
 }
 
-/* Returns the time at which a ready copy is to be replaced, and the version that the lane need not bring. */
-static int64_t due_ns(struct rp_subscriber *self, const struct subscribe_lane *lane, uint64_t *have)
+/* Returns the time at which a ready copy is to be replaced, and the version that the shard need not bring. */
+static int64_t due_ns(struct rp_subscriber *self, const struct subscribe_shard *shard, uint64_t *have)
 {
     pthread_mutex_lock(&self->link.lock);
     int64_t due = self->ready ? self->arrived_ns + REFRESH_NS : 0;
-    *have = lane->behind ? lane->behind : self->have;
+    *have = shard->behind ? shard->behind : self->have;
     pthread_mutex_unlock(&self->link.lock);
     return due;
 }
 
-/* True if this lane is to ask; otherwise *wake_ns is the time to look again. */
-static bool is_its_turn(struct rp_subscriber *self, const struct subscribe_lane *lane, int64_t now_ns, int64_t *wake_ns)
+/* True if this shard is to ask; otherwise *wake_ns is the time to look again. */
+static bool is_its_turn(struct rp_subscriber *self, const struct subscribe_shard *shard, int64_t now_ns,
+                        int64_t *wake_ns)
 {
-    if (self->n_lanes == 1)
+    if (self->n_shards == 1)
         return true;
     pthread_mutex_lock(&self->link.lock);
-    bool active = lane == &self->lanes[self->active];
+    bool active = shard == &self->shards[self->active];
     pthread_mutex_unlock(&self->link.lock);
     *wake_ns = INT64_MAX;
-    if (!active || pass_on(self, lane, client_nearest(self->link.client)))
+    if (!active || pass_on(self, shard, client_nearest(self->link.client)))
         return false;
-    *wake_ns = lane->lane.up ? INT64_MAX : now_ns + LOOK_NS;
-    return lane->lane.up;
+    *wake_ns = shard->shard.up ? INT64_MAX : now_ns + LOOK_NS;
+    return shard->shard.up;
 }
 
 static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
 {
-    struct subscribe_lane *lane = (struct subscribe_lane *)part;
-    struct rp_subscriber *self = subscriber_of(lane);
+    struct subscribe_shard *shard = (struct subscribe_shard *)part;
+    struct rp_subscriber *self = subscriber_of(shard);
     uint64_t have;
     int64_t wake_ns;
-    if (!is_its_turn(self, lane, now_ns, &wake_ns) || !lane_is_free(&lane->lane, now_ns, &wake_ns))
+    if (!is_its_turn(self, shard, now_ns, &wake_ns) || !shard_is_free(&shard->shard, now_ns, &wake_ns))
         return wake_ns;
-    wake_ns = due_ns(self, lane, &have);
+    wake_ns = due_ns(self, shard, &have);
     if (now_ns < wake_ns)
         return wake_ns;
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
-    if (self->n_lanes > 1 && have == 0) {
+    if (self->n_shards > 1 && have == 0) {
         body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = FIRST_MS;
     }
@@ -804,10 +805,10 @@ static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
     body.name = &name;
     body.have = &have;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
-    lane->lane.in_flight = conn_send_once(lane->lane.conn, part, &message, on_params);
-    if (!lane->lane.in_flight) {
-        lane->lane.next_ns = now_ns + RETRY_NS;
-        return lane->lane.next_ns;
+    shard->shard.in_flight = conn_send_once(shard->shard.conn, part, &message, on_params);
+    if (!shard->shard.in_flight) {
+        shard->shard.next_ns = now_ns + RETRY_NS;
+        return shard->shard.next_ns;
     }
     pthread_mutex_lock(&self->link.lock);
     self->stats.polls++;
@@ -819,31 +820,31 @@ static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
 static void look_for_restart(struct rp_subscriber *self)
 {
     uint32_t others = 0;
-    for (uint32_t i = 0; i < self->n_lanes; i++) {
-        if (self->lanes[i].lane.up && !self->lanes[i].other)
+    for (uint32_t i = 0; i < self->n_shards; i++) {
+        if (self->shards[i].shard.up && !self->shards[i].other)
             return;
-        others += self->lanes[i].lane.up;
+        others += self->shards[i].shard.up;
     }
     if (others == 0)
         return; /* those that come back tell */
-    for (uint32_t i = 0; i < self->n_lanes; i++) {
-        self->lanes[i].other = false;
-        self->lanes[i].behind = 0;
+    for (uint32_t i = 0; i < self->n_shards; i++) {
+        self->shards[i].other = false;
+        self->shards[i].behind = 0;
     }
     self->newest = self->have = 0;
 }
 
 static void subscriber_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct subscribe_lane *lane = (struct subscribe_lane *)part;
-    struct rp_subscriber *self = subscriber_of(lane);
-    if (!lane_up(&lane->lane, hello))
+    struct subscribe_shard *shard = (struct subscribe_shard *)part;
+    struct rp_subscriber *self = subscriber_of(shard);
+    if (!shard_up(&shard->shard, hello))
         return;
     pthread_mutex_lock(&self->link.lock);
-    lane->behind = 0;
-    lane->other = true;
+    shard->behind = 0;
+    shard->other = true;
     look_for_restart(self);
-    if (lane == &self->lanes[self->active])
+    if (shard == &self->shards[self->active])
         self->have = 0; /* any version it has may be new */
     pthread_mutex_unlock(&self->link.lock);
 }
@@ -851,8 +852,8 @@ static void subscriber_up(struct conn_part *part, const struct conn_hello *hello
 /* The shard that is lost may have been the last that knew the old versions. */
 static void subscriber_down(struct conn_part *part)
 {
-    struct rp_subscriber *self = subscriber_of((const struct subscribe_lane *)part);
-    lane_down(part);
+    struct rp_subscriber *self = subscriber_of((const struct subscribe_shard *)part);
+    shard_down(part);
     pthread_mutex_lock(&self->link.lock);
     look_for_restart(self);
     pthread_mutex_unlock(&self->link.lock);
@@ -898,7 +899,7 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     }
     pthread_mutex_unlock(&subscriber->link.lock);
     if (*out)
-        conn_wake(subscriber->lanes[active].lane.conn);
+        conn_wake(subscriber->shards[active].shard.conn);
     else if (status == RP_OK)
         status = nothing_new(subscriber, have, timeout_ms, err);
     return status;
@@ -916,14 +917,14 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
 rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
 {
     uint32_t n = client_shards(client);
-    rp_subscriber *self = link_new(sizeof *self + n * sizeof self->lanes[0], client, name, err);
+    rp_subscriber *self = link_new(sizeof *self + n * sizeof self->shards[0], client, name, err);
     if (!self)
         return NULL;
     self->have = have;
     self->active = client_nearest(client);
-    self->n_lanes = n;
+    self->n_shards = n;
     for (uint32_t i = 0; i < n; i++)
-        lane_open(&self->lanes[i].lane, &self->link, i, &subscriber_ops);
+        shard_open(&self->shards[i].shard, &self->link, i, &subscriber_ops);
     return self;
 }
 
@@ -937,8 +938,8 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         free(self);
         return;
     }
-    for (uint32_t i = 0; i < self->n_lanes; i++)
-        conn_detach(self->lanes[i].lane.conn, &self->lanes[i].lane.part);
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        conn_detach(self->shards[i].shard.conn, &self->shards[i].shard.part);
     rp_params_release(&self->ready);
     link_free(&self->link);
 }

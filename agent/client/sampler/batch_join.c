@@ -243,12 +243,15 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
                      (uint8_t *)batch_wide(self->batch, k) + (size_t)piece->at * 8);
     for (uint32_t k = 0; k < BATCH_NARROW; k++)
         batch_expand(&from.narrow[k], rows->first, rows->n, 4, batch_narrow(self->batch, k) + piece->at);
-    double *probability = batch_wide(self->batch, 2);
-    for (uint32_t j = piece->at; j < piece->at + rows->n; j++) {
-        probability[j] *= rows->share;
-        batch_narrow(self->batch, BATCH_SOURCE)[j] = rows->source;
-        batch_narrow(self->batch, BATCH_SHARD)[j] = rows->shard;
-    }
+    double *probability = (double *)batch_wide(self->batch, 2) + piece->at, share = rows->share;
+    for (uint32_t i = 0; i < rows->n && share != 1; i++)
+        probability[i] *= share;
+    uint32_t *source = batch_narrow(self->batch, BATCH_SOURCE) + piece->at;
+    for (uint32_t i = 0; i < rows->n && self->batch->arrays.source; i++)
+        source[i] = rows->source;
+    uint32_t *shard = batch_narrow(self->batch, BATCH_SHARD) + piece->at, number = rows->shard;
+    for (uint32_t i = 0; i < rows->n && self->batch->arrays.shard; i++)
+        shard[i] = number;
 }
 
 /* Returns a row of a field; `bytes` is the size of each, if they lie in the batch's memory. */
@@ -279,12 +282,18 @@ static void copy_padded(const struct batch_spec_field *field, const rp_field_vie
 static void copy_even(const rp_field_view *from, const struct batch_rows *rows, uint64_t bytes, uint8_t *out)
 {
     const struct batch_in_reply *in_reply = &rows->from->in_reply;
-    if (!in_reply->step || (in_reply->step == bytes && !in_reply->index)) {
-        memcpy(out, row_of(rows->from, from, rows->first, bytes), rows->n * bytes);
+    const size_t step = in_reply->step;
+    const uint8_t *data = from->data, *index = step ? in_reply->index : NULL;
+    if (!step || (step == bytes && !index)) {
+        memcpy(out, data + rows->first * bytes, rows->n * bytes);
         return;
     }
-    for (uint32_t i = 0; i < rows->n; i++)
-        memcpy(out + i * bytes, row_of(rows->from, from, rows->first + i, bytes), bytes);
+    for (uint32_t i = rows->first; i < rows->first + rows->n; i++, out += bytes) {
+        uint32_t chunk = i;
+        if (index)
+            memcpy(&chunk, index + (size_t)i * 4, 4);
+        memcpy(out, data + chunk * step, bytes);
+    }
 }
 
 void batch_join_copy(struct batch_join *self, uint32_t i)

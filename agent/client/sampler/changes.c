@@ -22,7 +22,7 @@
 #define DEFAULT_IN_FLIGHT 16u
 
 /* The requests at one shard. */
-struct change_lane {
+struct change_shard {
     rp_updater *updater;
     struct conn *conn;
     uint32_t open; /* lock: requests without an answer */
@@ -42,12 +42,12 @@ struct rp_updater {
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t done;
-    uint32_t open; /* requests without an answer, of all lanes */
+    uint32_t open; /* requests without an answer, of all shards */
     rp_change change;
     rp_status status; /* the first status that was not RP_OK */
     rp_error error;
-    uint32_t n_lanes; /* constant */
-    struct change_lane lanes[];
+    uint32_t n_shards; /* constant */
+    struct change_shard shards[];
 };
 
 /* ---- life ---- */
@@ -56,9 +56,9 @@ static void updater_unref(rp_updater *self)
 {
     if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    for (uint32_t i = 0; i < self->n_lanes; i++) {
-        free(self->lanes[i].keys);
-        free(self->lanes[i].priorities);
+    for (uint32_t i = 0; i < self->n_shards; i++) {
+        free(self->shards[i].keys);
+        free(self->shards[i].priorities);
     }
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->done);
@@ -70,7 +70,7 @@ static void updater_unref(rp_updater *self)
 static rp_updater *updater_make(rp_client *client, const char *table, uint32_t batch, rp_error *err)
 {
     uint32_t n = client_shards(client);
-    rp_updater *self = calloc(1, sizeof *self + n * sizeof self->lanes[0]);
+    rp_updater *self = calloc(1, sizeof *self + n * sizeof self->shards[0]);
     bool ok = self != NULL;
     if (ok) {
         self->refs = 1;
@@ -81,16 +81,16 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         self->expire_ns = INT64_MAX;
         pthread_mutex_init(&self->lock, NULL);
         conn_cond_init(&self->done);
-        self->n_lanes = n;
+        self->n_shards = n;
         ok = self->table != NULL;
     }
     for (uint32_t i = 0; ok && i < n; i++) {
-        struct change_lane *lane = &self->lanes[i];
-        lane->updater = self;
-        lane->conn = client_shard(client, i);
-        lane->keys = malloc(batch * sizeof *lane->keys);
-        lane->priorities = malloc(batch * sizeof *lane->priorities);
-        ok = lane->keys && lane->priorities;
+        struct change_shard *shard = &self->shards[i];
+        shard->updater = self;
+        shard->conn = client_shard(client, i);
+        shard->keys = malloc(batch * sizeof *shard->keys);
+        shard->priorities = malloc(batch * sizeof *shard->priorities);
+        ok = shard->keys && shard->priorities;
     }
     if (ok)
         return self;
@@ -115,7 +115,7 @@ static rp_status check(rp_client *client, const char *table, uint32_t *max, rp_e
 /* ---- answers ---- */
 
 /* Reads an answer. Refused priorities come with an error and with the counts. */
-static rp_status read_answer(const struct change_lane *lane, const struct conn_reply *reply, rp_change *change,
+static rp_status read_answer(const struct change_shard *shard, const struct conn_reply *reply, rp_change *change,
                              rp_error *error)
 {
     uint64_t counts[4] = {0}; /* by field */
@@ -134,22 +134,22 @@ static rp_status read_answer(const struct change_lane *lane, const struct conn_r
     }
     *change = (rp_change){.applied = counts[1], .missing = counts[2], .refused = counts[3]};
     char title[300];
-    if (status != RP_OK && reply->answered && lane->updater->n_lanes > 1)
-        err_prefix(error, "%s", conn_title(lane->conn, title, sizeof title));
+    if (status != RP_OK && reply->answered && shard->updater->n_shards > 1)
+        err_prefix(error, "%s", conn_title(shard->conn, title, sizeof title));
     return status;
 }
 
 static void on_change(void *ctx, struct conn_reply *reply)
 {
-    struct change_lane *lane = ctx;
-    rp_updater *self = lane->updater;
+    struct change_shard *shard = ctx;
+    rp_updater *self = shard->updater;
     rp_change change;
     rp_error error = {0};
-    rp_status status = read_answer(lane, reply, &change, &error);
+    rp_status status = read_answer(shard, reply, &change, &error);
     conn_reply_destroy(&reply);
     pthread_mutex_lock(&self->lock);
     self->open--;
-    lane->open--;
+    shard->open--;
     self->change.applied += change.applied;
     self->change.missing += change.missing;
     self->change.refused += change.refused;
@@ -164,44 +164,44 @@ static void on_change(void *ctx, struct conn_reply *reply)
 
 /* ---- requests ---- */
 
-static void count_open(struct change_lane *lane, int change)
+static void count_open(struct change_shard *shard, int change)
 {
-    pthread_mutex_lock(&lane->updater->lock);
-    lane->open += (uint32_t)change;
-    lane->updater->open += (uint32_t)change;
-    pthread_mutex_unlock(&lane->updater->lock);
+    pthread_mutex_lock(&shard->updater->lock);
+    shard->open += (uint32_t)change;
+    shard->updater->open += (uint32_t)change;
+    pthread_mutex_unlock(&shard->updater->lock);
 }
 
-/* Sends what a lane has collected. RP_NO_MEMORY: nothing was sent. */
-static rp_status transmit(struct change_lane *lane, rp_error *err)
+/* Sends what a shard has collected. RP_NO_MEMORY: nothing was sent. */
+static rp_status transmit(struct change_shard *shard, rp_error *err)
 {
-    rp_updater *self = lane->updater;
+    rp_updater *self = shard->updater;
     struct pb_writer body = {0};
     uint64_t id = 0;
     pb_put_bytes(&body, 1, self->table, strlen(self->table));
-    uint8_t *at = pb_put_packed(&body, 2, lane->n, 8);
+    uint8_t *at = pb_put_packed(&body, 2, shard->n, 8);
     if (at)
-        memcpy(at, lane->keys, lane->n * sizeof *lane->keys);
+        memcpy(at, shard->keys, shard->n * sizeof *shard->keys);
     if (!self->deletes)
-        pb_put_f64s(&body, 3, lane->priorities, lane->n);
+        pb_put_f64s(&body, 3, shard->priorities, shard->n);
     if (!body.failed) {
         struct conn_message message = {.field =
                                            self->deletes ? REPLAY__REQUEST__BODY_DELETE : REPLAY__REQUEST__BODY_UPDATE,
                                        .bytes = body.data,
                                        .size = body.size,
                                        .timeout_ms = conn_left_ms(self->expire_ns)};
-        count_open(lane, 1);
+        count_open(shard, 1);
         __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
-        id = conn_try_send(lane->conn, &message, on_change, lane);
+        id = conn_try_send(shard->conn, &message, on_change, shard);
         if (!id) {
-            count_open(lane, -1);
+            count_open(shard, -1);
             __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller's reference is left */
         }
     }
     pb_writer_fini(&body);
     if (!id)
-        return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", lane->n);
-    lane->n = 0;
+        return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", shard->n);
+    shard->n = 0;
     return RP_OK;
 }
 
@@ -209,11 +209,11 @@ static rp_status transmit(struct change_lane *lane, rp_error *err)
 static uint32_t in_flight(const rp_updater *self)
 {
     uint32_t n = 0;
-    if (self->n_lanes == 1)
+    if (self->n_shards == 1)
         return self->open;
-    for (uint32_t i = 0; i < self->n_lanes; i++)
-        if (self->lanes[i].open && conn_away_ns(self->lanes[i].conn) == 0)
-            n += self->lanes[i].open;
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        if (self->shards[i].open && conn_away_ns(self->shards[i].conn) == 0)
+            n += self->shards[i].open;
     return n;
 }
 
@@ -223,9 +223,9 @@ static bool await_room(rp_updater *self, int64_t deadline_ns)
     bool going = true;
     pthread_mutex_lock(&self->lock);
     while (in_flight(self) >= self->in_flight && going) {
-        int64_t look = self->n_lanes > 1 ? conn_now() + LOOK_NS : INT64_MAX;
+        int64_t look = self->n_shards > 1 ? conn_now() + LOOK_NS : INT64_MAX;
         int64_t until = look < deadline_ns ? look : deadline_ns;
-        going = conn_wait(self->lanes[0].conn, &self->done, &self->lock, until) ||
+        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, until) ||
                 (until != deadline_ns && !conn_is_stopped());
     }
     bool room = in_flight(self) < self->in_flight;
@@ -239,33 +239,33 @@ static bool await_all(rp_updater *self, int64_t deadline_ns)
     bool going = true;
     pthread_mutex_lock(&self->lock);
     while (self->open > 0 && going)
-        going = conn_wait(self->lanes[0].conn, &self->done, &self->lock, deadline_ns);
+        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, deadline_ns);
     bool done = self->open == 0;
     pthread_mutex_unlock(&self->lock);
     return done;
 }
 
-/* Sends what a lane has collected, and ignores it if the shard has been away for long. RP_DEADLINE_EXCEEDED: no request may be sent
+/* Sends what a shard has collected, and ignores it if the shard has been away for long. RP_DEADLINE_EXCEEDED: no request may be sent
  * before the deadline, or the caller has ended the wait. */
-static rp_status send_collected(struct change_lane *lane, int64_t deadline_ns, rp_error *err)
+static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns, rp_error *err)
 {
-    rp_updater *self = lane->updater;
-    if (lane->n == 0)
+    rp_updater *self = shard->updater;
+    if (shard->n == 0)
         return RP_OK;
-    if (!self->patient && self->n_lanes > 1 && conn_away_ns(lane->conn) >= PATIENCE_NS) {
+    if (!self->patient && self->n_shards > 1 && conn_away_ns(shard->conn) >= PATIENCE_NS) {
         pthread_mutex_lock(&self->lock);
-        self->change.missing += lane->n;
+        self->change.missing += shard->n;
         pthread_mutex_unlock(&self->lock);
-        lane->n = 0;
+        shard->n = 0;
         return RP_OK;
     }
-    return await_room(self, deadline_ns) ? transmit(lane, err) : RP_DEADLINE_EXCEEDED;
+    return await_room(self, deadline_ns) ? transmit(shard, err) : RP_DEADLINE_EXCEEDED;
 }
 
 static rp_status send_all(rp_updater *self, int64_t deadline_ns, rp_error *err)
 {
-    for (uint32_t i = 0; i < self->n_lanes; i++)
-        RP_TRY(send_collected(&self->lanes[i], deadline_ns, err));
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        RP_TRY(send_collected(&self->shards[i], deadline_ns, err));
     return RP_OK;
 }
 
@@ -274,7 +274,7 @@ static uint64_t run_length(const rp_updater *self, const uint64_t *keys, uint64_
 {
     uint64_t run = 1;
     *shard = client_shard_of(self->client, keys[0]);
-    if (self->n_lanes == 1)
+    if (self->n_shards == 1)
         return n;
     while (run < n && client_shard_of(self->client, keys[run]) == *shard)
         run++;
@@ -289,7 +289,7 @@ static rp_status collect(rp_updater *self, const uint64_t *keys, const double *p
     for (*taken = 0; *taken < n && status == RP_OK;) {
         uint32_t shard;
         uint64_t run = run_length(self, keys + *taken, n - *taken, &shard);
-        struct change_lane *to = &self->lanes[shard];
+        struct change_shard *to = &self->shards[shard];
         uint32_t room = self->batch - to->n, part = run < room ? (uint32_t)run : room;
         memcpy(to->keys + to->n, keys + *taken, part * sizeof *keys);
         if (priorities)

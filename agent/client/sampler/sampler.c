@@ -102,7 +102,7 @@ static void look_at_connections(rp_sampler *self, int64_t now_ns)
 {
     pthread_mutex_unlock(&self->hub.lock);
     for (uint32_t p = 0; p < self->n_parts; p++) /* only this thread uses `connected` */
-        self->parts[p].connected = conn_state(self->parts[p].conn) == RP_CLIENT_CONNECTED;
+        self->parts[p].connected = conn_is_up(self->parts[p].conn);
     pthread_mutex_lock(&self->hub.lock);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
@@ -637,7 +637,7 @@ static rp_status learn(rp_sampler *self, rp_error *err)
     int64_t start = conn_now(), known_ns = 0, until;
     rp_status status = RP_OK;
     for (uint32_t p = 0; p < self->n_parts; p++)
-        self->parts[p].connected = conn_state(self->parts[p].conn) == RP_CLIENT_CONNECTED;
+        self->parts[p].connected = conn_is_up(self->parts[p].conn);
     pthread_mutex_lock(&self->hub.lock);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         if (self->parts[p].connected) /* also plain ones: whether they remove items, and whether they are queues */
@@ -772,7 +772,7 @@ static void await_reply(rp_sampler *self)
     int64_t end = conn_now() + GRACE_ALONE_NS;
     for (make_step(self); !is_quiet(self) && !self->hub.stalled; make_step(self)) {
         pthread_mutex_unlock(&self->hub.lock);
-        bool up = conn_state(conn_of(self)) == RP_CLIENT_CONNECTED;
+        bool up = conn_is_up(conn_of(self));
         pthread_mutex_lock(&self->hub.lock);
         int64_t now = conn_now();
         if (now >= end || !up)

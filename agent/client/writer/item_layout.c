@@ -24,8 +24,6 @@ bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
 
 static void item_layout_free(struct item_layout *self)
 {
-    for (uint32_t i = 0; i < self->n_fields; i++)
-        free((char *)(uintptr_t)self->fields[i].name);
     free(self->wire);
     free(self);
 }
@@ -292,17 +290,20 @@ void item_layout_number(struct item_layout *self, uint32_t id)
 static struct item_layout *item_layout_new(const struct item_layout_field *fields, uint32_t n,
                                            const Replay__TableSpec *spec)
 {
-    struct item_layout *self = calloc(1, sizeof *self + n * sizeof self->fields[0]);
+    size_t names = 0;
+    for (uint32_t i = 0; i < n; i++)
+        names += strlen(fields[i].name) + 1;
+    struct item_layout *self = calloc(1, sizeof *self + n * sizeof self->fields[0] + names);
     if (!self)
         return NULL;
-    bool ok = true;
+    self->n_fields = n;
+    char *name = (char *)(self->fields + n);
     for (uint32_t i = 0; i < n; i++) {
         self->fields[i] = fields[i];
-        self->fields[i].name = strdup(fields[i].name);
-        self->n_fields = i + 1;
-        ok = ok && self->fields[i].name;
+        self->fields[i].name = strcpy(name, fields[i].name);
+        name += strlen(name) + 1;
     }
-    if (ok && item_layout_encode(self, spec->name))
+    if (item_layout_encode(self, spec->name))
         return self;
     item_layout_free(self);
     return NULL;

@@ -1160,7 +1160,6 @@ void outbox_publish(struct outbox *self)
     self->counts.stored = self->kept.count + self->stored.count;
     self->handoff->counts = self->counts;
     self->handoff->counts.rejections_dropped = dropped;
-    self->handoff->last_number = self->last_number;
     for (uint32_t t = 0; t < self->n_tables; t++)
         self->handoff->tables[t] =
             (struct handoff_table){self->tables[t].sent, self->tables[t].resolved, self->tables[t].allowed};

@@ -89,8 +89,6 @@ struct handoff {
     uint64_t waited_ns; /* by calls that have ended */
     bool open;
     rp_error refusal; /* of the first HELLO */
-    uint8_t session[WIRE_SESSION_BYTES];
-    uint64_t last_number;
     uint64_t max_message_bytes;
     struct handoff_counts counts;
     struct handoff_table *tables; /* [n_tables] */

@@ -35,7 +35,7 @@
 #define MESSAGE_SLACK 4096u
 
 /* A stream of steps and items to one shard. */
-struct lane {
+struct shard {
     struct handoff handoff; /* first: aligned to a cache line */
     struct writer_session session;
     struct conn *conn;
@@ -44,49 +44,38 @@ struct lane {
     struct step_stream stream;
     struct item_layouts layouts;
     struct structured structured;
-    rp_slice *all; /* [columns] for lane_item_last */
+    rp_slice *all; /* [columns] for shard_item_last */
     uint64_t *table_created;
     uint32_t last_table;
     uint64_t created, seen_resolved;
     uint64_t key_base, key_count, keys_used; /* of the current session */
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
-    uint64_t window;           /* of max_items, what the other lanes leave: lane_set_window */
-    struct lane *const *lanes; /* of the writer, with this one */
-    uint32_t n_lanes;
+    uint64_t window;   /* of max_items, what the other shards leave: shard_set_window */
+    rp_writer *writer; /* that has this shard and others */
     uint64_t policy;
     struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
     uint32_t n_waiting, waiting_capacity;
     struct step_chunk *waiting_chunk;
     bool attached;
-    uint32_t forks; /* of this process when the lane was made */
-};
-
-struct lane_options {
-    struct conn *conn;
-    const char *name;
-    const rp_column *columns;
-    uint32_t n_columns;
-    const rp_writer_options *writer; /* checked, without defaults left open */
-    struct lane *const *lanes;       /* [n_lanes] of the writer, those that exist; borrowed */
-    uint32_t n_lanes;
+    uint32_t forks; /* of this process when the shard was made */
 };
 
 struct rp_writer {
-    struct lane *lane; /* of the current episode */
-    bool choose;       /* the next step begins an episode, and there are several shards */
+    struct shard *shard; /* of the current episode */
+    bool choose;         /* the next step begins an episode, and there are several shards */
     uint32_t n;
     struct rng rng;
-    struct lane *lanes[];
+    struct shard *shards[];
 };
 
-struct lane_flush {
+struct shard_flush {
     uint64_t max_unconfirmed;
     int64_t timeout_ms; /* that the caller has given, for the error */
     int64_t deadline_ns;
 };
-/* conn_check_process, without a call where the lane is in its process. */
-static inline rp_status lane_check_process(const struct lane *self, rp_error *err)
+/* conn_check_process, without a call where the shard is in its process. */
+static inline rp_status shard_check_process(const struct shard *self, rp_error *err)
 {
     return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
 }
@@ -94,7 +83,7 @@ static inline rp_status lane_check_process(const struct lane *self, rp_error *er
 /* ---- handing chunks and items to the I/O thread */
 
 /* Waits while the ring is full: the I/O thread never blocks, so there is room soon. Without a thread, the caller makes room. */
-static void push(struct lane *self, const struct queued_item *item, struct step_chunk *evicted)
+static void push(struct shard *self, const struct queued_item *item, struct step_chunk *evicted)
 {
     struct timespec pause = {.tv_nsec = 20000};
     for (uint32_t tries = 0; !handoff_push(&self->handoff, item, evicted); tries++) {
@@ -109,20 +98,20 @@ static void push(struct lane *self, const struct queued_item *item, struct step_
         conn_wake(self->conn);
 }
 
-static struct step_chunk *take_evicted(struct lane *self)
+static struct step_chunk *take_evicted(struct shard *self)
 {
     struct step_chunk *evicted = self->stream.evicted;
     self->stream.evicted = NULL;
     return evicted;
 }
 
-static void lane_hand_evicted(struct lane *self)
+static void shard_hand_evicted(struct shard *self)
 {
     if (self->stream.evicted)
         push(self, &(struct queued_item){.chunk = NULL}, take_evicted(self));
 }
 
-static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_error *err)
+static rp_status need_chunk(struct shard *self, struct step_chunk *chunk, rp_error *err)
 {
     if (chunk != self->stream.open && !chunk->encoded) {
         RP_TRY(step_stream_encode(&self->stream, chunk, err));
@@ -133,7 +122,7 @@ static rp_status need_chunk(struct lane *self, struct step_chunk *chunk, rp_erro
     return RP_OK;
 }
 
-static rp_status lane_release(struct lane *self, rp_error *err)
+static rp_status shard_release(struct shard *self, rp_error *err)
 {
     if (self->n_waiting == 0 || self->waiting_chunk == self->stream.open)
         return RP_OK;
@@ -144,7 +133,7 @@ static rp_status lane_release(struct lane *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status await_chunk(struct lane *self, const struct queued_item *item, rp_error *err)
+static rp_status await_chunk(struct shard *self, const struct queued_item *item, rp_error *err)
 {
     if (self->n_waiting == self->waiting_capacity) {
         uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
@@ -162,36 +151,36 @@ static rp_status await_chunk(struct lane *self, const struct queued_item *item, 
 
 /* ---- what a writer waits for */
 
-/* Time between two looks at the other lanes. */
+/* Time between two looks at the other shards. */
 #define OTHERS_NS (5 * NS_PER_MS)
 
-static uint64_t lane_unconfirmed(struct lane *self)
+static uint64_t shard_unconfirmed(struct shard *self)
 {
     return self->created - atomic_load(&self->handoff.resolved);
 }
 
-/* Returns the unconfirmed items of the other lanes. What waits for a broker that is away holds nobody up. */
-static uint64_t held_by_others(const struct lane *self)
+/* Returns the unconfirmed items of the other shards. What waits for a broker that is away holds nobody up. */
+static uint64_t held_by_others(const struct shard *self)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < self->n_lanes; i++) {
-        struct lane *lane = self->lanes[i];
-        if (lane && lane != self && conn_state(lane->conn) == RP_CLIENT_CONNECTED)
-            sum += lane_unconfirmed(lane);
+    for (uint32_t i = 0; i < self->writer->n; i++) {
+        struct shard *shard = self->writer->shards[i];
+        if (shard != self && conn_is_up(shard->conn))
+            sum += shard_unconfirmed(shard);
     }
     return sum;
 }
 
-static void lane_set_window(struct lane *self)
+static void shard_set_window(struct shard *self)
 {
-    if (self->n_lanes <= 1)
+    if (self->writer->n <= 1)
         return;
-    uint64_t others = held_by_others(self), least = self->max_items / self->n_lanes;
+    uint64_t others = held_by_others(self), least = self->max_items / self->writer->n;
     self->window = self->max_items > others + least ? self->max_items - others : least;
 }
 
 /* Writes why the items wait, as far as it is known. */
-static void explain(struct lane *self, char *out, size_t size)
+static void explain(struct shard *self, char *out, size_t size)
 {
     conn_describe(self->conn, out, size);
     if (out[0])
@@ -215,11 +204,11 @@ static void explain(struct lane *self, char *out, size_t size)
                  table.allowed);
 }
 
-typedef bool done_fn(struct lane *self, uint64_t arg);
+typedef bool done_fn(struct shard *self, uint64_t arg);
 
-/* Waits for news of this lane; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
+/* Waits for news of this shard; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
  * the caller has ended the wait. */
-static bool wait_once(struct lane *self, int64_t deadline_ns)
+static bool wait_once(struct shard *self, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
     int64_t now = conn_now(), until = deadline_ns;
@@ -230,7 +219,7 @@ static bool wait_once(struct lane *self, int64_t deadline_ns)
 }
 
 /* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
-static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
+static bool wait_for(struct shard *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
 {
     struct handoff *handoff = &self->handoff;
     if (done(self, arg))
@@ -258,20 +247,15 @@ static bool wait_for(struct lane *self, const char *what, done_fn *done, uint64_
 
 /* ---- the session */
 
-static bool is_open(struct lane *self, uint64_t unused)
-{
-    (void)unused;
-    return self->handoff.open || self->handoff.refusal.status != RP_OK;
-}
-
-static rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error *err)
+static rp_status shard_await_open(struct shard *self, int64_t timeout_ms, rp_error *err)
 {
     struct handoff *handoff = &self->handoff;
     int64_t deadline = conn_deadline(timeout_ms);
     atomic_fetch_add(&handoff->waiters, 1);
     conn_wake(self->conn);
     pthread_mutex_lock(&handoff->mutex);
-    while (!is_open(self, 0) && conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
+    while (!handoff->open && handoff->refusal.status == RP_OK &&
+           conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
         ;
     bool open = handoff->open, stopped = !open && conn_is_stopped();
     rp_error refusal = handoff->refusal;
@@ -288,19 +272,19 @@ static rp_status lane_await_open(struct lane *self, int64_t timeout_ms, rp_error
                    conn_endpoint(self->conn), (double)timeout_ms / 1e3);
 }
 
-static bool lane_is_open(struct lane *self)
+static bool shard_is_open(struct shard *self)
 {
     pthread_mutex_lock(&self->handoff.mutex);
     bool open = self->handoff.open;
     self->max_message_bytes = self->handoff.max_message_bytes;
     pthread_mutex_unlock(&self->handoff.mutex);
-    return open && conn_state(self->conn) == RP_CLIENT_CONNECTED;
+    return open && conn_is_up(self->conn);
 }
 
 /* ---- room */
 
 /* Returns the number of unused keys of the current session. A new session has new keys. */
-static inline uint64_t lane_keys_left(struct lane *self)
+static inline uint64_t shard_keys_left(struct shard *self)
 {
     uint64_t base = atomic_load_explicit(&self->handoff.key_base, memory_order_acquire);
     if (base != self->key_base) {
@@ -311,13 +295,13 @@ static inline uint64_t lane_keys_left(struct lane *self)
     return self->key_count - self->keys_used;
 }
 
-static inline bool lane_has_room(struct lane *self, uint64_t n)
+static inline bool shard_has_room(struct shard *self, uint64_t n)
 {
-    if (lane_keys_left(self) < n)
+    if (shard_keys_left(self) < n)
         return false;
     if (self->created + n - self->seen_resolved > self->window) {
         self->seen_resolved = atomic_load(&self->handoff.resolved);
-        lane_set_window(self);
+        shard_set_window(self);
     }
     if (self->handed_bytes - self->seen_done_bytes >= self->max_bytes)
         self->seen_done_bytes = atomic_load(&self->handoff.done_bytes);
@@ -326,29 +310,29 @@ static inline bool lane_has_room(struct lane *self, uint64_t n)
 }
 
 /* Completes the open chunk if the writer would otherwise wait for items that wait for this chunk. */
-static rp_status let_go(struct lane *self, rp_error *err)
+static rp_status let_go(struct shard *self, rp_error *err)
 {
     if (self->n_waiting == 0)
         return RP_OK;
     RP_TRY(step_stream_cut(&self->stream, err));
-    return lane_release(self, err);
+    return shard_release(self, err);
 }
 
-static void lane_hurry(struct lane *self)
+static void shard_hurry(struct shard *self)
 {
     atomic_store(&self->handoff.urgent, true);
     conn_wake(self->conn);
 }
 
 /* Waits until n more items may be created. */
-static rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+static rp_status shard_await_room(struct shard *self, uint64_t n, int64_t timeout_ms, rp_error *err)
 {
     RP_TRY(let_go(self, err));
-    if (lane_keys_left(self) < n) {
+    if (shard_keys_left(self) < n) {
         atomic_store(&self->handoff.renew, true);
-        lane_hurry(self);
+        shard_hurry(self);
     }
-    if (wait_for(self, "wait for credit", lane_has_room, n, conn_deadline(timeout_ms)))
+    if (wait_for(self, "wait for credit", shard_has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
     if (conn_is_stopped())
         return conn_stopped(err);
@@ -356,54 +340,54 @@ static rp_status lane_await_room(struct lane *self, uint64_t n, int64_t timeout_
     explain(self, why, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED,
                    "after %g s, %" PRIu64 " items are in flight, the limit is %" PRIu64 ": %s",
-                   (double)timeout_ms / 1e3, lane_unconfirmed(self) + held_by_others(self), self->max_items, why);
+                   (double)timeout_ms / 1e3, shard_unconfirmed(self) + held_by_others(self), self->max_items, why);
 }
 
 /* ---- flush */
 
-/* How long a flush that leaves some items unconfirmed looks at one lane before it looks at the next. */
+/* How long a flush that leaves some items unconfirmed looks at one shard before it looks at the next. */
 #define TURN_NS (100 * NS_PER_MS)
 
-static bool is_flushed(struct lane *self, uint64_t max_unconfirmed)
+static bool is_flushed(struct shard *self, uint64_t max_unconfirmed)
 {
-    return lane_unconfirmed(self) <= max_unconfirmed;
+    return shard_unconfirmed(self) <= max_unconfirmed;
 }
 
-static uint64_t unconfirmed(struct lane *const *lanes, uint32_t n)
+static uint64_t unconfirmed(struct shard *const *shards, uint32_t n)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++)
-        sum += lane_unconfirmed(lanes[i]);
+        sum += shard_unconfirmed(shards[i]);
     return sum;
 }
 
-/* Waits until at most max_unconfirmed items of all lanes are. False: the deadline has passed, or the caller has ended the wait; *at is
- * the lane that it waited for. */
-static bool await_flushed(struct lane *const *lanes, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
-                          struct lane **at)
+/* Waits until at most max_unconfirmed items of all shards are. False: the deadline has passed, or the caller has ended the wait; *at is
+ * the shard that it waited for. */
+static bool await_flushed(struct shard *const *shards, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
+                          struct shard **at)
 {
-    bool in_turn = n > 1 && max_unconfirmed > 0; /* any lane may be the one that makes the rest small enough */
+    bool in_turn = n > 1 && max_unconfirmed > 0; /* any shard may be the one that makes the rest small enough */
     for (uint32_t i = 0;; i = (i + 1) % n) {
-        uint64_t all = unconfirmed(lanes, n), own = lane_unconfirmed(lanes[i]), others = all - own;
+        uint64_t all = unconfirmed(shards, n), own = shard_unconfirmed(shards[i]), others = all - own;
         if (all <= max_unconfirmed)
             return true;
         if (own == 0)
             continue;
-        *at = lanes[i];
+        *at = shards[i];
         uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
         int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
-        if (!wait_for(lanes[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
-            return !conn_is_stopped() && unconfirmed(lanes, n) <= max_unconfirmed;
+        if (!wait_for(shards[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
+            return !conn_is_stopped() && unconfirmed(shards, n) <= max_unconfirmed;
     }
 }
 
 /* Returns the status of the first rejection since the last call, once. */
-static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, rp_error *err)
+static rp_status report_rejections(struct shard *const *shards, uint32_t n_shards, rp_error *err)
 {
     rp_error first = {0};
     uint64_t n = 0;
-    for (uint32_t i = 0; i < n_lanes; i++) {
-        struct handoff *handoff = &lanes[i]->handoff;
+    for (uint32_t i = 0; i < n_shards; i++) {
+        struct handoff *handoff = &shards[i]->handoff;
         pthread_mutex_lock(&handoff->mutex);
         if (n == 0)
             first = handoff->unreported;
@@ -419,40 +403,40 @@ static rp_status report_rejections(struct lane *const *lanes, uint32_t n_lanes, 
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-/* Writes what holds a flush up: a broker that is away, or what the lane that it waited for says. */
-static void explain_flush(struct lane *const *lanes, uint32_t n, struct lane *at, char *out, size_t size)
+/* Writes what holds a flush up: a broker that is away, or what the shard that it waited for says. */
+static void explain_flush(struct shard *const *shards, uint32_t n, struct shard *at, char *out, size_t size)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (lane_unconfirmed(lanes[i]) > 0 && conn_state(lanes[i]->conn) != RP_CLIENT_CONNECTED) {
-            explain(lanes[i], out, size);
+        if (shard_unconfirmed(shards[i]) > 0 && !conn_is_up(shards[i]->conn)) {
+            explain(shards[i], out, size);
             return;
         }
     int used = n > 1 ? snprintf(out, size, "shard %u: ", conn_shard(at->conn)) : 0;
     explain(at, out + used, size - (size_t)used);
 }
 
-static rp_status lanes_flush(struct lane *const *lanes, uint32_t n, const struct lane_flush *flush, rp_error *err)
+static rp_status shards_flush(struct shard *const *shards, uint32_t n, const struct shard_flush *flush, rp_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
-        RP_TRY(let_go(lanes[i], err));
-        if (flush->max_unconfirmed != UINT64_MAX && lane_unconfirmed(lanes[i]) > 0)
-            lane_hurry(lanes[i]);
+        RP_TRY(let_go(shards[i], err));
+        if (flush->max_unconfirmed != UINT64_MAX && shard_unconfirmed(shards[i]) > 0)
+            shard_hurry(shards[i]);
     }
-    struct lane *at = lanes[0];
-    if (await_flushed(lanes, n, flush->max_unconfirmed, flush->deadline_ns, &at))
-        return report_rejections(lanes, n, err);
+    struct shard *at = shards[0];
+    if (await_flushed(shards, n, flush->max_unconfirmed, flush->deadline_ns, &at))
+        return report_rejections(shards, n, err);
     if (conn_is_stopped())
         return conn_stopped(err);
     char why[450];
-    explain_flush(lanes, n, at, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s", unconfirmed(lanes, n),
-                   (double)flush->timeout_ms / 1e3, why);
+    explain_flush(shards, n, at, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
+                   unconfirmed(shards, n), (double)flush->timeout_ms / 1e3, why);
 }
 
 /* ---- making items */
 
 /* Gives the index of the table, which is most often that of the last item. */
-static rp_status lane_table(struct lane *self, const char *name, uint32_t *out, rp_error *err)
+static rp_status shard_table(struct shard *self, const char *name, uint32_t *out, rp_error *err)
 {
     const struct conn_hello *hello = self->hello;
     *out = self->last_table;
@@ -463,7 +447,7 @@ static rp_status lane_table(struct lane *self, const char *name, uint32_t *out, 
     return RP_OK;
 }
 
-static rp_status lane_check_priority(double priority, rp_error *err)
+static rp_status shard_check_priority(double priority, rp_error *err)
 {
     if (isfinite(priority) && priority >= 0)
         return RP_OK;
@@ -471,7 +455,7 @@ static rp_status lane_check_priority(double priority, rp_error *err)
 }
 
 /* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
-static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, rp_error *err)
+static rp_status need_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
     uint64_t bytes = MESSAGE_SLACK;
     for (struct step_chunk *chunk = first;; chunk = step_stream_next(&self->stream, chunk)) {
@@ -489,7 +473,7 @@ static rp_status need_chunks(struct lane *self, struct step_chunk *first, uint64
 }
 
 /* Encodes those of the chunks that are complete. */
-static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint64_t steps, bool *complete,
+static rp_status encode_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, bool *complete,
                                rp_error *err)
 {
     for (struct step_chunk *chunk = first;; chunk = chunk->next) {
@@ -501,14 +485,14 @@ static rp_status encode_chunks(struct lane *self, struct step_chunk *first, uint
     }
 }
 
-/* Returns the slices as an item of this lane; table is an index. */
-static struct item_slices lane_slices(const struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n)
+/* Returns the slices as an item of this shard; table is an index. */
+static struct item_slices shard_slices(const struct shard *self, uint32_t table, const rp_slice *slices, uint32_t n)
 {
     return (struct item_slices){&self->stream, self->hello->says->tables[table], slices, n};
 }
 
 /* Makes an item of this layout that covers these steps. */
-static rp_status make_item(struct lane *self, struct item_layout *layout, const struct item_steps *span,
+static rp_status make_item(struct shard *self, struct item_layout *layout, const struct item_steps *span,
                            double priority, uint64_t *key, rp_error *err)
 {
     struct step_chunk *chunk = step_stream_find(&self->stream, span->first);
@@ -522,7 +506,7 @@ static rp_status make_item(struct lane *self, struct item_layout *layout, const 
     bool complete = true;
     RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
     RP_TRY(encode_chunks(self, chunk, (uint64_t)item.offset + item.length, &complete, err));
-    if (lane_keys_left(self) == 0)
+    if (shard_keys_left(self) == 0)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
                        self->key_count);
@@ -540,10 +524,10 @@ static rp_status make_item(struct lane *self, struct item_layout *layout, const 
 }
 
 /* Makes an item without waiting for room; table is an index. key may be NULL. */
-static rp_status lane_make_item(struct lane *self, uint32_t table, const rp_slice *slices, uint32_t n, double priority,
-                                uint64_t *key, rp_error *err)
+static rp_status shard_make_item(struct shard *self, uint32_t table, const rp_slice *slices, uint32_t n,
+                                 double priority, uint64_t *key, rp_error *err)
 {
-    struct item_slices item = lane_slices(self, table, slices, n);
+    struct item_slices item = shard_slices(self, table, slices, n);
     struct item_layout *layout;
     struct item_steps span;
     RP_TRY(item_layouts_get(&self->layouts, &item, table, &layout, &span, err));
@@ -551,41 +535,41 @@ static rp_status lane_make_item(struct lane *self, uint32_t table, const rp_slic
 }
 
 /* Checks what an item is made with, and waits for room. Gives the index of the table. */
-static rp_status begin_item(struct lane *self, const char *table, double priority, int64_t timeout_ms, uint32_t *index,
+static rp_status begin_item(struct shard *self, const char *table, double priority, int64_t timeout_ms, uint32_t *index,
                             rp_error *err)
 {
-    RP_TRY(lane_check_process(self, err));
-    RP_TRY(lane_table(self, table, index, err));
-    RP_TRY(lane_check_priority(priority, err));
-    return lane_has_room(self, 1) ? RP_OK : lane_await_room(self, 1, timeout_ms, err);
+    RP_TRY(shard_check_process(self, err));
+    RP_TRY(shard_table(self, table, index, err));
+    RP_TRY(shard_check_priority(priority, err));
+    return shard_has_room(self, 1) ? RP_OK : shard_await_room(self, 1, timeout_ms, err);
 }
 
 rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
                          uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err)
 {
     uint32_t index;
-    RP_TRY(begin_item(writer->lane, table, priority, timeout_ms, &index, err));
-    return lane_make_item(writer->lane, index, slices, n_slices, priority, key, err);
+    RP_TRY(begin_item(writer->shard, table, priority, timeout_ms, &index, err));
+    return shard_make_item(writer->shard, index, slices, n_slices, priority, key, err);
 }
 
 rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_slice *slices, uint32_t n_slices,
                                rp_error *err)
 {
-    struct lane *lane = writer->lane;
+    struct shard *shard = writer->shard;
     uint32_t index;
-    RP_TRY(lane_check_process(lane, err));
-    RP_TRY(lane_table(lane, table, &index, err));
-    struct item_slices item = lane_slices(lane, index, slices, n_slices);
-    return item_layouts_check(&lane->layouts, &item, err);
+    RP_TRY(shard_check_process(shard, err));
+    RP_TRY(shard_table(shard, table, &index, err));
+    struct item_slices item = shard_slices(shard, index, slices, n_slices);
+    return item_layouts_check(&shard->layouts, &item, err);
 }
 
 /* Gives the layout of the newest steps of all columns, and remembers it for the next item. */
-static rp_status find_newest(struct lane *self, uint32_t table, uint32_t steps, struct item_layout **layout,
+static rp_status find_newest(struct shard *self, uint32_t table, uint32_t steps, struct item_layout **layout,
                              struct item_steps *span, rp_error *err)
 {
     for (uint32_t i = 0; i < self->stream.n_columns; i++)
         self->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
-    struct item_slices item = lane_slices(self, table, self->all, self->stream.n_columns);
+    struct item_slices item = shard_slices(self, table, self->all, self->stream.n_columns);
     RP_TRY(item_layouts_get(&self->layouts, &item, table, layout, span, err));
     self->layouts.newest[table] = (struct item_newest){*layout, steps};
     return RP_OK;
@@ -594,28 +578,28 @@ static rp_status find_newest(struct lane *self, uint32_t table, uint32_t steps, 
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
                               uint64_t *key, rp_error *err)
 {
-    struct lane *lane = writer->lane;
+    struct shard *shard = writer->shard;
     uint32_t index;
     struct item_steps span;
     if (steps == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
-    RP_TRY(begin_item(lane, table, priority, timeout_ms, &index, err));
-    struct item_layout *layout = item_layouts_newest(&lane->layouts, &lane->stream, index, steps, &span);
+    RP_TRY(begin_item(shard, table, priority, timeout_ms, &index, err));
+    struct item_layout *layout = item_layouts_newest(&shard->layouts, &shard->stream, index, steps, &span);
     if (!layout)
-        RP_TRY(find_newest(lane, index, steps, &layout, &span, err));
-    return make_item(lane, layout, &span, priority, key, err);
+        RP_TRY(find_newest(shard, index, steps, &layout, &span, err));
+    return make_item(shard, layout, &span, priority, key, err);
 }
 
 void rp_writer_set_policy(rp_writer *writer, uint64_t version)
 {
     for (uint32_t i = 0; i < writer->n; i++)
-        writer->lanes[i]->policy = version;
+        writer->shards[i]->policy = version;
 }
 
 /* ---- patterns */
 
 /* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
-static rp_status check_pattern(struct lane *self, uint32_t table, const rp_pattern *in, rp_error *err)
+static rp_status check_pattern(struct shard *self, uint32_t table, const rp_pattern *in, rp_error *err)
 {
     struct step_stream full = self->stream;
     struct item_layout *layout;
@@ -628,12 +612,12 @@ static rp_status check_pattern(struct lane *self, uint32_t table, const rp_patte
     return item_layouts_get(&self->layouts, &item, table, &layout, &span, err);
 }
 
-static rp_status lane_add_pattern(struct lane *self, const rp_pattern *in, rp_error *err)
+static rp_status shard_add_pattern(struct shard *self, const rp_pattern *in, rp_error *err)
 {
     uint32_t table;
-    RP_TRY(lane_check_process(self, err));
-    RP_TRY(lane_table(self, in->table, &table, err));
-    RP_TRY(lane_check_priority(in->priority, err));
+    RP_TRY(shard_check_process(self, err));
+    RP_TRY(shard_table(self, in->table, &table, err));
+    RP_TRY(shard_check_priority(in->priority, err));
     RP_TRY(check_pattern(self, table, in, err));
     return structured_add(&self->structured, in, table, err);
 }
@@ -641,22 +625,22 @@ static rp_status lane_add_pattern(struct lane *self, const rp_pattern *in, rp_er
 rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
 {
     for (uint32_t i = 0; i < writer->n; i++) {
-        rp_status status = lane_add_pattern(writer->lanes[i], pattern, err);
+        rp_status status = shard_add_pattern(writer->shards[i], pattern, err);
         if (status == RP_OK)
             continue;
-        while (i-- > 0) /* all lanes have it, or none */
-            structured_drop_newest(&writer->lanes[i]->structured);
+        while (i-- > 0) /* all shards have it, or none */
+            structured_drop_newest(&writer->shards[i]->structured);
         return status;
     }
     return RP_OK;
 }
 
 /* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode. */
-static rp_status apply_patterns(struct lane *self, bool end, rp_error *err)
+static rp_status apply_patterns(struct shard *self, bool end, rp_error *err)
 {
     uint32_t at = 0;
     for (struct pattern *pattern; (pattern = structured_next(&self->structured, &self->stream, end, &at));) {
-        RP_TRY(lane_make_item(self, pattern->table, pattern->slices, pattern->n_slices, pattern->priority, NULL, err));
+        RP_TRY(shard_make_item(self, pattern->table, pattern->slices, pattern->n_slices, pattern->priority, NULL, err));
         pattern->made = true;
         pattern->last_step = step_stream_length(&self->stream);
     }
@@ -665,49 +649,49 @@ static rp_status apply_patterns(struct lane *self, bool end, rp_error *err)
 
 /* ---- which shard */
 
-/* Returns a random lane that is open, other than `but`; NULL: there is none. */
-static struct lane *any_open(rp_writer *self, const struct lane *but)
+/* Returns a random shard that is open, other than `but`; NULL: there is none. */
+static struct shard *any_open(rp_writer *self, const struct shard *but)
 {
     uint32_t first = (uint32_t)rng_below(&self->rng, self->n);
     for (uint32_t i = 0; i < self->n; i++) {
-        struct lane *lane = self->lanes[(first + i) % self->n];
-        if (lane != but && lane_is_open(lane))
-            return lane;
+        struct shard *shard = self->shards[(first + i) % self->n];
+        if (shard != but && shard_is_open(shard))
+            return shard;
     }
     return NULL;
 }
 
-/* Of two random lanes takes the one with fewer unconfirmed items. With no lane open, the present one goes on. */
-static __attribute__((noinline)) void choose_lane(rp_writer *self)
+/* Of two random shards takes the one with fewer unconfirmed items. With no shard open, the present one goes on. */
+static __attribute__((noinline)) void choose_shard(rp_writer *self)
 {
-    struct lane *one = any_open(self, NULL), *other = one ? any_open(self, one) : NULL;
+    struct shard *one = any_open(self, NULL), *other = one ? any_open(self, one) : NULL;
     self->choose = false;
-    if (other && lane_unconfirmed(other) < lane_unconfirmed(one))
+    if (other && shard_unconfirmed(other) < shard_unconfirmed(one))
         one = other;
     if (one)
-        self->lane = one;
-    lane_set_window(self->lane);
+        self->shard = one;
+    shard_set_window(self->shard);
 }
 
-/* Returns the lane for a step. */
-static inline struct lane *lane_for_step(rp_writer *self)
+/* Returns the shard for a step. */
+static inline struct shard *shard_for_step(rp_writer *self)
 {
     if (__builtin_expect(self->choose, 0))
-        choose_lane(self);
-    return self->lane;
+        choose_shard(self);
+    return self->shard;
 }
 
 /* ---- steps */
 
 /* Waits for room for the items that patterns may make, before the step is taken, so that a time-out changes nothing. */
-static rp_status await_pattern_room(struct lane *self, uint32_t n, int64_t timeout_ms, rp_error *err)
+static rp_status await_pattern_room(struct shard *self, uint32_t n, int64_t timeout_ms, rp_error *err)
 {
-    if (n == 0 || lane_has_room(self, n))
+    if (n == 0 || shard_has_room(self, n))
         return RP_OK;
-    return lane_await_room(self, n, timeout_ms, err);
+    return shard_await_room(self, n, timeout_ms, err);
 }
 
-static rp_status finish_step(struct lane *self, rp_error *err)
+static rp_status finish_step(struct shard *self, rp_error *err)
 {
     if (self->structured.with_values > 0)
         structured_look(&self->structured, &self->stream);
@@ -716,19 +700,19 @@ static rp_status finish_step(struct lane *self, rp_error *err)
     if (self->structured.count > 0)
         status = apply_patterns(self, false, err);
     if (self->n_waiting > 0) {
-        rp_status released = lane_release(self, err);
+        rp_status released = shard_release(self, err);
         status = status == RP_OK ? released : status;
     }
     return status;
 }
 
-static inline __attribute__((always_inline)) rp_status append(struct lane *writer, const void *const *values,
+static inline __attribute__((always_inline)) rp_status append(struct shard *writer, const void *const *values,
                                                               int64_t timeout_ms, rp_error *err)
 {
     struct step_stream *stream = &writer->stream;
     if (writer->structured.count == 0 && step_stream_is_whole(stream, values)) {
         RP_TRY(step_stream_append(stream, values, err));
-        return writer->n_waiting > 0 ? lane_release(writer, err) : RP_OK;
+        return writer->n_waiting > 0 ? shard_release(writer, err) : RP_OK;
     }
     RP_TRY(step_stream_check_step(stream, values, err));
     RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
@@ -739,10 +723,10 @@ static inline __attribute__((always_inline)) rp_status append(struct lane *write
 }
 
 /* Appends in the process of a fork, or while a trace is recorded. */
-static __attribute__((noinline)) rp_status append_slowly(struct lane *writer, const void *const *values,
+static __attribute__((noinline)) rp_status append_slowly(struct shard *writer, const void *const *values,
                                                          int64_t timeout_ms, rp_error *err)
 {
-    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(shard_check_process(writer, err));
     int64_t start = trace_now(writer->trace);
     rp_status status = append(writer, values, timeout_ms, err);
     trace_add_since(writer->trace, "append", NULL, start, 1);
@@ -752,24 +736,24 @@ static __attribute__((noinline)) rp_status append_slowly(struct lane *writer, co
 /* Both calls are the last thing done here, so that a step pays a few tests and no frame for what is seldom the case. */
 rp_status rp_writer_append(rp_writer *writer, const void *const *values, int64_t timeout_ms, rp_error *err)
 {
-    struct lane *lane = lane_for_step(writer);
-    if (__builtin_expect(lane->forks != forks_count(), 0) || trace_on(lane->trace))
-        return append_slowly(lane, values, timeout_ms, err);
-    return append(lane, values, timeout_ms, err);
+    struct shard *shard = shard_for_step(writer);
+    if (__builtin_expect(shard->forks != forks_count(), 0) || trace_on(shard->trace))
+        return append_slowly(shard, values, timeout_ms, err);
+    return append(shard, values, timeout_ms, err);
 }
 
 rp_status rp_writer_set(rp_writer *writer, uint32_t column, const void *value, uint64_t bytes, rp_error *err)
 {
-    struct lane *lane = lane_for_step(writer);
-    RP_TRY(lane_check_process(lane, err));
-    return step_stream_set(&lane->stream, column, value, bytes, err);
+    struct shard *shard = shard_for_step(writer);
+    RP_TRY(shard_check_process(shard, err));
+    return step_stream_set(&shard->stream, column, value, bytes, err);
 }
 
 rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err)
 {
-    const struct step_stream *stream = &writer->lane->stream;
+    const struct step_stream *stream = &writer->shard->stream;
     *row = NULL;
-    RP_TRY(lane_check_process(writer->lane, err));
+    RP_TRY(shard_check_process(writer->shard, err));
     if (!stream->history)
         return err_set(err, RP_FAILED_PRECONDITION, "the writer keeps no history: set the option history");
     if (column >= stream->n_columns)
@@ -786,46 +770,47 @@ rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const 
 
 rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *err)
 {
-    struct lane *lane = writer->lane;
-    RP_TRY(lane_check_process(lane, err));
-    if (lane->stream.n_set == 0)
+    struct shard *shard = writer->shard;
+    RP_TRY(shard_check_process(shard, err));
+    if (shard->stream.n_set == 0)
         return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
-    RP_TRY(await_pattern_room(lane, lane->structured.count, timeout_ms, err));
-    return finish_step(lane, err);
+    RP_TRY(await_pattern_room(shard, shard->structured.count, timeout_ms, err));
+    return finish_step(shard, err);
 }
 
-static rp_status lane_end_episode(struct lane *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
+static rp_status shard_end_episode(struct shard *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
     struct step_stream *stream = &writer->stream;
-    RP_TRY(lane_check_process(writer, err));
+    RP_TRY(shard_check_process(writer, err));
     if (stream->n_set > 0)
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
     if (step_stream_length(stream) > 0) {
         RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
         RP_TRY(apply_patterns(writer, true, err));
         RP_TRY(step_stream_cut(stream, err));
-        RP_TRY(lane_release(writer, err));
+        RP_TRY(shard_release(writer, err));
         RP_TRY(step_stream_end_episode(stream, err));
         structured_reset(&writer->structured);
     }
-    lane_hand_evicted(writer);
-    return lanes_flush(&writer, 1, &(struct lane_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline}, err);
+    shard_hand_evicted(writer);
+    return shards_flush(&writer, 1, &(struct shard_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline},
+                        err);
 }
 
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
-    struct lane *lane = writer->lane;
-    rp_status status = lane_end_episode(lane, mode, timeout_ms, err);
-    writer->choose = writer->n > 1 && lane->stream.n_set == 0 && step_stream_length(&lane->stream) == 0;
+    struct shard *shard = writer->shard;
+    rp_status status = shard_end_episode(shard, mode, timeout_ms, err);
+    writer->choose = writer->n > 1 && shard->stream.n_set == 0 && step_stream_length(&shard->stream) == 0;
     return status;
 }
 
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
-    struct lane_flush flush = {max_unconfirmed, timeout_ms, conn_deadline(timeout_ms)};
-    RP_TRY(lane_check_process(writer->lane, err));
-    return lanes_flush(writer->lanes, writer->n, &flush, err);
+    struct shard_flush flush = {max_unconfirmed, timeout_ms, conn_deadline(timeout_ms)};
+    RP_TRY(shard_check_process(writer->shard, err));
+    return shards_flush(writer->shards, writer->n, &flush, err);
 }
 
 /* ---- rejections and counts */
@@ -833,9 +818,9 @@ rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t t
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {
     bool any = false;
-    RP_TRY(lane_check_process(writer->lane, NULL));
+    RP_TRY(shard_check_process(writer->shard, NULL));
     for (uint32_t i = 0; i < writer->n && !any; i++) {
-        struct handoff *handoff = &writer->lanes[i]->handoff;
+        struct handoff *handoff = &writer->shards[i]->handoff;
         pthread_mutex_lock(&handoff->mutex);
         any = handoff->n_rejections > 0;
         if (any) {
@@ -853,7 +838,7 @@ rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 }
 
 /* Adds the numbers of one shard. */
-static void lane_add_info(struct lane *self, rp_writer_info *out)
+static void shard_add_info(struct shard *self, rp_writer_info *out)
 {
     pthread_mutex_lock(&self->handoff.mutex);
     struct handoff_counts counts = self->handoff.counts;
@@ -879,16 +864,16 @@ static void lane_add_info(struct lane *self, rp_writer_info *out)
 
 rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
 {
-    RP_TRY(lane_check_process(writer->lane, err));
-    rp_writer_info info = {.episode_steps = step_stream_length(&writer->lane->stream)};
+    RP_TRY(shard_check_process(writer->shard, err));
+    rp_writer_info info = {.episode_steps = step_stream_length(&writer->shard->stream)};
     for (uint32_t i = 0; i < writer->n; i++)
-        lane_add_info(writer->lanes[i], &info);
+        shard_add_info(writer->shards[i], &info);
     return client_copy_out(out, &info, sizeof info, err);
 }
 
 /* ---- life */
 
-static void lane_free(struct lane *self)
+static void shard_free(struct shard *self)
 {
     if (self->attached)
         conn_detach(self->conn, &self->session.part);
@@ -911,49 +896,48 @@ static void lane_free(struct lane *self)
     free(self);
 }
 
-static rp_status lane_init(struct lane *self, const struct lane_options *options, rp_error *err)
+static rp_status shard_init(struct shard *self, const rp_column *columns, uint32_t n_columns,
+                            const rp_writer_options *options, rp_error *err)
 {
-    const rp_writer_options *writer = options->writer;
-    self->conn = options->conn;
     self->trace = conn_trace(self->conn);
     self->forks = forks_count();
     self->hello = conn_hello_ref(self->conn);
-    self->max_items = self->window = writer->max_in_flight_items;
-    self->lanes = options->lanes;
-    self->n_lanes = options->n_lanes;
-    self->max_bytes = writer->max_in_flight_bytes;
+    self->max_items = self->window = options->max_in_flight_items;
+    self->max_bytes = options->max_in_flight_bytes;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = handoff_init(&self->handoff, writer->batch_items, self->hello->n_tables);
+    bool ok = handoff_init(&self->handoff, options->batch_items, self->hello->n_tables);
     ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
-    RP_TRY(step_stream_init(&self->stream, options->columns, options->n_columns, writer->chunk_length,
-                            writer->keep_alive, err));
-    if (writer->history)
+    RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
+    if (options->history)
         RP_TRY(step_stream_keep_history(&self->stream, err));
-    self->all = calloc(options->n_columns, sizeof *self->all);
+    self->all = calloc(n_columns, sizeof *self->all);
     struct writer_session_options session = {.conn = self->conn,
                                              .handoff = &self->handoff,
                                              .stream = &self->stream,
                                              .hello = self->hello,
                                              .name = options->name,
-                                             .doubt = writer->doubt};
+                                             .doubt = options->doubt};
     if (!self->all || !writer_session_init(&self->session, &session))
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     return RP_OK;
 }
 
-/* Opens a session in the background: lane_await_open. NULL with err set: wrong columns, or no memory. */
-static struct lane *lane_new(const struct lane_options *options, rp_error *err)
+/* Opens a session in the background: shard_await_open. NULL with err set: wrong columns, or no memory. */
+static struct shard *shard_new(rp_writer *writer, struct conn *conn, const rp_column *columns, uint32_t n_columns,
+                               const rp_writer_options *options, rp_error *err)
 {
-    struct lane *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    struct shard *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a writer");
         return NULL;
     }
     memset(self, 0, sizeof *self);
-    if (lane_init(self, options, err) != RP_OK) {
-        lane_free(self);
+    self->writer = writer;
+    self->conn = conn;
+    if (shard_init(self, columns, n_columns, options, err) != RP_OK) {
+        shard_free(self);
         return NULL;
     }
     conn_attach(self->conn, &self->session.part);
@@ -970,18 +954,18 @@ static void drop_reply(void *ctx, struct conn_reply *reply)
 #define BYE_FIELD 18
 #define BYE_MS 2000
 
-/* Frees a lane. If all items are confirmed, says BYE before, and waits for the answer until the deadline, but not long: if it is not
+/* Frees a shard. If all items are confirmed, says BYE before, and waits for the answer until the deadline, but not long: if it is not
  * answered, the session expires, and nothing is lost. */
-static void lane_destroy(struct lane *self, int64_t deadline_ns)
+static void shard_destroy(struct shard *self, int64_t deadline_ns)
 {
     if (conn_is_foreign(self->conn)) {
         free(self);
         return;
     }
-    bool settled = lane_unconfirmed(self) == 0;
+    bool settled = shard_unconfirmed(self) == 0;
     conn_detach(self->conn, &self->session.part);
     self->attached = false;
-    if (settled && conn_state(self->conn) == RP_CLIENT_CONNECTED) {
+    if (settled && conn_is_up(self->conn)) {
         int64_t left_ms = conn_left_ms(deadline_ns);
         Replay__Bye body = REPLAY__BYE__INIT;
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
@@ -996,7 +980,7 @@ static void lane_destroy(struct lane *self, int64_t deadline_ns)
         else
             conn_call(self->conn, &message, NULL, NULL);
     }
-    lane_free(self);
+    shard_free(self);
 }
 
 static rp_status read_options(const rp_writer_options *in, rp_writer_options *out, rp_error *err)
@@ -1022,24 +1006,24 @@ static rp_status read_options(const rp_writer_options *in, rp_writer_options *ou
     return RP_OK;
 }
 
-/* Looks at all lanes once, and waits a little for those that are to open. RP_UNAVAILABLE: *pending is one that has not. */
-static rp_status look_for_open(rp_writer *self, int64_t deadline_ns, struct lane **open, struct lane **pending,
+/* Looks at all shards once, and waits a little for those that are to open. RP_UNAVAILABLE: *pending is one that has not. */
+static rp_status look_for_open(rp_writer *self, int64_t deadline_ns, struct shard **open, struct shard **pending,
                                rp_error *err)
 {
     *pending = NULL;
     for (uint32_t i = 0; i < self->n; i++) {
-        struct lane *lane = self->lanes[i];
-        bool is_open = lane_is_open(lane);
-        if (!is_open && (!*open || conn_state(lane->conn) == RP_CLIENT_CONNECTED)) {
+        struct shard *shard = self->shards[i];
+        bool is_open = shard_is_open(shard);
+        if (!is_open && (!*open || conn_is_up(shard->conn))) {
             int64_t left = conn_left_ms(deadline_ns);
             rp_error why = {0};
-            rp_status status = lane_await_open(lane, left >= 0 && left < TURN_MS ? left : TURN_MS, &why);
+            rp_status status = shard_await_open(shard, left >= 0 && left < TURN_MS ? left : TURN_MS, &why);
             if (status != RP_OK && status != RP_UNAVAILABLE) /* refused, or the caller has ended the wait */
                 return err_set(err, status, "%s", why.text);
             is_open = status == RP_OK;
-            *pending = is_open || *pending ? *pending : lane;
+            *pending = is_open || *pending ? *pending : shard;
         }
-        *open = is_open && !*open ? lane : *open;
+        *open = is_open && !*open ? shard : *open;
     }
     return *open ? RP_OK : RP_UNAVAILABLE;
 }
@@ -1048,9 +1032,9 @@ static rp_status look_for_open(rp_writer *self, int64_t deadline_ns, struct lane
 static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
 {
     if (self->n == 1)
-        return lane_await_open(self->lane, timeout_ms, err);
+        return shard_await_open(self->shard, timeout_ms, err);
     int64_t deadline = conn_deadline(timeout_ms), end = deadline;
-    struct lane *open = NULL, *pending;
+    struct shard *open = NULL, *pending;
     for (;;) {
         rp_status status = look_for_open(self, end, &open, &pending, err);
         if (status != RP_OK && status != RP_UNAVAILABLE)
@@ -1059,14 +1043,14 @@ static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
         if (open && end == deadline)
             end = deadline - now > GRACE_NS ? now + GRACE_NS : deadline;
         if (open && (!pending || now >= end)) {
-            self->lane = open;
+            self->shard = open;
             return RP_OK;
         }
         if (!open && now >= deadline)
             break;
     }
     char why[400];
-    conn_describe(self->lanes[0]->conn, why, sizeof why);
+    conn_describe(self->shards[0]->conn, why, sizeof why);
     return err_set(err, RP_UNAVAILABLE, "no shard has opened a session within %g s%s%s", (double)timeout_ms / 1e3,
                    why[0] ? ": " : "", why);
 }
@@ -1078,7 +1062,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     if (conn_check_process(client_conn(client), err) != RP_OK || read_options(options, &own, err) != RP_OK)
         return NULL;
     uint32_t n = client_shards(client);
-    rp_writer *self = calloc(1, sizeof *self + n * sizeof *self->lanes);
+    rp_writer *self = calloc(1, sizeof *self + n * sizeof *self->shards);
     if (!self) {
         err_set(err, RP_NO_MEMORY, "no memory for a writer");
         return NULL;
@@ -1086,24 +1070,18 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     uint64_t seed;
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
+    own.name = own.name ? own.name : client_name(client);
     rp_status status = RP_OK;
     for (; self->n < n && status == RP_OK; self->n += status == RP_OK) {
-        struct lane_options lane = {.conn = client_shard(client, self->n),
-                                    .name = own.name ? own.name : client_name(client),
-                                    .columns = columns,
-                                    .n_columns = n_columns,
-                                    .writer = &own,
-                                    .lanes = self->lanes,
-                                    .n_lanes = n};
-        self->lanes[self->n] = lane_new(&lane, err);
-        status = self->lanes[self->n] ? RP_OK : RP_NO_MEMORY; /* err says more */
+        self->shards[self->n] = shard_new(self, client_shard(client, self->n), columns, n_columns, &own, err);
+        status = self->shards[self->n] ? RP_OK : RP_NO_MEMORY; /* err says more */
     }
-    self->lane = self->lanes[0];
+    self->shard = self->shards[0];
     self->choose = n > 1;
     if (status == RP_OK && await_open(self, timeout_ms, err) == RP_OK)
         return self;
     for (uint32_t i = 0; i < self->n; i++)
-        lane_free(self->lanes[i]);
+        shard_free(self->shards[i]);
     free(self);
     return NULL;
 }
@@ -1114,14 +1092,14 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         return RP_OK;
     rp_writer *self = *writer;
     *writer = NULL;
-    struct lane_flush flush = {0, timeout_ms, conn_deadline(timeout_ms)};
+    struct shard_flush flush = {0, timeout_ms, conn_deadline(timeout_ms)};
     rp_status status = RP_OK;
-    if (!conn_is_foreign(self->lane->conn))
-        status = lanes_flush(self->lanes, self->n, &flush, err);
+    if (!conn_is_foreign(self->shard->conn))
+        status = shards_flush(self->shards, self->n, &flush, err);
     if (conn_is_stopped())
         flush.deadline_ns = 0;
     for (uint32_t i = 0; i < self->n; i++)
-        lane_destroy(self->lanes[i], flush.deadline_ns);
+        shard_destroy(self->shards[i], flush.deadline_ns);
     free(self);
     return status;
 }

@@ -111,7 +111,6 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
     if (hello->credit)
         take_credit(self, hello->credit);
     pthread_mutex_lock(&self->handoff->mutex);
-    memcpy(self->handoff->session, self->id, WIRE_SESSION_BYTES);
     self->handoff->max_message_bytes = self->outbox.max_message_bytes;
     self->handoff->open = true;
     pthread_mutex_unlock(&self->handoff->mutex);

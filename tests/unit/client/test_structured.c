@@ -61,23 +61,6 @@ TEST(every_step_as_soon_as_it_fits, set_up, writer_fixture_tear_down)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 1);
 }
 
-TEST(conditions_choose_the_steps, set_up, writer_fixture_tear_down)
-{
-    struct writer_fixture *f = *state;
-    const rp_condition modulo = {.kind = RP_WHEN_STEP_MODULO, .a = 4, .b = 0};
-    const rp_condition late[] = {{.kind = RP_WHEN_MIN_STEPS, .a = 5}, {.kind = RP_WHEN_EVERY, .a = 3}};
-    add_pattern(f, "a", 2, &modulo, 1); /* steps 4, 8, 12 */
-    add_pattern(f, "b", 1, late, 2);    /* steps 5, 8, 11 */
-    run(f, 12);
-    end(f);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 3);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[1]), 3);
-    run(f, 5); /* the count starts again: 4, and 5 */
-    end(f);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 4);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[1]), 4);
-}
-
 TEST(the_end_of_an_episode, set_up, writer_fixture_tear_down)
 {
     struct writer_fixture *f = *state;
