@@ -1,6 +1,5 @@
 #include "agent/launch/plan/plan.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -699,31 +698,14 @@ struct row {
     double cpu; /* of the busiest host */
 };
 
-/* Splits "cpu12" into the length of "cpu" and 12; false: the name does not end with a number. */
-static bool split(const char *name, size_t *length, unsigned long *number)
-{
-    size_t end = strlen(name), at = end;
-    while (at > 0 && isdigit((unsigned char)name[at - 1]))
-        at--;
-    *length = at;
-    *number = strtoul(name + at, NULL, 10);
-    return at < end && at > 0 && end - at < 10 && (name[at] != '0' || end - at == 1);
-}
-
-/* "cpu[1-4]", or "cpu1 to gpu7" where names do not follow each other. */
 static void add_name(struct grid *grid, const struct plan_input *input, const struct row *row)
 {
-    const char *first = input->hosts[row->first].name, *last = input->hosts[row->last].name;
-    double cores = input->hosts[row->first].cores;
-    size_t length = 0, other = 0;
-    unsigned long from = 0, to = 0;
+    const struct plan_host *first = &input->hosts[row->first];
     if (row->n == 1)
-        grid_add(grid, first);
-    else if (split(first, &length, &from) && split(last, &other, &to) && length == other &&
-             strncmp(first, last, length) == 0 && to - from + 1 == row->n)
-        grid_addf(grid, "%.*s[%lu-%lu] (%u hosts, %.3g cores each)", (int)length, first, from, to, row->n, cores);
+        grid_add(grid, first->name);
     else
-        grid_addf(grid, "%s to %s (%u hosts, %.3g cores each)", first, last, row->n, cores);
+        grid_addf(grid, "%s to %s (%u hosts, %.3g cores each)", first->name, input->hosts[row->last].name, row->n,
+                  first->cores);
 }
 
 static const char *reason_of(const struct plan_input *input, const struct row *row)
@@ -800,24 +782,16 @@ static void print_where(const struct plan_choice *choice, const struct plan_inpu
     free(sites);
 }
 
+/* Names the host whose cores are all busy. */
 static void print_full(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
 {
     struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
-    uint32_t fullest = 0, full = 0;
-    double highest = -1;
+    uint32_t fullest = 0;
     plan_use(input, choice, sites);
-    for (uint32_t i = 0; i < input->n_hosts; i++) {
-        double cores = input->hosts[i].cores, share = cores > 0 ? sites[i].used / cores : 0;
-        full += share >= NEARLY_ALL;
-        if (share > highest) {
-            highest = share;
+    for (uint32_t i = 1; i < input->n_hosts; i++)
+        if (sites[i].used * input->hosts[fullest].cores > sites[fullest].used * input->hosts[i].cores)
             fullest = i;
-        }
-    }
-    fprintf(out, "the cores of %s", input->hosts[fullest].name);
-    if (full > 1)
-        fprintf(out, " and %u other%s", full - 1, plural(full - 1));
-    fprintf(out, " (more processes would change nothing)\n");
+    fprintf(out, "the cores of %s (more processes would change nothing)\n", input->hosts[fullest].name);
     free(sites);
 }
 

@@ -316,7 +316,7 @@ TEST(many_equal_hosts_are_one_row)
     FILE *file = open_memstream(&text, &size);
     plan_print(&plan, &input, file);
     fclose(file);
-    assert_non_null(strstr(text, "cpu[1-10] (10 hosts, 8 cores each)"));
+    assert_non_null(strstr(text, "cpu1 to cpu10 (10 hosts, 8 cores each)"));
     assert_non_null(strstr(text, "cpu11"));
     assert_non_null(strstr(text, "left out"));
     free(text);
