@@ -357,16 +357,21 @@ static uint64_t name_of(uint64_t client, uint64_t id)
     return client ^ (id * UINT64_C(0xD6E8FEB86659FD93));
 }
 
-static void wait_expire(struct timer *timer, void *ctx)
+void wait_expire(struct wait *self)
 {
-    struct wait *self = (struct wait *)(void *)((char *)timer - offsetof(struct wait, timer));
     struct wait_text why = {0};
     if (self->ops->expire) {
-        self->ops->expire(ctx, self);
+        self->ops->expire(self->ctx, self);
         return;
     }
-    self->ops->explain(ctx, self, &why);
+    self->ops->explain(self->ctx, self, &why);
     wait_cancel(self, RP_DEADLINE_EXCEEDED, why.text);
+}
+
+static void fire(struct timer *timer, void *ctx)
+{
+    (void)timer;
+    wait_expire(ctx);
 }
 
 rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_ops *ops, void *ctx,
@@ -381,7 +386,7 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_o
         .peers = peers,
         .ops = ops,
         .ctx = ctx,
-        .timer = {.fire = wait_expire, .ctx = ctx},
+        .timer = {.fire = fire, .ctx = self},
         .to = request->from,
         .client = request->head.client,
         .id = request->head.id,

@@ -133,6 +133,8 @@ void *wait_new(struct peers *peers, size_t bytes, const struct wait_ops *ops, vo
 void wait_trace(const struct wait *self);
 /* Takes a wait that was answered off the list. */
 void wait_end(struct wait *self);
+/* The deadline has passed: see wait_ops. */
+void wait_expire(struct wait *self);
 /* Answers with an error, and ends the wait. */
 void wait_cancel(struct wait *self, rp_status status, const char *text);
 /* After the handler of a request: true if the request waits. Its time then counts when it ends. */

@@ -134,7 +134,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     return got;
 }
 
-static void fill(struct waiter *self)
+static void fill_allowed(struct waiter *self)
 {
     struct table *table = self->table;
     if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
@@ -163,12 +163,20 @@ static void fill_paid(struct waiter *self)
     }
 }
 
-static __attribute__((noinline)) void fill_traced(struct waiter *self, void (*how)(struct waiter *self))
+static void fill(struct waiter *self)
+{
+    if (self->paid)
+        fill_paid(self);
+    else
+        fill_allowed(self);
+}
+
+static __attribute__((noinline)) void fill_traced(struct waiter *self)
 {
     struct loop *loop = self->table->loop;
     int64_t start = loop_trace_start(loop);
     uint32_t before = self->picks.n;
-    how(self);
+    fill(self);
     if (self->picks.n > before)
         loop_trace_end(loop, "fill", start, (struct trace_span){.count = self->picks.n - before});
 }
@@ -176,17 +184,9 @@ static __attribute__((noinline)) void fill_traced(struct waiter *self, void (*ho
 void waiter_fill(struct waiter *self)
 {
     if (trace_on(&self->table->loop->trace))
-        fill_traced(self, fill);
+        fill_traced(self);
     else
         fill(self);
-}
-
-void waiter_fill_paid(struct waiter *self)
-{
-    if (trace_on(&self->table->loop->trace))
-        fill_traced(self, fill_paid);
-    else
-        fill_paid(self);
 }
 
 bool waiter_is_done(const struct waiter *self)
@@ -328,22 +328,18 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
         waiter_explain(self, out->text, sizeof out->text);
 }
 
-void sample_expire(struct waiter *waiter)
+/* Answers with the picks so far, or with an error. A parked waiter stays parked. */
+static void sample_expire(void *ctx, struct wait *wait)
 {
+    struct waiter *waiter = (struct waiter *)wait;
     struct wait_text why = {0};
     if (waiter->park.state != PARK_NOT)
         return; /* it has all its items, and is answered as soon as their data is read */
-    sample_explain(NULL, &waiter->wait, &why);
+    sample_explain(ctx, wait, &why);
     if (waiter->picks.n > 0)
         sample_answer(waiter, why.text);
     else
         sample_refuse(waiter, RP_DEADLINE_EXCEEDED, why.text);
-}
-
-static void expire_sample(void *ctx, struct wait *wait)
-{
-    (void)ctx;
-    sample_expire((struct waiter *)wait);
 }
 
 static void end_waiter(void *ctx, struct wait *wait)
@@ -362,7 +358,7 @@ static void cancel_sample(void *ctx, struct wait *wait, rp_status status, const 
     sample_refuse(self, status, text);
 }
 
-static const struct wait_ops sample_ops = {"sample", sample_explain, end_waiter, cancel_sample, expire_sample};
+static const struct wait_ops sample_ops = {"sample", sample_explain, end_waiter, cancel_sample, sample_expire};
 static const struct wait_ops fetch_ops = {"fetch", sample_explain, end_waiter, NULL, NULL};
 
 struct waiter *sample_of(struct wait *wait)
@@ -529,8 +525,10 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
         snprintf(rest, room, "waits for its turn");
 }
 
-void permit_expire(struct waiter *self)
+/* Answers with what can be granted now, or with an error. */
+static void permit_expire(void *ctx, struct wait *wait)
 {
+    struct waiter *self = (struct waiter *)wait;
     const struct table *table = self->table;
     bool first = !table->waiters || table->waiters == self; /* those before it in the queue get what there is */
     uint64_t n = first ? table_sampleable(table, self->want) : 0;
@@ -539,7 +537,7 @@ void permit_expire(struct waiter *self)
         return;
     }
     struct wait_text why = {0};
-    permit_explain(NULL, &self->wait, &why);
+    permit_explain(ctx, wait, &why);
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
     permit_state(table, &reply);
     request_send(self->samples->peers, &self->wait.to, self->wait.id,
@@ -550,13 +548,7 @@ void permit_expire(struct waiter *self)
     waiter_end(self);
 }
 
-static void expire_permit(void *ctx, struct wait *wait)
-{
-    (void)ctx;
-    permit_expire((struct waiter *)wait);
-}
-
-static const struct wait_ops permit_ops = {"permit", permit_explain, end_waiter, NULL, expire_permit};
+static const struct wait_ops permit_ops = {"permit", permit_explain, end_waiter, NULL, permit_expire};
 
 rp_status permit_begin(struct waiter *self, const struct request *request, uint64_t timeout_ms, rp_error *err)
 {

@@ -117,10 +117,9 @@ void waiter_release(struct waiter *self);
 /* Appends it to the queue of its table, and takes it out. */
 void waiter_enqueue(struct waiter *self);
 void waiter_unqueue(struct waiter *self);
-/* Picks what the limiter allows, one by one or in batches, up to `want`. */
+/* Picks what the limiter allows, one by one or in batches, up to `want`. A paid waiter does not ask the limiter, which is charged if
+ * nobody can have paid before. */
 void waiter_fill(struct waiter *self);
-/* Picks up to `want` without asking the limiter. It is charged if nobody can have paid before. */
-void waiter_fill_paid(struct waiter *self);
 /* True if the limiter counts its picks. */
 static inline bool waiter_is_counted(const struct waiter *self)
 {
@@ -144,8 +143,6 @@ void sample_answer(struct waiter *waiter, const char *text);
 void sample_fail(struct waiter *waiter, rp_status status, const char *text);
 /* Answers with an error. There are no picks, or a retry finds them again. */
 void sample_refuse(struct waiter *waiter, rp_status status, const char *text);
-/* The deadline has passed: answers with the picks so far, or with an error. A parked waiter stays parked. */
-void sample_expire(struct waiter *waiter);
 /* The client has cancelled the request. */
 void sample_give_up(struct waiter *waiter);
 
@@ -170,8 +167,6 @@ rp_status permit_begin(struct waiter *waiter, const struct request *request, uin
 /* Charges the limiter and answers, if it allows the whole count (flexible: at least one). A count above what the bounds ever
  * allow at once is granted in part. True: the permit was answered, and the waiter is gone. */
 bool permit_serve(struct waiter *waiter, bool *progress);
-/* The deadline has passed: answers with what can be granted now, or with an error. Ends the waiter. */
-void permit_expire(struct waiter *waiter);
 /* Fills in all but what was granted. */
 void permit_state(const struct table *table, Replay__PermitReply *out);
 

@@ -97,7 +97,7 @@ static void answer_paid(struct waiter *waiter, enum kept_found found)
     struct table *table = waiter->table;
     if (found == KEPT_NOTHING || found == KEPT_UNANSWERED) {
         waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
-        waiter_fill_paid(waiter);
+        waiter_fill(waiter);
         table_mark(table); /* items that have left it make room */
     }
     if (found == KEPT_NO_MEMORY || (waiter->short_of_memory && !waiter->picks.n))
@@ -144,7 +144,7 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
     if (done)
         sample_answer(waiter, NULL);
     else if (ask.has_timeout && ask.timeout_ms == 0)
-        sample_expire(waiter);
+        wait_expire(&waiter->wait);
     else
         waiter_enqueue(waiter);
     return RP_OK;
@@ -240,7 +240,7 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
     if (!table->waiters && permit_serve(waiter, &progress))
         return RP_OK;
     if (timed && ask->timeout_ms == 0)
-        permit_expire(waiter);
+        wait_expire(&waiter->wait);
     else
         waiter_enqueue(waiter);
     return RP_OK;

@@ -18,7 +18,7 @@
 struct reduce_addition {
     struct wait wait;
     struct reduce_group *group;
-    struct reduce_member *member;
+    uint64_t member;
     zmq_msg_t vector;
 };
 
@@ -111,14 +111,6 @@ static struct reduce_member *member_find(const struct reduce_group *group, uint6
     return NULL;
 }
 
-/* Corrects the pointers of additions to their members after members have moved in the array, which is ordered by number. */
-static void members_fix(struct reduce_group *group)
-{
-    for (uint32_t i = 0; i < group->n_members; i++)
-        if (group->members[i].addition)
-            group->members[i].addition->member = &group->members[i];
-}
-
 static bool member_add(struct reduce_group *group, uint64_t id)
 {
     if (group->n_members == MEMBERS_MOST)
@@ -131,7 +123,6 @@ static bool member_add(struct reduce_group *group, uint64_t id)
     for (; at > 0 && group->members[at - 1].id > id; at--)
         group->members[at] = group->members[at - 1];
     group->members[at] = (struct reduce_member){.id = id};
-    members_fix(group);
     return true;
 }
 
@@ -140,7 +131,6 @@ static void member_drop(struct reduce_group *group, struct reduce_member *member
     uint32_t at = (uint32_t)(member - group->members);
     memmove(member, member + 1, (group->n_members - at - 1) * sizeof *member);
     group->n_members--;
-    members_fix(group);
 }
 
 static void addition_end(void *ctx, struct wait *wait)
@@ -148,8 +138,9 @@ static void addition_end(void *ctx, struct wait *wait)
     struct service *service = ctx;
     struct reduce_addition *self = (struct reduce_addition *)wait;
     wait_end(wait);
-    if (self->member)
-        self->member->addition = NULL;
+    struct reduce_member *member = member_find(self->group, self->member);
+    if (member)
+        member->addition = NULL;
     self->group->n_additions--;
     service->reduces.bytes -= zmq_msg_size(&self->vector);
     zmq_msg_close(&self->vector);
@@ -356,8 +347,8 @@ static rp_status reduce_add(struct service *service, struct request *request, st
     zmq_msg_init(&addition->vector);
     zmq_msg_move(&addition->vector, &request->payload[0]);
     addition->group = group;
-    addition->member = member_find(group, ask->member);
-    addition->member->addition = addition;
+    addition->member = ask->member;
+    member_find(group, ask->member)->addition = addition;
     group->bytes = zmq_msg_size(&addition->vector);
     group->n_additions++;
     service->reduces.bytes += group->bytes;

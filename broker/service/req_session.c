@@ -182,13 +182,14 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
 
 /* Answers a heartbeat with a Credit that confirms nothing: it has no tables and no numbers, only a sentence and, of an expired
  * session, the request for a HELLO. */
-static rp_status heartbeat_bare(struct service *service, struct request *request, uint32_t epoch, uint32_t ordinal,
-                                bool expired, char *text)
+static rp_status heartbeat_bare(struct service *service, struct request *request, const struct session *session,
+                                char *text)
 {
     Replay__Credit credit = REPLAY__CREDIT__INIT;
-    credit.epoch = epoch;
-    credit.session = ordinal;
-    credit.gap = credit.expired = expired;
+    /* The client's epoch, or it would ignore the answer: a broker that was restored from a checkpoint may know an older one. */
+    credit.epoch = ((const Replay__Heartbeat *)request->body)->epoch;
+    credit.session = session->ordinal;
+    credit.gap = credit.expired = session->tombstone; /* a gap, which every client follows with HELLO */
     credit.n_waiting = 1;
     credit.waiting = &text;
     service->peers->commit.ahead = true;
@@ -196,39 +197,6 @@ static rp_status heartbeat_bare(struct service *service, struct request *request
                   &(struct answer){RP_OK, text, REPLAY__REPLY__BODY_CREDIT, &credit.base, NULL, 0});
     service->peers->commit.ahead = false;
     return RP_OK;
-}
-
-/* Answers at once that nothing can be confirmed now. */
-static rp_status heartbeat_stuck(struct service *service, struct request *request, const struct session *session)
-{
-    char why[256] = "the disk is slow", text[400];
-    stream_is_full(service->stream, why, sizeof why);
-    snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
-    return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
-}
-
-/* Answers that the key has inserted more than it may: its credit comes later. */
-static rp_status heartbeat_owes(struct service *service, struct request *request, const struct session *session,
-                                double seconds)
-{
-    char text[256];
-    snprintf(text, sizeof text, "the key '%s' may insert %lld items/s: the next credit comes in %.1f s",
-             session->owner->name, (long long)session->owner->quota.inserts_per_second, seconds);
-    return heartbeat_bare(service, request, session->epoch, session->ordinal, false, text);
-}
-
-/* Answers for a tombstone: with a gap, which every client follows with HELLO. A client would take an error for the end of the
- * session. The answer states the client's epoch, or the client would ignore it: a broker that was restored from a checkpoint
- * may know an older epoch. */
-static rp_status heartbeat_tombstone(struct service *service, struct request *request, const struct session *session,
-                                     uint32_t epoch)
-{
-    char text[256];
-    snprintf(text, sizeof text,
-             session->restored ? "the broker has restarted: resume session '%s' with HELLO"
-                               : "session '%s' was silent for too long and has expired: resume it with HELLO",
-             session->name);
-    return heartbeat_bare(service, request, epoch, session->ordinal, true, text);
 }
 
 /* Refuses a heartbeat of an earlier epoch. It comes from a connection that the writer has closed: it must neither redirect the
@@ -249,19 +217,32 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     if (!session)
         return (rp_status)err->status;
     RP_TRY(check_epoch(session, ask->epoch, err));
-    if (session->tombstone)
-        return heartbeat_tombstone(service, request, session, ask->epoch);
+    char text[400];
+    if (session->tombstone) { /* a client would take an error for the end of the session */
+        snprintf(text, sizeof text,
+                 session->restored ? "the broker has restarted: resume session '%s' with HELLO"
+                                   : "session '%s' was silent for too long and has expired: resume it with HELLO",
+                 session->name);
+        return heartbeat_bare(service, request, session, text);
+    }
     session_touch(session, service->loop->now_ns);
     session->to = request->from;
     credit_confirm(session, ask->confirmed_rejections);
     credit_release(session, ask->released_bytes);
     credit_measure(session);
     transit_measure(session, &(struct transit_report){ask->sent, ask->waited_ns, ask->flight_ns});
-    if (commit_is_stuck(service->peers))
-        return heartbeat_stuck(service, request, session);
+    if (commit_is_stuck(service->peers)) {
+        char why[256] = "the disk is slow";
+        stream_is_full(service->stream, why, sizeof why);
+        snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
+        return heartbeat_bare(service, request, session, text);
+    }
     double owes_s = identity_owes_s(session->owner, service->loop->now_ns);
-    if (owes_s > 0.0)
-        return heartbeat_owes(service, request, session, owes_s);
+    if (owes_s > 0.0) {
+        snprintf(text, sizeof text, "the key '%s' may insert %lld items/s: the next credit comes in %.1f s",
+                 session->owner->name, (long long)session->owner->quota.inserts_per_second, owes_s);
+        return heartbeat_bare(service, request, session, text);
+    }
     credit_refresh(session);
     struct arena arena = {0};
     request_ok(service->peers, request, REPLAY__REPLY__BODY_CREDIT,

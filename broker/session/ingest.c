@@ -449,6 +449,7 @@ struct item_run {
     uint64_t number;                     /* of the first item in its flow */
     uint64_t policy;
     uint32_t first, n;
+    bool strangers; /* some of its keys are of another shard */
 };
 
 /* Queues an item that has to wait, or whose rejection has to. */
@@ -482,6 +483,17 @@ static bool may_insert(struct intake *self, struct table *table, const struct sp
     return true;
 }
 
+/* Refuses a key of another shard. Out of the way of take_item: almost no broker needs it. */
+static __attribute__((noinline)) rp_status check_shard(const struct session *session, uint64_t key, rp_error *err)
+{
+    uint64_t own = session->keys.base;
+    if (!wire_key_shard(key ^ own))
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "key %llu is of shard %u, and this broker is shard %u: use the keys of the session",
+                   (unsigned long long)key, wire_key_shard(key), wire_key_shard(own));
+}
+
 /* Takes item i of a run, the next of its flow. False: no memory, and the item has not arrived. */
 static bool take_item(struct intake *self, const struct item_run *run, uint32_t i)
 {
@@ -494,6 +506,10 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = self->refused;
     const char *text = self->why;
+    if (__builtin_expect(run->strangers, 0) && status == RP_OK) {
+        status = check_shard(self->session, arrival.key, &err);
+        text = err.text;
+    }
     if (status == RP_OK && flow->arrived + 1 > flow->allowed && !self->lone) {
         status = err_set(&err, RP_CREDIT_EXCEEDED,
                          "item %llu of table '%s' was sent, only %llu were allowed: wait for credit",
@@ -534,28 +550,6 @@ static bool has_strangers(const struct intake *self, const struct item_run *run)
     for (uint32_t i = 0; i < run->n; i++)
         differs |= pb_u64(&self->in.item_key, run->first + i) ^ self->session->keys.base;
     return wire_key_shard(differs) != 0;
-}
-
-/* Why an item is refused whose key is of another shard; and why all are, if they are. */
-struct stranger {
-    rp_status refused;
-    const char *why;
-    rp_error err;
-};
-
-/* Before item i is taken: refuses it if its key is of another shard. Out of the way of take_run: almost no broker needs it. */
-static __attribute__((noinline)) void check_stranger(struct intake *self, const struct item_run *run, uint32_t i,
-                                                     struct stranger *out)
-{
-    uint64_t key = pb_u64(&self->in.item_key, run->first + i), own = self->session->keys.base;
-    self->refused = out->refused;
-    self->why = out->why;
-    if (out->refused != RP_OK || !wire_key_shard(key ^ own))
-        return;
-    self->refused = err_set(&out->err, RP_INVALID_ARGUMENT,
-                            "key %llu is of shard %u, and this broker is shard %u: use the keys of the session",
-                            (unsigned long long)key, wire_key_shard(key), wire_key_shard(own));
-    self->why = out->err.text;
 }
 
 /* Continues a flow after items that were lost with an older state of the broker. */
@@ -619,20 +613,14 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     check_run(&run, id, text, sizeof text);
     self->allowance = 0;
     uint64_t before = run.flow ? run.flow->resolved - run.flow->rejected : 0;
-    bool ok = true, strangers = config_shards(session->sessions->config) > 1 && has_strangers(self, &run);
-    struct stranger stranger;
-    stranger.refused = self->refused;
-    stranger.why = self->why;
+    bool ok = true;
+    run.strangers = config_shards(session->sessions->config) > 1 && has_strangers(self, &run);
     for (uint32_t i = 0; i < n && ok; i++) {
-        if (__builtin_expect(strangers, 0))
-            check_stranger(self, &run, i, &stranger);
         if (!run.flow || text[0])
             reject_item(self, &run, i, text);
         else if (run.number + i > run.flow->arrived) /* otherwise it was sent again */
             ok = take_item(self, &run, i);
     }
-    self->refused = stranger.refused;
-    self->why = stranger.why;
     if (!run.flow)
         return ok;
     session->sessions->inserted += run.flow->resolved - run.flow->rejected - before;
@@ -722,25 +710,6 @@ static void ring_rebase(struct intake *self)
     self->session->rebase = false;
 }
 
-/* Counts a message as lost that there is no memory for: its writer sends it again, and what was taken of it is known by its
- * numbers. The writer learns of it with the answer to its next heartbeat: at once, writer and broker would do nothing else. */
-static void message_missed(struct session *session, uint64_t number)
-{
-    session->received = number - 1;
-    session->gap = true;
-    intake_complain(session->sessions, "B0211", "no memory for a message: its writer sends it again", session,
-                    "lower memory_limit, or give the machine more memory");
-}
-
-/* Counts a message as lost that came without credit while its key owes: otherwise a writer that sends its items one by one would
- * have no limit. Its writer hears of it with the next credit. */
-static void message_early(struct session *session, uint64_t number)
-{
-    session->received = number - 1;
-    session->gap = true;
-    credit_mark(session, true);
-}
-
 static void take_message(struct intake *self)
 {
     struct session *session = self->session;
@@ -771,10 +740,16 @@ static void take_message(struct intake *self)
         taken = intake_chunks(self);
     taken = taken && intake_items(self);
     self->why = NULL;
-    if (early)
-        message_early(session, self->in.number);
+    if (!taken) { /* it counts as lost: its writer sends it again, and what was taken of it is known by its numbers */
+        session->received = self->in.number - 1;
+        session->gap = true;
+    }
+    if (early) /* came without credit while its key owes: otherwise a writer that sends items one by one would have no limit */
+        credit_mark(session, true);
     else if (!taken)
-        message_missed(session, self->in.number);
+        /* The writer learns of it with the answer to its next heartbeat: at once, writer and broker would do nothing else. */
+        intake_complain(session->sessions, "B0211", "no memory for a message: its writer sends it again", session,
+                        "lower memory_limit, or give the machine more memory");
     else
         /* Items of this message hold their own chunks. More chunks are released than have come, or a writer of many small
          * chunks would never catch up. */

@@ -29,34 +29,29 @@ struct broker *__wrap_broker_new(const struct broker_config *config, struct cloc
 
 /* ---- peers ---- */
 
-static void refused_or_lost(struct testpeer *peer, const struct testpeer_answer *answer)
+void nomem_refused(struct testpeer *peer, const struct testpeer_answer *answer)
 {
     (void)peer;
+    assert_non_null(answer);
     if (!nomem_has_failed())
-        fail_msg("refused without a reason: %u %s", answer ? answer->status : 0, answer ? answer->text : "no answer");
-    if (answer && answer->status != RP_NO_MEMORY)
+        fail_msg("refused without a reason: %u %s", answer->status, answer->text);
+    if (answer->status != RP_NO_MEMORY)
         fail_msg("status %u instead of NO_MEMORY: %s", answer->status, answer->text);
     nomem_disarm();
 }
 
-void nomem_refused(struct testpeer *peer, const struct testpeer_answer *answer)
-{
-    assert_non_null(answer);
-    refused_or_lost(peer, answer);
-}
-
-struct testpeer *nomem_peer(struct embed *embed, bool lossy)
+struct testpeer *nomem_peer(struct embed *embed)
 {
     struct testpeer *peer = testpeer_new(embed);
-    peer->refused = lossy ? refused_or_lost : nomem_refused;
+    peer->refused = nomem_refused;
     peer->keep = true;
     return peer;
 }
 
-struct testpeer *nomem_writer(struct embed *embed, bool lossy, uint32_t big)
+struct testpeer *nomem_writer(struct embed *embed, uint32_t big)
 {
     const struct testpeer_column columns[] = {{"x", "uint64", 0, {0}, 8}, {"big", "uint8", 1, {big}, big}};
-    struct testpeer *peer = nomem_peer(embed, lossy);
+    struct testpeer *peer = nomem_peer(embed);
     testpeer_open_with(peer, true, columns, 2);
     return peer;
 }

@@ -33,7 +33,7 @@ struct run {
 
 static void open_writer(struct run *run)
 {
-    run->writer = nomem_writer(&run->embed, false, 40000);
+    run->writer = nomem_writer(&run->embed, 40000);
 }
 
 /* n items of two steps over two chunks, the first with a large one. */
@@ -277,7 +277,7 @@ struct waiting {
 
 static void waiting_begin(struct waiting *self, struct run *run, const void *payload, size_t size)
 {
-    self->peer = nomem_peer(&run->embed, false);
+    self->peer = nomem_peer(&run->embed);
     self->payload = payload;
     self->size = size;
     self->id = testpeer_ask_with(self->peer, &self->request, 0, payload, size);
@@ -351,7 +351,7 @@ static void scene_reduce(struct run *run)
             waiting[i].request.reduce = &asks[i];
         }
         for (uint32_t i = 0; i < 2; i++) {
-            waiting[i].peer = nomem_peer(&run->embed, false);
+            waiting[i].peer = nomem_peer(&run->embed);
             waiting[i].id = testpeer_ask_with(waiting[i].peer, &waiting[i].request, 0, values[i], sizeof values[i]);
         }
         for (uint32_t i = 0; i < 2; i++) { /* a round without memory for its sum is refused for all */
@@ -499,7 +499,7 @@ static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mo
 {
     static struct run run;
     embed_start(&run.embed, tables, scene->more);
-    run.learner = nomem_peer(&run.embed, false);
+    run.learner = nomem_peer(&run.embed);
     if (scene->act != scene_session) {
         open_writer(&run);
         if (scene->prepare)

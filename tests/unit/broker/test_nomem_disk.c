@@ -272,8 +272,8 @@ static void start(struct run *run, const struct nomem_scene *scene)
     if (scene->more)
         snprintf(more, sizeof more, scene->more, run->folder.path);
     embed_start(&run->embed, tables, scene->more ? more : twin_config(&run->folder, "checkpoint: {on_exit: false}\n"));
-    run->learner = nomem_peer(&run->embed, true);
-    run->writer = nomem_writer(&run->embed, true, BIG);
+    run->learner = nomem_peer(&run->embed);
+    run->writer = nomem_writer(&run->embed, BIG);
 }
 
 static void serve(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)

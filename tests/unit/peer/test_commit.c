@@ -101,8 +101,7 @@ TEST(nothing_leaves_before_it_is_durable)
 {
     struct room room;
     room_open(&room, true);
-    struct testpeer *peer = testpeer_new(&room.embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(&room.embed, true);
     testpeer_insert(peer, "replay", 1, 3, 1.0);
     embed_advance(&room.embed, 10);
     testpeer_read(peer);
@@ -140,8 +139,7 @@ TEST(what_promises_nothing_goes_ahead)
 {
     struct room room;
     room_open(&room, true);
-    struct testpeer *peer = testpeer_new(&room.embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(&room.embed, true);
     block(&room);
     uint64_t counter = ask_counter(peer, 1);
     await_trouble(&room);
@@ -181,8 +179,7 @@ TEST(without_a_journal_nothing_waits)
 {
     struct room room;
     room_open(&room, false);
-    struct testpeer *peer = testpeer_new(&room.embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(&room.embed, true);
     uint64_t id = ask_counter(peer, 5);
     broker_turn(room.embed.broker, 0);
     assert_int_equal(room.embed.broker->peers.commit.count, 0);
@@ -195,8 +192,7 @@ TEST(the_end_gives_up_what_can_not_be_written)
 {
     struct room room;
     room_open(&room, true);
-    struct testpeer *peer = testpeer_new(&room.embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(&room.embed, true);
     block(&room);
     uint64_t counter = ask_counter(peer, 1);
     await_trouble(&room);

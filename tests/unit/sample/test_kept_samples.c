@@ -25,8 +25,14 @@ static void begin(const char *table, const char *more)
     snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
     embed_start(&embed, tables, more);
     peer = testpeer_new(&embed);
-    writer = testpeer_new(&embed);
-    testpeer_open(writer, false);
+    writer = testpeer_opened(&embed, false);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    embed_stop(&embed);
+    return 0;
 }
 
 static struct table *table(void)
@@ -135,7 +141,7 @@ TEST(a_retry_gets_the_same_selection)
     }
 }
 
-TEST(items_that_have_gone_are_left_out)
+TEST(items_that_have_gone_are_left_out, NULL, end)
 {
     begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}", NULL);
     insert(1, 5);
@@ -158,10 +164,9 @@ TEST(items_that_have_gone_are_left_out)
     assert_int_equal(again.n, 5);
     assert_int_equal(again.key[0], 10);
     assert_int_equal(table()->limiter.samples, 10);
-    embed_stop(&embed);
 }
 
-TEST(what_is_settled_is_forgotten_and_refused)
+TEST(what_is_settled_is_forgotten_and_refused, NULL, end)
 {
     begin(QUEUE, NULL);
     insert(1, 20);
@@ -184,10 +189,9 @@ TEST(what_is_settled_is_forgotten_and_refused)
     assert_int_equal(embed.broker->store.chunks, 5);
     assert_int_equal(embed.broker->samples.kept.list.bytes, 0);
     assert_int_equal(table()->stats.orphaned_picks, 0);
-    embed_stop(&embed);
 }
 
-TEST(another_sample_needs_another_id)
+TEST(another_sample_needs_another_id, NULL, end)
 {
     begin(QUEUE, NULL);
     insert(1, 20);
@@ -199,12 +203,11 @@ TEST(another_sample_needs_another_id)
     answer = lose_and_retry(id, 5, FLEXIBLE);
     assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(answer->text, "with other flags"));
-    embed_stop(&embed);
 }
 
 static uint64_t count_of(bool answered);
 
-TEST(only_the_last_ones_of_a_client_are_kept)
+TEST(only_the_last_ones_of_a_client_are_kept, NULL, end)
 {
     begin(QUEUE, NULL);
     for (uint64_t key = 0; key < 5000; key += 500)
@@ -226,10 +229,9 @@ TEST(only_the_last_ones_of_a_client_are_kept)
         testpeer_forget(peer);
     }
     assert_int_equal(count_of(true), KEPT_SETTLING);
-    embed_stop(&embed);
 }
 
-TEST(all_together_stay_within_their_budget)
+TEST(all_together_stay_within_their_budget, NULL, end)
 {
     begin("max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}",
           "memory_limit: 64MiB\n");
@@ -253,7 +255,6 @@ TEST(all_together_stay_within_their_budget)
     testpeer_reconnect(peer);
     assert_int_equal(testpeer_await(peer, ask(peer, first + 39, 1, 0, 0, 0))->reply->sample->key[0], 40);
     assert_int_equal(testpeer_await(peer, ask(peer, first, 1, 0, 0, 0))->status, RP_DEADLINE_EXCEEDED);
-    embed_stop(&embed);
 }
 
 /* ---- left behind ---- */
@@ -268,7 +269,7 @@ static void lose_connections(void)
     testpeer_reconnect(peer);
 }
 
-TEST(a_retry_goes_on_from_what_was_left_behind)
+TEST(a_retry_goes_on_from_what_was_left_behind, NULL, end)
 {
     begin(QUEUE, NULL);
     insert(1, 2);
@@ -295,11 +296,10 @@ TEST(a_retry_goes_on_from_what_was_left_behind)
     static struct selection again;
     again = selection(lose_and_retry(id, 5, 0));
     assert_memory_equal(&got, &again, sizeof got);
-    embed_stop(&embed);
 }
 
 /* The time for which a client is remembered begins when its request ends, not when it was sent. */
-TEST(a_long_wait_does_not_shorten_the_memory)
+TEST(a_long_wait_does_not_shorten_the_memory, NULL, end)
 {
     begin(QUEUE, NULL);
     insert(1, 3);
@@ -311,10 +311,9 @@ TEST(a_long_wait_does_not_shorten_the_memory)
     embed_advance(&embed, 1000 * 60);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     assert_int_equal(count_of(false), 1);
-    embed_stop(&embed);
 }
 
-TEST(a_distinct_batch_goes_on_without_what_it_has)
+TEST(a_distinct_batch_goes_on_without_what_it_has, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}", NULL);
     insert(1, 5);
@@ -332,10 +331,9 @@ TEST(a_distinct_batch_goes_on_without_what_it_has)
     for (uint32_t i = 0; i < 8; i++)
         seen |= 1u << got.key[i];
     assert_int_equal(seen, 0x1fe);
-    embed_stop(&embed);
 }
 
-TEST(a_stop_leaves_picks_behind)
+TEST(a_stop_leaves_picks_behind, NULL, end)
 {
     begin(QUEUE, NULL);
     insert(1, 2);
@@ -346,10 +344,9 @@ TEST(a_stop_leaves_picks_behind)
     assert_int_equal(embed.broker->peers.waits.count, 0);
     assert_int_equal(count_of(false), 1);
     assert_int_equal(table()->stats.orphaned_picks, 0);
-    embed_stop(&embed);
 }
 
-TEST(clients_that_stay_away_are_forgotten)
+TEST(clients_that_stay_away_are_forgotten, NULL, end)
 {
     begin(QUEUE, "session: {expiry: 5s}\n");
     insert(1, 4);
@@ -368,11 +365,10 @@ TEST(clients_that_stay_away_are_forgotten)
     assert_int_equal(count_of(true) + count_of(false), 0);
     assert_int_equal(embed.broker->store.chunks, 0);
     assert_int_equal(table()->stats.orphaned_picks, 2);
-    embed_stop(&embed);
 }
 
 /* A message that was on its way by an older connection must not take the answer there. */
-TEST(a_late_copy_does_not_take_the_answer_away)
+TEST(a_late_copy_does_not_take_the_answer_away, NULL, end)
 {
     begin(QUEUE, TCP);
     struct testpeer *older = testpeer_new(&embed);
@@ -388,7 +384,6 @@ TEST(a_late_copy_does_not_take_the_answer_away)
     testpeer_counter(older, "here", 1); /* the broker has read it */
     testpeer_insert(writer, "t", 1, 1, 1);
     assert_int_equal(testpeer_await(newer, 77)->reply->sample->key[0], 1);
-    embed_stop(&embed);
 }
 
 /* ---- checkpoint and restore ---- */
@@ -525,7 +520,7 @@ static void note_answers(struct player *player)
 }
 
 /* Whatever is lost and asked for again: every item of a queue is given to one request, and none is given to none. */
-TEST(a_queue_loses_nothing)
+TEST(a_queue_loses_nothing, NULL, end)
 {
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
@@ -607,5 +602,4 @@ TEST(a_queue_loses_nothing)
     assert_int_equal(given + table()->in.size + table()->n_waiting_items, inserted);
     assert_int_equal(given, table()->limiter.samples);
     assert_int_equal(table()->stats.orphaned_picks, 0);
-    embed_stop(&embed);
 }

@@ -18,8 +18,14 @@ static void begin(const char *table)
     char tables[800];
     snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
     embed_start(&embed, tables, NULL);
-    peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    peer = testpeer_opened(&embed, false);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    embed_stop(&embed);
+    return 0;
 }
 
 static struct table *table(void)
@@ -27,7 +33,7 @@ static struct table *table(void)
     return embed_table(&embed, "t");
 }
 
-TEST(a_timeout_of_0_polls)
+TEST(a_timeout_of_0_polls, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
@@ -37,10 +43,9 @@ TEST(a_timeout_of_0_polls)
     testpeer_insert(peer, "t", 1, 1, 1);
     embed_settle(&embed);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 3, 0, 0))->status, RP_OK);
-    embed_stop(&embed);
 }
 
-TEST(no_timeout_waits_as_long_as_it_takes)
+TEST(no_timeout_waits_as_long_as_it_takes, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     uint64_t id = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
@@ -55,10 +60,9 @@ TEST(no_timeout_waits_as_long_as_it_takes)
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(answer->reply->sample->waited_ns, 3 * 86400 * NS_PER_S);
-    embed_stop(&embed);
 }
 
-TEST(the_deadline_gives_a_partial_batch_or_an_error)
+TEST(the_deadline_gives_a_partial_batch_or_an_error, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -80,10 +84,9 @@ TEST(the_deadline_gives_a_partial_batch_or_an_error)
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(answer->text, "needs 2 more inserts"));
     assert_int_equal(table()->n_waiters, 0);
-    embed_stop(&embed);
 }
 
-TEST(waiters_are_served_in_order)
+TEST(waiters_are_served_in_order, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *others[4];
@@ -106,11 +109,10 @@ TEST(waiters_are_served_in_order)
     assert_int_equal(testpeer_await(others[1], ids[1])->reply->sample->key[2], 4);
     assert_int_equal(testpeer_await(others[2], ids[2])->reply->sample->key[0], 5);
     assert_null(testpeer_poll(others[3], ids[3]));
-    embed_stop(&embed);
 }
 
 /* The cursor may move by 4 only; the batch has 20. */
-TEST(a_batch_larger_than_the_cursors_width_still_fills)
+TEST(a_batch_larger_than_the_cursors_width_still_fills, NULL, end)
 {
     begin("max_size: 1000, "
           "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, error_buffer: 2}");
@@ -121,10 +123,9 @@ TEST(a_batch_larger_than_the_cursors_width_still_fills)
     assert_int_equal(answer->reply->sample->n_key, 20);
     assert_int_equal(table()->limiter.samples, 20);
     assert_true(table()->limiter.inserts >= 19 && table()->limiter.inserts <= 23);
-    embed_stop(&embed);
 }
 
-TEST(a_flexible_batch_takes_what_is_there)
+TEST(a_flexible_batch_takes_what_is_there, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -135,10 +136,9 @@ TEST(a_flexible_batch_takes_what_is_there)
     assert_null(testpeer_poll(peer, id));
     testpeer_insert(peer, "t", 4, 1, 1);
     assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 1);
-    embed_stop(&embed);
 }
 
-TEST(a_whole_batch_takes_all_or_nothing)
+TEST(a_whole_batch_takes_all_or_nothing, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -152,7 +152,6 @@ TEST(a_whole_batch_takes_all_or_nothing)
     assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 4);
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE | FLEXIBLE));
     assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
-    embed_stop(&embed);
 }
 
 /* ---- without replacement ---- */
@@ -189,7 +188,7 @@ TEST(distinct_batches_have_no_item_twice)
     }
 }
 
-TEST(a_distinct_batch_larger_than_the_table_waits_for_more)
+TEST(a_distinct_batch_larger_than_the_table_waits_for_more, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 5, 1);
@@ -214,13 +213,12 @@ TEST(a_distinct_batch_larger_than_the_table_waits_for_more)
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 101, NO_TIMEOUT, DISTINCT));
     assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(answer->text, "max_size 100"));
-    embed_stop(&embed);
 }
 
 /* ---- giving up ---- */
 
 /* What has left its table goes to whoever took it out. */
-TEST(a_cancelled_request_is_answered_with_what_it_has)
+TEST(a_cancelled_request_is_answered_with_what_it_has, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 2, 1);
@@ -244,10 +242,9 @@ TEST(a_cancelled_request_is_answered_with_what_it_has)
     assert_non_null(strstr(answer->text, "cancelled"));
     assert_int_equal(table()->stats.orphaned_picks, 0);
     assert_int_equal(table()->n_waiters, 0);
-    embed_stop(&embed);
 }
 
-TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there)
+TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 2, 1);
@@ -264,7 +261,6 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there)
     assert_int_equal(table()->stats.orphaned_picks, 2);
     assert_int_equal(testpeer_table_info(peer, "t")->orphaned_picks, 2);
     assert_int_equal(table()->n_waiters, 0);
-    embed_stop(&embed);
 }
 
 /* Until the ROUTER has heard that the peer behind a waiting request is gone. */
@@ -279,7 +275,7 @@ static void await_gone(const struct envelope *to)
     fail_msg("the peer does not go");
 }
 
-TEST(picks_of_a_sampler_that_died_are_kept_for_a_while)
+TEST(picks_of_a_sampler_that_died_are_kept_for_a_while, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *dead = testpeer_new(&embed);
@@ -298,10 +294,9 @@ TEST(picks_of_a_sampler_that_died_are_kept_for_a_while)
     embed_advance(&embed, 1000 * 60 * 2); /* past session.tombstone */
     embed_advance(&embed, 1000);
     assert_int_equal(embed.broker->store.chunks, 0);
-    embed_stop(&embed);
 }
 
-TEST(picks_of_a_sampler_without_a_name_are_lost)
+TEST(picks_of_a_sampler_without_a_name_are_lost, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *dead = testpeer_new(&embed);
@@ -316,11 +311,10 @@ TEST(picks_of_a_sampler_without_a_name_are_lost)
     assert_int_equal(table()->stats.orphaned_picks, 3);
     assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
     assert_int_equal(embed.broker->store.chunks, 0);
-    embed_stop(&embed);
 }
 
 /* Requests of different clients without a name are not the same one, whatever their ids are. */
-TEST(clients_without_a_name_are_not_taken_for_each_other)
+TEST(clients_without_a_name_are_not_taken_for_each_other, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     struct testpeer *first = testpeer_new(&embed), *second = testpeer_new(&embed);
@@ -335,11 +329,10 @@ TEST(clients_without_a_name_are_not_taken_for_each_other)
     testpeer_insert(peer, "t", 1, 1, 1);
     assert_int_equal(testpeer_await(first, a)->status, RP_OK);
     assert_int_equal(testpeer_await(second, b)->status, RP_OK);
-    embed_stop(&embed);
 }
 
 /* Over tcp the end of a connection is told: its requests are given up, and the next one gets the items. */
-TEST(requests_of_a_lost_connection_are_given_up)
+TEST(requests_of_a_lost_connection_are_given_up, NULL, end)
 {
     embed_start(&embed,
                 "  - {name: t, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
@@ -360,10 +353,9 @@ TEST(requests_of_a_lost_connection_are_given_up)
     while (testpeer_resolved(peer, 0) < 1)
         testpeer_heartbeat(peer, 0, false);
     assert_int_equal(testpeer_sampled(peer, "t", 1)->reply->sample->key[0], 1);
-    embed_stop(&embed);
 }
 
-TEST(distinct_and_flexible_go_together)
+TEST(distinct_and_flexible_go_together, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     uint64_t id = testpeer_sample(peer, "t", 50, NO_TIMEOUT, DISTINCT | FLEXIBLE);
@@ -372,11 +364,10 @@ TEST(distinct_and_flexible_go_together)
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->reply->sample->n_key, 3);
     assert_distinct(answer);
-    embed_stop(&embed);
 }
 
 /* What was picked before the reset stays picked, and what comes after it is new. */
-TEST(a_distinct_batch_fills_over_a_reset)
+TEST(a_distinct_batch_fills_over_a_reset, NULL, end)
 {
     begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -388,10 +379,9 @@ TEST(a_distinct_batch_fills_over_a_reset)
     assert_int_equal(answer->reply->sample->n_key, 6);
     assert_distinct(answer);
     assert_int_equal(embed.broker->store.chunks, 3);
-    embed_stop(&embed);
 }
 
-TEST(a_reset_leaves_waiters_waiting)
+TEST(a_reset_leaves_waiters_waiting, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: min_size, min_size: 5}");
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -402,12 +392,11 @@ TEST(a_reset_leaves_waiters_waiting)
     assert_null(testpeer_poll(peer, id));
     testpeer_insert(peer, "t", 20, 1, 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
-    embed_stop(&embed);
 }
 
 /* ---- why ---- */
 
-TEST(why_names_who_waits_for_what)
+TEST(why_names_who_waits_for_what, NULL, end)
 {
     begin("max_size: 2, limiter: {kind: queue}");
     struct testpeer *sampler = testpeer_new(&embed);
@@ -438,5 +427,4 @@ TEST(why_names_who_waits_for_what)
     assert_string_equal(wait->who, "tester");
     assert_int_equal(wait->count, 5);
     assert_non_null(strstr(wait->text, "needs 1 more sample"));
-    embed_stop(&embed);
 }

@@ -44,11 +44,10 @@ static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names,
     return testpeer_ask(peer, &request);
 }
 
-TEST(versions_count_up_and_only_newer_ones_come)
+EMBED_TEST(versions_count_up_and_only_newer_ones_come, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const char *const names[] = {"policy", "target"};
     assert_int_equal(put(peer, "policy", "one", 3)->reply->params->slots[0]->version, 1);
     assert_int_equal(put(peer, "policy", "second", 6)->reply->params->slots[0]->version, 2);
@@ -67,16 +66,14 @@ TEST(versions_count_up_and_only_newer_ones_come)
     answer = testpeer_await(peer, get(peer, 2, names, NULL, NO_TIMEOUT, true));
     assert_int_equal(answer->n_payload, 0);
     assert_int_equal(answer->reply->params->slots[0]->bytes, 6);
-    embed_stop(&embed);
 }
 
 /* As shard 0 and as another shard: a version above what a client knows, one that shard 0 gave, and a higher one for a block that may
  * have been replaced (result 0: it was). */
-TEST(versions_come_from_outside)
+EMBED_TEST(versions_come_from_outside, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const struct {
         uint64_t above, version, result;
         const char *text;
@@ -107,23 +104,21 @@ TEST(versions_come_from_outside)
     last.name = (char *)(uintptr_t)name;
     last.above = UINT64_MAX;
     assert_int_equal(put_as(peer, last, "i", 1)->status, RP_INVALID_ARGUMENT);
-    embed_stop(&embed);
 }
 
-TEST(a_long_poll_wakes_with_the_next_version)
+EMBED_TEST(a_long_poll_wakes_with_the_next_version, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *actors[50], *learner = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *actors[50], *learner = testpeer_new(embed);
     uint64_t ids[50];
     static const char *const names[] = {"other", "policy"};
     put(learner, "policy", "a", 1);
     for (uint32_t i = 0; i < 50; i++) {
-        actors[i] = testpeer_new(&embed);
+        actors[i] = testpeer_new(embed);
         ids[i] = get(actors[i], 2, names, (const uint64_t[]){0, 1}, i == 0 ? 1000 : NO_TIMEOUT, false);
         assert_null(testpeer_poll(actors[i], ids[i]));
     }
-    embed_advance(&embed, 1001);
+    embed_advance(embed, 1001);
     struct testpeer_answer *late = testpeer_await(actors[0], ids[0]);
     assert_int_equal(late->status, RP_DEADLINE_EXCEEDED);
     assert_true(strlen(late->text) > 10);
@@ -144,8 +139,7 @@ TEST(a_long_poll_wakes_with_the_next_version)
         shared = zmq_msg_data(&answer->payload[0]);
     }
     free(large);
-    assert_int_equal(embed.broker->peers.waits.count, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->peers.waits.count, 0);
 }
 
 /* Thousands that wait are answered in slices: meanwhile some give up, a second slot is put, and others come. Each request
@@ -206,11 +200,10 @@ TEST(many_waiters_are_answered_once_each)
     embed_stop(&embed);
 }
 
-TEST(a_version_in_use_outlives_the_next_put)
+EMBED_TEST(a_version_in_use_outlives_the_next_put, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const char *const names[] = {"policy"};
     uint8_t *data = malloc(100000);
     memset(data, 1, 100000);
@@ -220,14 +213,12 @@ TEST(a_version_in_use_outlives_the_next_put)
     put(peer, "policy", data, 100000);
     assert_int_equal(((const uint8_t *)zmq_msg_data(&old->payload[0]))[99999], 1);
     free(data);
-    embed_stop(&embed);
 }
 
-TEST(many_slots_keep_their_values)
+EMBED_TEST(many_slots_keep_their_values, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     char name[16];
     for (uint32_t i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "slot-%u", i);
@@ -240,15 +231,13 @@ TEST(many_slots_keep_their_values)
         assert_memory_equal(zmq_msg_data(&answer->payload[0]), &i, sizeof i);
     }
     assert_int_equal(testpeer_info(peer)->n_slots, 100);
-    embed_stop(&embed);
 }
 
 /* Nothing of a put that was refused stays, so any number of them leaves room for others. */
-TEST(a_refused_put_leaves_no_slot)
+EMBED_TEST(a_refused_put_leaves_no_slot, TABLE, "memory_limit: 4MiB\n")
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, "memory_limit: 4MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     const size_t size = (1u << 20) + 1;
     char *value = calloc(1, size), name[16];
     assert_non_null(value);
@@ -260,14 +249,12 @@ TEST(a_refused_put_leaves_no_slot)
     assert_int_equal(testpeer_info(peer)->n_slots, 0);
     assert_int_equal(put(peer, name, value, 8)->status, RP_OK);
     free(value);
-    embed_stop(&embed);
 }
 
-TEST(mistakes_are_told)
+EMBED_TEST(mistakes_are_told, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     assert_int_equal(put(peer, "", "x", 1)->status, RP_INVALID_ARGUMENT);
     assert_int_equal(put(peer, "policy", NULL, 0)->status, RP_INVALID_ARGUMENT);
     assert_int_equal(testpeer_await(peer, get(peer, 0, NULL, NULL, 0, false))->status, RP_INVALID_ARGUMENT);
@@ -276,15 +263,13 @@ TEST(mistakes_are_told)
     long_name[299] = '\0';
     assert_int_equal(put(peer, long_name, "x", 1)->status, RP_INVALID_ARGUMENT);
     free(long_name);
-    embed_stop(&embed);
 }
 
-TEST(a_put_is_announced)
+EMBED_TEST(a_put_is_announced, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    void *sub = zmq_socket(embed.context, ZMQ_SUB);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
+    void *sub = zmq_socket(embed->context, ZMQ_SUB);
     zmq_setsockopt(sub, ZMQ_SUBSCRIBE, "", 0);
     assert_int_equal(zmq_connect(sub, "inproc://events"), 0);
     char text[100];
@@ -304,14 +289,12 @@ TEST(a_put_is_announced)
     text[size > 0 ? size : 0] = '\0';
     assert_string_equal(text, "table t reset");
     zmq_close(sub);
-    embed_stop(&embed);
 }
 
-TEST(counters_add_read_and_stay_within_64_bits)
+EMBED_TEST(counters_add_read_and_stay_within_64_bits, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     assert_int_equal(testpeer_counter(peer, "steps", 0), 0);
     assert_int_equal(testpeer_info(peer)->n_counters, 0); /* reading makes none */
     assert_int_equal(testpeer_counter(peer, "steps", 40), 40);
@@ -323,5 +306,4 @@ TEST(counters_add_read_and_stay_within_64_bits)
     Replay__InfoReply *info = testpeer_info(peer);
     assert_int_equal(info->n_counters, 3);
     assert_string_equal(info->counters[0]->name, "steps");
-    embed_stop(&embed);
 }

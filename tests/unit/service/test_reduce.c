@@ -26,6 +26,13 @@ static void begin(uint32_t members)
     begin_with(members, NULL);
 }
 
+static int end(void **state)
+{
+    (void)state;
+    embed_stop(&embed);
+    return 0;
+}
+
 static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int64_t timeout_ms, const float *vector,
                     size_t n, uint64_t id)
 {
@@ -72,7 +79,7 @@ static void check_sum(uint32_t learner, uint64_t id, uint64_t round, uint32_t co
     assert_true(sum[0] == first && sum[1] == (float)contributors && sum[2] == -first);
 }
 
-TEST(a_round_closes_when_all_have_added)
+TEST(a_round_closes_when_all_have_added, NULL, end)
 {
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
@@ -87,11 +94,10 @@ TEST(a_round_closes_when_all_have_added)
         for (uint32_t i = 0; i < 3; i++)
             check_sum(i, ids[i], round, 3, 7, true);
     }
-    embed_stop(&embed);
 }
 
 /* float addition depends on the order: it is that of the member numbers, whoever came first. */
-TEST(the_bits_do_not_depend_on_who_came_first)
+TEST(the_bits_do_not_depend_on_who_came_first, NULL, end)
 {
     static const float values[3] = {1e8f, 1.0f, -1e8f};
     float sums[6];
@@ -109,10 +115,9 @@ TEST(the_bits_do_not_depend_on_who_came_first)
         memcpy(&sums[o], zmq_msg_data(&testpeer_await(learners[0], ids[0])->payload[0]), sizeof sums[0]);
         assert_memory_equal(&sums[o], &sums[0], sizeof sums[0]);
     }
-    embed_stop(&embed);
 }
 
-TEST(the_deadline_closes_a_round_without_the_missing)
+TEST(the_deadline_closes_a_round_without_the_missing, NULL, end)
 {
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
@@ -133,10 +138,9 @@ TEST(the_deadline_closes_a_round_without_the_missing)
     check_sum(2, add(2, 2, NO_TIMEOUT, 4), 2, 3, 7, true);
     check_sum(0, a, 2, 3, 7, true);
     check_sum(1, b, 2, 3, 7, true);
-    embed_stop(&embed);
 }
 
-TEST(a_lost_reply_is_asked_for_again)
+TEST(a_lost_reply_is_asked_for_again, NULL, end)
 {
     begin(2);
     join(0);
@@ -152,10 +156,9 @@ TEST(a_lost_reply_is_asked_for_again)
     check_sum(0, again, 4, 2, 3, true);
     check_sum(0, add(0, 3, NO_TIMEOUT, 1), 3, 2, 3, true);
     assert_int_equal(testpeer_await(learners[0], add(0, 2, NO_TIMEOUT, 1))->status, RP_FAILED_PRECONDITION);
-    embed_stop(&embed);
 }
 
-TEST(leaving_lets_the_others_go_on)
+TEST(leaving_lets_the_others_go_on, NULL, end)
 {
     begin(3);
     for (uint32_t i = 0; i < 3; i++)
@@ -175,10 +178,9 @@ TEST(leaving_lets_the_others_go_on)
     testpeer_await(learners[0], ask(0, REPLAY__REDUCE__OP__LEAVE, 0, 0, NULL, 0, 0));
     assert_int_equal(testpeer_await(learners[0], a)->status, RP_CANCELLED);
     check_sum(1, add(1, 3, NO_TIMEOUT, 2), 3, 1, 2, true);
-    embed_stop(&embed);
 }
 
-TEST(mistakes_are_told)
+TEST(mistakes_are_told, NULL, end)
 {
     begin(2);
     assert_int_equal(testpeer_await(learners[0], add(0, 1, 0, 1))->status, RP_NOT_FOUND);
@@ -195,11 +197,10 @@ TEST(mistakes_are_told)
     assert_int_equal(testpeer_await(learners[1], ask(1, REPLAY__REDUCE__OP__ADD, 1, 0, longer, 5, 0))->status,
                      RP_INVALID_ARGUMENT);
     check_sum(1, add(1, 1, NO_TIMEOUT, 2), 1, 2, 3, true);
-    embed_stop(&embed);
 }
 
 /* Sums that are kept for a retry never keep another group from adding, whether members leave or just stay away. */
-TEST(old_sums_make_room)
+TEST(old_sums_make_room, NULL, end)
 {
     const size_t n = 50000; /* the two sums of a group, and a vector in flight, are more than half of the quarter */
     float *vector = calloc(n, sizeof *vector);
@@ -219,10 +220,9 @@ TEST(old_sums_make_room)
     }
     snprintf(group, sizeof group, "grad");
     free(vector);
-    embed_stop(&embed);
 }
 
-TEST(a_broker_that_shuts_down_cancels_the_round)
+TEST(a_broker_that_shuts_down_cancels_the_round, NULL, end)
 {
     begin(2);
     join(0);
@@ -231,5 +231,4 @@ TEST(a_broker_that_shuts_down_cancels_the_round)
     assert_null(testpeer_poll(learners[0], id));
     broker_drain(embed.broker);
     assert_int_equal(testpeer_await(learners[0], id)->status, RP_CANCELLED);
-    embed_stop(&embed);
 }

@@ -57,16 +57,15 @@ TEST(one_blocked_table_does_not_stop_the_other)
     }
 }
 
-TEST(grants_never_exceed_the_ingest_budget)
+EMBED_TEST(grants_never_exceed_the_ingest_budget, TWO_TABLES, "memory_limit: 32MiB\n")
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, "memory_limit: 32MiB\n");
+    struct embed *embed = *state;
     struct testpeer *peers[20];
     static const struct testpeer_column column = {"x", "uint8", 1, {20000}, 20000};
     for (uint32_t i = 0; i < 20; i++) {
-        peers[i] = testpeer_new(&embed);
+        peers[i] = testpeer_new(embed);
         testpeer_open_with(peers[i], true, &column, 1);
-        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
+        assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
     uint64_t sent[20] = {0};
     for (uint32_t round = 0; round < 60; round++) {
@@ -75,7 +74,7 @@ TEST(grants_never_exceed_the_ingest_budget)
                    peers[i]->sent_bytes + 20500 <= peers[i]->credit->allowed_bytes)
                 testpeer_insert_large(peers[i], "open", ((uint64_t)i << 40) + ++sent[i], 20000, false);
         }
-        embed_advance(&embed, 2);
+        embed_advance(embed, 2);
         uint64_t sum = 0;
         for (uint32_t i = 0; i < 20; i++) {
             testpeer_read(peers[i]);
@@ -84,22 +83,20 @@ TEST(grants_never_exceed_the_ingest_budget)
             sum += peers[i]->credit->allowed_bytes - peers[i]->credit->returned_bytes;
             testpeer_forget(peers[i]);
         }
-        assert_true(sum <= embed.broker->sessions.ingest_budget);
-        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
+        assert_true(sum <= embed->broker->sessions.ingest_budget);
+        assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
     uint64_t total = 0;
     for (uint32_t i = 0; i < 20; i++)
         total += sent[i];
     assert_true(total > 1000);
-    embed_stop(&embed);
 }
 
 /* Without any credit left, an item with its chunks may be sent when none of its table is unresolved. */
-TEST(one_item_may_always_be_sent)
+EMBED_TEST(one_item_may_always_be_sent, TWO_TABLES, "memory_limit: 24MiB\n")
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, "memory_limit: 24MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {3000000}, 3000000};
     testpeer_open_with(peer, false, &column, 1);
     assert_true(peer->credit->allowed_bytes < 3000000);
@@ -109,15 +106,13 @@ TEST(one_item_may_always_be_sent)
         assert_int_equal(testpeer_resolved(peer, 1), key);
         assert_int_equal(peer->credit->n_rejections, 0);
     }
-    assert_int_equal(size_of(&embed, "open"), 5);
-    embed_stop(&embed);
+    assert_int_equal(size_of(embed, "open"), 5);
 }
 
-TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice)
+EMBED_TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *rude = testpeer_new(&embed), *polite = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *rude = testpeer_new(embed), *polite = testpeer_new(embed);
     testpeer_open(rude, false);
     testpeer_open(polite, false);
     uint64_t allowed = testpeer_allowed(rude, 0);
@@ -127,7 +122,7 @@ TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice)
     testpeer_heartbeat(polite, 0, false);
     assert_int_equal(testpeer_resolved(polite, 1), 50);
     assert_int_equal(polite->credit->n_rejections, 0);
-    assert_int_equal(size_of(&embed, "blocked"), 2);
+    assert_int_equal(size_of(embed, "blocked"), 2);
     /* The learner takes what was allowed; then the rejections are due, in the order of the numbers. */
     for (uint64_t i = 0; i < allowed; i++) {
         struct testpeer_answer *answer = testpeer_sampled(polite, "blocked", 1);
@@ -141,53 +136,45 @@ TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice)
     assert_int_equal(rude->credit->rejections[0]->status, RP_CREDIT_EXCEEDED);
     assert_int_equal(rude->credit->rejections[0]->item, allowed + 1);
     assert_non_null(strstr(rude->credit->rejections[0]->text, "wait for credit"));
-    embed_stop(&embed);
 }
 
-TEST(bytes_beyond_the_credit_are_refused)
+EMBED_TEST(bytes_beyond_the_credit_are_refused, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *peer = testpeer_new(&embed), *polite = testpeer_new(&embed);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_new(embed), *polite = testpeer_new(embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {400000}, 400000};
     testpeer_open_with(peer, false, &column, 1);
     testpeer_open(polite, false);
     uint64_t key = 0;
     while (key < 3 || peer->sent_bytes < peer->credit->allowed_bytes + 1000000)
         testpeer_insert_large(peer, "blocked", ++key, 400000, true);
-    embed_settle(&embed);
-    uint64_t memory = store_memory(&embed.broker->store);
+    embed_settle(embed);
+    uint64_t memory = store_memory(&embed->broker->store);
     assert_true(memory <= peer->credit->allowed_bytes + 2 * 400000 + 100000);
     testpeer_insert(polite, "open", 1, 20, 1);
     testpeer_heartbeat(polite, 0, false);
     assert_int_equal(testpeer_resolved(polite, 1), 20);
-    embed_stop(&embed);
 }
 
 /* A peer that never reads its credit cannot make the broker keep more than a bounded record of its rejections. */
-TEST(a_flood_beyond_the_credit_takes_bounded_memory)
+EMBED_TEST(a_flood_beyond_the_credit_takes_bounded_memory, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *rude = testpeer_new(&embed);
-    testpeer_open(rude, false);
+    struct embed *embed = *state;
+    struct testpeer *rude = testpeer_opened(embed, false);
     for (uint64_t i = 0; i < 100; i++) {
         testpeer_insert(rude, "blocked", 1 + i * 1000, 1000, 1);
-        embed_settle(&embed);
+        embed_settle(embed);
     }
-    assert_true(embed_table(&embed, "blocked")->n_waiting_items <= 2 * WINDOW_ITEMS + 1);
+    assert_true(embed_table(embed, "blocked")->n_waiting_items <= 2 * WINDOW_ITEMS + 1);
     testpeer_reset(rude, "blocked");
     testpeer_heartbeat(rude, 0, false);
     testpeer_reset(rude, "blocked");
-    embed_stop(&embed);
 }
 
-TEST(windows_open_with_use)
+EMBED_TEST(windows_open_with_use, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, true);
     uint64_t first = testpeer_allowed(peer, 1), sent = 0;
     for (uint32_t round = 0; round < 40; round++) {
         while (sent < testpeer_allowed(peer, 1) && sent < 90000) {
@@ -195,38 +182,32 @@ TEST(windows_open_with_use)
             testpeer_insert(peer, "open", 1 + sent, n, 1);
             sent += n;
         }
-        embed_settle(&embed);
+        embed_settle(embed);
         testpeer_read(peer);
         testpeer_forget(peer);
     }
     assert_true(testpeer_allowed(peer, 1) - testpeer_resolved(peer, 1) > 10 * first);
     assert_int_equal(peer->credit->n_rejections, 0);
-    embed_stop(&embed);
 }
 
-TEST(notices_come_by_the_eighth_of_a_window_not_by_the_message)
+EMBED_TEST(notices_come_by_the_eighth_of_a_window_not_by_the_message, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, true);
     uint64_t sent = 0;
     /* 60 messages in one wake-up: the window of 64 comes back in a few notices. */
     for (; sent < 60; sent++)
         testpeer_insert(peer, "open", 1 + sent, 1, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_read(peer);
     assert_int_equal(testpeer_resolved(peer, 1), 60);
     assert_true(peer->notices <= 8);
-    embed_stop(&embed);
 }
 
-TEST(totals_never_fall)
+EMBED_TEST(totals_never_fall, TWO_TABLES, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TWO_TABLES, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct embed *embed = *state;
+    struct testpeer *peer = testpeer_opened(embed, false);
     uint64_t before[4] = {0};
     for (uint64_t i = 0; i < 30; i++) {
         testpeer_insert(peer, i % 3 ? "open" : "blocked", 1 + i * 10, 1 + (uint32_t)i % 5, 1);
@@ -241,5 +222,4 @@ TEST(totals_never_fall)
         }
         assert_true(peer->sent_bytes <= peer->credit->allowed_bytes);
     }
-    embed_stop(&embed);
 }

@@ -210,45 +210,42 @@ TEST(unused_grants_go_to_those_who_write)
 }
 
 /* The same within the limit of one key, which is less than the budget. */
-TEST(unused_grants_of_a_key_go_to_its_other_writers)
+EMBED_TEST(unused_grants_of_a_key_go_to_its_other_writers, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed embed;
+    struct embed *embed = *state;
     struct writer idle, fast;
-    embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
-    struct identity *key = &embed.broker->peers.identities.anyone;
-    key->quota.granted_bytes = (int64_t)(embed.broker->sessions.ingest_budget / 4);
-    open_writer(&embed, &idle, true);
-    write_rounds(&embed, &idle, 14);
-    open_writer(&embed, &fast, true);
+    struct identity *key = &embed->broker->peers.identities.anyone;
+    key->quota.granted_bytes = (int64_t)(embed->broker->sessions.ingest_budget / 4);
+    open_writer(embed, &idle, true);
+    write_rounds(embed, &idle, 14);
+    open_writer(embed, &fast, true);
     for (uint32_t step = 0; step < 4; step++) {
-        write_rounds(&embed, &fast, 6);
-        embed_advance(&embed, 500);
-        beat(&embed, &idle);
+        write_rounds(embed, &fast, 6);
+        embed_advance(embed, 500);
+        beat(embed, &idle);
         assert_true(key->granted_bytes <= (uint64_t)key->quota.granted_bytes);
     }
-    write_rounds(&embed, &fast, 6);
-    const struct session *session = session_of(&embed, &fast);
+    write_rounds(embed, &fast, 6);
+    const struct session *session = session_of(embed, &fast);
     assert_true((session->offered_bytes - session->returned_bytes) * 4 >= (uint64_t)key->quota.granted_bytes);
-    embed_stop(&embed);
 }
 
 /* A client that does not know of keep_bytes is asked in vain: it keeps its promise and can use it, to the last byte, and
  * only then finds its window smaller. */
-TEST(a_client_that_does_not_know_keeps_what_it_was_promised)
+EMBED_TEST(a_client_that_does_not_know_keeps_what_it_was_promised, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed embed;
+    struct embed *embed = *state;
     struct writer crowd[CROWD], fast;
-    embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
-    open_crowd(&embed, crowd, false);
-    open_writer(&embed, &fast, true);
+    open_crowd(embed, crowd, false);
+    open_writer(embed, &fast, true);
     uint64_t before[CROWD];
     for (uint32_t i = 0; i < CROWD; i++)
         before[i] = unused(&crowd[i]);
     for (uint32_t second = 0; second < 4; second++) {
-        embed_advance(&embed, 1000);
-        write_rounds(&embed, &fast, 2);
+        embed_advance(embed, 1000);
+        write_rounds(embed, &fast, 2);
         for (uint32_t i = 0; i < CROWD; i++) {
-            beat(&embed, &crowd[i]);
+            beat(embed, &crowd[i]);
             assert_true(unused(&crowd[i]) >= before[i]);
         }
     }
@@ -256,26 +253,24 @@ TEST(a_client_that_does_not_know_keeps_what_it_was_promised)
     for (uint32_t i = 0; i < CROWD; i++) {
         uint64_t resolved = testpeer_resolved(crowd[i].peer, OPEN);
         send(&crowd[i], OPEN);
-        beat(&embed, &crowd[i]);
+        beat(embed, &crowd[i]);
         assert_true(unused(&crowd[i]) < before[i]); /* a little use is not made good */
         while (unused(&crowd[i]) >= MESSAGE_BYTES && crowd[i].sent[OPEN] < testpeer_allowed(crowd[i].peer, OPEN))
             send(&crowd[i], OPEN);
         assert_true(crowd[i].sent[OPEN] > resolved + 5);
-        beat(&embed, &crowd[i]); /* fails if anything was rejected */
+        beat(embed, &crowd[i]); /* fails if anything was rejected */
         assert_int_equal(testpeer_resolved(crowd[i].peer, OPEN), crowd[i].sent[OPEN]);
     }
-    assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
-    embed_stop(&embed);
+    assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
 }
 
 /* Tombstones that come back while others have the budget: they count in the same sum, and what they had sent under their
  * old promise is taken. */
-TEST(resumed_sessions_fit_into_the_budget)
+EMBED_TEST(resumed_sessions_fit_into_the_budget, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed embed;
+    struct embed *embed = *state;
     struct writer old[CROWD], crowd[CROWD];
-    embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
-    open_crowd(&embed, old, false);
+    open_crowd(embed, old, false);
     for (uint32_t i = 0; i < CROWD; i++) {
         struct testpeer *peer = old[i].peer;
         peer->keep = peer->lose = true; /* sent within the credit, and lost on the way */
@@ -283,43 +278,41 @@ TEST(resumed_sessions_fit_into_the_budget)
             send(&old[i], OPEN);
         peer->lose = false;
     }
-    embed_advance(&embed, 30001);
-    assert_int_equal(embed.broker->sessions.n_open, 0);
-    assert_int_equal(embed.broker->sessions.granted_bytes, 0);
-    open_crowd(&embed, crowd, false);
+    embed_advance(embed, 30001);
+    assert_int_equal(embed->broker->sessions.n_open, 0);
+    assert_int_equal(embed->broker->sessions.granted_bytes, 0);
+    open_crowd(embed, crowd, false);
     for (uint32_t i = 0; i < CROWD; i++) {
         assert_int_equal(testpeer_resume(old[i].peer, old[i].peer->sent->number, false)->status, RP_OK);
-        check_account(&embed);
-        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
+        check_account(embed);
+        assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
     }
     for (uint32_t i = 0; i < CROWD; i++) {
         testpeer_resend(old[i].peer, old[i].peer->credit->received);
-        beat(&embed, &old[i]);
+        beat(embed, &old[i]);
         assert_int_equal(testpeer_resolved(old[i].peer, OPEN), old[i].sent[OPEN]);
         assert_int_equal(old[i].peer->credit->rejected[OPEN], 0);
     }
-    assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
-    embed_stop(&embed);
+    assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);
 }
 
 /* Totals: said twice it counts once, a claim of more than there is counts for nothing, and a new epoch starts from what is
  * left. */
-TEST(credit_is_given_up_once)
+EMBED_TEST(credit_is_given_up_once, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed embed;
+    struct embed *embed = *state;
     struct writer writer;
-    embed_start(&embed, TABLES, "memory_limit: 64MiB\n" TIMES);
-    open_writer(&embed, &writer, false);
-    write_rounds(&embed, &writer, 14);
-    embed_settle(&embed);
-    beat(&embed, &writer);
-    struct session *session = session_of(&embed, &writer);
+    open_writer(embed, &writer, false);
+    write_rounds(embed, &writer, 14);
+    embed_settle(embed);
+    beat(embed, &writer);
+    struct session *session = session_of(embed, &writer);
     uint64_t told = credit_allowed(session), offered = session->offered_bytes;
     writer.peer->released = told + 1;
-    beat(&embed, &writer);
+    beat(embed, &writer);
     assert_int_equal(session->offered_bytes, offered);
     writer.peer->released = UINT64_MAX;
-    beat(&embed, &writer);
+    beat(embed, &writer);
     assert_int_equal(session->offered_bytes, offered);
     writer.peer->keep = writer.peer->lose = true; /* on the way when the rest is given up */
     for (uint32_t i = 0; i < 10; i++)
@@ -329,7 +322,7 @@ TEST(credit_is_given_up_once)
     uint64_t give = offered - session->returned_bytes - left;
     writer.peer->released = give;
     for (uint32_t i = 0; i < 3; i++) {
-        beat(&embed, &writer);
+        beat(embed, &writer);
         assert_int_equal(session->offered_bytes - session->returned_bytes, left);
         assert_int_equal(credit_allowed(session), told);
     }
@@ -339,13 +332,12 @@ TEST(credit_is_given_up_once)
     testpeer_resend(writer.peer, writer.peer->credit->received);
     for (uint32_t i = 0; i < 10; i++)
         send(&writer, BLOCKED);
-    embed_settle(&embed);
-    beat(&embed, &writer);
+    embed_settle(embed);
+    beat(embed, &writer);
     for (uint32_t i = 0; i < 20; i++)
         testpeer_sampled(writer.peer, "blocked", 1);
-    beat(&embed, &writer); /* fails if anything was rejected */
+    beat(embed, &writer); /* fails if anything was rejected */
     assert_int_equal(testpeer_resolved(writer.peer, BLOCKED), 20);
-    embed_stop(&embed);
 }
 
 /* ---- any order of events ---- */

@@ -409,8 +409,7 @@ EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES)
     for (uint32_t round = 0; round < 2; round++) {
         broker->tables.ordinals.next =
             first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
-        struct testpeer *peer = testpeer_new(embed);
-        testpeer_open(peer, false);
+        struct testpeer *peer = testpeer_opened(embed, false);
         assert_int_not_equal(peer->ordinal, first->ordinal);
         assert_int_not_equal(peer->ordinal, silent->ordinal);
         testpeer_insert(peer, "t", peer->key_base, 2, 1);
