@@ -106,7 +106,8 @@ uint32_t run_wanted(const struct run *self, enum role role)
 
 /* ---- time ---- */
 
-double run_elapsed(const struct run *self)
+/* Seconds of all legs. */
+static double elapsed(const struct run *self)
 {
     double before = self->options->before ? self->options->before->elapsed_s : 0.0;
     return before + (double)(clock_now(&self->clock) - self->start_ns) * 1e-9;
@@ -115,7 +116,7 @@ double run_elapsed(const struct run *self)
 double run_time_left(const struct run *self)
 {
     int64_t limit_ns = self->config->stop.time_ns;
-    return limit_ns > 0 ? (double)limit_ns * 1e-9 - run_elapsed(self) : INFINITY;
+    return limit_ns > 0 ? (double)limit_ns * 1e-9 - elapsed(self) : INFINITY;
 }
 
 /* The end: processes end within launch.grace, the last parameters are measured, and a broker with files writes its
@@ -765,7 +766,7 @@ void run_stretch_begin(struct run *self, uint32_t actors)
     if (self->n_stretches == REPORT_STRETCHES) /* the newest are kept */
         memmove(self->stretches, self->stretches + 1, --self->n_stretches * sizeof *self->stretches);
     self->stretches[self->n_stretches++] =
-        (struct stretch){.actors = actors, .from_s = run_elapsed(self), .from_ns = clock_now(&self->clock)};
+        (struct stretch){.actors = actors, .from_s = elapsed(self), .from_ns = clock_now(&self->clock)};
 }
 
 static void add_sums(struct stretch_sums *sums, const struct observation *before, const struct observation *seen)
@@ -1061,7 +1062,7 @@ void run_status(struct run *self, struct status *out)
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
-    out->elapsed_s = run_elapsed(self);
+    out->elapsed_s = elapsed(self);
     /* When the actors have ended, nothing is claimed and not taken. A new broker gets these counters a little later. */
     bool ended = self->phase >= PHASE_STOPPING && run_running(self, ROLE_ACTOR) == 0;
     out->steps = self->steps_shown = larger(ended ? seen->steps : seen->taken, self->steps_shown);

@@ -178,8 +178,6 @@ bool run_is_custom(const struct run *self, enum role role);
 uint32_t run_running(const struct run *self, enum role role);
 /* Number of processes of a role that should run. */
 uint32_t run_wanted(const struct run *self, enum role role);
-/* Seconds of all legs. */
-double run_elapsed(const struct run *self);
 /* Seconds until stop.time, negative if it has passed; infinite without one. */
 double run_time_left(const struct run *self);
 /* True if the rest of stop.time is needed for the end. */

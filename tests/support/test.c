@@ -44,3 +44,15 @@ int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction 
     free(tests);
     return failed;
 }
+
+void assert_has(const char *text, const char *what)
+{
+    if (!text || !strstr(text, what))
+        fail_msg("'%s' is not in:\n%.3000s", what, text ? text : "(nothing)");
+}
+
+void assert_has_not(const char *text, const char *what)
+{
+    if (text && strstr(text, what))
+        fail_msg("'%s' is in:\n%.3000s", what, text);
+}

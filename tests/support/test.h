@@ -24,6 +24,10 @@ void test_add(struct test *test);
 /* Runs the tests of a file, or of all if file is NULL. Returns the number of those that failed; 1 if there are none. */
 int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
+/* Fails with the text if it does not contain what it should, or contains what it should not. */
+void assert_has(const char *text, const char *what);
+void assert_has_not(const char *text, const char *what);
+
 /* Runs the tests of this file, which is a program by itself. */
 #define test_run(set_up, tear_down) test_run_file(NULL, set_up, tear_down)
 

@@ -48,14 +48,6 @@ static void expect(const struct command_context *context, enum role role, uint32
     assert_null(list);
 }
 
-TEST(roles)
-{
-    assert_string_equal(role_names[ROLE_BROKER], "broker");
-    assert_string_equal(role_names[ROLE_LEARNER], "learner");
-    assert_string_equal(role_names[ROLE_ACTOR], "actor");
-    assert_string_equal(role_names[ROLE_EVALUATOR], "evaluator");
-}
-
 TEST(workers)
 {
     struct fixture f;
@@ -245,22 +237,28 @@ TEST(error_names_the_placeholder)
     run_config_free(&f.config);
 }
 
+static void expect_words(char **list, const char *const *expected, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_string_equal(list[i], expected[i]);
+    assert_null(list[n]);
+}
+
 TEST(environment)
 {
     struct fixture f;
     begin(&f, NULL);
+    static const char *const expected[] = {"REPLAY_ENDPOINT=tcp://127.0.0.1:5001",
+                                           "REPLAY_INDEX=4",
+                                           "REPLAY_FOLDER=run",
+                                           "REPLAY_CONFIG=run/config.yaml",
+                                           "REPLAY_COUNT=5",
+                                           "REPLAY_SEED=5",
+                                           "REPLAY_TABLE=replay",
+                                           "OPENBLAS_NUM_THREADS=1",
+                                           "REPLAY_KEY_FILE="}; /* not that of the user's environment */
     char **list = command_environment(&f.context, ROLE_ACTOR, 4);
-    assert_string_equal(list[0], "REPLAY_ENDPOINT=tcp://127.0.0.1:5001");
-    assert_string_equal(list[1], "REPLAY_INDEX=4");
-    assert_string_equal(list[2], "REPLAY_FOLDER=run");
-    assert_string_equal(list[3], "REPLAY_CONFIG=run/config.yaml");
-    assert_string_equal(list[4], "REPLAY_COUNT=5");
-    assert_string_equal(list[5], "REPLAY_SEED=5");
-    assert_string_equal(list[6], "REPLAY_TABLE=replay");
-    assert_string_equal(list[7], "OPENBLAS_NUM_THREADS=1");
-    assert_string_equal(list[8], "REPLAY_KEY_FILE="); /* not that of the user's environment */
-    assert_null(list[9]);
-    command_free(&list);
+    expect_words(list, expected, sizeof expected / sizeof expected[0]);
     command_free(&list);
     list = command_environment(&f.context, ROLE_BROKER, 0);
     assert_string_equal(list[0], "REPLAY_INDEX=0");
@@ -296,9 +294,7 @@ TEST(measure)
     struct fixture f;
     begin(&f, own);
     char **list = command_evaluate(&f.context, &(struct command_evaluation){.weights = "w"});
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
-        assert_string_equal(list[i], expected[i]);
-    assert_null(list[sizeof expected / sizeof expected[0]]);
+    expect_words(list, expected, sizeof expected / sizeof expected[0]);
     command_free(&list);
     run_config_free(&f.config);
 }

@@ -158,12 +158,6 @@ static void write_learner(const struct fixture *f)
     fclose(file);
 }
 
-static void assert_has(const char *text, const char *what)
-{
-    if (!strstr(text, what))
-        fail_msg("'%s' is not in:\n%.3000s", what, text);
-}
-
 static double number(struct json_object *object, const char *path)
 {
     char name[32];
@@ -177,15 +171,24 @@ static double number(struct json_object *object, const char *path)
     return member ? json_object_get_double(member) : NAN;
 }
 
+/* Writes the report; returns report.json: json_object_put. */
+static struct json_object *written(struct fixture *f)
+{
+    rp_error err = {0};
+    if (report_write(&f->report, f->folder, &err) != RP_OK)
+        fail_msg("%s", err.text);
+    char *text = run_folder_read(f->folder, "report.json");
+    struct json_object *object = json_tokener_parse(text);
+    assert_true(json_object_is_type(object, json_type_object));
+    free(text);
+    return object;
+}
+
 TEST(json, setup, teardown)
 {
     struct fixture *f = *state;
-    rp_error err;
     write_metrics(f, 40);
-    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *text = run_folder_read(f->folder, "report.json");
-    struct json_object *object = json_tokener_parse(text), *member = NULL;
-    assert_true(json_object_is_type(object, json_type_object));
+    struct json_object *object = written(f), *member = NULL;
     assert_true(number(object, "wall_seconds") == 41 && number(object, "steps") == 61234);
     assert_true(number(object, "learner_steps") == 30000 && number(object, "restarts") == 3);
     assert_true(number(object, "final_value") == 481.25);
@@ -204,7 +207,6 @@ TEST(json, setup, teardown)
     assert_true(json_object_object_get_ex(object, "reason", &member));
     assert_string_equal(json_object_get_string(member), "return 475 reached");
     json_object_put(object);
-    free(text);
 }
 
 TEST(page, setup, teardown)
@@ -338,20 +340,17 @@ TEST(curves, setup, teardown)
 TEST(returns_of_actors, setup, teardown)
 {
     struct fixture *f = *state;
-    rp_error err;
     f->last.n_values = 0;
     f->last.value = f->last.best = NAN;
     f->last.actor_value = 123.5;
     f->report.final_value = NAN;
     f->report.best = NULL;
     write_metrics(f, 40);
-    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *text = run_folder_read(f->folder, "report.json"), *svg = run_folder_read(f->folder, "return.svg");
-    struct json_object *object = json_tokener_parse(text);
+    struct json_object *object = written(f);
+    char *svg = run_folder_read(f->folder, "return.svg");
     assert_true(number(object, "actor_value") == 123.5 && isnan(number(object, "value")));
     assert_null(strstr(svg, "no data"));
     json_object_put(object);
-    free(text);
     free(svg);
     char *page = run_folder_read(f->folder, "report.html");
     assert_has(page, "123.5");
@@ -369,7 +368,6 @@ static char *printed_report(const struct report *report)
 TEST(stretches, setup, teardown)
 {
     struct fixture *f = *state;
-    rp_error err;
     f->home.actor = (struct plan_unit){1200, 0.12, 0.02, 1e6};
     f->input.learner = (struct plan_unit){400000, 0.5, 0.1, 1e6};
     f->home.cores = 16;
@@ -378,9 +376,7 @@ TEST(stretches, setup, teardown)
     f->report.n_stretches = 3;
     struct plan_choice expected;
     assert_true(plan_predict(&f->input, 8, 1, &expected));
-    assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-    char *text = run_folder_read(f->folder, "report.json");
-    struct json_object *object = json_tokener_parse(text), *list = NULL;
+    struct json_object *object = written(f), *list = NULL;
     assert_true(json_object_object_get_ex(object, "stretches", &list) && json_object_array_length(list) == 3);
     assert_true(number(json_object_array_get_idx(list, 0), "actor_idle_by.credit") == 0.6);
     assert_true(isnan(number(json_object_array_get_idx(list, 2), "learner_idle_by.sample"))); /* not known */
@@ -392,7 +388,6 @@ TEST(stretches, setup, teardown)
     assert_true(number(third, "predicted.inserts") > 0 && number(third, "achieved.inserts") == 50);
     assert_true(number(object, "achieved.inserts") == 5500); /* the planned counts */
     json_object_put(object);
-    free(text);
     char *page = run_folder_read(f->folder, "report.html"), *printed = printed_report(&f->report);
     assert_has(page, "8 actors, 1 learner, from 20 s on: 10 s");
     free(page);
@@ -428,16 +423,13 @@ TEST(hosts, setup, teardown)
     struct fixture *f = *state;
     static const uint32_t counts[] = {0, 1, 3, 100};
     static struct status_host hosts[100];
-    rp_error err;
     fill_hosts(hosts, 100);
     f->last.hosts = hosts;
     for (uint32_t i = 0; i < 4; i++) {
         bool some = counts[i] > 1;
         f->last.n_hosts = counts[i];
-        assert_int_equal(report_write(&f->report, f->folder, &err), RP_OK);
-        char *text = run_folder_read(f->folder, "report.json"), *page = run_folder_read(f->folder, "report.html");
-        char *printed = printed_report(&f->report);
-        struct json_object *object = json_tokener_parse(text), *list = NULL;
+        struct json_object *object = written(f), *list = NULL;
+        char *page = run_folder_read(f->folder, "report.html"), *printed = printed_report(&f->report);
         assert_true(json_object_object_get_ex(object, "hosts", &list));
         assert_int_equal(json_object_array_length(list), some ? counts[i] : 0);
         assert_int_equal(strstr(page, "<h2>Hosts</h2>") != NULL, some);
@@ -458,7 +450,6 @@ TEST(hosts, setup, teardown)
             assert_int_equal(strstr(printed, "\nand 98 more hosts") != NULL, counts[i] == 100);
         }
         json_object_put(object);
-        free(text);
         free(page);
         free(printed);
     }

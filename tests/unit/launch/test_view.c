@@ -76,16 +76,28 @@ static struct status sample(void)
                            .event_unix_s = 1e9 - 8};
 }
 
-static void assert_has(const char *text, const char *what)
+/* What was rendered last. */
+static struct text out;
+
+static const char *render(const struct status *s, uint32_t columns, uint32_t rows)
 {
-    if (!strstr(text, what))
-        fail_msg("'%s' is not in:\n%s", what, text);
+    text_fini(&out);
+    view_render(&out, s, columns, rows, true);
+    return text_get(&out);
 }
 
-static void assert_has_not(const char *text, const char *what)
+static const char *render_line(const struct status *s)
 {
-    if (strstr(text, what))
-        fail_msg("'%s' is in:\n%s", what, text);
+    text_fini(&out);
+    view_line(&out, s);
+    return text_get(&out);
+}
+
+static const char *spark(const double *list, uint32_t n, uint32_t columns, bool utf8)
+{
+    text_fini(&out);
+    view_sparkline(&out, list, n, columns, utf8);
+    return text_get(&out);
 }
 
 /* ---- what it says ---- */
@@ -93,9 +105,7 @@ static void assert_has_not(const char *text, const char *what)
 TEST(content)
 {
     struct status s = sample();
-    struct text out = {0};
-    view_render(&out, &s, 100, 24, true);
-    const char *text = text_get(&out);
+    const char *text = render(&s, 100, 24);
     static const char *const what[] = {"cartpole-dqn  running  12 s",
                                        "runs/cartpole-dqn-1",
                                        "31%  steps 31,200 of 100,000  28 s left",
@@ -119,7 +129,6 @@ TEST(content)
         assert_has(text, what[i]);
     assert_has_not(text, "actor-0"); /* it does what it should */
     assert_has_not(text, "\x1b");
-    text_fini(&out);
 }
 
 TEST(unknown)
@@ -138,82 +147,58 @@ TEST(unknown)
                        .value = NAN,
                        .best = NAN,
                        .actor_value = NAN};
-    struct text out = {0};
-    view_render(&out, &s, 80, 24, true);
+    render(&s, 80, 24);
     assert_has(text_get(&out), "x  starting");
     assert_has(text_get(&out), "none yet");
     assert_has(text_get(&out), "nobody");
     assert_has_not(text_get(&out), "nan");
     assert_has_not(text_get(&out), "inf");
     assert_has_not(text_get(&out), "plan");
-    text_fini(&out);
-    view_line(&out, &s);
-    assert_string_equal(text_get(&out), "0s starting steps 0 0 steps/s 0 updates/s");
-    text_fini(&out);
+    assert_string_equal(render_line(&s), "0s starting steps 0 0 steps/s 0 updates/s");
 }
 
 /* Other programs are named where they take the processor, and only there. */
 TEST(others)
 {
-    struct text out = {0};
     struct status s = sample();
-    view_render(&out, &s, 100, 24, true);
-    assert_has_not(text_get(&out), "other programs");
-    text_fini(&out);
-    view_line(&out, &s);
-    assert_has_not(text_get(&out), "other programs");
-    text_fini(&out);
+    assert_has_not(render(&s, 100, 24), "other programs");
+    assert_has_not(render_line(&s), "other programs");
     s.others = 0.72;
-    view_render(&out, &s, 100, 24, true);
-    assert_has(text_get(&out), "cores 1.9 of 2   other programs take 0.7");
-    text_fini(&out);
-    view_line(&out, &s);
-    assert_has(text_get(&out), "other programs take 0.7 cores");
-    text_fini(&out);
+    assert_has(render(&s, 100, 24), "cores 1.9 of 2   other programs take 0.7");
+    assert_has(render_line(&s), "other programs take 0.7 cores");
 }
 
 TEST(ends)
 {
-    struct text out = {0};
     struct status s = sample();
     s.stop_steps = 0;
     s.stop_learner_steps = 20000;
     s.progress = 0.78;
-    view_render(&out, &s, 100, 24, true);
-    assert_has(text_get(&out), "78%  updates 15,600 of 20,000");
-    text_fini(&out);
+    assert_has(render(&s, 100, 24), "78%  updates 15,600 of 20,000");
     s.stop_learner_steps = 0;
     s.progress = NAN;
-    view_render(&out, &s, 100, 24, true);
-    assert_has(text_get(&out), "return 212 of 475");
-    text_fini(&out);
+    assert_has(render(&s, 100, 24), "return 212 of 475");
     s.stop_time_s = 60;
     s.progress = 0.205;
-    view_render(&out, &s, 100, 24, true);
-    assert_has(text_get(&out), "20%  12 s of 1 min");
-    text_fini(&out);
+    assert_has(render(&s, 100, 24), "20%  12 s of 1 min");
     s.stop_steps = 20000; /* more than all steps: still the end that counts, not the nearest share above it */
     s.progress = 1;
-    view_render(&out, &s, 100, 24, true);
-    assert_has(text_get(&out), "100%  steps 31,200 of 20,000");
-    text_fini(&out);
+    assert_has(render(&s, 100, 24), "100%  steps 31,200 of 20,000");
     s.phase = PHASE_DONE;
     s.best = 480;
     snprintf(s.reason, sizeof s.reason, "an evaluation gave 480");
     snprintf(s.event, sizeof s.event, "stopping: an evaluation gave 480");
-    view_render(&out, &s, 100, 24, true);
+    render(&s, 100, 24);
     assert_has(text_get(&out), "100%  return 480 of 475"); /* whichever end was nearest before */
     assert_has(text_get(&out), "\n an evaluation gave 480\n");
     assert_has_not(text_get(&out), "stopping:");
     assert_has_not(text_get(&out), "waits");
     assert_has_not(text_get(&out), "memory");
-    text_fini(&out);
     s.phase = PHASE_FAILED;
     snprintf(s.reason, sizeof s.reason, "actor-1 failed 5 times in a row");
-    view_render(&out, &s, 100, 3, true);
+    render(&s, 100, 3);
     assert_has(text_get(&out), "failed");
     assert_has(text_get(&out), "actor-1 failed 5 times in a row");
-    text_fini(&out);
 }
 
 TEST(plain_line)
@@ -221,26 +206,18 @@ TEST(plain_line)
     struct status s = sample();
     s.restarts = 0;
     s.best = 230;
-    struct text out = {0};
-    view_line(&out, &s);
-    assert_string_equal(text_get(&out),
+    assert_string_equal(render_line(&s),
                         "12s running steps 31,200/100,000 progress 31% 5.2k steps/s 2.1k updates/s spi 31.8/32 "
                         "return 212 (best 230) learners wait 3% actors wait 61%");
-    text_fini(&out);
     snprintf(s.cause, sizeof s.cause, "network");
-    view_line(&out, &s);
-    assert_has(text_get(&out), "actors wait 61% limited by network");
-    text_fini(&out);
+    assert_has(render_line(&s), "actors wait 61% limited by network");
     snprintf(s.cause, sizeof s.cause, "nothing");
-    view_line(&out, &s);
-    assert_has_not(text_get(&out), "limited");
-    text_fini(&out);
+    assert_has_not(render_line(&s), "limited");
     s.elapsed_s = 3 * 3600 + 125;
     snprintf(s.reason, sizeof s.reason, "done\x1b[2J\n");
-    view_line(&out, &s);
+    render_line(&s);
     assert_has(text_get(&out), "3h02m running");
     assert_has(text_get(&out), "(done?[2J?)");
-    text_fini(&out);
 }
 
 /* ---- hosts ---- */
@@ -281,9 +258,7 @@ static struct status sample_hosts(uint32_t n)
 TEST(hosts)
 {
     struct status s = sample_hosts(6);
-    struct text out = {0};
-    view_render(&out, &s, 100, 40, true);
-    const char *text = text_get(&out);
+    const char *text = render(&s, 100, 40);
     assert_has(text, "\n host        actors  learners  state            cores used   load  round trip  taken in\n");
     assert_has(text, "\n home             -         -  ready            29.2 of 32      -           -         -\n");
     assert_has(text, "\n cpu3          0/30         -  lost for 12 s ");
@@ -291,25 +266,21 @@ TEST(hosts)
     assert_has(text, "\n cpu5         28/30         -  ready            29.2 of 32   30.0      400 us         2\n");
     assert_has(text, "hosts 5/6");
     assert_has_not(text, "more");
-    text_fini(&out);
     /* A narrow terminal has fewer columns; the state and the whole reason of a loss are always there. */
-    view_render(&out, &s, 59, 40, true);
+    render(&s, 59, 40);
     assert_has(text_get(&out), "\n cpu5         28/30         -  ready            29.2 of 32\n");
     assert_has_not(text_get(&out), "round trip");
-    text_fini(&out);
-    view_render(&out, &s, 30, 40, true);
+    render(&s, 30, 40);
     assert_has(text_get(&out), "\n cpu3          0/30");
     assert_has(text_get(&out), "cpu3 lost for 12");
     assert_has(text_get(&out), "Connection refused\n");
-    text_fini(&out);
     /* Without other hosts, and after the end, there is no table. */
     for (uint32_t i = 0; i < 3; i++) {
         s.n_hosts = i < 2 ? i : 6;
         s.phase = i < 2 ? PHASE_RUNNING : PHASE_DONE;
-        view_render(&out, &s, 100, 40, true);
+        render(&s, 100, 40);
         assert_has_not(text_get(&out), "round trip");
         assert_has_not(text_get(&out), "hosts");
-        text_fini(&out);
     }
 }
 
@@ -317,26 +288,19 @@ TEST(hosts)
 TEST(many_hosts)
 {
     struct status s = sample_hosts(64);
-    struct text out = {0};
-    view_render(&out, &s, 80, 23, true);
-    const char *text = text_get(&out);
+    const char *text = render(&s, 80, 23);
     const char *lost = strstr(text, "\n cpu3 "), *connecting = strstr(text, "\n cpu8 "),
                *few = strstr(text, "\n cpu5 ");
     const char *home = strstr(text, "\n home "), *more = strstr(text, "\n and 59 more, all ready   actors 1770/1770");
     assert_true(lost && connecting && few && home && more);
     assert_true(lost < connecting && connecting < few && few < home && home < more);
-    text_fini(&out);
     for (uint32_t i = 10; i < 64; i++)
         hosts[i].ready = false;
-    view_render(&out, &s, 80, 23, true);
-    assert_has(text_get(&out), "\n and 59 more, 51 of them not ready");
-    text_fini(&out);
+    assert_has(render(&s, 80, 23), "\n and 59 more, 51 of them not ready");
     /* In a tiny terminal, a lost host still has its row. */
     s = sample_hosts(HOSTS);
     s.n_processes = 0;
-    view_render(&out, &s, 80, 5, true);
-    assert_has(text_get(&out), "lost for 12 s: Connection refused");
-    text_fini(&out);
+    assert_has(render(&s, 80, 5), "lost for 12 s: Connection refused");
 }
 
 /* A lost host has a row; its processes, which wait for it, need none. */
@@ -344,66 +308,41 @@ TEST(processes_of_hosts)
 {
     struct status s = sample_hosts(6);
     struct status_process own[4];
-    struct text out = {0};
     memcpy(own, processes, sizeof own);
     s.processes = own;
     snprintf(own[3].host, sizeof own[3].host, "cpu3");
-    view_render(&out, &s, 100, 40, true);
-    assert_has_not(text_get(&out), "actor-1 on");
-    text_fini(&out);
+    assert_has_not(render(&s, 100, 40), "actor-1 on");
     snprintf(own[3].host, sizeof own[3].host, "cpu2");
-    view_render(&out, &s, 100, 40, true);
-    assert_has(text_get(&out), "actor-1 on cpu2 restarts in 2 s   3 restarts");
-    text_fini(&out);
+    assert_has(render(&s, 100, 40), "actor-1 on cpu2 restarts in 2 s   3 restarts");
 }
 
 TEST(plain_hosts)
 {
     struct status s = sample_hosts(HOSTS);
-    struct text out = {0};
-    view_line(&out, &s);
-    assert_has(text_get(&out), " hosts 98/100 (cpu3 lost for 12 s: Connection refused; cpu8 connecting) ");
-    text_fini(&out);
+    assert_has(render_line(&s), " hosts 98/100 (cpu3 lost for 12 s: Connection refused; cpu8 connecting) ");
     hosts[20].ready = hosts[30].ready = false;
-    view_line(&out, &s);
+    render_line(&s);
     assert_has(text_get(&out), " hosts 96/100 (cpu3 lost");
     assert_has(text_get(&out), "cpu20 ready; 1 more) ");
-    text_fini(&out);
     s.n_hosts = 2;
-    view_line(&out, &s);
-    assert_has(text_get(&out), " hosts 2/2 ");
-    text_fini(&out);
+    assert_has(render_line(&s), " hosts 2/2 ");
     s.n_hosts = 1;
-    view_line(&out, &s);
-    assert_has_not(text_get(&out), "hosts");
-    text_fini(&out);
+    assert_has_not(render_line(&s), "hosts");
 }
 
 TEST(sparkline)
 {
-    struct text out = {0};
     const double rising[] = {0, 1, 2, 3, 4, 5, 6, 7}, gap[] = {0, NAN, 7}, same[] = {5, 5}, none[] = {NAN};
-    view_sparkline(&out, rising, 8, 20, true);
-    assert_string_equal(text_get(&out), "▁▂▃▄▅▆▇█");
-    text_fini(&out);
-    view_sparkline(&out, rising, 8, 4, true); /* means of neighbours */
-    assert_string_equal(text_get(&out), "▁▃▆█");
-    text_fini(&out);
-    view_sparkline(&out, gap, 3, 20, true);
-    assert_string_equal(text_get(&out), "▁ █");
-    text_fini(&out);
-    view_sparkline(&out, rising, 8, 20, false);
+    assert_string_equal(spark(rising, 8, 20, true), "▁▂▃▄▅▆▇█");
+    assert_string_equal(spark(rising, 8, 4, true), "▁▃▆█"); /* means of neighbours */
+    assert_string_equal(spark(gap, 3, 20, true), "▁ █");
+    spark(rising, 8, 20, false);
     assert_int_equal(out.size, 8);
     assert_true(out.data[0] == '.' && out.data[7] == '#');
-    text_fini(&out);
-    view_sparkline(&out, same, 2, 20, true);
-    assert_string_equal(text_get(&out), "▅▅");
-    text_fini(&out);
-    view_sparkline(&out, none, 1, 20, true);
-    view_sparkline(&out, NULL, 0, 20, true);
-    view_sparkline(&out, rising, 8, 0, true);
-    assert_string_equal(text_get(&out), " ");
-    text_fini(&out);
+    assert_string_equal(spark(same, 2, 20, true), "▅▅");
+    assert_string_equal(spark(none, 1, 20, true), " ");
+    assert_string_equal(spark(NULL, 0, 20, true), "");
+    assert_string_equal(spark(rising, 8, 0, true), "");
 }
 
 /* ---- that it fits ---- */
@@ -431,11 +370,10 @@ TEST(fits)
     for (uint32_t extreme = 0; extreme < 3; extreme++) {
         for (uint32_t columns = 1; columns < 200; columns += columns < 20 ? 1 : 7) {
             for (uint32_t rows = 1; rows < 50; rows += 5) {
-                struct text out = {0};
+                text_fini(&out);
                 view_render(&out, &s, columns, rows, rows % 2);
                 assert_fits(text_get(&out), columns, rows, rows % 2);
                 assert_true(out.size > 0);
-                text_fini(&out);
             }
         }
         memset(s.name, 'n', sizeof s.name - 1);
@@ -469,24 +407,18 @@ TEST(fits)
 TEST(priorities)
 {
     struct status s = sample();
-    struct text out = {0};
-    view_render(&out, &s, 80, 4, true);
-    const char *text = text_get(&out);
+    const char *text = render(&s, 80, 4);
     assert_has(text, "cartpole-dqn");
     assert_has(text, "31%");
     assert_has(text, "actor-1 restarts in 2 s");
     assert_has(text, "return    212");
     assert_has_not(text, "memory");
     assert_has_not(text, "\n\n");
-    text_fini(&out);
-    view_render(&out, &s, 80, 1, true);
+    render(&s, 80, 1);
     assert_has(text_get(&out), "cartpole-dqn");
     assert_has_not(text_get(&out), "31%");
-    text_fini(&out);
     /* In a tall one the curve is a chart. */
-    view_render(&out, &s, 120, 39, true);
-    assert_has(text_get(&out), "└┬");
-    text_fini(&out);
+    assert_has(render(&s, 120, 39), "└┬");
 }
 
 /* ---- on a terminal ---- */
@@ -566,11 +498,11 @@ static void terminal_feed(struct terminal *t, const char *text)
 
 static const char *terminal_text(const struct terminal *t)
 {
-    static char out[65536 + 64 * 201];
-    int n = snprintf(out, sizeof out, "%s", t->above);
+    static char all[65536 + 64 * 201];
+    int n = snprintf(all, sizeof all, "%s", t->above);
     for (uint32_t y = 0; y < t->rows; y++)
-        n += snprintf(out + n, sizeof out - (size_t)n, "%.*s\n", (int)t->columns, t->cells[y]);
-    return out;
+        n += snprintf(all + n, sizeof all - (size_t)n, "%.*s\n", (int)t->columns, t->cells[y]);
+    return all;
 }
 
 static uint32_t count(const char *text, const char *what)
