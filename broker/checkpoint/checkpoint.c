@@ -1,4 +1,4 @@
-/* A checkpoint in progress goes over the words of a table's marks (table/marks.h) from front to back. An incremental one copies the
+/* A checkpoint in progress goes over the words of a table's marks (table/contents.h) from front to back. An incremental one copies the
  * slots whose bits are set in `pending`; a bit is cleared when its slot was copied ahead of its turn. A whole one copies every slot
  * below `high`; the bits that are set are those copied ahead. So neither kind costs anything at the instant, however large the
  * table. Words that were passed are zero again.

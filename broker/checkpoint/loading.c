@@ -965,8 +965,10 @@ static void loading_clear(void *ctx)
 {
     struct loading *self = ctx;
     struct sessions *sessions = self->state->sessions;
-    while (self->oldest)
-        selection_drop(self, self->oldest);
+    for (struct loaded_selection *at = self->oldest, *next; at; at = next) {
+        next = at->newer;
+        selection_drop(self, at);
+    }
     for (uint32_t i = 0; i < self->n_tables; i++) {
         struct loaded_table *at = &self->tables[i];
         slots_clear(self, at->table);
@@ -994,10 +996,11 @@ void loading_init(struct loading *self, const struct durable_state *state, struc
 void loading_fini(struct loading *self)
 {
     const struct durable_state *state = self->state;
-    while (self->oldest) {
-        if (self->read && self->oldest->configured)
-            picks_clear(&self->oldest->kept.picks, state->samples);
-        selection_drop(self, self->oldest);
+    for (struct loaded_selection *at = self->oldest, *next; at; at = next) {
+        next = at->newer;
+        if (self->read && at->configured)
+            picks_clear(&at->kept.picks, state->samples);
+        selection_drop(self, at);
     }
     for (uint32_t i = 0; i < self->n_tables; i++) {
         struct loaded_table *at = &self->tables[i];

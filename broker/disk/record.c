@@ -1,5 +1,5 @@
-/* Records, and the walk over their entries. Nothing here trusts more than the checksum covers; entry.c checks what
- * entries say. */
+/* Records, and the walk over their entries. Nothing here trusts more than the checksum covers. Then the rules
+ * for what entries say. */
 #include "broker/disk/record.h"
 
 #include <math.h>
@@ -149,19 +149,17 @@ static rp_status check_number(double value, rp_error *err)
 static rp_status check_start(const uint8_t *body, size_t size, rp_error *err)
 {
     (void)size;
-    struct entry_start start;
-    memcpy(&start, body, sizeof start);
-    RP_TRY(check_time(start.wall_ns, err));
-    return check_time(start.clock_ns, err);
+    const struct entry_start *start = (const void *)body;
+    RP_TRY(check_time(start->wall_ns, err));
+    return check_time(start->clock_ns, err);
 }
 
 static rp_status check_limiter(const uint8_t *body, size_t size, rp_error *err)
 {
     (void)size;
-    struct entry_limiter limiter;
-    memcpy(&limiter, body, sizeof limiter);
-    if (isnan(limiter.samples_per_insert) || isnan(limiter.min_size) || isnan(limiter.min_diff) ||
-        isnan(limiter.max_diff) || isnan(limiter.offset))
+    const struct entry_limiter *limiter = (const void *)body;
+    if (isnan(limiter->samples_per_insert) || isnan(limiter->min_size) || isnan(limiter->min_diff) ||
+        isnan(limiter->max_diff) || isnan(limiter->offset))
         return err_set(err, RP_BAD_MESSAGE, "its limiter has a value that is not a number");
     return RP_OK;
 }
@@ -173,18 +171,17 @@ static rp_status check_table(const uint8_t *body, size_t size, rp_error *err)
 
 static rp_status check_chunk(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_chunk chunk;
-    memcpy(&chunk, body, sizeof chunk);
-    RP_TRY(check_total(size, sizeof chunk + (uint64_t)chunk.columns * 5 + chunk.bytes, err));
+    const struct entry_chunk *chunk = (const void *)body;
+    RP_TRY(check_total(size, sizeof *chunk + (uint64_t)chunk->columns * 5 + chunk->bytes, err));
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < chunk.columns; i++) {
+    for (uint32_t i = 0; i < chunk->columns; i++) {
         uint32_t block;
-        memcpy(&block, body + sizeof chunk + (size_t)i * 4, sizeof block);
+        memcpy(&block, body + sizeof *chunk + (size_t)i * 4, sizeof block);
         sum += block;
     }
-    if (chunk.columns == 0 || chunk.length == 0 || sum != chunk.bytes)
-        return err_set(err, RP_BAD_MESSAGE, "its %u columns have %llu bytes, not %u", chunk.columns,
-                       (unsigned long long)sum, chunk.bytes);
+    if (chunk->columns == 0 || chunk->length == 0 || sum != chunk->bytes)
+        return err_set(err, RP_BAD_MESSAGE, "its %u columns have %llu bytes, not %u", chunk->columns,
+                       (unsigned long long)sum, chunk->bytes);
     return RP_OK;
 }
 
@@ -212,34 +209,30 @@ static rp_status check_item_of(const struct entry_insert *insert, size_t fixed, 
 
 static rp_status check_insert(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_insert insert;
-    memcpy(&insert, body, sizeof insert);
-    return check_item_of(&insert, sizeof insert, body, size, err);
+    const struct entry_insert *insert = (const void *)body;
+    return check_item_of(insert, sizeof *insert, body, size, err);
 }
 
 static rp_status check_item(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_item item;
-    memcpy(&item, body, sizeof item);
-    return check_item_of(&item.insert, sizeof item, body, size, err);
+    const struct entry_item *item = (const void *)body;
+    return check_item_of(&item->insert, sizeof *item, body, size, err);
 }
 
 static rp_status check_priority(const uint8_t *body, size_t size, rp_error *err)
 {
     (void)size;
-    struct entry_priority priority;
-    memcpy(&priority, body, sizeof priority);
-    return check_number(priority.priority, err);
+    const struct entry_priority *priority = (const void *)body;
+    return check_number(priority->priority, err);
 }
 
 static rp_status check_pick(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_pick pick;
-    memcpy(&pick, body, sizeof pick);
-    RP_TRY(check_total(size, sizeof pick + (uint64_t)pick.n * sizeof(struct entry_picked), err));
-    for (uint32_t i = 0; i < pick.n; i++) {
+    const struct entry_pick *pick = (const void *)body;
+    RP_TRY(check_total(size, sizeof *pick + (uint64_t)pick->n * sizeof(struct entry_picked), err));
+    for (uint32_t i = 0; i < pick->n; i++) {
         struct entry_picked picked;
-        memcpy(&picked, body + sizeof pick + i * sizeof picked, sizeof picked);
+        memcpy(&picked, body + sizeof *pick + i * sizeof picked, sizeof picked);
         RP_TRY(check_number(picked.probability, err));
     }
     return RP_OK;
@@ -247,9 +240,8 @@ static rp_status check_pick(const uint8_t *body, size_t size, rp_error *err)
 
 static rp_status check_progress(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_progress progress;
-    memcpy(&progress, body, sizeof progress);
-    return check_total(size, sizeof progress + (uint64_t)progress.n_flows * sizeof(struct entry_flow), err);
+    const struct entry_progress *progress = (const void *)body;
+    return check_total(size, sizeof *progress + (uint64_t)progress->n_flows * sizeof(struct entry_flow), err);
 }
 
 static rp_status check_rejection(const uint8_t *body, size_t size, rp_error *err)
@@ -269,41 +261,37 @@ static rp_status check_name(const uint8_t *name, size_t size, rp_error *err)
 
 static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_value value;
-    memcpy(&value, body, sizeof value);
-    if (value.value_bytes > size)
+    const struct entry_value *value = (const void *)body;
+    if (value->value_bytes > size)
         return err_set(err, RP_BAD_MESSAGE, "its value is larger than itself");
-    RP_TRY(check_total(size, sizeof value + value.name_bytes + value.value_bytes, err));
-    RP_TRY(check_time(value.put_ns, err));
-    return check_name(body + sizeof value, value.name_bytes, err);
+    RP_TRY(check_total(size, sizeof *value + value->name_bytes + value->value_bytes, err));
+    RP_TRY(check_time(value->put_ns, err));
+    return check_name(body + sizeof *value, value->name_bytes, err);
 }
 
 static rp_status check_counter(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_value value;
-    memcpy(&value, body, sizeof value);
-    if (value.value_bytes != 0)
+    const struct entry_value *value = (const void *)body;
+    if (value->value_bytes != 0)
         return err_set(err, RP_BAD_MESSAGE, "a counter has no further value");
     return check_slot_value(body, size, err);
 }
 
 static rp_status check_selector(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_selector selector;
-    memcpy(&selector, body, sizeof selector);
-    if (selector.which > 1)
+    const struct entry_selector *selector = (const void *)body;
+    if (selector->which > 1)
         return err_set(err, RP_BAD_MESSAGE, "it is of neither sampler nor remover");
-    return check_total(size, sizeof selector + (uint64_t)selector.bytes, err);
+    return check_total(size, sizeof *selector + (uint64_t)selector->bytes, err);
 }
 
 static rp_status check_checkpoint(const uint8_t *body, size_t size, rp_error *err)
 {
     (void)size;
-    struct entry_checkpoint checkpoint;
-    memcpy(&checkpoint, body, sizeof checkpoint);
-    if (checkpoint.number == 0 || checkpoint.base >= checkpoint.number || checkpoint.journal % 8 != 0)
+    const struct entry_checkpoint *checkpoint = (const void *)body;
+    if (checkpoint->number == 0 || checkpoint->base >= checkpoint->number || checkpoint->journal % 8 != 0)
         return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu cannot be based on %llu",
-                       (unsigned long long)checkpoint.number, (unsigned long long)checkpoint.base);
+                       (unsigned long long)checkpoint->number, (unsigned long long)checkpoint->base);
     return RP_OK;
 }
 
@@ -317,24 +305,23 @@ static rp_status check_parts(const uint8_t *body, size_t size, rp_error *err)
 
 static rp_status check_selection(const uint8_t *body, size_t size, rp_error *err)
 {
-    struct entry_selection selection;
-    memcpy(&selection, body, sizeof selection);
-    uint64_t items = (uint64_t)selection.n * sizeof(struct entry_selected);
-    RP_TRY(check_total(size, sizeof selection + items + (uint64_t)selection.n_chunks * 8, err));
+    const struct entry_selection *selection = (const void *)body;
+    uint64_t items = (uint64_t)selection->n * sizeof(struct entry_selected);
+    RP_TRY(check_total(size, sizeof *selection + items + (uint64_t)selection->n_chunks * 8, err));
     uint64_t chunks = 0;
-    for (uint32_t i = 0; i < selection.n; i++) {
+    for (uint32_t i = 0; i < selection->n; i++) {
         struct entry_selected selected;
-        memcpy(&selected, body + sizeof selection + i * sizeof selected, sizeof selected);
+        memcpy(&selected, body + sizeof *selection + i * sizeof selected, sizeof selected);
         RP_TRY(check_number(selected.priority, err));
         RP_TRY(check_number(selected.probability, err));
         if (selected.age_ns > (uint64_t)TIME_MOST)
             return err_set(err, RP_BAD_MESSAGE, "the age of its item %u is impossible", i);
         chunks += selected.chunks;
     }
-    if (chunks != selection.n_chunks)
+    if (chunks != selection->n_chunks)
         return err_set(err, RP_BAD_MESSAGE, "its items have %llu chunks, not %u", (unsigned long long)chunks,
-                       selection.n_chunks);
-    return check_places(body + sizeof selection + items, selection.n_chunks, err);
+                       selection->n_chunks);
+    return check_places(body + sizeof *selection + items, selection->n_chunks, err);
 }
 
 static const struct rule rules[ENTRY_TYPES] = {

@@ -36,9 +36,7 @@ static struct need *need_of(struct spill *self, struct chunk *chunk)
     struct need *need = need_find(self, chunk);
     if (need)
         return need;
-    need = calloc(1, sizeof *need);
-    if (!need)
-        return NULL;
+    need = need_alloc(sizeof *need);
     idmap_put(&self->needs, (uintptr_t)chunk, need);
     need->chunk = chunk;
     chunk_hold(chunk);
@@ -73,11 +71,7 @@ static void need_read(struct spill *self, struct need *need)
 static void order_reads(struct spill *self)
 {
     while (self->reads && fetcher_under_way(self->fetcher) < BATCHES) {
-        struct fetch_batch *batch = malloc(sizeof *batch);
-        if (!batch)
-            return; /* the next turn tries again */
-        batch->n = 0;
-        batch->err.status = RP_OK;
+        struct fetch_batch *batch = need_alloc(sizeof *batch);
         for (uint64_t bytes = 0; self->reads && batch->n < FETCH_CHUNKS;) {
             struct need *need = self->reads;
             if (batch->n && bytes + need->chunk->bytes > FETCH_BYTES)
@@ -167,8 +161,8 @@ enum spill_brings spill_bring(struct spill *self, struct chunk *chunk)
     if (self->bring_bytes > self->memory / 8)
         return SPILL_COMING;
     struct need *need = need_of(self, chunk);
-    if (!need || need->failed || need->bring)
-        return need && need->failed ? SPILL_LOST : SPILL_COMING;
+    if (need->failed || need->bring)
+        return need->failed ? SPILL_LOST : SPILL_COMING;
     need->bring = true;
     self->bring_bytes += chunk->bytes;
     need_read(self, need);
@@ -192,10 +186,6 @@ static void pin(struct spill *self, struct waiter *waiter)
 {
     for (uint32_t i = 0; i < waiter->picks.n_refs; i++) {
         struct need *need = need_of(self, waiter->picks.refs[i]);
-        if (!need) {
-            waiter->park.broken = true;
-            return;
-        }
         need->pins++;
         waiter->park.pinned = i + 1;
         need_read(self, need);
@@ -288,12 +278,6 @@ static void spill_explain(const struct waiter *waiter, char *text, size_t size)
              picks->n, waiter->park.state == PARK_WAITS ? ", after those of other requests" : "");
 }
 
-/* Returns the hooks by which samples wait until their chunks are read. */
-static struct sample_parking spill_parking(struct spill *self)
-{
-    return (struct sample_parking){self, spill_park, spill_unpark, spill_explain};
-}
-
 /* Removes an item whose data is lost, if the table still has it: sampling it would fail again. */
 static void remove_item(struct spill *self, struct table *table, uint64_t key, const struct chunk *chunk)
 {
@@ -322,15 +306,13 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     uint32_t before = picks->n, ref = picks->n_refs;
     rp_status status = RP_NO_MEMORY;
     char why[256] = "no memory to read it";
-    /* All pins go, because the reply is built right after. */
-    uint32_t *lost = malloc((before ? before : 1) * sizeof *lost), n_lost = 0;
-    if (!lost || waiter->park.broken) { /* nothing is dropped: the client asks again */
-        free(lost);
+    if (waiter->park.broken) { /* nothing is dropped: the client asks again */
         unpin(self, waiter);
-        waiter->park.broken = true;
         snprintf(text, size, "no memory to read %u items from the broker's disk", before);
         return RP_NO_MEMORY;
     }
+    /* All pins go, because the reply is built right after. */
+    uint32_t *lost = need_alloc((before + 1) * sizeof *lost), n_lost = 0;
     for (uint32_t i = before; i-- > 0;) {
         ref -= picks->chunks[i];
         for (uint32_t c = 0; c < picks->chunks[i]; c++) {
@@ -437,11 +419,7 @@ static bool move_chunk(struct spill *self, struct chunk *chunk)
         self->round_waiting += found == SPILL_COMING;
         return false;
     }
-    if (stream->full || stream->backlog > stream->backlog_most / 2) {
-        self->round_waiting++;
-        return false;
-    }
-    if (!stream_chunk_again(stream, chunk)) {
+    if (stream->full || stream->backlog > stream->backlog_most / 2 || !stream_chunk_again(stream, chunk)) {
         self->round_waiting++;
         return false;
     }
@@ -550,14 +528,6 @@ static uint64_t low_mark(const struct spill *self)
     return spill_cap(self) / 16 * 13;
 }
 
-/* True if chunks may be written now. Records that are not written yet take memory, too. */
-static bool may_put(const struct spill *self)
-{
-    const struct stream *stream = self->stream;
-    uint64_t most = self->memory / 4 > 2 * RECORD_BYTES ? self->memory / 4 : 2 * RECORD_BYTES;
-    return !stream->full && stream->backlog < most;
-}
-
 /* Writes the chunk to a segment. False: not now. */
 static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
 {
@@ -566,11 +536,9 @@ static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
         self->disk_full = true;
         return false;
     }
-    if (!may_put(self)) {
-        self->round_waiting++;
-        return false;
-    }
-    if (!stream_chunk(stream, chunk)) {
+    /* Records that are not written yet take memory, too. */
+    uint64_t most = self->memory / 4 > 2 * RECORD_BYTES ? self->memory / 4 : 2 * RECORD_BYTES;
+    if (stream->full || stream->backlog >= most || !stream_chunk(stream, chunk)) {
         self->round_waiting++;
         return false;
     }
@@ -769,7 +737,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     self->swept_ns = state->loop->now_ns;
     state->store->split = true;
     state->tables->disk = (struct disk_tier){self, tier_is_full, tier_wants_room, tier_explain_insert};
-    state->samples->parking = spill_parking(self);
+    state->samples->parking = (struct sample_parking){self, spill_park, spill_unpark, spill_explain};
     *out = self;
     return RP_OK;
 }

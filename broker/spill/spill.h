@@ -5,8 +5,7 @@
  * since its last visit, once the data is written to a segment. A sample that needs data from disk is parked while the
  * fetcher (a czmq actor) reads it, and is then answered as usual. Clients see a slower sample and nothing else.
  *
- * The room owns the hand and the budgets (spill.c), parked samples and their reads (spill_park.c), and without
- * checkpoints the segment files (spill_move.c). It fills in the hooks of tables (struct disk_tier) and samples (struct
+ * The room owns the hand and the budgets, parked samples and their reads, and without checkpoints the segment files. It fills in the hooks of tables (struct disk_tier) and samples (struct
  * sample_parking). It uses the stream, tables, samples and the disk format. */
 #ifndef BROKER_SPILL_H
 #define BROKER_SPILL_H
