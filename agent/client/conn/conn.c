@@ -1260,7 +1260,7 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     request->fn = fn;
     request->ctx = ctx;
     pthread_mutex_lock(&self->mutex);
-    /* Under the mutex, so that ids are in the order of the list: conn_request_settled relies on it. */
+    /* Under the mutex, so that ids are in the order of the list: settled relies on it. */
     uint64_t id = atomic_fetch_add(&self->next_id, 1);
     request_name(request, id);
     request_list_add(&self->submitted, request);

@@ -4,7 +4,7 @@
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
  * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), request.c (requests and replies), hello.c (what brokers
  * say of themselves), handshake.c (keys), conn.c (one connection), client.c (rp_client: the connections to all shards), params.c
- * and its files (parameters, counters, sums).
+ * (parameters), collective.c (counters, sums).
  *
  * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
  * I/O thread" is then the caller's thread, and all calls come from one thread.

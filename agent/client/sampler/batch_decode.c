@@ -1024,7 +1024,7 @@ static rp_status use_group(struct batch_decoder *self, uint32_t group, rp_error 
     for (uint32_t l = 0; l < view->n_layouts; l++)
         n_layouts += groups[l] == group;
     self->one_layout = n_layouts == 1;
-    if (self->n_groups <= 1)
+    if (self->n_groups <= 1 || !all)
         return RP_OK;
     if (!vec_reserve(&self->part, view->n_items, sizeof(struct batch_item)))
         return no_memory(err);

@@ -44,7 +44,7 @@ struct shard {
     struct step_stream stream;
     struct item_layouts layouts;
     struct structured structured;
-    rp_slice *all; /* [columns] for shard_item_last */
+    rp_slice *all; /* [columns] for rp_writer_item_last */
     uint64_t *table_created;
     uint32_t last_table;
     uint64_t created, seen_resolved;
@@ -58,7 +58,7 @@ struct shard {
     uint32_t n_waiting, waiting_capacity;
     struct step_chunk *waiting_chunk;
     bool attached;
-    uint32_t forks; /* of this process when the shard was made */
+    uint32_t forks; /* of this process when the writer was made */
 };
 
 struct rp_writer {
@@ -74,7 +74,7 @@ struct shard_flush {
     int64_t timeout_ms; /* that the caller has given, for the error */
     int64_t deadline_ns;
 };
-/* conn_check_process, without a call where the shard is in its process. */
+/* conn_check_process, without a call in the process that made the writer. */
 static inline rp_status shard_check_process(const struct shard *self, rp_error *err)
 {
     return self->forks == forks_count() ? RP_OK : conn_check_process(self->conn, err);
