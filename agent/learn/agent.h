@@ -17,9 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/net/net.h"
-#include "agent/net/optim.h"
-#include "agent/net/weights.h"
+#include "agent/learn/net.h"
+#include "agent/learn/optim.h"
+#include "agent/learn/weights.h"
 #include "proto/base/rng.h"
 #include "proto/config/schema.h"
 #include "replay/env.h"

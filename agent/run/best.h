@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "agent/net/weights.h"
+#include "agent/learn/weights.h"
 
 /* In the run's folder. */
 #define BEST_WEIGHTS_FILE "best.weights"

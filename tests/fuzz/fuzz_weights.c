@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/weights.h"
+#include "agent/learn/weights.h"
 #include "proto/base/crc32c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

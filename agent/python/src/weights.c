@@ -1,5 +1,5 @@
 /* Blocks of named tensors (proto/PROTOCOL.md, 21) for replaybus.weights. */
-#include "agent/net/weights.h"
+#include "agent/learn/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/kernel.h"
-#include "agent/net/net.h"
+#include "agent/learn/kernel.h"
+#include "agent/learn/net.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/net.h"
+#include "agent/learn/net.h"
 #include "tests/support/test.h"
 
 enum { MAX_BATCH = 7 };

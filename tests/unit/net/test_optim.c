@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/optim.h"
+#include "agent/learn/optim.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/test.h"

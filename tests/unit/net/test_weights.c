@@ -1,4 +1,4 @@
-#include "agent/net/weights.h"
+#include "agent/learn/weights.h"
 #include "proto/base/crc32c.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* A reader accepts exactly the bytes that weights_encode would write: offsets, padding and order follow from the
  * table, so nothing can point outside of the block or overlap. */
-#include "agent/net/weights.h"
+#include "agent/learn/weights.h"
 
 #include <assert.h>
 #include <errno.h>

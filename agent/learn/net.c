@@ -1,4 +1,4 @@
-#include "agent/net/net.h"
+#include "agent/learn/net.h"
 
 #include <assert.h>
 #include <cblas.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/net/kernel.h"
+#include "agent/learn/kernel.h"
 #include "proto/base/error.h"
 
 #define NET_MAX_WIDTH (1u << 20)

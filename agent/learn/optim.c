@@ -1,6 +1,6 @@
 /* Parallel learners apply the same gradients on different machines and must keep the same bits. So everything here is
  * element by element or in a fixed order of sums, nothing is fused (-ffp-contract=off), and powers are products. */
-#include "agent/net/optim.h"
+#include "agent/learn/optim.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-#include "agent/net/kernel.h"
+#include "agent/learn/kernel.h"
 
 #include <stdbool.h>
 
-#include "agent/net/net.h"
+#include "agent/learn/net.h"
 
 /* At -O2 gcc leaves loops of unknown length scalar. */
 #if defined(__GNUC__) && !defined(__clang__)

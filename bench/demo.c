@@ -257,7 +257,7 @@ static int finish(pid_t *children, int n)
 static const char usage[] =
     "Usage: replay-demo [SECONDS]\n"
     "\n"
-    "Runs a broker, two synthetic actors and a learner for SECONDS (10) and shows their rates. agent/demo/demo.c is\n"
+    "Runs a broker, two synthetic actors and a learner for SECONDS (10) and shows their rates. bench/demo.c is\n"
     "the whole of it: an example of the C interface.\n"
     "\n"
     "  -h, --help     this text\n"
