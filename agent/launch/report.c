@@ -363,6 +363,7 @@ static void report_plot_pair(struct text *out, const struct report *self, const 
 static void put_table(struct text *out, struct grid *grid, bool html)
 {
     char *printed = NULL;
+    uint32_t columns = grid->columns ? grid->columns : 1;
     size_t size = 0;
     if (!html) {
         FILE *file = open_memstream(&printed, &size);
@@ -370,21 +371,21 @@ static void put_table(struct text *out, struct grid *grid, bool html)
         fclose(file);
         text_add(out, "%s", printed);
     }
-    for (uint32_t i = 0; html && i < grid->columns + grid->n_cells; i++) {
-        bool title = i < grid->columns, right = grid->titles[i % grid->columns][0] == '>';
-        const char *cell = title ? grid->titles[i] + right : grid->cells[i - grid->columns];
+    for (uint32_t i = 0; html && i < columns + grid->n_cells; i++) {
+        bool title = i < columns, right = grid->titles[i % columns][0] == '>';
+        const char *cell = title ? grid->titles[i] + right : grid->cells[i - columns];
         bool off = cell[0] == '!';
         text_add(out, "%s<t%c%s%s%s>",
-                 i == 0              ? "<section class=\"card scroll\"><table><tr>"
-                 : i % grid->columns ? ""
-                                     : "<tr>",
+                 i == 0        ? "<section class=\"card scroll\"><table><tr>"
+                 : i % columns ? ""
+                               : "<tr>",
                  title ? 'h' : 'd', right || off ? " class=\"" : "",
                  right ? off ? "n bad" : "n"
                  : off ? "bad"
                        : "",
                  right || off ? "\"" : "");
         plot_escape(out, cell + off + strspn(cell + off, " "));
-        text_add(out, "</t%c>%s", title ? 'h' : 'd', (i + 1) % grid->columns ? "" : "</tr>\n");
+        text_add(out, "</t%c>%s", title ? 'h' : 'd', (i + 1) % columns ? "" : "</tr>\n");
     }
     if (html)
         text_add(out, "</table></section>\n");

@@ -80,7 +80,8 @@ static void add_line(struct series *self, const double *values, double weight)
 
 void series_read(struct series *self, const struct series_source *source)
 {
-    double *block = need_alloc((source->width + 1) * SERIES_POINTS * sizeof *block), values[SERIES_MAX], before = NAN;
+    double *block = need_alloc((source->width + 1) * SERIES_POINTS * sizeof *block), values[SERIES_MAX] = {NAN},
+           before = NAN;
     *self = (struct series){.width = source->width, .stride = 1, .weights = block + source->width * SERIES_POINTS};
     for (uint32_t c = 0; c < self->width; c++)
         self->columns[c] = block + c * SERIES_POINTS;
