@@ -150,7 +150,9 @@ void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void 
 
 void kept_replies_fini(struct kept_replies *self)
 {
-    while (self->list.oldest)
-        frame_drop(self, self->list.oldest);
+    for (struct kept *kept = self->list.oldest, *newer; kept; kept = newer) {
+        newer = kept->newer;
+        frame_drop(self, kept);
+    }
     idmap_fini(&self->list.clients);
 }
