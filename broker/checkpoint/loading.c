@@ -881,7 +881,8 @@ void loading_clamp(struct loading *self, int64_t now)
 static rp_status apply_start(struct loading *self, const void *body)
 {
     const struct entry_start *start = body;
-    memset(self->map, 0xff, self->n_map * sizeof *self->map);
+    if (self->n_map)
+        memset(self->map, 0xff, self->n_map * sizeof *self->map);
     if (self->started && start->instance == self->instance)
         return RP_OK;
     /* Another process, with another clock, in whose time nothing was inserted after its start. */
