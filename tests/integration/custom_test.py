@@ -396,7 +396,7 @@ def test_launch_both():
                             "samples_per_insert: 2, min_size: 500, error_buffer: 500")
         # Both work with all shards of a broker.
         text = text.replace("\n  # shards: 2 ", "\n  shards: 2 ")
-        check(own in text and "on: false}" in text and "insert: 2," in text and "\n  shards: 2" in text, "the example has changed")
+        check(own in text and "episodes: 0}" in text and "insert: 2," in text and "\n  shards: 2" in text, "the example has changed")
         report = launch(run, text)
         if report:
             equal((report["steps"], report["shards"]), (4000, 2), "steps and shards of the report")

@@ -76,7 +76,7 @@ def test_goal_is_kept():
 def test_killed_at_any_moment():
     """Each evaluator that is killed leaves a whole file, and the next one goes on from it."""
     with Place() as place:
-        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "launch.failures=1000", "launch.healthy=1ms", *EACH))
+        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "launch.failures=1000", *EACH))
         seen = 0
         for kill in range(1, 6):
             launcher.await_start("evaluator-0", kill)

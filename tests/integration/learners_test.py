@@ -14,7 +14,7 @@ environment: {name: CartPole-v1}
 agent: {algorithm: dqn, hidden: [16], batch: 16}
 adder: {table: replay}
 actors: {count: 1, epsilon: 0.4}
-learners: {count: 3, publish_every: 5, round: 500ms, save_every: 100ms}
+learners: {count: 3, publish_every: 5, save_every: 100ms}
 stop: {learner_steps: STEPS}
 report: {every: 10ms}
 broker:

@@ -346,7 +346,7 @@ TEST(waits_have_causes, setup, teardown)
 TEST(reduce_is_a_wait, setup, teardown)
 {
     struct fixture *f = *state;
-    f->learners = "count: 2, round: 50ms";
+    f->learners = "count: 2";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     ok(learner_step(f->learner, WAIT, &f->err), &f->err);

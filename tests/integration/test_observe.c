@@ -102,7 +102,7 @@ TEST(counts_and_waits, set_up, tear_down)
     assert_true(f->seen.broker);
     assert_int_equal(f->seen.inserts, 4);
     assert_int_equal(f->seen.size, 4);
-    assert_int_equal(f->seen.max_size, 1000);
+    assert_int_equal(f->seen.max_size, 4);
     assert_int_equal(f->seen.steps, 70);
     assert_int_equal(f->seen.taken, 70); /* actors of the user's own claim what they take */
     assert_int_equal(f->seen.learner_steps, 7);

@@ -81,7 +81,7 @@ def test_sac(tmp_path):
 def test_convolution(tmp_path):
     torch.manual_seed(3)
     q = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 8 * 3, 16), nn.ReLU(), nn.Linear(16, 3))
-    agent = {"algorithm": "dqn", "hidden": [16], "filters": 6, "kernel": 3}
+    agent = {"algorithm": "dqn", "hidden": [16], "filters": 6}
     values, _, drawn = episode(tmp_path, "Catch", agent, rt.policy("dqn", q=q))
     board = torch.tensor([[cell != " " for cell in line] for line in drawn], dtype=torch.float32).reshape(-1, 1, 10, 5)
     with torch.no_grad():

@@ -136,7 +136,7 @@ TEST(diffusion_survives_items_of_the_same_step)
 #define COPYING                                                                                                        \
     "  - {name: t, max_size: 10, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}, extensions: "     \
     "[{kind: insert_on_sample, options: {table: often}}]}\n"                                                           \
-    "  - {name: often, max_size: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
+    "  - {name: often, max_size: 3, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
 TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
 {
@@ -149,7 +149,7 @@ TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
     uint64_t waiting = testpeer_sample(peer, "often", 1, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, waiting));
     testpeer_sampled(peer, "t", 5);
-    /* Never waiting, though the queue has place for one; the remover keeps max_size. */
+    /* Never waiting, though the queue has place for three; the remover keeps max_size. */
     assert_int_equal(embed_table(&embed, "often")->in.size, 3);
     assert_int_equal(embed_table(&embed, "often")->limiter.inserts, 5);
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
