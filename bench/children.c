@@ -367,9 +367,9 @@ static bool write_config(const struct options *options, uint64_t items, const ch
 static bool read_service(const char *path, char *service, size_t size)
 {
     char *found = NULL;
-    bool ok = endpoint_from_file(path, &found, NULL) == RP_OK && strlen(found) < size;
+    bool ok = endpoints_from_file(path, &found, NULL) == RP_OK && strcspn(found, ",") < size;
     if (ok)
-        snprintf(service, size, "%s", found);
+        snprintf(service, size, "%.*s", (int)strcspn(found, ","), found);
     free(found);
     return ok;
 }

@@ -491,7 +491,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
-    RP_TRY(store_init(&self->store, (uint64_t)self->config->memory_limit, err));
+    store_init(&self->store, (uint64_t)self->config->memory_limit);
     RP_TRY(tables_init(&self->tables, err));
     if (!self->peers.ducts)
         RP_TRY(identities_open(&self->peers, err));

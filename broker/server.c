@@ -10,6 +10,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/forks.h"
+#include "proto/base/need.h"
 
 struct rp_server {
     struct broker_config config;
@@ -37,8 +38,6 @@ static rp_status read_config(rp_server *self, const char *yaml, rp_error *err)
         yaml = text;
     }
     struct schema_report *report = schema_report_new();
-    if (!report)
-        return err_set(err, RP_NO_MEMORY, "no memory to read the configuration");
     rp_status status = RP_OK;
     if (!schema_read_text(&broker_schema, "configuration", yaml, &self->config, report))
         status = err_set(err, RP_INVALID_ARGUMENT, "%s", schema_report_text(report));
@@ -57,8 +56,6 @@ static rp_status start(rp_server *self, void *zmq_context, rp_error *err)
     if (!self->broker)
         return RP_INTERNAL; /* err says why */
     self->endpoint = endpoint_local(self->broker->peers.service_endpoint);
-    if (!self->endpoint)
-        return err_set(err, RP_NO_MEMORY, "no memory for a broker");
     int failed = pthread_create(&self->thread, NULL, serve, self);
     return failed ? err_set(err, RP_NO_MEMORY, "no thread for the broker: %s", strerror(failed)) : RP_OK;
 }
@@ -84,16 +81,11 @@ static void destroy(rp_server *self)
 
 rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
 {
-    rp_server *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a broker");
-        return NULL;
-    }
     if (!forks_watch()) {
         err_set(err, RP_NO_MEMORY, "no memory for a broker");
-        free(self);
         return NULL;
     }
+    rp_server *self = need_alloc(sizeof *self);
     self->forks = forks_count();
     zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */
     if (read_config(self, yaml, err) == RP_OK && start_without_signals(self, zmq_context, err) == RP_OK)

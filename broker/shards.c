@@ -17,6 +17,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 #define LINE_BYTES 4096u
 /* Between the endpoints of a line: the path of an ipc endpoint may have spaces. */
@@ -41,18 +42,14 @@ static rp_status tell(int link, const char *const own[SHARD_ENDPOINTS], rp_error
     return send(link, line, used, MSG_NOSIGNAL) == (ssize_t)used ? RP_OK : no_parent(err);
 }
 
-/* Reads a line of any length. NULL: the parent is gone, a signal has come that ends this process, or no memory. */
+/* Reads a line of any length. NULL: the parent is gone, or a signal has come that ends this process. */
 static char *read_line(int link)
 {
     char *line = NULL;
     size_t filled = 0, capacity = 0;
     for (;;) {
-        if (capacity - filled < 2) {
-            char *grown = realloc(line, capacity += 4096);
-            if (!grown)
-                break;
-            line = grown;
-        }
+        if (capacity - filled < 2)
+            line = need_resize(line, capacity += LINE_BYTES, 1);
         ssize_t got = recv(link, line + filled, capacity - filled - 1, 0);
         if (got <= 0)
             break;
@@ -63,13 +60,6 @@ static char *read_line(int link)
     }
     free(line);
     return NULL;
-}
-
-static void free_list(char **list, uint32_t n)
-{
-    for (uint32_t i = 0; list && i < n; i++)
-        free(list[i]);
-    free(list);
 }
 
 rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err)
@@ -83,19 +73,12 @@ rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!line)
         return no_parent(err);
-    char **list = calloc(n, sizeof *list);
-    uint32_t found = 0;
-    for (char *word = strtok_r(line, SHARD_SEPARATOR "\n", &rest); list && word && found < n;
-         word = strtok_r(NULL, SHARD_SEPARATOR "\n", &rest))
-        if (!(list[found++] = strdup(word)))
-            break;
+    char **list = *service = need_alloc(n * sizeof *list);
+    char *word = strtok_r(line, SHARD_SEPARATOR "\n", &rest);
+    for (uint32_t i = 0; i < n; i++, word = word ? strtok_r(NULL, SHARD_SEPARATOR "\n", &rest) : NULL)
+        list[i] = need_text(word ? word : "");
     free(line);
-    if (list && found == n && list[n - 1]) {
-        *service = list;
-        return RP_OK;
-    }
-    free_list(list, n);
-    return err_set(err, RP_NO_MEMORY, "no memory for the endpoints of %u shards", n);
+    return RP_OK;
 }
 
 bool shards_pin(uint32_t shard)
@@ -116,22 +99,17 @@ bool shards_pin(uint32_t shard)
 /* ---- the ports of the run before */
 
 /* Gives an address that stands for any free port the port of another one. */
-static rp_status take_port(char **address, const char *from, rp_error *err)
+static void take_port(char **address, const char *from)
 {
-    char moved[LINE_BYTES];
     const char *own = strrchr(*address, ':'), *port = strrchr(from, ':');
     if (!own || (strcmp(own, ":0") != 0 && strcmp(own, ":*") != 0) || !port)
-        return RP_OK;
+        return;
     int digits = (int)strspn(port + 1, "0123456789");
     if (digits == 0)
-        return RP_OK;
-    snprintf(moved, sizeof moved, "%.*s%.*s", (int)(own - *address), *address, digits + 1, port);
-    char *copy = strdup(moved);
-    if (!copy)
-        return err_set(err, RP_NO_MEMORY, "no memory for the endpoints of a shard");
+        return;
+    char *moved = need_print("%.*s%.*s", (int)(own - *address), *address, digits + 1, port);
     free(*address);
-    *address = copy;
-    return RP_OK;
+    *address = moved;
 }
 
 /* Lines of shard 0 have plain names, those of the others begin with "shard.N.". */
@@ -144,7 +122,7 @@ static const char *own_name(const char *name, uint32_t shard)
     return strncmp(name, prefix, (size_t)length) == 0 ? name + length : "";
 }
 
-rp_status shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file, rp_error *err)
+void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file)
 {
     struct {
         const char *name;
@@ -154,18 +132,16 @@ rp_status shards_bind_again(struct broker_config *config, uint32_t shard, const 
                 {"events", &config->events},
                 {"http", &config->http}};
     char line[LINE_BYTES], name[64], value[LINE_BYTES];
-    rp_status status = RP_OK;
     FILE *file = fopen(endpoints_file, "re");
-    while (file && status == RP_OK && fgets(line, sizeof line, file)) {
+    while (file && fgets(line, sizeof line, file)) {
         if (sscanf(line, "%63s %1023s", name, value) != 2)
             continue;
-        for (uint32_t i = 0; i < 4 && status == RP_OK; i++)
+        for (uint32_t i = 0; i < 4; i++)
             if (strcmp(own_name(name, shard), rows[i].name) == 0)
-                status = take_port(rows[i].address, value, err);
+                take_port(rows[i].address, value);
     }
     if (file)
         fclose(file);
-    return status;
 }
 
 /* ---- the parent */
@@ -201,12 +177,6 @@ struct parent {
 #define MOST_PAUSE_NS (5 * NS_PER_S)
 /* A shard that ran for this long has started well: the next pause is short again. */
 #define WELL_NS (10 * NS_PER_S)
-
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
 
 /* ---- links to the shards */
 
@@ -322,11 +292,8 @@ static bool take_line(struct shard *self)
     if (n < SHARD_ENDPOINTS)
         return false;
     for (uint32_t i = 0; i < SHARD_ENDPOINTS; i++) {
-        char *copy = strdup(words[i]);
-        if (!copy)
-            return false;
         free(self->endpoints[i]);
-        self->endpoints[i] = copy;
+        self->endpoints[i] = need_text(words[i]);
     }
     return true;
 }
@@ -346,12 +313,12 @@ static void parent_read_link(struct parent *self, struct shard *shard)
     shard->told = take_line(shard);
     if (shard->told)
         tell_all(self);
-    else if (shard->pid) /* no memory: it would wait for the list for ever */
+    else if (shard->pid) /* it would wait for the list for ever */
         kill(shard->pid, SIGKILL);
 }
 
 /* At a restart a shard binds what it had. */
-static rp_status use_endpoints(struct broker_config *config, char *const *endpoints, rp_error *err)
+static void use_endpoints(struct broker_config *config, char *const *endpoints)
 {
     char **const keys[] = {&config->service, &config->ingest, &config->events, &config->http};
     for (uint32_t i = 0; i < 4 && endpoints[0]; i++) {
@@ -360,13 +327,9 @@ static rp_status use_endpoints(struct broker_config *config, char *const *endpoi
         /* http is kept as an address: http://HOST:PORT/... */
         const char *text =
             i == SHARD_HTTP && strncmp(endpoints[i], "http://", 7) == 0 ? endpoints[i] + 7 : endpoints[i];
-        char *copy = strndup(text, i == SHARD_HTTP ? strcspn(text, "/") : strlen(text));
-        if (!copy)
-            return err_set(err, RP_NO_MEMORY, "no memory for the endpoints of a shard");
         free(*keys[i]);
-        *keys[i] = copy;
+        *keys[i] = need_print("%.*s", (int)(i == SHARD_HTTP ? strcspn(text, "/") : strlen(text)), text);
     }
-    return RP_OK;
 }
 
 /* In the new process. */
@@ -387,15 +350,14 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
     config->shard = number;
     rp_status status = getppid() == parent ? config_become_shard(config, &err)
                                            : err_set(&err, RP_CANCELLED, "the parent of this shard has ended");
-    if (status == RP_OK && self->again && !self->shards[number].endpoints[0])
-        status = shards_bind_again(config, number, self->endpoints_file, &err);
-    if (status == RP_OK)
-        status = use_endpoints(config, self->shards[number].endpoints, &err);
     if (status != RP_OK) {
         fprintf(stderr, "replay-broker: shard %u: %s\n", number, err.text);
         self->status = status == RP_INVALID_ARGUMENT ? 2 : 1;
         return;
     }
+    if (self->again && !self->shards[number].endpoints[0])
+        shards_bind_again(config, number, self->endpoints_file);
+    use_endpoints(config, self->shards[number].endpoints);
     self->status = self->serve(self->ctx, config, link);
 }
 
@@ -415,33 +377,26 @@ static bool start(struct parent *self, uint32_t number)
     if (pid < 0) {
         log_line(LEVEL_ERROR, "B0702", "a shard cannot be started: it is tried again", "shard=%u why=\"%s\"", number,
                  strerror(errno));
-        shard->again_ns = now() + MOST_PAUSE_NS;
+        shard->again_ns = clock_ns() + MOST_PAUSE_NS;
         if (pair[0] >= 0)
             close(pair[0]);
     } else {
         shard->pid = pid;
         shard->link = pair[0];
-        shard->start_ns = now();
+        shard->start_ns = clock_ns();
     }
     if (pair[1] >= 0)
         close(pair[1]);
     return true;
 }
 
-static void describe(int status, char *out, size_t size)
-{
-    if (WIFSIGNALED(status))
-        snprintf(out, size, "signal %d", WTERMSIG(status));
-    else
-        snprintf(out, size, "status %d", WEXITSTATUS(status));
-}
-
 static void ended(struct parent *self, uint32_t number, int status)
 {
     struct shard *shard = &self->shards[number];
     char why[32];
-    int64_t time = now();
-    describe(status, why, sizeof why);
+    int64_t time = clock_ns();
+    snprintf(why, sizeof why, WIFSIGNALED(status) ? "signal %d" : "status %d",
+             WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     shard->pid = 0;
     shard_close_link(shard);
     if (self->stopping) { /* a signal ends a shard that has not begun to serve */
@@ -498,7 +453,7 @@ static void take_signal(struct parent *self)
  * process of a shard. */
 static int start_due(struct parent *self, bool *parent)
 {
-    int64_t time = now(), next = INT64_MAX;
+    int64_t time = clock_ns(), next = INT64_MAX;
     for (uint32_t i = 0; i < self->n && !self->stopping; i++) {
         struct shard *shard = &self->shards[i];
         if (shard->pid)
@@ -557,19 +512,19 @@ int shards_run(struct broker_config *config, const char *endpoints_file, bool ag
     struct parent self = {.config = config, .endpoints_file = endpoints_file, .serve = serve, .ctx = ctx};
     self.again = again && endpoints_file && endpoints_file[0];
     self.n = config_shards(config);
-    self.shards = calloc(self.n, sizeof *self.shards);
-    struct pollfd *items = calloc(self.n + 1, sizeof *items);
-    for (uint32_t i = 0; self.shards && i < self.n; i++)
+    self.shards = need_alloc(self.n * sizeof *self.shards);
+    struct pollfd *items = need_alloc((self.n + 1) * sizeof *items);
+    for (uint32_t i = 0; i < self.n; i++)
         self.shards[i].link = -1;
-    if (!self.shards || !items || !take_signals(&self)) {
-        fputs("replay-broker: no memory for shards\n", stderr);
+    if (!take_signals(&self)) {
+        fputs("replay-broker: no descriptor for signals\n", stderr);
         self.status = 1;
     } else {
         supervise(&self, items);
         if (!self.is_shard)
             self.status = self.status ? self.status : self.failed;
     }
-    for (uint32_t i = 0; self.shards && i < self.n; i++) {
+    for (uint32_t i = 0; i < self.n; i++) {
         shard_close_link(&self.shards[i]);
         for (uint32_t k = 0; k < SHARD_ENDPOINTS; k++)
             free(self.shards[i].endpoints[k]);

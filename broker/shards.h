@@ -1,6 +1,6 @@
 /* The parent of several brokers that are the shards of one.
  *
- * The room broker/shards forks a process for each shard, tells all of them where the others are, and starts a shard again that has
+ * shards_run forks a process for each shard, tells all of them where the others are, and starts a shard again that has
  * died, at its former endpoints. It knows nothing of what a shard does: broker/program/main.c gives it a function that serves. The parent has
  * one thread, so a shard is a fork without exec.
  *
@@ -33,8 +33,8 @@ typedef int shards_serve_fn(void *ctx, struct broker_config *config, int link);
 int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx);
 
 /* Gives endpoints on any free port the ports that a broker before this one has written, so that its clients find this one. A file
- * that does not exist changes nothing. (shards_again.c) */
-rp_status shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file, rp_error *err);
+ * that does not exist changes nothing. */
+void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file);
 
 /* In a shard: tells the parent its endpoints and waits for those of all. *service is an array of n strings, to be freed with its
  * strings. RP_CANCELLED: a signal has come, or the parent is gone. */

@@ -43,7 +43,8 @@ endif()
 add_custom_target(replay_python_package DEPENDS replay_python replay-broker $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
 
 # The format of weights. Of its objects only weights_ functions stay global: libreplayserver.a has the others, too.
-replay_objects(replay_weights_objects agent/learn/weights.c proto/base/crc32c.c proto/base/dtype.c proto/base/error.c)
+replay_objects(replay_weights_objects agent/learn/weights.c proto/base/crc32c.c proto/base/dtype.c proto/base/error.c
+    proto/base/utf8.c)
 target_link_libraries(replay_weights_objects PRIVATE PkgConfig::ISAL)
 set(joined "${CMAKE_BINARY_DIR}/replay_weights_joined.o")
 add_custom_command(

@@ -14,8 +14,8 @@
 #include "agent/view/look.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 #include "proto/base/need.h"
-#include "proto/base/terminal.h"
 
 /* In a small terminal, lines of low rank stay. */
 enum top_rank {

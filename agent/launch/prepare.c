@@ -20,7 +20,6 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
-#include "proto/base/terminal.h"
 
 #define COLUMNS 100u  /* without a terminal */
 #define MOST_KEYS 16u /* that describe an environment */

@@ -12,9 +12,9 @@
 #include "agent/launch/screen.h"
 #include "agent/launch/view.h"
 #include "proto/base/clock.h"
+#include "proto/base/format.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
-#include "proto/base/terminal.h"
 
 #define FRAME_EVERY_NS (200 * NS_PER_MS)
 #define LINE_EVERY_NS (5 * NS_PER_S)

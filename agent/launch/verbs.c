@@ -29,9 +29,9 @@
 #include "agent/run/best.h"
 #include "agent/run/worker.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
-#include "proto/base/terminal.h"
 #include "replay/client.h"
 
 #define RUNS "runs"

@@ -202,7 +202,7 @@ static int find_service(struct program *self)
     if (!(self->kind & WORKERS) || self->weights)
         return -1;
     if (self->endpoints_file)
-        return endpoint_from_file(self->endpoints_file, &self->service, &err) == RP_OK
+        return endpoints_from_file(self->endpoints_file, &self->service, &err) == RP_OK
                    ? -1
                    : cli_usage(self->name, "%s", err.text);
     bool told = self->endpoint || (environment && environment[0]);

@@ -536,7 +536,7 @@ static int run_all(struct options *options, struct broker_config *config)
     if (status == RP_OK)
         status = config_become_shard(config, &err);
     if (status == RP_OK && options->again && path && path[0])
-        status = shards_bind_again(config, 0, path, &err);
+        shards_bind_again(config, 0, path);
     if (status == RP_OK)
         return run(options, config, -1);
     fprintf(stderr, "replay-broker: %s\n", err.text);

@@ -18,7 +18,7 @@
 #include "proto/base/json.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 /* A snapshot that is not older serves all requests. */
 #define FRESH_NS (100 * NS_PER_MS)

@@ -10,7 +10,7 @@
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 #include "proto/base/utf8.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 /* Waiting requests that are looked at in one slice after a put: each takes about a microsecond. */
 #define WAKE_SLICE 256u

@@ -11,7 +11,7 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 #define DURATION_MOST_MS 60000u
 /* Most spans of the broker and of all clients together: 8 MB. */

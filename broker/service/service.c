@@ -5,7 +5,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/need.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 struct command {
     uint32_t body; /* field number in Request */

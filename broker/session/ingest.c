@@ -12,7 +12,7 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/wire/codec.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 /* An ingest message on its way in.
  *

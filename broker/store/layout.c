@@ -6,6 +6,7 @@
 
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
@@ -39,10 +40,8 @@ static bool column_fill(struct column *column, const Replay__Column *wire, rp_er
         return false;
     }
     column->is_integer = dtype_is_integer(column->dtype);
-    column->name = strdup(wire->name);
-    if (!column->name)
-        err_set(err, RP_NO_MEMORY, "no memory for columns");
-    return column->name != NULL;
+    column->name = need_text(wire->name);
+    return true;
 }
 
 struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err)
@@ -51,14 +50,8 @@ struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err
         err_set(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %zu", RP_MAX_COLUMNS, n);
         return NULL;
     }
-    struct columns *self = calloc(1, sizeof *self);
-    if (self)
-        self->column = calloc(n, sizeof *self->column);
-    if (!self || !self->column) {
-        err_set(err, RP_NO_MEMORY, "no memory for columns");
-        free(self);
-        return NULL;
-    }
+    struct columns *self = need_alloc(sizeof *self);
+    self->column = need_alloc(n * sizeof *self->column);
     self->refs = 1;
     for (size_t i = 0; i < n; i++) {
         self->count = (uint32_t)i + 1;
@@ -197,30 +190,23 @@ static rp_status layout_check(const Replay__Layout *wire, const struct columns *
 /* Encodes the layout as replies carry it, without the id, which is put in front later. */
 static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *columns, size_t *size)
 {
-    Replay__Column *list = calloc(columns->count, sizeof *list);
-    Replay__Column **at = calloc(columns->count, sizeof(*at));
-    uint8_t *out = NULL;
-    if (list && at) {
-        for (uint32_t i = 0; i < columns->count; i++) {
-            struct column *column = &columns->column[i];
-            replay__column__init(&list[i]);
-            list[i].name = column->name;
-            list[i].dtype = (char *)(uintptr_t)dtype_name(column->dtype);
-            list[i].n_shape = column->rank;
-            list[i].shape = column->shape;
-            at[i] = &list[i];
-        }
-        Replay__Layout copy = *wire;
-        copy.id = 0;
-        copy.n_columns = columns->count;
-        copy.columns = at;
-        *size = replay__layout__get_packed_size(&copy);
-        out = malloc(*size ? *size : 1);
-        if (out)
-            replay__layout__pack(&copy, out);
+    Replay__Column list[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
+    for (uint32_t i = 0; i < columns->count; i++) {
+        struct column *column = &columns->column[i];
+        replay__column__init(&list[i]);
+        list[i].name = column->name;
+        list[i].dtype = (char *)(uintptr_t)dtype_name(column->dtype);
+        list[i].n_shape = column->rank;
+        list[i].shape = column->shape;
+        at[i] = &list[i];
     }
-    free(list);
-    free(at);
+    Replay__Layout copy = *wire;
+    copy.id = 0;
+    copy.n_columns = columns->count;
+    copy.columns = at;
+    *size = replay__layout__get_packed_size(&copy);
+    uint8_t *out = need_alloc(*size);
+    replay__layout__pack(&copy, out);
     return out;
 }
 
@@ -232,9 +218,6 @@ static uint64_t hash_bytes(const uint8_t *data, size_t size)
     return hash;
 }
 
-/* Bytes of the id, field 1 of the message. */
-#define ID_BYTES 5u
-
 static struct layout *layout_find(const struct layouts *self, const uint8_t *body, size_t size, uint64_t hash)
 {
     struct layout *layout = idmap_get(&self->by_hash, hash);
@@ -242,28 +225,22 @@ static struct layout *layout_find(const struct layouts *self, const uint8_t *bod
     return same ? layout : NULL;
 }
 
-static uint32_t layouts_place(struct layouts *self, rp_error *err)
+/* Returns a free id. UINT32_MAX: there are MAX_LAYOUTS. */
+static uint32_t layouts_free_id(struct layouts *self)
 {
-    for (uint32_t i = self->first_free; i < self->count; i++)
-        if (!self->list[i]) {
-            self->first_free = i + 1;
-            return i;
-        }
-    self->first_free = self->count;
-    if (self->count == self->capacity) {
-        uint32_t capacity = self->capacity ? self->capacity * 2 : 16;
-        struct layout **list = capacity <= MAX_LAYOUTS ? realloc(self->list, capacity * sizeof(*list)) : NULL;
-        if (!list) {
-            err_set(err, capacity <= MAX_LAYOUTS ? RP_NO_MEMORY : RP_RESOURCE_EXHAUSTED,
-                    capacity <= MAX_LAYOUTS ? "no memory for a further layout" : "no room for a further layout");
-            return UINT32_MAX;
-        }
-        self->list = list;
-        self->capacity = capacity;
+    uint32_t id = self->first_free;
+    while (id < self->count && self->list[id])
+        id++;
+    self->first_free = id;
+    if (id == MAX_LAYOUTS)
+        return UINT32_MAX;
+    if (id == self->capacity) {
+        self->capacity = self->capacity ? self->capacity * 2 : 16;
+        self->list = need_resize(self->list, self->capacity, sizeof(*self->list));
     }
-    self->list[self->count] = NULL;
-    self->first_free = self->count + 1;
-    return self->count++;
+    if (id == self->count)
+        self->list[self->count++] = NULL;
+    return id;
 }
 
 static void layout_free(struct layout *self)
@@ -273,32 +250,16 @@ static void layout_free(struct layout *self)
     free(self);
 }
 
-static struct layout *layout_new(uint32_t id, size_t n_fields, const uint8_t *body, size_t size)
+/* Puts the body into a SampleReply.layouts field, with the id (field 1) first. */
+static void layout_wrap(struct layout *self, const uint8_t *body, size_t size)
 {
-    struct layout *self = calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
-    self->fields = calloc(n_fields, sizeof *self->fields);
-    struct pb_writer out = {0};
-    pb_tag(&out, 20, PB_BYTES);
-    pb_varint(&out, size + ID_BYTES);
-    pb_tag(&out, 1, PB_FIXED32);
-    void *place = pb_reserve(&out, 4);
-    if (place)
-        memcpy(place, &id, 4);
-    place = pb_reserve(&out, size);
-    if (place)
-        memcpy(place, body, size);
-    if (out.failed || !self->fields) {
-        pb_writer_fini(&out);
-        layout_free(self);
-        return NULL;
-    }
-    self->id = id;
-    self->refs = 1;
-    self->wire = out.data;
-    self->wire_size = out.size;
-    return self;
+    const uint32_t tag = 20u << 3 | PB_BYTES, id_bytes = 5;
+    self->wire_size = pb_varint_size(tag) + pb_varint_size(size + id_bytes) + id_bytes + size;
+    self->wire = need_alloc(self->wire_size);
+    uint8_t *at = pb_store_varint(pb_store_varint(self->wire, tag), size + id_bytes);
+    *at++ = 1 << 3 | PB_FIXED32;
+    memcpy(at, &self->id, sizeof self->id);
+    memcpy(at + sizeof self->id, body, size);
 }
 
 struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, const struct columns *columns,
@@ -310,26 +271,27 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     }
     size_t size = 0;
     uint8_t *body = layout_encode(wire, columns, &size);
-    uint64_t hash = body ? hash_bytes(body, size) : 0;
-    struct layout *layout = body ? layout_find(self, body, size, hash) : NULL;
-    if (layout) {
-        layout->refs++;
+    uint64_t hash = hash_bytes(body, size);
+    struct layout *layout = layout_find(self, body, size, hash);
+    uint32_t id = layout ? layout->id : layouts_free_id(self);
+    if (layout || id == UINT32_MAX) {
         free(body);
+        if (layout)
+            layout->refs++;
+        else
+            err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further layout");
         return layout;
     }
-    uint32_t id = body ? layouts_place(self, err) : UINT32_MAX;
-    layout = id != UINT32_MAX ? layout_new(id, wire->n_fields, body, size) : NULL;
-    if (!layout && (id != UINT32_MAX || !body))
-        err_set(err, RP_NO_MEMORY, "no memory for a further layout");
-    if (!layout && id != UINT32_MAX && id < self->first_free)
-        self->first_free = id;
+    layout = self->list[id] = need_alloc(sizeof *layout);
+    *layout = (struct layout){.id = id,
+                              .refs = 1,
+                              .table = table,
+                              .hash = hash,
+                              .n_columns = columns->count,
+                              .n_fields = (uint32_t)wire->n_fields,
+                              .fields = need_alloc(wire->n_fields * sizeof *layout->fields)};
+    layout_wrap(layout, body, size);
     free(body);
-    if (!layout)
-        return NULL;
-    layout->table = table;
-    layout->hash = hash;
-    layout->n_columns = columns->count;
-    layout->n_fields = (uint32_t)wire->n_fields;
     for (size_t i = 0; i < wire->n_fields; i++) {
         const Replay__Field *field = wire->fields[i];
         uint32_t column = field->column, least = (uint32_t)field_min_length(field);
@@ -339,7 +301,6 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
         if (least > layout->min_length)
             layout->min_length = least;
     }
-    self->list[id] = layout;
     idmap_put(&self->by_hash, hash, layout);
     return layout;
 }

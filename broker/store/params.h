@@ -1,8 +1,8 @@
 /* Parameters: named, versioned slots that learners put and actors get, and named counters.
  *
- * The room owns the values. A value is kept as the message in which it came, and is sent to any number of actors without a
+ * This module owns the values. A value is kept as the message in which it came, and is sent to any number of actors without a
  * copy. service/req_params.c handles the requests; sample/ asks for the version of a policy; journal/ and checkpoint/ write
- * the values down and restore them. The room uses no other room. */
+ * the values down and restore them. */
 #ifndef BROKER_PARAMS_H
 #define BROKER_PARAMS_H
 
@@ -42,14 +42,14 @@ void params_fini(struct params *self);
 struct param_slot *params_find(const struct params *self, const char *name);
 /* Returns the version of a slot, 0 if there is no such slot. */
 uint64_t params_version(const struct params *self, const char *name);
-/* Returns the slot of a name, made if need be. NULL: no memory, or n_slots is PARAMS_SLOTS_MOST. */
+/* Returns the slot of a name, made if need be. NULL: n_slots is PARAMS_SLOTS_MOST. */
 struct param_slot *params_make_slot(struct params *self, const char *name);
 /* Moves the message into the slot as this version. */
 void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, uint64_t version, int64_t now_ns);
 
 /* Returns the counter of a name, or NULL. */
 struct param_counter *params_find_counter(const struct params *self, const char *name);
-/* Adds a counter with value 0. NULL: no memory, or n_counters is PARAMS_SLOTS_MOST. */
+/* Adds a counter with value 0. NULL: n_counters is PARAMS_SLOTS_MOST. */
 struct param_counter *params_add_counter(struct params *self, const char *name);
 
 /* Restores a slot or a counter from a file. False: no memory, or too many. */

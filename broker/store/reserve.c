@@ -1,14 +1,18 @@
 #include "broker/store/reserve.h"
 
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "broker/store/prefault.h"
+#include "proto/base/need.h"
 
-#define HUGE_BYTES ((size_t)2 << 20)
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; elsewhere it fails, and nothing is prefaulted */
+#endif
+
+#define HUGE_BYTES ((size_t)RESERVE_REGION_BYTES)
 /* Slots that are prefaulted: enough for a thirtieth of a second at two million inserts per second. */
 #define SLOTS_AHEAD 65536u
 /* Unmapping this much memory, page by page, may take milliseconds. */
@@ -19,6 +23,141 @@ static void *map_pages(size_t bytes)
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
+
+/* Maps whole huge pages: one more than needed, and unmaps what lies outside the aligned part. */
+static char *map_aligned(size_t bytes)
+{
+    char *memory = map_pages(bytes + HUGE_BYTES);
+    if (!memory)
+        return NULL;
+    size_t before = (size_t)(-(uintptr_t)memory & (HUGE_BYTES - 1));
+    if (before)
+        munmap(memory, before);
+    munmap(memory + before + bytes, HUGE_BYTES - before);
+    return memory + before;
+}
+
+uint8_t *reserve_region_map(void)
+{
+    char *region = map_aligned(HUGE_BYTES);
+    if (region)
+        madvise(region, HUGE_BYTES, MADV_HUGEPAGE);
+    return (uint8_t *)region;
+}
+
+/* ---- prefaulting: a thread touches memory before the core thread needs it. Finding and clearing a huge page sometimes takes the
+ * kernel milliseconds, in which the core thread would serve nobody. There is one such thread in the process, started when it is
+ * first needed. */
+
+#define HINTS 256u
+#define REGIONS 8u
+
+struct hint {
+    _Atomic(char *) memory; /* NULL: free */
+    size_t bytes;
+};
+
+static struct {
+    pthread_once_t once;
+    bool works; /* the thread runs */
+    sem_t given;
+    pthread_mutex_t giving;   /* several brokers may be in one process; nobody waits for this lock */
+    struct hint hints[HINTS]; /* ring */
+    uint32_t next;
+    _Atomic(uint8_t *) ready[REGIONS];
+    atomic_bool wanted; /* a region was taken: prepare more */
+} all = {.once = PTHREAD_ONCE_INIT, .giving = PTHREAD_MUTEX_INITIALIZER};
+
+/* False: no thread can be started. */
+static bool start_detached(void *(*run)(void *), void *argument)
+{
+    pthread_attr_t detached;
+    pthread_t thread;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    bool ok = pthread_create(&thread, &detached, run, argument) == 0;
+    pthread_attr_destroy(&detached);
+    return ok;
+}
+
+/* In pieces: another thread that maps or unmaps memory at the same time waits for at most one piece. */
+static void populate(char *memory, size_t bytes)
+{
+    for (size_t done = 0; done < bytes; done += RESERVE_REGION_BYTES) {
+        size_t left = bytes - done;
+        if (madvise(memory + done, left < RESERVE_REGION_BYTES ? left : RESERVE_REGION_BYTES, MADV_POPULATE_WRITE) != 0)
+            return;
+    }
+}
+
+static void prepare_regions(void)
+{
+    for (uint32_t i = 0; i < REGIONS; i++) {
+        if (atomic_load_explicit(&all.ready[i], memory_order_relaxed))
+            continue;
+        uint8_t *region = reserve_region_map();
+        if (!region)
+            return;
+        populate((char *)region, RESERVE_REGION_BYTES);
+        atomic_store_explicit(&all.ready[i], region, memory_order_release);
+    }
+}
+
+static void *prefault_thread(void *unused)
+{
+    (void)unused;
+    pthread_setname_np(pthread_self(), "prefault");
+    for (uint32_t at = 0;;) {
+        while (sem_wait(&all.given) != 0) {
+        }
+        struct hint *hint = &all.hints[at % HINTS];
+        char *memory = atomic_load_explicit(&hint->memory, memory_order_acquire);
+        if (memory) {
+            populate(memory, hint->bytes);
+            atomic_store_explicit(&hint->memory, NULL, memory_order_release);
+            at++;
+        }
+        if (atomic_exchange(&all.wanted, false))
+            prepare_regions();
+    }
+    return NULL;
+}
+
+static void start(void)
+{
+    all.works = sem_init(&all.given, 0, 0) == 0 && start_detached(prefault_thread, NULL);
+}
+
+/* Asks for pages to be prefaulted. Only a hint: a page that was not prefaulted comes when it is touched. Does not wait; the
+ * memory may be unmapped at any time. */
+static void prefault_ahead(void *memory, size_t bytes)
+{
+    pthread_once(&all.once, start);
+    if (!all.works || bytes == 0 || pthread_mutex_trylock(&all.giving) != 0)
+        return;
+    struct hint *hint = &all.hints[all.next % HINTS];
+    if (!atomic_load_explicit(&hint->memory,
+                              memory_order_acquire)) { /* otherwise the thread is behind: skip this hint */
+        hint->bytes = bytes;
+        atomic_store_explicit(&hint->memory, memory, memory_order_release);
+        all.next++;
+        sem_post(&all.given);
+    }
+    pthread_mutex_unlock(&all.giving);
+}
+
+uint8_t *reserve_region(void)
+{
+    pthread_once(&all.once, start);
+    uint8_t *region = NULL;
+    for (uint32_t i = 0; i < REGIONS && !region; i++)
+        region = atomic_exchange_explicit(&all.ready[i], NULL, memory_order_acquire);
+    if (all.works && !atomic_exchange(&all.wanted, true))
+        sem_post(&all.given);
+    return region;
+}
+
+/* ---- slot arrays */
 
 static size_t round_up(size_t bytes)
 {
@@ -32,20 +171,13 @@ static size_t phase_of(const char *memory)
     return ((uintptr_t)memory / HUGE_BYTES * 37 % 448) * 4096;
 }
 
-/* Maps two huge pages more than needed and unmaps what lies outside the aligned part. The first huge page is left to small
- * pages, which is all that a small table ever touches. */
+/* Maps one huge page more than needed: the first one is left to small pages, which is all that a small table ever touches. */
 static void *map_huge(size_t bytes, bool sparing)
 {
     size_t whole = round_up(bytes) + HUGE_BYTES;
-    char *memory = map_pages(whole + HUGE_BYTES);
+    char *memory = map_aligned(whole);
     if (!memory)
         return NULL;
-    size_t before = (size_t)(-(uintptr_t)memory & (HUGE_BYTES - 1));
-    if (before)
-        munmap(memory, before);
-    if (HUGE_BYTES - before)
-        munmap(memory + before + whole, HUGE_BYTES - before);
-    memory += before;
     madvise(memory, sparing ? whole : HUGE_BYTES, MADV_NOHUGEPAGE);
     if (!sparing)
         madvise(memory + HUGE_BYTES, whole - HUGE_BYTES, MADV_HUGEPAGE);
@@ -116,24 +248,6 @@ static void *unmap_thread(void *arg)
     return NULL;
 }
 
-/* False: no thread can be started. */
-static bool unmap_elsewhere(void *memory, size_t bytes)
-{
-    struct unmapping *self = malloc(sizeof *self);
-    if (!self)
-        return false;
-    *self = (struct unmapping){memory, bytes};
-    pthread_attr_t detached;
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    pthread_t thread;
-    bool ok = pthread_create(&thread, &detached, unmap_thread, self) == 0;
-    pthread_attr_destroy(&detached);
-    if (!ok)
-        free(self);
-    return ok;
-}
-
 void reserve_unmap(void *memory, size_t bytes)
 {
     if (!memory)
@@ -142,8 +256,14 @@ void reserve_unmap(void *memory, size_t bytes)
         munmap(memory, bytes);
         return;
     }
-    void *start = (void *)((uintptr_t)memory & ~(uintptr_t)(HUGE_BYTES - 1));
+    void *first = (void *)((uintptr_t)memory & ~(uintptr_t)(HUGE_BYTES - 1));
     size_t whole = round_up(bytes) + HUGE_BYTES;
-    if (whole < SLOW_BYTES || !unmap_elsewhere(start, whole))
-        munmap(start, whole);
+    if (whole >= SLOW_BYTES) {
+        struct unmapping *task = need_alloc(sizeof *task);
+        *task = (struct unmapping){first, whole};
+        if (start_detached(unmap_thread, task))
+            return;
+        free(task);
+    }
+    munmap(first, whole);
 }

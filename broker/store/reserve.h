@@ -7,6 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A region is one huge page, aligned to its size; the caller unmaps it. */
+#define RESERVE_REGION_BYTES (2u << 20)
+/* NULL: no address space. */
+uint8_t *reserve_region_map(void);
+/* Returns a region whose memory another thread has touched already, and asks for the next ones. NULL: none is ready now. */
+uint8_t *reserve_region(void);
+
 /* NULL if there is no address space left. Aligned to 4 KiB; from 2 MiB on the kernel is asked for huge pages. bytes > 0 */
 void *reserve_map(size_t bytes);
 /* Takes the same number of bytes as reserve_map; NULL is allowed. A thread of its own unmaps large memory, so that the caller

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "broker/store/prefault.h"
+#include "broker/store/reserve.h"
+#include "proto/base/need.h"
 
 #define SLAB_BYTES 65536u
-#define REGION_BYTES PREFAULT_REGION_BYTES
+#define REGION_BYTES RESERVE_REGION_BYTES
 #define SLABS_PER_REGION (REGION_BYTES / SLAB_BYTES)
 #define SMALL_LIMIT 1024u
 #define SMALL_CLASSES (SMALL_LIMIT / 16)
@@ -90,19 +91,17 @@ static void list_drop(struct slab **list, struct slab *slab)
 /* A growing heap takes regions that were prefaulted. */
 static uint8_t *region_memory(const struct slab_heap *self)
 {
-    uint8_t *memory = self->ahead && self->n_regions >= GROWING_REGIONS ? prefault_region() : NULL;
-    return memory ? memory : prefault_region_map();
+    uint8_t *memory = self->ahead && self->n_regions >= GROWING_REGIONS ? reserve_region() : NULL;
+    return memory ? memory : reserve_region_map();
 }
 
 static struct region *region_new(struct slab_heap *self)
 {
-    struct region *region = calloc(1, sizeof *region);
-    if (region)
-        region->memory = region_memory(self);
-    if (!region || !region->memory) {
-        free(region);
+    uint8_t *memory = region_memory(self);
+    if (!memory)
         return NULL;
-    }
+    struct region *region = need_alloc(sizeof *region);
+    region->memory = memory;
     region->next = self->regions;
     if (self->regions)
         self->regions->prev = region;
@@ -178,9 +177,8 @@ static void slab_retire(struct slab_heap *self, struct slab *slab)
 
 struct slab_heap *slab_heap_new(bool ahead)
 {
-    struct slab_heap *self = calloc(1, sizeof *self);
-    if (self)
-        self->ahead = ahead;
+    struct slab_heap *self = need_alloc(sizeof *self);
+    self->ahead = ahead;
     return self;
 }
 

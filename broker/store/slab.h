@@ -18,7 +18,7 @@ struct slab_bytes {
     size_t reserved; /* of slabs with objects, their free places included */
 };
 
-/* ahead: regions are prefaulted while the heap grows. NULL: no memory. */
+/* ahead: regions are prefaulted while the heap grows. */
 struct slab_heap *slab_heap_new(bool ahead);
 void slab_heap_destroy(struct slab_heap **self);
 /* size <= SLAB_MAX_BYTES. The result is 16-byte aligned. NULL: no memory. */

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/error.h"
-
 /* Follows the block tables of a kept chunk, 16-byte aligned. */
 struct chunk_kept {
     zmq_msg_t message;
@@ -35,12 +33,11 @@ static struct chunk_split *split(struct chunk *chunk)
 /* With less memory than this, pages that are touched ahead (some 40 MB) would be a notable part of it. */
 #define SPARING_BELOW (UINT64_C(512) << 20)
 
-rp_status store_init(struct store *self, uint64_t memory_limit, rp_error *err)
+void store_init(struct store *self, uint64_t memory_limit)
 {
     memset(self, 0, sizeof *self);
     self->sparing = memory_limit < SPARING_BELOW;
     self->slabs = slab_heap_new(!self->sparing);
-    return self->slabs ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the chunk store");
 }
 
 void store_fini(struct store *self)

@@ -1,6 +1,6 @@
 /* The chunk store: immutable chunks with reference counts, and the account of their bytes.
  *
- * This room owns chunks (slab.h, reserve.h, prefault.h give them memory) and layouts (layout.h). It may use the loop and the
+ * This room owns chunks (slab.h and reserve.h give them memory) and layouts (layout.h). It may use the loop and the
  * wire format, and knows nothing of tables, sessions or files: whoever puts chunks on disk sets `freed`.
  *
  * A small chunk is one object of the slab heap: header, block table, data. A large chunk keeps the received message as its
@@ -79,7 +79,7 @@ struct store {
     uint64_t spilled_chunks, spilled_bytes; /* chunks whose data is on disk only */
 };
 
-rp_status store_init(struct store *self, uint64_t memory_limit, rp_error *err);
+void store_init(struct store *self, uint64_t memory_limit);
 void store_fini(struct store *self);
 
 /* Bytes that a chunk takes. Block tables count, or chunks without data would cost nothing. */

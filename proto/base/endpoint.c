@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 bool endpoint_is_any(const char *endpoint)
 {
@@ -23,10 +24,7 @@ bool endpoint_is_ipv6(const char *endpoint)
 
 char *endpoint_local(const char *endpoint)
 {
-    char *local = NULL;
-    if (!endpoint_is_any(endpoint))
-        return strdup(endpoint);
-    return asprintf(&local, "tcp://127.0.0.1%s", strrchr(endpoint, ':')) < 0 ? NULL : local;
+    return endpoint_is_any(endpoint) ? need_print("tcp://127.0.0.1%s", strrchr(endpoint, ':')) : need_text(endpoint);
 }
 
 bool endpoint_is_loopback(const char *endpoint)
@@ -68,68 +66,40 @@ bool endpoint_is_host(const char *text)
     return size > 0 && strspn(text, plain) == size;
 }
 
-/* Returns the first word with "://" in it. */
-static char *first_endpoint(const char *text)
+/* Appends the first word with "://" in the text to a list with commas, as it is reached on this host. */
+static char *append_endpoint(char *list, const char *text)
 {
-    static const char ends[] = " \t\r\n\"',;}]";
-    const char *sign = strstr(text, "://");
+    const char *sign = strstr(text, "://"), *start = sign;
     if (!sign)
-        return NULL;
-    const char *start = sign;
+        return list;
     while (start > text && !strchr(" \t\r\n\"',;{[=", start[-1]))
         start--;
-    return strndup(start, (size_t)(sign - start) + strcspn(sign, ends));
-}
-
-rp_status endpoint_from_file(const char *path, char **out, rp_error *err)
-{
-    char text[8192];
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return err_set(err, RP_IO, "the file '%s' cannot be read: %s", path, strerror(errno));
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = '\0';
-    const char *service = strstr(text, "service");
-    char *found = first_endpoint(service ? service : text);
-    if (!found)
-        return err_set(err, RP_NOT_FOUND, "'%s' names no service endpoint", path);
-    *out = endpoint_local(found);
-    free(found);
-    return *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for an endpoint");
-}
-
-/* Appends the endpoint in a line to a list with commas. False: no memory. */
-static bool append_endpoint(char **list, const char *line)
-{
-    char *found = first_endpoint(line), *local = found ? endpoint_local(found) : NULL, *joined = NULL;
-    bool ok = !found || (local && asprintf(&joined, "%s,%s", *list, local) >= 0);
-    free(found);
+    size_t length = (size_t)(sign - start) + strcspn(sign, " \t\r\n\"',;}]");
+    char *word = need_print("%.*s", (int)length, start), *local = endpoint_local(word);
+    char *longer = list ? need_print("%s,%s", list, local) : need_text(local);
+    free(word);
     free(local);
-    if (joined && ok) {
-        free(*list);
-        *list = joined;
-    }
-    return ok;
+    free(list);
+    return longer;
 }
 
 rp_status endpoints_from_file(const char *path, char **out, rp_error *err)
 {
-    RP_TRY(endpoint_from_file(path, out, err));
+    char text[65536];
     FILE *file = fopen(path, "r");
-    char line[512];
-    bool ok = file != NULL;
-    while (ok && fgets(line, sizeof line, file)) {
+    if (!file)
+        return err_set(err, RP_IO, "the file '%s' cannot be read: %s", path, strerror(errno));
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    const char *service = strstr(text, "service");
+    *out = append_endpoint(NULL, service ? service : text);
+    if (!*out)
+        return err_set(err, RP_NOT_FOUND, "'%s' names no service endpoint", path);
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
         unsigned shard;
-        int rest = 0;
-        if (sscanf(line, "shard.%u.service%n", &shard, &rest) == 1 && rest > 0)
-            ok = append_endpoint(out, line + rest);
+        int end = 0;
+        if (sscanf(line, "shard.%u.service%n", &shard, &end) == 1 && end > 0)
+            *out = append_endpoint(*out, line + end);
     }
-    if (file)
-        fclose(file);
-    if (ok)
-        return RP_OK;
-    free(*out);
-    *out = NULL;
-    return err_set(err, RP_IO, "the endpoints of the shards in '%s' cannot be read", path);
+    return RP_OK;
 }

@@ -10,8 +10,8 @@
 
 #define ENDPOINT_DEFAULT "tcp://127.0.0.1:7600"
 
-/* Returns the endpoint to connect to on this host for a bound endpoint, which may listen on all interfaces. NULL: no memory.
- * Given to the caller. */
+/* Returns the endpoint to connect to on this host for a bound endpoint, which may listen on all interfaces. Given to
+ * the caller. */
 char *endpoint_local(const char *endpoint);
 /* True if no other machine can connect to the endpoint: inproc, ipc, or tcp on the loopback interface. */
 bool endpoint_is_loopback(const char *endpoint);
@@ -24,9 +24,8 @@ bool endpoint_is_any(const char *endpoint);
 bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_t size);
 /* True if the text can stand for HOST in tcp://HOST:PORT: a name or an address, without a port. */
 bool endpoint_is_host(const char *text);
-/* Gives the service endpoint from a file that lists endpoints by name. The caller frees it. */
-rp_status endpoint_from_file(const char *path, char **out, rp_error *err);
-/* The same, followed by those of the other shards, separated by commas: a client that has them all finds a broker without shard 0. */
+/* Gives the service endpoints of all shards, separated by commas, from a file that lists endpoints by name: a client that has
+ * them all finds a broker without shard 0. The caller frees them. */
 rp_status endpoints_from_file(const char *path, char **out, rp_error *err);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/base/utf8.h"
+
 static const struct {
     int32_t status;
     const char *name, *text;
@@ -37,21 +39,12 @@ const char *rp_version(void)
     return RP_VERSION;
 }
 
-/* Removes an incomplete UTF-8 sequence from the end of a text that was cut. */
-static void trim_partial_utf8(char *text, size_t size)
+/* Formats a text. A text that does not fit is cut before an incomplete UTF-8 sequence. */
+static void print(char *out, size_t size, const char *format, va_list args)
 {
-    size_t n = strnlen(text, size);
-    if (n + 1 < size)
-        return;
-    size_t start = n;
-    while (start > 0 && n - start < 4 && ((unsigned char)text[start - 1] & 0xc0) == 0x80)
-        start--;
-    if (start == 0)
-        return;
-    unsigned char lead = (unsigned char)text[start - 1];
-    size_t want = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
-    if (n - (start - 1) < want)
-        text[start - 1] = '\0';
+    int n = vsnprintf(out, size, format, args);
+    if (n >= (int)size)
+        out[utf8_whole(out, size - 1)] = '\0';
 }
 
 void err_fill(rp_error *err, rp_status status, const char *format, ...)
@@ -62,9 +55,8 @@ void err_fill(rp_error *err, rp_status status, const char *format, ...)
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
+    print(text, sizeof text, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
     va_end(args);
-    trim_partial_utf8(text, sizeof text);
     err->status = (int32_t)status;
     memcpy(err->text, text, strlen(text) + 1);
 }
@@ -73,13 +65,10 @@ void err_prefix(rp_error *err, const char *format, ...)
 {
     if (!err)
         return;
-    char text[sizeof err->text];
+    char prefix[sizeof err->text];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args); /* NOLINT: the same */
+    print(prefix, sizeof prefix, format, args); /* NOLINT: the same */
     va_end(args);
-    size_t used = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    snprintf(text + used, sizeof text - used, ": %s", err->text);
-    trim_partial_utf8(text, sizeof text);
-    memcpy(err->text, text, strlen(text) + 1);
+    err_fill(err, (rp_status)err->status, "%s: %s", prefix, err->text);
 }

@@ -2,10 +2,16 @@
 #include "proto/base/format.h"
 
 #include <inttypes.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "proto/base/need.h"
 
 /* ---- text ---- */
 
@@ -25,10 +31,7 @@ static void text_vadd(struct text *self, const char *format, va_list args)
         return;
     size_t need = self->size + (size_t)n + 1;
     if (need > self->capacity) {
-        char *data = realloc(self->data, need * 2);
-        if (!data)
-            return;
-        self->data = data;
+        self->data = need_resize(self->data, need, 2);
         self->capacity = need * 2;
     }
     vsnprintf(self->data + self->size, (size_t)n + 1, format, args);
@@ -185,12 +188,18 @@ const char *format_clean(char *out, size_t size, const char *text)
     return out;
 }
 
+/* Returns the columns of some bytes of UTF-8: one for each character. */
+static uint32_t columns_of(const char *text, size_t bytes)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return n;
+}
+
 size_t format_width(const char *text)
 {
-    size_t width = 0;
-    for (; *text; text++)
-        width += ((unsigned char)*text & 0xc0) != 0x80;
-    return width;
+    return columns_of(text, strlen(text));
 }
 
 size_t format_cut(const char *text, size_t width)
@@ -201,34 +210,6 @@ size_t format_cut(const char *text, size_t width)
             break;
     }
     return i;
-}
-
-static double clamp(double share)
-{
-    return share > 1 ? 1 : share > 0 ? share : 0; /* NaN gives 0 */
-}
-
-const char *format_bar(char *out, size_t size, uint32_t width, double share)
-{
-    uint32_t inside = width < 3 ? 1 : width - 2;
-    if (inside + 3 > size)
-        inside = (uint32_t)size - 3;
-    uint32_t full = (uint32_t)(clamp(share) * inside + 0.5);
-    out[0] = '[';
-    memset(out + 1, '#', full);
-    memset(out + 1 + full, '.', inside - full);
-    memcpy(out + 1 + inside, "]", 2);
-    return out;
-}
-
-const char *format_place(char *out, size_t size, uint32_t width, double share)
-{
-    uint32_t inside = width < 3 ? 1 : width - 2;
-    if (inside + 3 > size)
-        inside = (uint32_t)size - 3;
-    format_bar(out, size, inside + 2, 0);
-    out[1 + (uint32_t)(clamp(share) * (inside - 1) + 0.5)] = 'o';
-    return out;
 }
 
 /* ---- grid ---- */
@@ -249,17 +230,11 @@ void grid_fini(struct grid *self)
 void grid_add(struct grid *self, const char *cell)
 {
     if (self->n_cells == self->capacity) {
-        uint32_t capacity = self->capacity ? self->capacity * 2 : 64;
-        char **cells = realloc(self->cells, capacity * sizeof *cells);
-        if (!cells)
-            return;
-        self->cells = cells;
-        self->capacity = capacity;
+        self->capacity = self->capacity ? self->capacity * 2 : 64;
+        self->cells = need_resize(self->cells, self->capacity, sizeof(*self->cells));
     }
     size_t size = strlen(cell) + 1;
-    char *copy = malloc(size);
-    if (!copy)
-        return;
+    char *copy = need_alloc(size);
     format_clean(copy, size, cell);
     self->cells[self->n_cells++] = copy;
 }
@@ -295,9 +270,7 @@ static void print_cell(FILE *out, const char *cell, size_t width, bool right, bo
 
 void grid_print(const struct grid *self, FILE *out)
 {
-    size_t *widths = calloc(self->columns, sizeof *widths);
-    if (!widths)
-        return;
+    size_t *widths = need_alloc(self->columns * sizeof *widths);
     bool right;
     for (uint32_t c = 0; c < self->columns; c++)
         widths[c] = format_width(title_of(self, c, &right));
@@ -316,4 +289,92 @@ void grid_print(const struct grid *self, FILE *out)
         print_cell(out, self->cells[i], widths[c], right, c + 1 == self->columns);
     }
     free(widths);
+}
+
+/* ---- long lines ---- */
+
+/* Returns the column at which the rest of a line continues: below the last column of a table, or below the text after a label.
+ * Two or more blanks separate columns; a column that begins beyond the middle leaves too little room and is not used. */
+static uint32_t indent_of(const char *line, size_t bytes, uint32_t columns)
+{
+    size_t begin = strspn(line, " ");
+    for (size_t i = begin; i + 2 < bytes; i++)
+        if (line[i] == ' ' && line[i + 1] == ' ' && line[i + 2] != ' ' && columns_of(line, i + 2) <= columns / 2)
+            begin = i + 2;
+    return begin < bytes ? columns_of(line, begin) : 0;
+}
+
+/* Returns the bytes of the next piece: up to the last blank that fits, but at least one word. */
+static size_t piece_of(const char *text, size_t bytes, uint32_t room)
+{
+    size_t fits = 0;
+    if (columns_of(text, bytes) <= room)
+        return bytes;
+    for (size_t i = strspn(text, " "); i < bytes; i++) {
+        if (text[i] != ' ')
+            continue;
+        if (fits > 0 && columns_of(text, i) > room)
+            break;
+        fits = i;
+        if (columns_of(text, i) > room)
+            break;
+    }
+    return fits > 0 ? fits : bytes;
+}
+
+static void wrap_line(struct text *out, const char *line, size_t bytes, uint32_t columns)
+{
+    uint32_t indent = indent_of(line, bytes, columns), taken = 0;
+    for (bool first = true; first || bytes > 0; first = false) {
+        size_t piece = piece_of(line, bytes, columns - taken);
+        text_add(out, "%*s%.*s\n", (int)taken, "", (int)piece, line);
+        line += piece;
+        bytes -= piece;
+        while (bytes > 0 && *line == ' ') {
+            line++;
+            bytes--;
+        }
+        taken = indent;
+    }
+}
+
+void format_wrap(struct text *out, const char *text, uint32_t columns)
+{
+    for (const char *end; *text; text = *end ? end + 1 : end) {
+        end = text + strcspn(text, "\n");
+        wrap_line(out, text, (size_t)(end - text), columns > 20 ? columns : 20);
+    }
+}
+
+/* ---- terminals ---- */
+
+void terminal_size(uint32_t *columns, uint32_t *rows)
+{
+    struct winsize size;
+    *columns = 80;
+    *rows = 24;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col && size.ws_row) {
+        *columns = size.ws_col;
+        *rows = size.ws_row;
+    }
+}
+
+bool terminal_has_utf8(void)
+{
+    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
+    if (!locale)
+        return false;
+    bool utf8 = strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
+    freelocale(locale);
+    return utf8;
+}
+
+void terminal_add_frame(struct text *out, const char *frame)
+{
+    for (const char *at = frame; *at;) {
+        size_t size = strcspn(at, "\n");
+        text_add(out, "%.*s\x1b[K\n", (int)size, at);
+        at += size + (at[size] == '\n');
+    }
+    text_add(out, "\x1b[J");
 }

@@ -1,6 +1,6 @@
-/* Formats numbers, tables and bars for people. */
-#ifndef AGENT_TEXT_FORMAT_H
-#define AGENT_TEXT_FORMAT_H
+/* Formats text for people: numbers, tables, lines that fit, and frames on a terminal. */
+#ifndef PROTO_BASE_FORMAT_H
+#define PROTO_BASE_FORMAT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "replay/error.h"
 
-/* A growing string; starts zero-initialised. Without memory, text is missing. */
+/* A growing string; starts zero-initialised. */
 struct text {
     char *data;
     size_t size, capacity;
@@ -19,7 +19,7 @@ void text_add(struct text *self, const char *format, ...) RP_PRINTF(2, 3);
 /* Returns the text; "" if it is empty. */
 const char *text_get(const struct text *self);
 
-/* wrap.c: adds the lines of a text, and breaks lines that are too long between words; the rest continues below the line's last
+/* Adds the lines of a text, and breaks lines that are too long between words; the rest continues below the line's last
  * column. */
 void format_wrap(struct text *out, const char *text, uint32_t columns);
 
@@ -51,11 +51,6 @@ size_t format_width(const char *text);
 /* Returns the number of bytes in the first `width` columns. */
 size_t format_cut(const char *text, size_t width);
 
-/* Writes "[####......]", width columns in all; share is clamped to 0..1. */
-const char *format_bar(char *out, size_t size, uint32_t width, double share);
-/* Writes "[...o......]": a position between two ends. */
-const char *format_place(char *out, size_t size, uint32_t width, double share);
-
 /* ---- a table of text, columns aligned ---- */
 
 struct grid {
@@ -71,5 +66,15 @@ void grid_fini(struct grid *self);
 void grid_add(struct grid *self, const char *cell);
 void grid_addf(struct grid *self, const char *format, ...) RP_PRINTF(2, 3);
 void grid_print(const struct grid *self, FILE *out);
+
+/* ---- terminals ---- */
+
+/* Gives the size of the terminal at standard output; 80 x 24 if there is none. */
+void terminal_size(uint32_t *columns, uint32_t *rows);
+/* True if the user's locale has UTF-8. Does not change this program's locale. */
+bool terminal_has_utf8(void);
+/* Adds the lines of a frame, from the cursor downwards. Each line overwrites the old line, the rest of the old line is cleared,
+ * and so is everything below the last line. So nothing flickers. */
+void terminal_add_frame(struct text *out, const char *frame);
 
 #endif

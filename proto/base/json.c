@@ -3,9 +3,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "proto/base/utf8.h"
 
 void json_fini(struct json *self)
 {
@@ -62,26 +65,11 @@ void json_close(struct json *self, char close)
     self->comma = true;
 }
 
-/* Returns the length of the UTF-8 sequence at s, or 0 if it is not valid. */
-static size_t utf8_size(const uint8_t *s)
-{
-    if (s[0] < 0x80)
-        return 1;
-    size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
-    bool beyond = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90);
-    return overlong || beyond ? 0 : n;
-}
-
 static void quote(struct json *self, const char *text)
 {
     put(self, "\"", 1);
-    for (const uint8_t *s = (const uint8_t *)text; *s;) {
-        size_t n = utf8_size(s);
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        size_t n = utf8_sequence((const char *)s, 4); /* the end of the text ends a sequence, too */
         char escape[8];
         if (*s == '"' || *s == '\\') {
             put(self, "\\", 1);
@@ -127,76 +115,69 @@ static void json_hex(struct json *self, const uint8_t *data, size_t size)
     put(self, "\"", 1);
 }
 
-void json_unsigned(struct json *self, uint64_t value)
-{
-    char text[24];
-    value_begins(self);
-    put(self, text, (size_t)snprintf(text, sizeof text, "%" PRIu64, value));
-}
-
-void json_signed(struct json *self, int64_t value)
-{
-    char text[24];
-    value_begins(self);
-    put(self, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
-}
-
-static bool not_finite(struct json *self, double value)
-{
-    if (isfinite(value))
-        return false;
-    json_string(self, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
-    return true;
-}
-
-void json_double(struct json *self, double value)
+static RP_PRINTF(2, 3) void value(struct json *self, const char *format, ...)
 {
     char text[40];
-    if (not_finite(self, value))
-        return;
-    int size = 0;
-    for (int digits = 15; digits <= 17; digits++) {
-        size = snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
+    va_list args;
+    va_start(args, format);
+    int size = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     value_begins(self);
     put(self, text, (size_t)size);
 }
 
-void json_float(struct json *self, float value)
+void json_unsigned(struct json *self, uint64_t number)
+{
+    value(self, "%" PRIu64, number);
+}
+
+void json_signed(struct json *self, int64_t number)
+{
+    value(self, "%" PRId64, number);
+}
+
+/* Writes the shortest text that reads back as the same number: a float or a double. */
+static void shortest(struct json *self, double number, int digits, bool is_float)
 {
     char text[40];
-    if (not_finite(self, value))
+    if (!isfinite(number)) {
+        json_string(self, isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity");
         return;
-    int size = 0;
-    for (int digits = 6; digits <= 9; digits++) {
-        size = snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value)
+    }
+    for (int most = digits + (is_float ? 3 : 2);; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, number);
+        if (digits == most || (is_float ? (double)strtof(text, NULL) : strtod(text, NULL)) == number)
             break;
     }
-    value_begins(self);
-    put(self, text, (size_t)size);
+    value(self, "%s", text);
 }
 
-void json_boolean(struct json *self, bool value)
+void json_double(struct json *self, double number)
 {
-    value_begins(self);
-    put(self, value ? "true" : "false", value ? 4 : 5);
+    shortest(self, number, 15, false);
 }
 
-void json_number(struct json *self, double value)
+void json_float(struct json *self, float number)
 {
-    if (isfinite(value))
-        json_double(self, value);
+    shortest(self, (double)number, 6, true);
+}
+
+void json_boolean(struct json *self, bool flag)
+{
+    json_raw(self, flag ? "true" : "false");
+}
+
+void json_number(struct json *self, double number)
+{
+    if (isfinite(number))
+        json_double(self, number);
     else
         json_null(self);
 }
 
 void json_null(struct json *self)
 {
-    value_begins(self);
-    put(self, "null", 4);
+    json_raw(self, "null");
 }
 
 void json_raw(struct json *self, const char *json)

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "replay/error.h"
+
 /* Starts zero-initialised. After a failed allocation nothing more is written, and json_take returns NULL. */
 struct json {
     char *data;

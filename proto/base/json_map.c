@@ -4,6 +4,7 @@
 #include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int enum_at(const void *at)
@@ -77,49 +78,15 @@ void json_map_write(struct json *out, const struct json_row *rows, const void *b
     }
 }
 
-/* ---- making trees ---- */
-
-static struct json_object *list_of(const struct json_row *row, const void *base)
-{
-    uint32_t n = *(const uint32_t *)((const char *)base + row->count_offset);
-    struct json_object *array = json_object_new_array();
-    for (uint32_t i = 0; i < n && i < row->size / row->element_size; i++)
-        json_object_array_add(array,
-                              json_map_object(row->rows, (const char *)base + row->offset + i * row->element_size));
-    return array;
-}
-
-static struct json_object *value_of(const struct json_row *row, const void *base)
-{
-    const void *at = (const char *)base + row->offset;
-    switch (row->kind) {
-    case JSON_KIND_TEXT:
-        return json_object_new_string(at);
-    case JSON_KIND_REAL:
-        return isfinite(*(const double *)at) ? json_object_new_double(*(const double *)at) : NULL;
-    case JSON_KIND_U64:
-        return json_object_new_uint64(*(const uint64_t *)at);
-    case JSON_KIND_U32:
-        return json_object_new_int64(*(const uint32_t *)at);
-    case JSON_KIND_I32:
-        return json_object_new_int64(*(const int32_t *)at);
-    case JSON_KIND_BOOL:
-        return json_object_new_boolean(*(const bool *)at);
-    case JSON_KIND_WORD:
-        return json_object_new_string(word_at(row, at));
-    case JSON_KIND_OBJECT:
-        return json_map_object(row->rows, at);
-    case JSON_KIND_LIST:
-        return list_of(row, base);
-    }
-    return NULL;
-}
-
 struct json_object *json_map_object(const struct json_row *rows, const void *base)
 {
-    struct json_object *object = json_object_new_object();
-    for (; object && rows->name; rows++)
-        json_object_object_add(object, rows->name, value_of(rows, base));
+    struct json out = {0};
+    json_open(&out, '{');
+    json_map_write(&out, rows, base);
+    json_close(&out, '}');
+    char *text = json_take(&out);
+    struct json_object *object = text ? json_tokener_parse(text) : NULL;
+    free(text);
     return object;
 }
 

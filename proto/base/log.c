@@ -2,6 +2,7 @@
  * processes that append to one file, never mix. The lock guards the descriptor and the failure counts. */
 #include "proto/base/log.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,7 +21,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
-#include "proto/base/log_json.h"
+#include "proto/base/utf8.h"
 #include "replay/log.h"
 
 #define LINE_BYTES 2048
@@ -41,7 +42,6 @@ static struct {
     bool torn;       /* the last line was cut: start a new line first */
     int error;       /* errno of the last write; 0: it succeeded */
     uint64_t missed; /* lines lost since the last successful write */
-    uint64_t lost;
 } sink = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = STDERR_FILENO, .may_block = true};
 
 /* Takes lines instead of the sink, with the lock held for reading. */
@@ -138,14 +138,6 @@ void log_close(void)
     sink_use("", STDERR_FILENO, false);
 }
 
-uint64_t log_lost(void)
-{
-    pthread_mutex_lock(&sink.lock);
-    uint64_t lost = sink.lost;
-    pthread_mutex_unlock(&sink.lock);
-    return lost;
-}
-
 /* Writes without letting a slow or vanished reader stop the program. Waits a moment for room, the first time only; a line is
  * short enough for a pipe to take it whole. Discards the SIGPIPE of this write. */
 static ssize_t write_guarded(int fd, const char *data, size_t size)
@@ -217,6 +209,197 @@ static size_t finish_line(char *line, size_t size, size_t used, bool cut)
     return used;
 }
 
+/* ---- a line as JSON. No allocation: a log line must get out when memory is short. */
+
+#define KEY_MOST 64u
+#define DIGITS_MOST 15u
+#define END_ROOM 8u /* for the end of a string, of the object and of the line */
+
+struct json_line {
+    char *data;
+    size_t size, used;
+};
+
+/* ---- writing ---- */
+
+/* False: it does not fit, and nothing is written. */
+static bool json_put(struct json_line *self, const char *text, size_t size)
+{
+    if (self->used + size + END_ROOM > self->size)
+        return false;
+    memcpy(self->data + self->used, text, size);
+    self->used += size;
+    return true;
+}
+
+static void put_end(struct json_line *self, const char *text)
+{
+    size_t size = strlen(text);
+    memcpy(self->data + self->used, text, size);
+    self->used += size;
+}
+
+/* A byte as it stands in a string of JSON. */
+static bool put_byte(struct json_line *self, unsigned char byte)
+{
+    char escaped[8];
+    int size = byte == '"' || byte == '\\'   ? snprintf(escaped, sizeof escaped, "\\%c", byte)
+               : byte == '\n'                ? snprintf(escaped, sizeof escaped, "\\n")
+               : byte < 0x20 || byte == 0x7f ? snprintf(escaped, sizeof escaped, "\\u%04x", byte)
+                                             : snprintf(escaped, sizeof escaped, "%c", byte);
+    return json_put(self, escaped, (size_t)size);
+}
+
+/* Begins a member; false: there is no room for it. */
+static bool put_key(struct json_line *self, const char *key)
+{
+    size_t before = self->used;
+    if (json_put(self, before > 1 ? ", \"" : "\"", before > 1 ? 3 : 1) && json_put(self, key, strlen(key)) &&
+        json_put(self, "\": ", 3) && self->used + 2 * END_ROOM < self->size)
+        return true;
+    self->used = before;
+    return false;
+}
+
+/* Turns the text of the string that began at `from` into valid UTF-8, also where it was cut, and ends it. */
+static void end_string(struct json_line *self, size_t from)
+{
+    utf8_clean(self->data + from, self->used - from);
+    put_end(self, "\"");
+}
+
+static void put_string(struct json_line *self, const char *key, const char *text, size_t size)
+{
+    if (!put_key(self, key) || !json_put(self, "\"", 1))
+        return;
+    size_t from = self->used;
+    for (size_t i = 0; i < size && put_byte(self, (unsigned char)text[i]);)
+        i++;
+    end_string(self, from);
+}
+
+/* ---- values ---- */
+
+/* Undoes one escape of log_quote: returns its length and sets *byte. */
+static size_t unescape(const char *at, unsigned char *byte)
+{
+    static const char letters[] = "abtnvfr";
+    const char *letter = at[1] ? strchr(letters, at[1]) : NULL;
+    unsigned value = 0;
+    if (at[1] == 'x' && isxdigit((unsigned char)at[2]) && isxdigit((unsigned char)at[3]) &&
+        sscanf(at + 2, "%2x", &value) == 1) {
+        *byte = (unsigned char)value;
+        return 4;
+    }
+    *byte = letter ? (unsigned char)(7 + (letter - letters)) : (unsigned char)at[1];
+    return at[1] ? 2 : 1;
+}
+
+/* Writes a value in quotes; returns what follows it. A value that was cut has no closing quote. */
+static const char *put_quoted(struct json_line *self, const char *key, const char *at)
+{
+    bool begun = put_key(self, key) && json_put(self, "\"", 1), room = begun;
+    size_t from = self->used;
+    for (at++; *at && *at != '"';) {
+        unsigned char byte = (unsigned char)*at;
+        at += *at == '\\' ? unescape(at, &byte) : 1;
+        room = room && byte != 0 && put_byte(self, byte);
+    }
+    if (begun)
+        end_string(self, from);
+    return *at ? at + 1 : at;
+}
+
+/* True for what JSON calls a number. Ids of 16 digits are none: many readers would round them. */
+static bool is_number(const char *at, size_t size)
+{
+    if (size > DIGITS_MOST && !memchr(at, '.', size))
+        return false;
+    size_t i = at[0] == '-', digits = 0;
+    bool zero = i < size && at[i] == '0';
+    for (; i < size && isdigit((unsigned char)at[i]); i++)
+        digits++;
+    if (!digits || (zero && digits > 1))
+        return false;
+    if (i < size && at[i] == '.') {
+        size_t point = i++;
+        while (i < size && isdigit((unsigned char)at[i]))
+            i++;
+        if (i == point + 1)
+            return false;
+    }
+    if (i < size && (at[i] == 'e' || at[i] == 'E')) {
+        i += i + 1 < size && (at[i + 1] == '+' || at[i + 1] == '-') ? 2 : 1;
+        size_t power = i;
+        while (i < size && isdigit((unsigned char)at[i]))
+            i++;
+        if (i == power)
+            return false;
+    }
+    return i == size;
+}
+
+/* ---- fields ---- */
+
+/* Length of the key if a field begins here; 0: none does. */
+static size_t key_at(const char *at)
+{
+    size_t n = 0;
+    while (islower((unsigned char)at[n]) || at[n] == '_' || (n > 0 && isdigit((unsigned char)at[n])))
+        n++;
+    return n > 0 && n < KEY_MOST - 1 && at[n] == '=' ? n : 0;
+}
+
+/* Writes a value without quotes, which reaches up to the next field. */
+static const char *put_plain(struct json_line *self, const char *key, const char *at)
+{
+    size_t size = 0;
+    while (at[size] && !(at[size] == ' ' && (!at[size + 1] || key_at(at + size + 1))))
+        size++;
+    bool word = (size == 4 && memcmp(at, "true", 4) == 0) || (size == 5 && memcmp(at, "false", 5) == 0);
+    if (!word && !is_number(at, size)) {
+        put_string(self, key, at, size);
+    } else {
+        size_t before = self->used;
+        if (put_key(self, key) && !json_put(self, at, size))
+            self->used = before;
+    }
+    return at + size;
+}
+
+static void put_field(struct json_line *self, const char **at, size_t length)
+{
+    static const char *const taken[] = {"time", "level", "id", "text"};
+    char key[KEY_MOST + 1];
+    snprintf(key, sizeof key, "%.*s", (int)length, *at);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (strcmp(key, taken[i]) == 0)
+            snprintf(key, sizeof key, "%s_", taken[i]);
+    *at += length + 1;
+    *at = **at == '"' ? put_quoted(self, key, *at) : put_plain(self, key, *at);
+}
+
+size_t log_json(char *out, size_t size, const struct log_parts *parts)
+{
+    struct json_line self = {.data = out, .size = size};
+    json_put(&self, "{", 1);
+    put_string(&self, "time", parts->time, strlen(parts->time));
+    put_string(&self, "level", parts->level, strlen(parts->level));
+    put_string(&self, "id", parts->id, strlen(parts->id));
+    put_string(&self, "text", parts->what, strlen(parts->what));
+    for (const char *at = parts->fields; *at;) {
+        size_t length = key_at(at);
+        if (length)
+            put_field(&self, &at, length);
+        else
+            at++;
+    }
+    put_end(&self, "}\n");
+    return self.used;
+}
+
+/* ---- lines */
+
 /* "2026-01-31T12:00:00.123Z info  B0101 what fields". cut: the fields were longer. */
 static size_t format_text(char line[LINE_BYTES], const struct log_parts *parts, bool cut)
 {
@@ -252,7 +435,6 @@ static void submit(const char *line, size_t size)
         sink.error = 0;
     } else {
         sink.missed++;
-        sink.lost++;
     }
     pthread_mutex_unlock(&sink.lock);
 }
@@ -344,13 +526,7 @@ const char *log_quote(char *buffer, uint32_t size, const char *s)
         char escaped[5];
         size_t length = escape_byte((unsigned char)*s, escaped);
         if (n + length + 2 > size) {
-            /* Cut before a UTF-8 sequence, not inside it. */
-            if (((unsigned char)*s & 0xc0) == 0x80) {
-                while (n > 1 && ((unsigned char)buffer[n - 1] & 0xc0) == 0x80)
-                    n--;
-                if (n > 1)
-                    n--;
-            }
+            n = 1 + utf8_whole(buffer + 1, n - 1);
             break;
         }
         memcpy(buffer + n, escaped, length);

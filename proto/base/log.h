@@ -5,6 +5,7 @@
 #define PROTO_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "replay/error.h"
@@ -15,7 +16,7 @@ enum log_level { LEVEL_DEBUG, LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_OFF };
 int log_level_by_name(const char *name);
 const char *log_level_name(enum log_level level);
 void log_set_level(enum log_level level);
-/* Lines are JSON objects from now on (log_json.h). Without this call they are if REPLAY_LOG_JSON=1 is in the environment: so a
+/* Lines are JSON objects from now on (log_json). Without this call they are if REPLAY_LOG_JSON=1 is in the environment: so a
  * launcher tells its children, whatever they are. Lines for rp_log_set stay text. */
 #define LOG_JSON_VARIABLE "REPLAY_LOG_JSON"
 void log_set_json(bool json);
@@ -26,8 +27,6 @@ rp_status log_open(const char *path, rp_error *err);
  * and one of them says so. Must not be called from a signal handler. */
 void log_reopen(void);
 void log_close(void);
-/* Returns the number of lines that could not be written. */
-uint64_t log_lost(void);
 
 /* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may
  * contain blanks go through log_quote. format may be NULL. */
@@ -42,5 +41,16 @@ struct log_limit {
     uint32_t held;
 };
 bool log_allow(struct log_limit *limit, uint32_t burst, int64_t now_ns, uint32_t *held);
+
+/* The parts of a line. */
+struct log_parts {
+    const char *time, *level, *id, *what;
+    const char *fields; /* "name=actor-3 why=\"no room\"", as log_line formats them; "": none */
+};
+
+/* Writes the line with its end; returns its length, at most size (at least 512). Quoted values become strings, numbers stay
+ * numbers, true and false are what they say, everything else is a string. A field that is called like one of the first four
+ * members gets an underscore: "text_". What does not fit is left out: the line is always a whole object of valid UTF-8. */
+size_t log_json(char *out, size_t size, const struct log_parts *parts);
 
 #endif

@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Returns the length of the valid sequence at the start of text, or 0. size > 0. */
+size_t utf8_sequence(const char *text, size_t size);
+/* Returns the size without an incomplete sequence at the end, for a text that was cut. */
+size_t utf8_whole(const char *text, size_t size);
 bool utf8_valid(const char *text, size_t size);
 /* Replaces every byte that is not part of a valid sequence by '?'. */
 void utf8_clean(char *text, size_t size);

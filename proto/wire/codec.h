@@ -68,7 +68,5 @@ void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *
 void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_delta(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_undelta(const struct codec_shape *shape, uint8_t *rows);
-/* Returns NULL if the lz4 block decompresses to exactly raw_size bytes; otherwise what is wrong with it. */
-const char *codec_lz4_problem(const uint8_t *data, size_t size, uint64_t raw_size);
 
 #endif

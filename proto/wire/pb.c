@@ -109,14 +109,6 @@ void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire)
     pb_varint(self, (uint64_t)number << 3 | wire);
 }
 
-static void pb_put_fixed(struct pb_writer *self, uint32_t number, enum pb_wire wire, uint64_t value, size_t width)
-{
-    uint64_t tag = (uint64_t)number << 3 | wire;
-    uint8_t *at = pb_reserve(self, pb_varint_size(tag) + width);
-    if (at != NULL)
-        memcpy(pb_store_varint(at, tag), &value, width);
-}
-
 void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value)
 {
     if (value == 0)
@@ -125,16 +117,12 @@ void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value)
     pb_varint(self, value);
 }
 
-void pb_put_fixed32(struct pb_writer *self, uint32_t number, uint32_t value)
-{
-    if (value != 0)
-        pb_put_fixed(self, number, PB_FIXED32, value, 4);
-}
-
 void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value)
 {
-    if (value != 0)
-        pb_put_fixed(self, number, PB_FIXED64, value, 8);
+    uint64_t tag = (uint64_t)number << 3 | PB_FIXED64;
+    uint8_t *at = value == 0 ? NULL : pb_reserve(self, pb_varint_size(tag) + sizeof value);
+    if (at != NULL)
+        memcpy(pb_store_varint(at, tag), &value, sizeof value);
 }
 
 /* Writes tag and length of a PB_BYTES field; returns where its bytes go. */
@@ -158,29 +146,43 @@ uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint
     return n == 0 ? NULL : pb_put_length(self, number, (size_t)n * width);
 }
 
-static void pb_put_folded(struct pb_writer *self, uint32_t number, const void *values, uint32_t n, uint32_t width)
+/* ---- all other messages */
+
+static void *allocate(void *failed, size_t size)
 {
-    if (n > 1 && pb_all_equal(values, n, width))
-        n = 1;
-    pb_put_bytes(self, number, values, (size_t)n * width);
+    void *block = malloc(size ? size : 1);
+    if (!block && failed)
+        *(bool *)failed = true;
+    return block;
 }
 
-void pb_put_u32s(struct pb_writer *self, uint32_t number, const uint32_t *values, uint32_t n)
+static void release(void *failed, void *block)
 {
-    pb_put_folded(self, number, values, n, sizeof *values);
+    (void)failed;
+    free(block);
 }
 
-void pb_put_u64s(struct pb_writer *self, uint32_t number, const uint64_t *values, uint32_t n)
+rp_status unpack(const ProtobufCMessageDescriptor *descriptor, const void *data, size_t size, ProtobufCMessage **out)
 {
-    pb_put_folded(self, number, values, n, sizeof *values);
+    bool failed = false;
+    ProtobufCAllocator allocator = {allocate, release, &failed};
+    *out = protobuf_c_message_unpack(descriptor, &allocator, size, data);
+    return *out ? RP_OK : failed ? RP_NO_MEMORY : RP_BAD_MESSAGE;
 }
 
-void pb_put_f64s(struct pb_writer *self, uint32_t number, const double *values, uint32_t n)
+void unpack_free(ProtobufCMessage *message)
 {
-    pb_put_folded(self, number, values, n, sizeof *values);
+    ProtobufCAllocator allocator = {allocate, release, NULL};
+    protobuf_c_message_free_unpacked(message, &allocator);
 }
 
-void pb_put_u8s(struct pb_writer *self, uint32_t number, const uint8_t *values, uint32_t n)
+ProtobufCMessage *unpack_clone(const ProtobufCMessage *from)
 {
-    pb_put_folded(self, number, values, n, sizeof *values);
+    size_t size = protobuf_c_message_get_packed_size(from);
+    uint8_t *bytes = malloc(size + 1);
+    ProtobufCMessage *copy = NULL;
+    if (bytes && protobuf_c_message_pack(from, bytes) == size)
+        unpack(from->descriptor, bytes, size, &copy);
+    free(bytes);
+    return copy;
 }

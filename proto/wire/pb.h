@@ -1,12 +1,15 @@
 /* The parts of the protobuf wire format that hot headers need: a bounds-checked reader over one frame and a writer into a growing
- * buffer. All other messages use protobuf-c. */
+ * buffer. All other messages use protobuf-c (unpack). */
 #ifndef PROTO_PB_H
 #define PROTO_PB_H
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "replay/error.h"
 
 /* Packed arrays are read and written without conversion. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "only little-endian machines are supported");
@@ -98,19 +101,12 @@ void pb_writer_fini(struct pb_writer *self);
 void *pb_reserve(struct pb_writer *self, size_t n);
 void pb_varint(struct pb_writer *self, uint64_t value);
 void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire);
-/* These four leave out fields with the protobuf default (0, empty). */
+/* These three leave out fields with the protobuf default (0, empty). */
 void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value);
-void pb_put_fixed32(struct pb_writer *self, uint32_t number, uint32_t value);
 void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value);
 void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size);
 /* Writes tag and length of a packed array of n elements of `width` bytes; returns where they go (NULL if n is 0). */
 uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width);
-/* The same, filled from host arrays; if all n are equal only one element is written ("or 1"). For an array that replay.proto does
- * not mark "or 1" use pb_put_packed. */
-void pb_put_u32s(struct pb_writer *self, uint32_t number, const uint32_t *values, uint32_t n);
-void pb_put_u64s(struct pb_writer *self, uint32_t number, const uint64_t *values, uint32_t n);
-void pb_put_f64s(struct pb_writer *self, uint32_t number, const double *values, uint32_t n);
-void pb_put_u8s(struct pb_writer *self, uint32_t number, const uint8_t *values, uint32_t n);
 
 /* Returns true if n elements of `width` bytes are equal, bit by bit: then the array equals itself shifted by one element. */
 static inline bool pb_all_equal(const void *values, uint32_t n, uint32_t width)
@@ -132,5 +128,13 @@ static inline uint8_t *pb_store_varint(uint8_t *at, uint64_t value)
     *at++ = (uint8_t)value;
     return at;
 }
+
+/* Unpacks with protobuf-c and tells damage from a lack of memory; protobuf-c returns NULL for both.
+ * RP_BAD_MESSAGE: the bytes are damaged. RP_NO_MEMORY: there is no memory. *out is NULL unless RP_OK is returned. */
+rp_status unpack(const ProtobufCMessageDescriptor *descriptor, const void *data, size_t size, ProtobufCMessage **out);
+/* Returns a copy, as unpack makes it; NULL: no memory. */
+ProtobufCMessage *unpack_clone(const ProtobufCMessage *from);
+/* Frees a message from unpack; NULL is allowed. */
+void unpack_free(ProtobufCMessage *message);
 
 #endif

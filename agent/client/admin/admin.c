@@ -7,7 +7,7 @@
 
 #include "agent/client/admin/gather.h"
 #include "proto/base/error.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 #define GRACE_MS 2000
 /* Longest wait for one shard of several that is asked alone. */

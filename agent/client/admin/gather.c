@@ -9,7 +9,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/wire/figures.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 #define PATIENCE_NS NS_PER_S
 #define LOOK_NS (100 * NS_PER_MS) /* how often it is looked whether a shard is still connected */

@@ -18,7 +18,7 @@
 #include "proto/base/open_files.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 #define CANCEL_GRACE_MS 1000
 #define CANCELS_MOST 64u

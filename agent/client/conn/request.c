@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 
 /* ---- replies */
 

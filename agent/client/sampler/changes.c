@@ -183,7 +183,8 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
     if (at)
         memcpy(at, shard->keys, shard->n * sizeof *shard->keys);
     if (!self->deletes)
-        pb_put_f64s(&body, 3, shard->priorities, shard->n);
+        pb_put_bytes(&body, 3, shard->priorities,
+                     pb_all_equal(shard->priorities, shard->n, 8) ? 8 : (size_t)shard->n * 8);
     if (!body.failed) {
         struct conn_message message = {.field =
                                            self->deletes ? REPLAY__REQUEST__BODY_DELETE : REPLAY__REQUEST__BODY_UPDATE,

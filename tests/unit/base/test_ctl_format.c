@@ -76,19 +76,6 @@ TEST(clean)
     assert_int_equal(format_cut("ab", 3), 2);
 }
 
-TEST(bars)
-{
-    char out[16];
-    assert_string_equal(format_bar(out, sizeof out, 12, 0), "[..........]");
-    assert_string_equal(format_bar(out, sizeof out, 12, 0.5), "[#####.....]");
-    assert_string_equal(format_bar(out, sizeof out, 12, 7), "[##########]");
-    assert_string_equal(format_bar(out, sizeof out, 12, NAN), "[..........]");
-    assert_int_equal(strlen(format_bar(out, sizeof out, 500, 0.5)), 15);
-    assert_string_equal(format_place(out, sizeof out, 12, 0), "[o.........]");
-    assert_string_equal(format_place(out, sizeof out, 12, 1), "[.........o]");
-    assert_string_equal(format_place(out, sizeof out, 12, -3), "[o.........]");
-}
-
 TEST(grid)
 {
     static const char *const titles[] = {"name", ">size", "note"};

@@ -80,10 +80,10 @@ TEST(tree)
 {
     struct json_object *tree = json_map_object(whole_rows, &sample);
     assert_string_equal(json_object_to_json_string_ext(tree, JSON_C_TO_STRING_PLAIN),
-                        "{\"name\":\"a\\\"b\",\"known\":0.10000000000000001,\"unknown\":null,"
+                        "{\"name\":\"a\\\"b\",\"known\":0.1,\"unknown\":null,"
                         "\"big\":18446744073709551615,\"small\":4294967295,\"sign\":5,\"flag\":true,"
-                        "\"colour\":\"blue\",\"second\":2.5,\"one\":{\"count\":1,\"rate\":10.0},"
-                        "\"many\":[{\"count\":2,\"rate\":20.0},{\"count\":3,\"rate\":null}]}");
+                        "\"colour\":\"blue\",\"second\":2.5,\"one\":{\"count\":1,\"rate\":10},"
+                        "\"many\":[{\"count\":2,\"rate\":20},{\"count\":3,\"rate\":null}]}");
     json_object_put(tree);
 }
 

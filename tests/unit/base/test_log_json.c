@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "proto/base/log.h"
-#include "proto/base/log_json.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
 #include "tests/support/test.h"

@@ -5,7 +5,6 @@
 
 #include "proto/base/format.h"
 #include "proto/base/rng.h"
-#include "proto/base/terminal.h"
 #include "tests/support/test.h"
 
 static char *wrap(const char *text, uint32_t columns)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "agent/client/admin/gather.h"
-#include "proto/wire/unpack.h"
+#include "proto/wire/pb.h"
 #include "tests/support/test.h"
 
 #define SHARDS 3u

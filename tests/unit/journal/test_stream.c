@@ -62,7 +62,8 @@ static void desk_open(struct desk *self, bool again, bool journal)
         .peers = &self->peers,
     };
     rp_error err = {0};
-    if (store_init(&self->store, UINT64_C(1) << 32, &err) != RP_OK || stream_open(&self->stream, &state, &err) != RP_OK)
+    store_init(&self->store, UINT64_C(1) << 32);
+    if (stream_open(&self->stream, &state, &err) != RP_OK)
         fail_msg("%s", err.text);
 }
 

@@ -358,7 +358,7 @@ TEST(golden_update)
     struct wire_keys update;
     pb_put_bytes(&body, 1, "replay", 6);
     memcpy(pb_put_packed(&body, 2, 3, 8), keys, sizeof keys);
-    pb_put_f64s(&body, 3, (const double[]){0.25, 0.5, 0.75}, 3);
+    memcpy(pb_put_packed(&body, 3, 3, 8), (const double[]){0.25, 0.5, 0.75}, 24);
     write_request(&w, 20, &body);
     golden_check("request_update", "Request: update of three priorities", &w, &replay__request__descriptor, &f);
     check_request(&f, 20, &request);
@@ -601,13 +601,19 @@ static void refuse_varint(enum reader reader, uint32_t number, uint64_t value, c
     pb_writer_fini(&w);
 }
 
+static void put_fixed32(struct pb_writer *w, uint32_t number, uint32_t value)
+{
+    pb_tag(w, number, PB_FIXED32);
+    memcpy(pb_reserve(w, 4), &value, 4);
+}
+
 static void refuse_fixed(enum reader reader, uint32_t number, uint32_t bits, const char *sentence)
 {
     struct pb_writer w = {0};
     if (bits == 64)
         pb_put_fixed64(&w, number, 5);
     else
-        pb_put_fixed32(&w, number, 5);
+        put_fixed32(&w, number, 5);
     refuse(reader, &w, sentence);
     pb_writer_fini(&w);
 }
@@ -703,7 +709,7 @@ static void write_ingest_with(struct pb_writer *w, uint32_t number, uint32_t n, 
                 at[4 * k] = 2;
         }
     }
-    pb_put_fixed32(w, 16, packed);
+    put_fixed32(w, 16, packed);
 }
 
 TEST(ingest_counts)
@@ -848,7 +854,7 @@ TEST(unknown_fields_are_skipped)
     pb_put_bytes(&w, 9, "abc", 3);
     write_ingest_many(&w);
     pb_put_fixed64(&w, 31, 5);
-    pb_put_fixed32(&w, 1000, 5);
+    put_fixed32(&w, 1000, 5);
     pb_put_bytes(&w, 17, "\xff\xff", 2);
     /* A layout after everything else: walkers pass over what lies between. */
     put_layout(&w, 7, 2, "late");
