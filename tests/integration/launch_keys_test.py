@@ -21,7 +21,6 @@ broker:
 agent: {hidden: [8], batch: 16}
 actors: {count: 2}
 learners: {count: 2}
-report: {tensorboard: false}
 stop: {steps: %d}
 """
 
