@@ -152,7 +152,7 @@ struct shard {
     char line[LINE_BYTES];
     size_t filled;
     bool told;                        /* it has sent its endpoints, and waits for the list */
-    char *endpoints[SHARD_ENDPOINTS]; /* of its first start; NULL: not known yet */
+    char *endpoints[SHARD_ENDPOINTS]; /* of its first shards_start; NULL: not known yet */
     int64_t start_ns, again_ns, pause_ns;
 };
 
@@ -362,7 +362,7 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
 }
 
 /* True in the parent. */
-static bool start(struct parent *self, uint32_t number)
+static bool shards_start(struct parent *self, uint32_t number)
 {
     struct shard *shard = &self->shards[number];
     int pair[2] = {-1, -1};
@@ -458,7 +458,7 @@ static int start_due(struct parent *self, bool *parent)
         struct shard *shard = &self->shards[i];
         if (shard->pid)
             continue;
-        if (shard->again_ns <= time && !(*parent = start(self, i)))
+        if (shard->again_ns <= time && !(*parent = shards_start(self, i)))
             return 0;
         if (!shard->pid && shard->again_ns < next)
             next = shard->again_ns;

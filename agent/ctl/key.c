@@ -247,7 +247,7 @@ static const struct {
     const char *name;
     uint32_t least, most; /* arguments after the name */
     int (*run)(struct ctl *ctl);
-} verbs[] = {
+} key_verbs[] = {
     {"new", 1, 1, key_new},     {"show", 1, 1, key_show},     {"trust", 2, 2, key_trust},
     {"allow", 3, 8, key_allow}, {"change", 2, 7, key_change}, {"revoke", 2, 2, key_revoke},
     {"list", 1, 1, key_list},   {"rotate", 1, 2, key_rotate},
@@ -255,11 +255,11 @@ static const struct {
 
 int ctl_key(struct ctl *ctl)
 {
-    for (uint32_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
-        if (strcmp(ctl->argv[0], verbs[i].name) == 0) {
-            if (ctl->argc - 1 < verbs[i].least || ctl->argc - 1 > verbs[i].most)
+    for (uint32_t i = 0; i < sizeof key_verbs / sizeof key_verbs[0]; i++)
+        if (strcmp(ctl->argv[0], key_verbs[i].name) == 0) {
+            if (ctl->argc - 1 < key_verbs[i].least || ctl->argc - 1 > key_verbs[i].most)
                 return ctl_usage("wrong number of arguments for 'key %s': see replay-ctl key --help", ctl->argv[0]);
-            return verbs[i].run(ctl);
+            return key_verbs[i].run(ctl);
         }
     return ctl_usage("there is no 'key %s': new, show, trust, allow, change, revoke, list and rotate", ctl->argv[0]);
 }

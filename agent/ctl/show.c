@@ -467,14 +467,14 @@ static void add_items(struct grid *grid, const Replay__ListReply *list, bool sha
 }
 
 /* A list on its way to the screen. */
-struct list {
+struct ctl_list {
     struct grid grid;
     struct json json;
     uint64_t shown, limit, cursor;
 };
 
 /* Adds the next page. Returns an exit code. */
-static int add_page(struct ctl *ctl, struct list *self)
+static int add_page(struct ctl *ctl, struct ctl_list *self)
 {
     rp_info *reply = NULL;
     rp_error err = {0};
@@ -494,7 +494,7 @@ static int add_page(struct ctl *ctl, struct list *self)
     return CTL_OK;
 }
 
-static int print_list(const struct ctl *ctl, struct list *self)
+static int print_list(const struct ctl *ctl, struct ctl_list *self)
 {
     json_close(&self->json, ']');
     json_key(&self->json, "more");
@@ -515,7 +515,7 @@ int ctl_items(struct ctl *ctl)
 {
     static const char *const titles[] = {">shard",   ">key",  ">priority", ">sampled", ">age",   ">session",
                                          ">episode", ">step", ">steps",    ">policy",  ">stored"};
-    struct list list = {.limit = ctl->limit ? ctl->limit : UINT64_MAX};
+    struct ctl_list list = {.limit = ctl->limit ? ctl->limit : UINT64_MAX};
     int rc;
     grid_init(&list.grid, titles + !ctl->shards, 10 + ctl->shards);
     json_open(&list.json, '{');

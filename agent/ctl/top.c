@@ -56,7 +56,7 @@ struct top_frame {
     const char *clock;            /* "12:34:56" */
     struct top_session *sessions; /* sorted by top_render */
     uint32_t n_sessions;
-    bool by_shard; /* show the part of each shard, too */
+    bool by_shard; /* top_show the part of each shard, too */
 };
 
 /* ---- sessions: a list that keys sort and scroll ---- */
@@ -636,7 +636,7 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     return true;
 }
 
-static int show_json(const struct sample *sample)
+static int top_show_json(const struct sample *sample)
 {
     struct json json = {0};
     json_open(&json, '{');
@@ -648,10 +648,10 @@ static int show_json(const struct sample *sample)
     return ctl_print_text(&json);
 }
 
-static bool show(struct ctl *ctl, struct terminal *terminal, const struct sample *sample, bool fresh)
+static bool top_show(struct ctl *ctl, struct terminal *terminal, const struct sample *sample, bool fresh)
 {
     if (ctl->json)
-        return fresh && show_json(sample) == CTL_OK;
+        return fresh && top_show_json(sample) == CTL_OK;
     char clock[16];
     struct tm local;
     localtime_r(&sample->taken, &local);
@@ -679,7 +679,7 @@ static int watch(struct ctl *ctl, struct terminal *terminal, struct sample *samp
         int64_t next_ns = clock_now(&clock) + ctl->interval_ns;
         enum wake wake;
         do {
-            if (!show(ctl, terminal, sample, fresh))
+            if (!top_show(ctl, terminal, sample, fresh))
                 return fresh ? CTL_REFUSED : CTL_SILENT;
             if ((ctl->given & CTL_COUNT) && n >= ctl->count)
                 return CTL_OK;

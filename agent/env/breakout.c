@@ -21,7 +21,7 @@
 #define STATE_SIZE (4 + BRICKS)
 #define START_ROW 3
 #define START_PADDLE 4
-#define MAX_STEPS 1000u
+#define BREAKOUT_MAX_STEPS 1000u
 
 enum plane { PADDLE, BALL, TRAIL, BRICK };
 enum direction { UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT };
@@ -61,7 +61,7 @@ static void *breakout_create(const rp_option *options, uint32_t n_options, rp_en
                           .observation_rank = 3,
                           .observation_shape = {SIDE, SIDE, PLANES},
                           .n_actions = 3,
-                          .max_steps = MAX_STEPS};
+                          .max_steps = BREAKOUT_MAX_STEPS};
     return self;
 }
 
@@ -75,7 +75,7 @@ static uint8_t *cell(uint8_t *planes, int32_t row, int32_t column, enum plane pl
     return planes + (row * SIDE + column) * PLANES + plane;
 }
 
-static void observe(const struct breakout *self, uint8_t *planes)
+static void breakout_observe(const struct breakout *self, uint8_t *planes)
 {
     memset(planes, 0, SIDE * SIDE * PLANES);
     *cell(planes, SIDE - 1, self->paddle, PADDLE) = 1;
@@ -111,7 +111,7 @@ static void breakout_reset(void *state, void *observation)
     self->paddle = START_PADDLE;
     build_wall(self);
     start(self);
-    observe(self, observation);
+    breakout_observe(self, observation);
 }
 
 static uint8_t *brick_at(struct breakout *self, int32_t row, int32_t column)
@@ -183,8 +183,8 @@ static void breakout_step(void *state, const void *action, void *observation, rp
         self->paddle++;
     bool lost = false;
     uint32_t reward = move_ball(self, &lost);
-    observe(self, observation);
-    classic_result(result, reward, lost, &self->steps, MAX_STEPS);
+    breakout_observe(self, observation);
+    classic_result(result, reward, lost, &self->steps, BREAKOUT_MAX_STEPS);
 }
 
 static rp_status breakout_set_state(void *state, const double *values, uint32_t n, void *observation)
@@ -207,7 +207,7 @@ static rp_status breakout_set_state(void *state, const double *values, uint32_t 
         self->n_bricks += self->bricks[i];
     }
     start(self);
-    observe(self, observation);
+    breakout_observe(self, observation);
     return RP_OK;
 }
 

@@ -13,7 +13,7 @@
 #define TAU 0.02
 #define X_LIMIT 2.4
 #define THETA_LIMIT (12 * 2 * M_PI / 360)
-#define MAX_STEPS 500u
+#define CARTPOLE_MAX_STEPS 500u
 
 struct cartpole {
     struct rng rng;
@@ -31,7 +31,7 @@ static void *cartpole_create(const rp_option *options, uint32_t n_options, rp_en
                           .observation_rank = 1,
                           .observation_shape = {4},
                           .n_actions = 2,
-                          .max_steps = MAX_STEPS};
+                          .max_steps = CARTPOLE_MAX_STEPS};
     return self;
 }
 
@@ -40,7 +40,7 @@ static void cartpole_seed(void *state, uint64_t seed)
     rng_seed(&((struct cartpole *)state)->rng, seed);
 }
 
-static void observe(const struct cartpole *self, float *out)
+static void cartpole_observe(const struct cartpole *self, float *out)
 {
     out[0] = (float)self->x;
     out[1] = (float)self->x_dot;
@@ -56,7 +56,7 @@ static void cartpole_reset(void *state, void *observation)
     self->x_dot = classic_uniform(&self->rng, -0.05, 0.05);
     self->theta = classic_uniform(&self->rng, -0.05, 0.05);
     self->theta_dot = classic_uniform(&self->rng, -0.05, 0.05);
-    observe(self, observation);
+    cartpole_observe(self, observation);
 }
 
 /* Explicit Euler: positions move with the old velocities. */
@@ -73,9 +73,9 @@ static void cartpole_step(void *state, const void *action, void *observation, rp
     self->x_dot += TAU * x_acc;
     self->theta += TAU * self->theta_dot;
     self->theta_dot += TAU * theta_acc;
-    observe(self, observation);
+    cartpole_observe(self, observation);
     bool terminal = fabs(self->x) > X_LIMIT || fabs(self->theta) > THETA_LIMIT;
-    classic_result(result, 1, terminal, &self->steps, MAX_STEPS);
+    classic_result(result, 1, terminal, &self->steps, CARTPOLE_MAX_STEPS);
 }
 
 static rp_status cartpole_set_state(void *state, const double *values, uint32_t n, void *observation)
@@ -88,7 +88,7 @@ static rp_status cartpole_set_state(void *state, const double *values, uint32_t 
     self->x_dot = values[1];
     self->theta = values[2];
     self->theta_dot = values[3];
-    observe(self, observation);
+    cartpole_observe(self, observation);
     return RP_OK;
 }
 

@@ -36,7 +36,7 @@ static void catch_seed(void *state, uint64_t seed)
     rng_seed(&((struct catch *)state)->rng, seed);
 }
 
-static void observe(const struct catch *self, uint8_t *board)
+static void catch_observe(const struct catch *self, uint8_t *board)
 {
     memset(board, 0, ROWS * COLUMNS);
     board[self->row * COLUMNS + self->column] = 1;
@@ -50,7 +50,7 @@ static void catch_reset(void *state, void *observation)
     self->row = 0;
     self->column = (uint32_t)rng_below(&self->rng, COLUMNS);
     self->paddle = COLUMNS / 2;
-    observe(self, observation);
+    catch_observe(self, observation);
 }
 
 static void catch_step(void *state, const void *action, void *observation, rp_env_result *result)
@@ -63,7 +63,7 @@ static void catch_step(void *state, const void *action, void *observation, rp_en
         self->paddle++;
     self->row++;
     bool terminal = self->row == ROWS - 1;
-    observe(self, observation);
+    catch_observe(self, observation);
     double reward = !terminal ? 0 : self->column == self->paddle ? 1 : -1;
     classic_result(result, reward, terminal, &self->steps, 0);
 }
@@ -78,7 +78,7 @@ static rp_status catch_set_state(void *state, const double *values, uint32_t n, 
     self->row = (uint32_t)values[0];
     self->column = (uint32_t)values[1];
     self->paddle = (uint32_t)values[2];
-    observe(self, observation);
+    catch_observe(self, observation);
     return RP_OK;
 }
 

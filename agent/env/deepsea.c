@@ -75,7 +75,7 @@ static void deepsea_seed(void *state, uint64_t seed)
 }
 
 /* Past the last row the diver is not visible. */
-static void observe(const struct deepsea *self, uint8_t *board)
+static void deepsea_observe(const struct deepsea *self, uint8_t *board)
 {
     memset(board, 0, self->size * self->size);
     if (self->row < self->size)
@@ -86,7 +86,7 @@ static void deepsea_reset(void *state, void *observation)
 {
     struct deepsea *self = state;
     self->row = self->column = self->steps = 0;
-    observe(self, observation);
+    deepsea_observe(self, observation);
 }
 
 static void deepsea_step(void *state, const void *action, void *observation, rp_env_result *result)
@@ -101,7 +101,7 @@ static void deepsea_step(void *state, const void *action, void *observation, rp_
         self->column--;
     }
     self->row++;
-    observe(self, observation);
+    deepsea_observe(self, observation);
     classic_result(result, reward, self->row == self->size, &self->steps, 0);
 }
 
@@ -113,7 +113,7 @@ static rp_status deepsea_set_state(void *state, const double *values, uint32_t n
     self->steps = 0;
     self->row = (uint32_t)values[0];
     self->column = (uint32_t)values[1];
-    observe(self, observation);
+    deepsea_observe(self, observation);
     return RP_OK;
 }
 

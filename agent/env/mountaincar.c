@@ -12,7 +12,7 @@
 
 #define PUSH 0.001
 #define GOAL 0.5
-#define MAX_STEPS 200u
+#define MOUNTAINCAR_MAX_STEPS 200u
 
 #define CONTINUOUS_POWER 0.0015
 #define CONTINUOUS_GOAL 0.45
@@ -38,7 +38,7 @@ static void *car_create(const rp_option *options, uint32_t n_options, rp_env_spe
                           .observation_rank = 1,
                           .observation_shape = {2},
                           .n_actions = 3,
-                          .max_steps = MAX_STEPS};
+                          .max_steps = MOUNTAINCAR_MAX_STEPS};
     return car_new("MountainCar-v0", options, n_options, err);
 }
 
@@ -59,7 +59,7 @@ static void car_seed(void *state, uint64_t seed)
     rng_seed(&((struct car *)state)->rng, seed);
 }
 
-static void observe(const struct car *self, float *out)
+static void mountaincar_observe(const struct car *self, float *out)
 {
     out[0] = (float)self->position;
     out[1] = (float)self->velocity;
@@ -71,7 +71,7 @@ static void car_reset(void *state, void *observation)
     self->steps = 0;
     self->position = classic_uniform(&self->rng, -0.6, -0.4);
     self->velocity = 0;
-    observe(self, observation);
+    mountaincar_observe(self, observation);
 }
 
 /* The left end is a wall that stops the car. */
@@ -88,9 +88,9 @@ static void car_step(void *state, const void *action, void *observation, rp_env_
 {
     struct car *self = state;
     move(self, (*(const int32_t *)action - 1) * PUSH);
-    observe(self, observation);
+    mountaincar_observe(self, observation);
     bool terminal = self->position >= GOAL && self->velocity >= 0;
-    classic_result(result, -1, terminal, &self->steps, MAX_STEPS);
+    classic_result(result, -1, terminal, &self->steps, MOUNTAINCAR_MAX_STEPS);
 }
 
 static void continuous_step(void *state, const void *action, void *observation, rp_env_result *result)
@@ -98,7 +98,7 @@ static void continuous_step(void *state, const void *action, void *observation, 
     struct car *self = state;
     double force = classic_clip((double)*(const float *)action, -1, 1);
     move(self, force * CONTINUOUS_POWER);
-    observe(self, observation);
+    mountaincar_observe(self, observation);
     bool terminal = self->position >= CONTINUOUS_GOAL && self->velocity >= 0;
     classic_result(result, (terminal ? 100 : 0) - 0.1 * force * force, terminal, &self->steps, CONTINUOUS_MAX_STEPS);
 }
@@ -111,7 +111,7 @@ static rp_status car_set_state(void *state, const double *values, uint32_t n, vo
     self->steps = 0;
     self->position = values[0];
     self->velocity = values[1];
-    observe(self, observation);
+    mountaincar_observe(self, observation);
     return RP_OK;
 }
 

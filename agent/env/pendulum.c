@@ -5,13 +5,13 @@
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 
-#define GRAVITY 10.0
+#define PENDULUM_GRAVITY 10.0
 #define MASS 1.0
 #define LENGTH 1.0
-#define DT 0.05
-#define MOST_SPEED 8.0
+#define PENDULUM_DT 0.05
+#define PENDULUM_MOST_SPEED 8.0
 #define MOST_TORQUE 2.0
-#define MAX_STEPS 200u
+#define PENDULUM_MAX_STEPS 200u
 
 struct pendulum {
     struct rng rng;
@@ -19,7 +19,7 @@ struct pendulum {
     uint32_t steps;
 };
 
-static void *pendulum_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+static void *pendulum_v1_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
 {
     struct pendulum *self = classic_new("Pendulum-v1", sizeof *self, options, n_options, NULL, err);
     if (!self)
@@ -31,7 +31,7 @@ static void *pendulum_create(const rp_option *options, uint32_t n_options, rp_en
                           .action_size = 1,
                           .action_low = {-(float)MOST_TORQUE},
                           .action_high = {(float)MOST_TORQUE},
-                          .max_steps = MAX_STEPS};
+                          .max_steps = PENDULUM_MAX_STEPS};
     return self;
 }
 
@@ -40,7 +40,7 @@ static void pendulum_seed(void *state, uint64_t seed)
     rng_seed(&((struct pendulum *)state)->rng, seed);
 }
 
-static void observe(const struct pendulum *self, float *out)
+static void pendulum_v1_observe(const struct pendulum *self, float *out)
 {
     out[0] = (float)cos(self->theta);
     out[1] = (float)sin(self->theta);
@@ -53,7 +53,7 @@ static void pendulum_reset(void *state, void *observation)
     self->steps = 0;
     self->theta = classic_uniform(&self->rng, -M_PI, M_PI);
     self->theta_dot = classic_uniform(&self->rng, -1, 1);
-    observe(self, observation);
+    pendulum_v1_observe(self, observation);
 }
 
 /* To [-pi, pi). */
@@ -69,11 +69,11 @@ static void pendulum_step(void *state, const void *action, void *observation, rp
     double torque = classic_clip((double)*(const float *)action, -MOST_TORQUE, MOST_TORQUE);
     double angle = normalise(self->theta);
     double cost = angle * angle + 0.1 * self->theta_dot * self->theta_dot + 0.001 * torque * torque;
-    double acc = 3 * GRAVITY / (2 * LENGTH) * sin(self->theta) + 3 / (MASS * LENGTH * LENGTH) * torque;
-    self->theta_dot = classic_clip(self->theta_dot + acc * DT, -MOST_SPEED, MOST_SPEED);
-    self->theta += self->theta_dot * DT;
-    observe(self, observation);
-    classic_result(result, -cost, false, &self->steps, MAX_STEPS);
+    double acc = 3 * PENDULUM_GRAVITY / (2 * LENGTH) * sin(self->theta) + 3 / (MASS * LENGTH * LENGTH) * torque;
+    self->theta_dot = classic_clip(self->theta_dot + acc * PENDULUM_DT, -PENDULUM_MOST_SPEED, PENDULUM_MOST_SPEED);
+    self->theta += self->theta_dot * PENDULUM_DT;
+    pendulum_v1_observe(self, observation);
+    classic_result(result, -cost, false, &self->steps, PENDULUM_MAX_STEPS);
 }
 
 static rp_status pendulum_set_state(void *state, const double *values, uint32_t n, void *observation)
@@ -84,14 +84,14 @@ static rp_status pendulum_set_state(void *state, const double *values, uint32_t 
     self->steps = 0;
     self->theta = values[0];
     self->theta_dot = values[1];
-    observe(self, observation);
+    pendulum_v1_observe(self, observation);
     return RP_OK;
 }
 
 const rp_env_ops env_pendulum = {
     .name = "Pendulum-v1",
     .help = "swing up a rod and hold it: 1 continuous action, 3 numbers, a cost each step, 200 steps",
-    .create = pendulum_create,
+    .create = pendulum_v1_create,
     .destroy = free,
     .seed = pendulum_seed,
     .reset = pendulum_reset,

@@ -88,7 +88,8 @@ static void say(struct page_run *out, const char *level, const char *text, const
 }
 
 /* Sentences that are not the broker's. status is NULL if there is none. */
-static void explain(const struct page_place *self, const struct status *status, bool folder_only, struct page_run *out)
+static void run_page_explain(const struct page_place *self, const struct status *status, bool folder_only,
+                             struct page_run *out)
 {
     char ended[400];
     if (!self->folder[0])
@@ -98,7 +99,7 @@ static void explain(const struct page_place *self, const struct status *status, 
         snprintf(ended, sizeof ended, "%s%s.", reason[0] ? ": " : "", reason);
         say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", "The run has ended", ended);
     } else if (!status) {
-        say(out, "good", "The run is being prepared: replay-launch measures how many processes to start.", "");
+        say(out, "good", "The run is being prepared: replay-launch measures how many processes to run_page_begin.", "");
         out->if_silent = true;
     } else if (folder_only) {
         say(out, "good", status->waits[0] ? status->waits : "The run goes on.", "");
@@ -125,7 +126,7 @@ static void look(const struct page_place *self, bool folder_only, struct page_ru
     out->folder_only = folder_only || (self->folder[0] && (!out->alive || out->node[0]));
     if (known)
         tell_facts(&copy.status, out);
-    explain(self, known ? &copy.status : NULL, folder_only, out);
+    run_page_explain(self, known ? &copy.status : NULL, folder_only, out);
     if (known)
         status_copy_fini(&copy);
 }
@@ -146,7 +147,7 @@ static void page_place_look_folder(void *place, struct page_run *out)
 
 #define LINES_MOST 400u
 
-static void finish(struct json *out, struct http_reply *reply)
+static void run_page_finish(struct json *out, struct http_reply *reply)
 {
     char *text = json_take(out);
     if (text)
@@ -221,7 +222,7 @@ static void run_get_history(void *ctx, const struct http_request *request, struc
     json_close(&out, ']');
     json_close(&out, '}');
     series_fini(&series);
-    finish(&out, reply);
+    run_page_finish(&out, reply);
 }
 
 /* ---- logs ---- */
@@ -248,7 +249,7 @@ static void run_get_log(void *ctx, const struct http_request *request, struct ht
     json_text(&out, "process", name);
     json_text(&out, "text", text);
     json_close(&out, '}');
-    finish(&out, reply);
+    run_page_finish(&out, reply);
 }
 
 /* ---- runs ---- */
@@ -271,7 +272,7 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
     json_close(&out, ']');
     json_close(&out, '}');
     free(list);
-    finish(&out, reply);
+    run_page_finish(&out, reply);
 }
 
 /* Seconds since 1970 at which the run began, from the first line of its history; NAN: nothing was written yet. */
@@ -317,7 +318,7 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
     }
     json_close(&out, '}');
     series_fini(&series);
-    finish(&out, reply);
+    run_page_finish(&out, reply);
 }
 
 /* The server of a run's page: which path is answered by whom. */
@@ -340,7 +341,7 @@ static const struct http_route routes[] = {
     {"GET", "/api/run", run_get_run, false},
 };
 
-static rp_status start(struct run_page *self, const struct run_page_options *options, rp_error *err)
+static rp_status run_page_begin(struct run_page *self, const struct run_page_options *options, rp_error *err)
 {
     const struct page_host host = {.ctx = &self->place,
                                    .find = page_place_find,
@@ -370,7 +371,7 @@ struct run_page *run_page_start(const struct run_page_options *options, rp_error
     snprintf(place->key_file, sizeof place->key_file, "%s", options->key_file ? options->key_file : "");
     snprintf(self->runs, sizeof self->runs, "%s", options->runs ? options->runs : "");
     http_make_token(self->token);
-    if (start(self, options, err) != RP_OK) {
+    if (run_page_begin(self, options, err) != RP_OK) {
         run_page_stop(&self);
         return NULL;
     }

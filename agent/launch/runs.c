@@ -242,13 +242,13 @@ struct run_summary *runs_list(const char *runs, uint32_t *n)
 
 /* ---- configurations ---- */
 
-struct level {
+struct runs_level {
     size_t indent;
     char key[64];
     int items; /* in a list: how many elements have begun */
 };
 
-static void add_path(struct text *out, const struct level *levels, int n)
+static void add_path(struct text *out, const struct runs_level *levels, int n)
 {
     for (int i = 0; i < n; i++) {
         text_add(out, "%s%s", i > 0 ? "." : "", levels[i].key);
@@ -258,7 +258,7 @@ static void add_path(struct text *out, const struct level *levels, int n)
 }
 
 /* One line of YAML as the launcher prints it: "key: value", "key:", "- key: value". */
-static void flatten_line(struct text *out, struct level *levels, int *n, const char *line, size_t size)
+static void flatten_line(struct text *out, struct runs_level *levels, int *n, const char *line, size_t size)
 {
     size_t indent = strspn(line, " ");
     if (indent >= size || line[indent] == '#')
@@ -274,7 +274,7 @@ static void flatten_line(struct text *out, struct level *levels, int *n, const c
     const char *key = line + indent, *colon = memchr(key, ':', size - indent);
     if (!colon || *n == MOST_LEVELS)
         return;
-    levels[*n] = (struct level){.indent = indent};
+    levels[*n] = (struct runs_level){.indent = indent};
     snprintf(levels[*n].key, sizeof levels[*n].key, "%.*s", (int)(colon - key), key);
     (*n)++;
     const char *value = colon + 1 + strspn(colon + 1, " ");
@@ -286,7 +286,7 @@ static void flatten_line(struct text *out, struct level *levels, int *n, const c
 
 char *runs_flatten_config(const char *text)
 {
-    struct level levels[MOST_LEVELS];
+    struct runs_level levels[MOST_LEVELS];
     struct text out = {0};
     int n = 0;
     for (const char *line = text ? text : ""; *line;) {

@@ -201,8 +201,8 @@ static const char *tables_of(const struct run_config *config)
 }
 
 /* Refuses a stop condition of the command line that is already met: the run would stop at once. */
-static rp_status check_ends(const struct launch *launch, const struct run_config *config,
-                            const struct folder_state *state, rp_error *err)
+static rp_status verb_run_check_ends(const struct launch *launch, const struct run_config *config,
+                                     const struct folder_state *state, rp_error *err)
 {
     const struct stop_section *stop = &config->stop;
     double limit_s = (double)stop->time_ns * 1e-9;
@@ -252,13 +252,13 @@ static int reopen(struct prepared *self, struct launch *launch, struct folder_st
         prepare_fini(self);
         return status;
     }
-    if (check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
+    if (verb_run_check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
         return prepare_fail(self, &err);
     return -1;
 }
 
 /* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now. Finishes self; its
- * interrupts still say which signals came. begins: this is its first leg. Returns the exit status. */
+ * interrupts still verb_run_say which signals came. begins: this is its first leg. Returns the exit status. */
 static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state, bool begins)
 {
     rp_error err = {0};
@@ -450,7 +450,7 @@ int launch_resume(struct launch *launch)
 
 /* ---- Slurm: the core job ---- */
 
-static void say(void *context, bool loud, const char *text)
+static void verb_run_say(void *context, bool loud, const char *text)
 {
     char quoted[1200];
     (void)context;
@@ -515,7 +515,7 @@ static bool queue_early(void *context)
             (double)self->config->launch.slurm.warning_ns * 1e-9, tables_of(self->config));
     else
         snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
-    say(NULL, true, text);
+    verb_run_say(NULL, true, text);
     return self->queued;
 }
 
@@ -555,7 +555,7 @@ static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_s
     if (!self->config.actors.on)
         return RP_OK;
     const struct slurm_source_options options = {
-        .config = &self->config, .folder = self->folder, .programs = self->programs, .say = say};
+        .config = &self->config, .folder = self->folder, .programs = self->programs, .say = verb_run_say};
     *out = slurm_source_new(&options, err);
     return *out ? RP_OK : err->status;
 }

@@ -46,7 +46,7 @@ static void nap(int ms)
 }
 
 /* Finds the run that the argument or --run names: the latest, or one that lives. -1: found; otherwise the exit status. */
-static int find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
+static int verbs_find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
 {
     rp_error err = {0};
     return run_folder_find_living(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
@@ -110,7 +110,7 @@ int launch_status(struct launch *launch)
     struct status_copy copy;
     struct watch_alive life = {0};
     bool alive;
-    int status = find(launch, launch->argument, folder);
+    int status = verbs_find(launch, launch->argument, folder);
     if (status >= 0)
         return status;
     if (launch->openmetrics && (launch->follow || launch->json))
@@ -194,7 +194,7 @@ int launch_logs(struct launch *launch)
 {
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 320];
     struct watch_alive life = {0};
-    int status = find(launch, NULL, folder);
+    int status = verbs_find(launch, NULL, folder);
     if (status >= 0)
         return status;
     if (!launch->argument)
@@ -226,7 +226,7 @@ int launch_stop(struct launch *launch)
     char folder[FOLDER_SIZE];
     struct folder_state state;
     rp_error err = {0};
-    int status = find(launch, launch->argument, folder);
+    int status = verbs_find(launch, launch->argument, folder);
     if (status >= 0)
         return status;
     if (watch_stop(folder, launch->force, &status))

@@ -60,7 +60,7 @@ static uint32_t view_hosts_ready(const struct status *s)
 }
 
 /* The mean of the numbers among values[first, end); NAN: there are none. */
-static double mean_of(const double *values, uint32_t first, uint32_t end)
+static double view_mean_of(const double *values, uint32_t first, uint32_t end)
 {
     double sum = 0;
     uint32_t n = 0;
@@ -82,7 +82,7 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
     for (uint32_t pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < cells; i++) {
             uint32_t first = (uint32_t)((uint64_t)n * i / cells), end = (uint32_t)((uint64_t)n * (i + 1) / cells);
-            double mean = mean_of(values, first, end);
+            double mean = view_mean_of(values, first, end);
             if (pass == 0) {
                 low = isfinite(mean) && mean < low ? mean : low;
                 high = isfinite(mean) && mean > high ? mean : high;
@@ -274,7 +274,7 @@ CELL(cell_restarts, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
 CELL(cell_host, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
 
 /* "actor-2" is before "actor-10". */
-static int by_name(const void *a, const void *b)
+static int view_by_name(const void *a, const void *b)
 {
     const struct status_process *p = a, *q = b;
     return p->role != q->role ? (p->role > q->role) - (p->role < q->role) : strverscmp(p->name, q->name);
@@ -285,14 +285,14 @@ static int by_name(const void *a, const void *b)
     static int name(const void *a, const void *b)                                                                      \
     {                                                                                                                  \
         const struct status_process *p = a, *q = b;                                                                    \
-        return p->member != q->member ? (p->member < q->member) - (p->member > q->member) : by_name(a, b);             \
+        return p->member != q->member ? (p->member < q->member) - (p->member > q->member) : view_by_name(a, b);        \
     }
 ORDER(by_cores, cpu)
 ORDER(by_memory, memory)
 ORDER(by_restarts, restarts)
 
 static const struct list_column process_columns[] = {
-    {"process", 14, true, cell_name, by_name},          {"state", 18, true, cell_state, NULL},
+    {"process", 14, true, cell_name, view_by_name},     {"state", 18, true, cell_state, NULL},
     {"cores", 6, false, cell_cores, by_cores},          {"memory", 9, false, cell_memory, by_memory},
     {"restarts", 9, false, cell_restarts, by_restarts}, {"host", 16, true, cell_host, NULL},
 };
@@ -601,7 +601,7 @@ static void add_shards(struct frame *self)
         line_try(line, TINT_DIM, "   %s", s->shards_reason);
 }
 
-static void add_processes(struct frame *self)
+static void view_add_processes(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer used, limit;
@@ -712,7 +712,7 @@ static void build(struct frame *self)
     add_return(self, rows > others ? rows - others : 0);
     sheet_line(&self->sheet, RANK_BLANK);
     if (!view_over(self))
-        add_processes(self);
+        view_add_processes(self);
     view_add_hosts(self);
     add_abnormal(self);
     add_event(self);

@@ -17,18 +17,18 @@
 #include "proto/base/error.h"
 
 #define TICK_MS 200
-#define LOOK_NS (2 * NS_PER_S)
+#define WATCH_LOOK_NS (2 * NS_PER_S)
 /* A status that is younger than this is written by a launcher that works. */
 #define FRESH_S 5
 /* A job that saves its tables may take as long as the warning before its time limit. */
 #define STOP_NS (180 * NS_PER_S)
 /* How long cancelled tasks of the array may take to end before the core job is cancelled, too. */
 #define TIDY_NS (5 * NS_PER_S)
-#define TAIL_LINES 12
+#define WATCH_TAIL_LINES 12
 
 /* ---- whether a run is alive ---- */
 
-static bool is_fresh(const char *folder)
+static bool watch_is_fresh(const char *folder)
 {
     char path[FOLDER_SIZE + 16];
     struct stat st;
@@ -44,11 +44,12 @@ bool watch_alive(struct watch_alive *self, const char *folder)
         return true;
     if (!slurm_record_read(folder, &record))
         return false;
-    if (self->asked_ns > 0 && clock_ns() - self->asked_ns < LOOK_NS)
+    if (self->asked_ns > 0 && clock_ns() - self->asked_ns < WATCH_LOOK_NS)
         return self->alive;
     self->asked_ns = clock_ns();
     /* Without an answer, the run's own sign of life counts. */
-    self->alive = slurm_look(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE : is_fresh(folder);
+    self->alive =
+        slurm_look(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE : watch_is_fresh(folder);
     return self->alive;
 }
 
@@ -106,7 +107,7 @@ static void look_at_job(struct watch *self)
     rp_error err = {0};
     if (clock_ns() < self->look_ns)
         return;
-    self->look_ns = clock_ns() + LOOK_NS;
+    self->look_ns = clock_ns() + WATCH_LOOK_NS;
     bool failed = slurm_look(self->record.core, &job, &err) != RP_OK, again = self->blind;
     self->blind = failed;
     if (failed && !again)
@@ -286,13 +287,13 @@ static void print_tail(const char *folder)
     char *text = run_folder_read(folder, SLURM_CORE_LOG);
     char *at = text ? text + strlen(text) : NULL;
     for (int lines = 0; at && at > text; at--)
-        if (at[-1] == '\n' && at[0] && ++lines > TAIL_LINES)
+        if (at[-1] == '\n' && at[0] && ++lines > WATCH_TAIL_LINES)
             break;
     fputs(at ? at : "", stderr);
     free(text);
 }
 
-static int conclude(const struct watch *self)
+static int watch_conclude(const struct watch *self)
 {
     const char *folder = self->options->folder;
     struct status_copy copy = {0};
@@ -345,7 +346,7 @@ int watch_run(const struct watch_options *options)
     }
     screen_destroy(&self.screen);
     if (self.ended)
-        return conclude(&self);
+        return watch_conclude(&self);
     printf("The run goes on. 'replay-launch status --run %s' shows it, 'replay-launch stop --run %s' ends it.\n",
            options->folder, options->folder);
     return EXIT_FINE;

@@ -45,7 +45,7 @@ static rp_status make_nets(struct critic *self, const struct agent *agent, rp_er
 }
 
 /* Puts the buffers of a step into one block, so that nothing is allocated later. */
-static bool make_memory(struct critic *self)
+static bool critic_make_memory(struct critic *self)
 {
     const size_t n = self->max_batch;
     struct {
@@ -91,7 +91,7 @@ static rp_status make_params(struct critic *self, struct agent *agent, rp_error 
     RP_TRY(agent_optim(agent, &self->policy_optim, self->policy.n_params, err));
     RP_TRY(agent_optim(agent, &self->q_optim, n_q, err));
     self->target = calloc(agent->n_params, sizeof(float));
-    if (!self->target || !make_memory(self))
+    if (!self->target || !critic_make_memory(self))
         return err_set(err, RP_NO_MEMORY, "no memory for %s with batches of %u", agent->ops->name, self->max_batch);
     net_fill(&self->policy, agent->params, &agent->rng);
     for (uint32_t k = 0; k < self->plan.n_q; k++)

@@ -49,9 +49,9 @@ static void ddpg_destroy(struct agent *self)
     critic_fini(self->state);
 }
 
-static int64_t hidden[] = {256, 256};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t ddpg_hidden[] = {256, 256};
+static const struct agent_config ddpg_defaults = {
+    .hidden = {.data = ddpg_hidden, .count = 2},
     .batch = 256,
     .discount = 0.99,
     .learning_rate = 1e-4,
@@ -63,7 +63,7 @@ const struct agent_ops agent_ddpg = {
     .help = "a deterministic policy that climbs its critic; with prioritized replay and many actors Ape-X DPG",
     .data = AGENT_TRANSITIONS,
     .continuous = true,
-    .defaults = &defaults,
+    .defaults = &ddpg_defaults,
     .state_size = sizeof(struct critic),
     .create = ddpg_create,
     .destroy = ddpg_destroy,

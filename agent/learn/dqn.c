@@ -28,7 +28,7 @@ struct dqn {
     double *priority;       /* [batch] */
 };
 
-static uint32_t argmax(const float *q, uint32_t n)
+static uint32_t dqn_argmax(const float *q, uint32_t n)
 {
     uint32_t best = 0;
     for (uint32_t a = 1; a < n; a++)
@@ -39,10 +39,10 @@ static uint32_t argmax(const float *q, uint32_t n)
 
 /* ---- acting ---- */
 
-static void choose(const float *q, uint32_t n_actions, const struct agent_explore *explore, struct rng *rng,
-                   struct agent_choice *out)
+static void dqn_choose(const float *q, uint32_t n_actions, const struct agent_explore *explore, struct rng *rng,
+                       struct agent_choice *out)
 {
-    uint32_t best = argmax(q, n_actions);
+    uint32_t best = dqn_argmax(q, n_actions);
     uint32_t action = best;
     if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
         action = (uint32_t)rng_below(rng, n_actions);
@@ -59,7 +59,7 @@ static void dqn_act(struct agent *self, const struct agent_rows *rows, struct ag
     const float *s = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, rows->n);
     for (uint32_t i = 0; i < rows->n; i++)
-        choose(q + (size_t)i * n_actions, n_actions, &rows->explore[i], rows->rng[i], &out[i]);
+        dqn_choose(q + (size_t)i * n_actions, n_actions, &rows->explore[i], rows->rng[i], &out[i]);
 }
 
 static float dqn_value(struct agent *self, const void *observation)
@@ -67,7 +67,7 @@ static float dqn_value(struct agent *self, const void *observation)
     struct dqn *dqn = self->state;
     const float *s = agent_floats(self, observation, 1, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, 1);
-    return q[argmax(q, self->spec.n_actions)];
+    return q[dqn_argmax(q, self->spec.n_actions)];
 }
 
 /* ---- learning ---- */
@@ -128,7 +128,7 @@ static void dqn_gradient(struct agent *self, const struct agent_batch *batch, st
     memset(dqn->d_q, 0, (size_t)n * n_actions * sizeof *dqn->d_q);
     for (uint32_t i = 0; i < n; i++) {
         size_t row = (size_t)i * n_actions;
-        uint32_t best = argmax(chooser + row, n_actions);
+        uint32_t best = dqn_argmax(chooser + row, n_actions);
         /* A broker may hand out any number; an action that does not exist teaches nothing. */
         if ((uint32_t)actions[i] >= n_actions) {
             dqn->priority[i] = 0.0;
@@ -166,7 +166,7 @@ static void dqn_apply(struct agent *self, struct agent_result *result)
 
 /* ---- life ---- */
 
-static rp_status allocate(struct agent *self, struct dqn *dqn, rp_error *err)
+static rp_status dqn_allocate(struct agent *self, struct dqn *dqn, rp_error *err)
 {
     uint32_t batch = (uint32_t)self->config.batch;
     RP_TRY(agent_alloc(self, dqn->net.n_params, err));
@@ -191,7 +191,7 @@ static rp_status dqn_create(struct agent *self, rp_error *err)
     spec.outputs = self->spec.n_actions;
     spec.dueling = self->config.dueling;
     RP_TRY(net_init(&dqn->net, &spec, err));
-    RP_TRY(allocate(self, dqn, err));
+    RP_TRY(dqn_allocate(self, dqn, err));
     net_fill(&dqn->net, self->params, &self->rng);
     memcpy(dqn->target, self->params, self->n_params * sizeof *dqn->target);
     agent_add_net(self, "q", &dqn->net, self->params);
@@ -214,9 +214,9 @@ static void dqn_destroy(struct agent *self)
     free(dqn->priority);
 }
 
-static int64_t hidden[] = {64, 64};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t dqn_hidden[] = {64, 64};
+static const struct agent_config dqn_defaults = {
+    .hidden = {.data = dqn_hidden, .count = 2},
     .batch = 256,
     .discount = 0.99,
     .learning_rate = 1e-3,
@@ -230,7 +230,7 @@ const struct agent_ops agent_dqn = {
     .help = "Q-learning for discrete actions, with double, dueling, n-step and prioritized options",
     .data = AGENT_TRANSITIONS,
     .discrete = true,
-    .defaults = &defaults,
+    .defaults = &dqn_defaults,
     .state_size = sizeof(struct dqn),
     .create = dqn_create,
     .destroy = dqn_destroy,

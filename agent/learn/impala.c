@@ -99,8 +99,8 @@ static float impala_value(struct agent *self, const void *observation)
     return net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
 }
 
-static void choose(const float *log_pi, uint32_t n, const struct agent_explore *explore, struct rng *rng,
-                   struct agent_choice *out)
+static void impala_choose(const float *log_pi, uint32_t n, const struct agent_explore *explore, struct rng *rng,
+                          struct agent_choice *out)
 {
     uint32_t action;
     if (explore->greedy)
@@ -122,7 +122,7 @@ static void impala_act(struct agent *self, const struct agent_rows *rows, struct
     const float *values = net_forward(&impala->value, value_params(self), &impala->valuing, x, rows->n);
     for (uint32_t i = 0; i < rows->n; i++) {
         log_softmax(logits + (size_t)i * n, n, impala->log_pi);
-        choose(impala->log_pi, n, &rows->explore[i], rows->rng[i], &out[i]);
+        impala_choose(impala->log_pi, n, &rows->explore[i], rows->rng[i], &out[i]);
         out[i].value = out[i].q = values[i];
     }
 }
@@ -389,9 +389,9 @@ static void impala_destroy(struct agent *self)
     free(impala->log_pi);
 }
 
-static int64_t hidden[] = {64, 64};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t impala_hidden[] = {64, 64};
+static const struct agent_config impala_defaults = {
+    .hidden = {.data = impala_hidden, .count = 2},
     .batch = 32,
     .discount = 0.99,
     .learning_rate = 2e-4,
@@ -406,7 +406,7 @@ const struct agent_ops agent_impala = {
     .data = AGENT_SEQUENCES,
     .discrete = true,
     .stores_log_prob = true,
-    .defaults = &defaults,
+    .defaults = &impala_defaults,
     .state_size = sizeof(struct impala),
     .create = impala_create,
     .destroy = impala_destroy,

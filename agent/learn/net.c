@@ -14,7 +14,7 @@
 #define NET_MAX_WIDTH (1u << 20)
 #define NET_MAX_PARAMS (UINT64_C(1) << 28)
 
-static rp_status check_image(const struct net_spec *spec, rp_error *err)
+static rp_status net_check_image(const struct net_spec *spec, rp_error *err)
 {
     uint32_t shortest = spec->height < spec->width ? spec->height : spec->width;
     if ((uint64_t)spec->height * spec->width > NET_MAX_WIDTH ||
@@ -55,7 +55,7 @@ static rp_status check_spec(const struct net_spec *spec, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "the scale of the output's initial weights is %g; it may not be negative",
                        (double)spec->output_scale);
-    return spec->filters > 0 ? check_image(spec, err) : RP_OK;
+    return spec->filters > 0 ? net_check_image(spec, err) : RP_OK;
 }
 
 static void add_layer(struct net *self, uint64_t *n_params, uint64_t inputs, uint64_t outputs, int32_t activation)

@@ -70,8 +70,8 @@ static void sample(uint32_t n, uint32_t size, const float *output, const float *
 /* ---- acting ---- */
 
 /* output: of the policy for row i. */
-static void choose(const struct critic *critic, const struct agent_rows *rows, uint32_t i, const float *output,
-                   struct agent_choice *out)
+static void sac_choose(const struct critic *critic, const struct agent_rows *rows, uint32_t i, const float *output,
+                       struct agent_choice *out)
 {
     const struct agent_explore *explore = &rows->explore[i];
     float noise[RP_ENV_MAX_ACTION], action[RP_ENV_MAX_ACTION], log_prob;
@@ -89,7 +89,7 @@ static void sac_act(struct agent *self, const struct agent_rows *rows, struct ag
     struct critic *critic = self->state;
     const float *output = critic_policy_rows(critic, self, rows->observations, rows->n);
     for (uint32_t i = 0; i < rows->n; i++)
-        choose(critic, rows, i, output + (size_t)i * 2 * critic->action, &out[i]);
+        sac_choose(critic, rows, i, output + (size_t)i * 2 * critic->action, &out[i]);
     critic_judge(critic, self, rows->n, out);
 }
 
@@ -205,9 +205,9 @@ static void sac_destroy(struct agent *self)
     free(sac->log_prob);
 }
 
-static int64_t hidden[] = {256, 256};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t sac_hidden[] = {256, 256};
+static const struct agent_config sac_defaults = {
+    .hidden = {.data = sac_hidden, .count = 2},
     .batch = 256,
     .discount = 0.99,
     .learning_rate = 3e-4,
@@ -219,7 +219,7 @@ const struct agent_ops agent_sac = {
     .help = "a random policy that maximises return and entropy, with twin critics and a learned temperature",
     .data = AGENT_TRANSITIONS,
     .continuous = true,
-    .defaults = &defaults,
+    .defaults = &sac_defaults,
     .state_size = sizeof(struct sac),
     .create = sac_create,
     .destroy = sac_destroy,

@@ -32,7 +32,7 @@ static void smooth(struct agent *self, float *actions)
     }
 }
 
-static void gradient_of_critics(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
+static void td3_gradient_of_critics(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
     struct critic *critic = self->state;
     critic_policy_many(critic, critic->target, critic->states_next, critic->actions);
@@ -45,7 +45,7 @@ static void gradient_of_critics(struct agent *self, const struct agent_batch *ba
 static void td3_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
     critic_begin(self->state, self, batch, result);
-    gradient_of_critics(self, batch, result);
+    td3_gradient_of_critics(self, batch, result);
     if (is_policy_step(self))
         critic_climb(self, result);
 }
@@ -81,9 +81,9 @@ static void td3_destroy(struct agent *self)
     critic_fini(self->state);
 }
 
-static int64_t hidden[] = {256, 256};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t td3_hidden[] = {256, 256};
+static const struct agent_config td3_defaults = {
+    .hidden = {.data = td3_hidden, .count = 2},
     .batch = 256,
     .discount = 0.99,
     .learning_rate = 3e-4,
@@ -96,7 +96,7 @@ const struct agent_ops agent_td3 = {
     .help = "a deterministic policy with twin critics, smoothed targets and delayed policy steps",
     .data = AGENT_TRANSITIONS,
     .continuous = true,
-    .defaults = &defaults,
+    .defaults = &td3_defaults,
     .state_size = sizeof(struct critic),
     .create = td3_create,
     .destroy = td3_destroy,

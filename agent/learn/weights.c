@@ -314,7 +314,7 @@ static rp_status match(const struct tensor *here, const struct tensor *wanted, r
     return RP_OK;
 }
 
-static const struct tensor *find(const struct tensor *table, uint32_t n, const char *name)
+static const struct tensor *weights_find(const struct tensor *table, uint32_t n, const char *name)
 {
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(table[i].name, name) == 0)
@@ -329,7 +329,7 @@ rp_status weights_decode(const void *block, size_t size, struct tensor *tensors,
     RP_TRY(open_block(block, size, &table, &n_table, err));
     rp_status status = RP_OK;
     for (uint32_t i = 0; i < n && status == RP_OK; i++) {
-        const struct tensor *here = find(table, n_table, tensors[i].name);
+        const struct tensor *here = weights_find(table, n_table, tensors[i].name);
         status = here != NULL
                      ? match(here, &tensors[i], err)
                      : err_set(err, RP_NOT_FOUND,
@@ -339,7 +339,7 @@ rp_status weights_decode(const void *block, size_t size, struct tensor *tensors,
     for (uint32_t i = 0; i < n && status == RP_OK; i++) {
         uint64_t bytes = tensor_bytes(&tensors[i]);
         if (bytes > 0)
-            memcpy(tensors[i].data, find(table, n_table, tensors[i].name)->data, bytes);
+            memcpy(tensors[i].data, weights_find(table, n_table, tensors[i].name)->data, bytes);
     }
     free(table);
     return status;

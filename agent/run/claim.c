@@ -100,7 +100,7 @@ static rp_status begin(struct claim *self, rp_error *err)
     return self->ahead ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
 }
 
-static bool stopped(const struct claim *self)
+static bool claim_stopped(const struct claim *self)
 {
     return self->options.stop && atomic_load(self->options.stop);
 }
@@ -165,7 +165,7 @@ rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *t
 {
     struct claim_steps steps;
     rp_status status = claim_try(self, most, LOOK_MS, &steps, err);
-    while (status == RP_DEADLINE_EXCEEDED && !stopped(self))
+    while (status == RP_DEADLINE_EXCEEDED && !claim_stopped(self))
         status = claim_try(self, most, LOOK_MS, &steps, err);
     *n = steps.n;
     *total = steps.total;

@@ -31,7 +31,7 @@ enum {
 #define PART_BITS 24
 #define PART_MASK ((UINT64_C(1) << PART_BITS) - 1)
 
-struct group {
+struct learner_group {
     struct group_options options;
     rp_reduce *reduce;
     float *vector;  /* gradient and tail */
@@ -41,9 +41,9 @@ struct group {
     struct group_info info;
 };
 
-struct group *group_new(const struct group_options *options, rp_error *err)
+struct learner_group *group_new(const struct group_options *options, rp_error *err)
 {
-    struct group *self = need_alloc(sizeof *self);
+    struct learner_group *self = need_alloc(sizeof *self);
     self->options = *options;
     self->vector = malloc(((size_t)options->agent->n_params + TAIL_SIZE) * sizeof(float));
     if (self->vector)
@@ -55,7 +55,7 @@ struct group *group_new(const struct group_options *options, rp_error *err)
     return self;
 }
 
-void group_destroy(struct group **self)
+void group_destroy(struct learner_group **self)
 {
     if (!*self)
         return;
@@ -66,25 +66,25 @@ void group_destroy(struct group **self)
     *self = NULL;
 }
 
-static bool stopped(const struct group *self)
+static bool group_stopped(const struct learner_group *self)
 {
     return self->options.stop && atomic_load(self->options.stop);
 }
 
 /* Takes part in one round with the present contents of the vector. */
-static rp_status exchange(struct group *self, rp_reduced *out, rp_error *err)
+static rp_status exchange(struct learner_group *self, rp_reduced *out, rp_error *err)
 {
     uint64_t n = (uint64_t)self->options.agent->n_params + TAIL_SIZE;
     rp_status status;
     do {
-        if (stopped(self))
+        if (group_stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the other learners");
         status = rp_reduce_add(self->reduce, self->vector, n, self->options.round_ms, 1000, out, err);
     } while (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
     return status;
 }
 
-static float *tail_of(struct group *self)
+static float *tail_of(struct learner_group *self)
 {
     return self->vector + self->options.agent->n_params;
 }
@@ -108,7 +108,7 @@ static float *camp_part(float *tail, uint32_t role, uint32_t part, uint32_t inde
     return &tail[role + part * GROUP_MAX_LEARNERS + index];
 }
 
-static void introduce(struct group *self, uint32_t role)
+static void introduce(struct learner_group *self, uint32_t role)
 {
     const struct agent *agent = self->options.agent;
     uint32_t index = self->options.index;
@@ -121,7 +121,7 @@ static void introduce(struct group *self, uint32_t role)
     *camp_part(tail, role, CAMP_PRINT, index) = (float)print_of(agent);
 }
 
-static struct camp camp_of(struct group *self, uint32_t role)
+static struct camp camp_of(struct learner_group *self, uint32_t role)
 {
     struct camp camp = {.best = GROUP_MAX_LEARNERS};
     float *tail = tail_of(self);
@@ -151,7 +151,7 @@ static uint32_t shared_tensors(struct agent *agent, uint64_t *round, struct tens
     return n;
 }
 
-static rp_status give_state(struct group *self, rp_error *err)
+static rp_status give_state(struct learner_group *self, rp_error *err)
 {
     struct tensor tensors[AGENT_MAX_TENSORS + 1];
     uint64_t round = self->info.round;
@@ -167,7 +167,7 @@ static rp_status give_state(struct group *self, rp_error *err)
 }
 
 /* Waits for the state after the round. The slot may still hold an older one. */
-static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
+static rp_status take_state(struct learner_group *self, uint64_t round, rp_error *err)
 {
     struct agent *agent = self->options.agent;
     uint64_t have = 0, found = 0;
@@ -178,7 +178,7 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
     int64_t end_ns = clock_now(&clock) + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
     while (clock_now(&clock) < end_ns) {
-        if (stopped(self))
+        if (group_stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the state of the other learners");
         rp_params *params;
         rp_status status = rp_params_get(self->options.client, GROUP_SLOT, have, 500, &params, err);
@@ -208,7 +208,7 @@ static rp_status take_state(struct group *self, uint64_t round, rp_error *err)
 
 /* No learner of this round has a gradient. The one that has learned most continues from its own state; if none has
  * learned, learner 0 does. */
-static rp_status begin(struct group *self, const struct camp *asking, rp_error *err)
+static rp_status group_begin(struct learner_group *self, const struct camp *asking, rp_error *err)
 {
     if (asking->best != self->options.index || (asking->steps == 0 && self->options.index != 0)) {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -222,7 +222,7 @@ static rp_status begin(struct group *self, const struct camp *asking, rp_error *
 }
 
 /* Another learner uses this learner's index. */
-static rp_status check_twins(struct group *self, rp_error *err)
+static rp_status check_twins(struct learner_group *self, rp_error *err)
 {
     uint32_t index = self->options.index;
     float *tail = tail_of(self);
@@ -236,7 +236,7 @@ static rp_status check_twins(struct group *self, rp_error *err)
                    "there is another learner with index %u: give each its own with --index", index);
 }
 
-static rp_status join_once(struct group *self, rp_error *err)
+static rp_status join_once(struct learner_group *self, rp_error *err)
 {
     struct agent *agent = self->options.agent;
     memset(self->vector, 0, agent->n_params * sizeof(float));
@@ -250,9 +250,10 @@ static rp_status join_once(struct group *self, rp_error *err)
     RP_TRY(check_twins(self, err));
     struct camp learning = camp_of(self, TAIL_PRESENT), asking = camp_of(self, TAIL_ASKING);
     if (tail_of(self)[TAIL_GRADIENTS] == 0.0f)
-        return begin(self, &asking, err);
+        return group_begin(self, &asking, err);
     if (asking.steps > learning.steps)
-        return err_set(err, RP_DEADLINE_EXCEEDED, "one who joins is ahead of the learners: they begin again together");
+        return err_set(err, RP_DEADLINE_EXCEEDED,
+                       "one who joins is ahead of the learners: they group_begin again together");
     RP_TRY(take_state(self, reduced.round, err));
     self->info.joins++;
     self->member = true;
@@ -261,7 +262,7 @@ static rp_status join_once(struct group *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status group_join(struct group *self, rp_error *err)
+rp_status group_join(struct learner_group *self, rp_error *err)
 {
     if (self->member)
         return RP_OK;
@@ -272,7 +273,7 @@ rp_status group_join(struct group *self, rp_error *err)
 /* ---- rounds ---- */
 
 /* True if this learner may apply the sum of the round. */
-static rp_status check_round(struct group *self, const rp_reduced *reduced, rp_error *err)
+static rp_status check_round(struct learner_group *self, const rp_reduced *reduced, rp_error *err)
 {
     struct camp learning = camp_of(self, TAIL_PRESENT), asking = camp_of(self, TAIL_ASKING);
     const struct agent *agent = self->options.agent;
@@ -292,7 +293,7 @@ static rp_status check_round(struct group *self, const rp_reduced *reduced, rp_e
     return RP_OK;
 }
 
-rp_status group_mean(struct group *self, rp_error *err)
+rp_status group_mean(struct learner_group *self, rp_error *err)
 {
     struct agent *agent = self->options.agent;
     memcpy(self->vector, agent->grads, agent->n_params * sizeof(float));
@@ -318,7 +319,7 @@ rp_status group_mean(struct group *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status group_applied(struct group *self, rp_error *err)
+rp_status group_applied(struct learner_group *self, rp_error *err)
 {
     if (!self->give)
         return RP_OK;
@@ -326,7 +327,7 @@ rp_status group_applied(struct group *self, rp_error *err)
     return give_state(self, err);
 }
 
-void group_get_info(const struct group *self, struct group_info *out)
+void group_get_info(const struct learner_group *self, struct group_info *out)
 {
     *out = self->info;
 }

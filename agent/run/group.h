@@ -30,7 +30,7 @@
 
 #define GROUP_MAX_LEARNERS 64u
 
-struct group;
+struct learner_group;
 
 struct group_options {
     rp_client *client;   /* borrowed */
@@ -48,17 +48,17 @@ struct group_info {
     uint64_t starts; /* how often this learner began from its own state, because no other had published one */
 };
 
-struct group *group_new(const struct group_options *options, rp_error *err);
-void group_destroy(struct group **self);
+struct learner_group *group_new(const struct group_options *options, rp_error *err);
+void group_destroy(struct learner_group **self);
 /* Makes this learner a member of the group; returns at once if it is one. RP_DEADLINE_EXCEEDED: not yet, with the
  * reason: call again. RP_CANCELLED: stopped. */
-rp_status group_join(struct group *self, rp_error *err);
+rp_status group_join(struct learner_group *self, rp_error *err);
 /* Replaces the agent's gradient by the mean over the group. RP_FAILED_PRECONDITION: this learner has missed rounds
  * and its gradient is worthless: join again and take the next batch. After RP_OK the caller applies the gradient and
  * then calls group_applied. */
-rp_status group_mean(struct group *self, rp_error *err);
+rp_status group_mean(struct learner_group *self, rp_error *err);
 /* Gives the state to the learners that asked for it in this round. */
-rp_status group_applied(struct group *self, rp_error *err);
-void group_get_info(const struct group *self, struct group_info *out);
+rp_status group_applied(struct learner_group *self, rp_error *err);
+void group_get_info(const struct learner_group *self, struct group_info *out);
 
 #endif

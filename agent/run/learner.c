@@ -30,9 +30,9 @@
 struct learner {
     struct learner_options options;
     rp_sampler *sampler;
-    rp_updater *updater; /* NULL: no selector uses priorities */
-    struct group *group; /* NULL: this is the only learner */
-    uint64_t starts;     /* of the group, that were published */
+    rp_updater *updater;         /* NULL: no selector uses priorities */
+    struct learner_group *group; /* NULL: this is the only learner */
+    uint64_t starts;             /* of the group, that were published */
     struct variables variables;
     struct learner_stats stats;
     struct idle idle;
@@ -42,7 +42,7 @@ struct learner {
     int64_t skips_logged_ns; /* 0: never */
 };
 
-static bool stopped(const struct learner *self)
+static bool learner_stopped(const struct learner *self)
 {
     return self->options.stop && atomic_load(self->options.stop);
 }
@@ -297,7 +297,7 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
         uint32_t taken = 0;
         status = add_priorities(self, arrays->key + done, result->priority + done, arrays->n - done, &taken, err);
         done += taken;
-    } while (status == RP_DEADLINE_EXCEEDED && !stopped(self));
+    } while (status == RP_DEADLINE_EXCEEDED && !learner_stopped(self));
     if (status == RP_OK && self->options.lockstep)
         status = rp_updater_flush(self->updater, CALL_MS, NULL, err);
     return status;
@@ -308,7 +308,7 @@ static void delay(const struct learner *self)
 {
     int64_t left = self->options.lockstep ? 0 : self->options.config->learners.delay_ns;
     int64_t end = left > 0 ? clock_now(&self->clock) + left : 0;
-    while (left > 0 && !stopped(self)) {
+    while (left > 0 && !learner_stopped(self)) {
         int64_t nap = left < NAP_NS ? left : NAP_NS;
         nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* after a signal the flag is checked */
         left = end - clock_now(&self->clock);
@@ -471,7 +471,7 @@ rp_status learner_publish(struct learner *self, rp_error *err)
     rp_status status;
     do
         status = variables_publish(&self->variables, PART_MS, err);
-    while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !stopped(self) &&
+    while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !learner_stopped(self) &&
            clock_now(&self->clock) < end_ns);
     waited(self, IDLE_PARAMETERS, from);
     return status;

@@ -79,7 +79,7 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
 
 /* ---- lockstep.c ---- */
 
-#define CALL_MS 60000
+#define LOCKSTEP_CALL_MS 60000
 /* For a batch of loaded items, which may still be on disk. */
 #define LOADED_MS 60000
 #define RECENT 20u
@@ -163,7 +163,7 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
         return (rp_status)err->status;
     rp_client_options options = {.struct_size = sizeof options, .name = "single"};
     const struct conn_host host = {.ducts = &self->ducts, .turn = broker_turns, .ctx = self->broker};
-    self->client = client_connect("this process", &options, &host, CALL_MS, err);
+    self->client = client_connect("this process", &options, &host, LOCKSTEP_CALL_MS, err);
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
@@ -205,7 +205,7 @@ static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, 
                                             .config = &config->adder,
                                             .spec = &seat->env->spec,
                                             .with_log_prob = seat->agent->ops->stores_log_prob,
-                                            .timeout_ms = CALL_MS};
+                                            .timeout_ms = LOCKSTEP_CALL_MS};
         seat->adder = adder_new(&adder, err);
         if (!seat->adder)
             return (rp_status)err->status;
@@ -336,7 +336,7 @@ static void report(struct lockstep *self, double evaluation)
     self->options->report(self->options->ctx, &line);
 }
 
-static bool stopped(const struct lockstep *self)
+static bool lockstep_stopped(const struct lockstep *self)
 {
     return self->options->stop && atomic_load(self->options->stop);
 }
@@ -381,13 +381,13 @@ static rp_status act(struct lockstep *self, rp_error *err)
         self->now_ns += NS_PER_US;
         if (ended)
             self->recent[self->episodes++ % RECENT] = seat->loop.episode.value;
-        RP_TRY(adder_flush(seat->adder, 0, CALL_MS,
+        RP_TRY(adder_flush(seat->adder, 0, LOCKSTEP_CALL_MS,
                            err)); /* before the next actor: items of two writers may arrive in any order */
     }
     return RP_OK;
 }
 
-static rp_status learn(struct lockstep *self, rp_error *err)
+static rp_status lockstep_learn(struct lockstep *self, rp_error *err)
 {
     rp_status status = RP_OK;
     if (!self->learner)
@@ -398,14 +398,14 @@ static rp_status learn(struct lockstep *self, rp_error *err)
     }
     do
         status = learner_step(self->learner, 0, err);
-    while (status == RP_OK && !stopped(self) && !steps_learned(self));
+    while (status == RP_OK && !lockstep_stopped(self) && !steps_learned(self));
     return status == RP_DEADLINE_EXCEEDED || status == RP_OK ? RP_OK : status;
 }
 
 static bool finished(const struct lockstep *self)
 {
     const struct stop_section *stop = &self->config->stop;
-    return stopped(self) || steps_taken(self) || steps_learned(self) ||
+    return lockstep_stopped(self) || steps_taken(self) || steps_learned(self) ||
            (stop->time_ns > 0 && seconds_since(self->start_ns) * 1e9 >= (double)stop->time_ns) ||
            (isfinite(self->evaluation) && self->evaluation >= stop->value);
 }
@@ -416,7 +416,7 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     uint64_t next_report = self->options->report_every;
     while (!finished(self)) {
         RP_TRY(act(self, err));
-        RP_TRY(learn(self, err));
+        RP_TRY(lockstep_learn(self, err));
         uint64_t at = self->n_seats > 0 ? self->steps : self->agent->steps;
         if (every > 0 && at >= next_evaluation) {
             next_evaluation += every;
@@ -427,7 +427,7 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
             report(self, NAN);
         }
     }
-    return stopped(self) ? RP_OK : evaluate(self, err);
+    return lockstep_stopped(self) ? RP_OK : evaluate(self, err);
 }
 
 /* Work in progress may have been done in another order. */
@@ -458,7 +458,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         best_file_open(&self.best, self.learner && options->weights_file ? options->config->folder : NULL, true);
         status = take_turns(&self, err);
     }
-    if (status == RP_CANCELLED && stopped(&self))
+    if (status == RP_CANCELLED && lockstep_stopped(&self))
         status = RP_OK;
     if (status == RP_OK && self.learner && options->weights_file)
         status = learner_save(self.learner, options->weights_file, err);
@@ -468,7 +468,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
                                     .episodes = self.episodes,
                                     .seconds = seconds_since(self.start_ns),
                                     .fingerprint = self.learner ? learner_fingerprint(self.learner) : 0,
-                                    .stopped = stopped(&self)};
+                                    .stopped = lockstep_stopped(&self)};
     warn_of_breaks(&self);
     for (uint32_t i = 0; i < self.n_seats; i++) {
         struct adder_stats stats;

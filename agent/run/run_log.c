@@ -562,7 +562,7 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
 }
 
 /* Counts failures; errno says why something was not written. */
-static void settle(struct run_log *self, bool written, const char *what)
+static void run_log_settle(struct run_log *self, bool written, const char *what)
 {
     if (written)
         return;
@@ -577,12 +577,12 @@ void run_log_report(struct run_log *self, const struct run_log_at *at, const str
     if (!self->on)
         return;
     if (!names_allowed(scalars, n)) {
-        settle(self, false, "names");
+        run_log_settle(self, false, "names");
         return;
     }
-    settle(self, write_line(self, at, scalars, n), "json");
-    settle(self, write_row(&self->csv, at, scalars, n), "csv");
-    settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
+    run_log_settle(self, write_line(self, at, scalars, n), "json");
+    run_log_settle(self, write_row(&self->csv, at, scalars, n), "csv");
+    run_log_settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
 }
 
 uint64_t run_log_lost(const struct run_log *self)

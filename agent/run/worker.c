@@ -22,7 +22,7 @@
 #include "replay/collective.h"
 
 #define CONNECT_MS 30000
-#define CALL_MS 10000
+#define WORKER_CALL_MS 10000
 /* For calls that may be repeated: time between two checks of the stop flag. */
 #define READ_MS 1000
 #define RETRY_MS 200
@@ -288,7 +288,7 @@ static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 }
 
 /* Takes the first parameters. */
-static rp_status begin(struct actor_work *self, rp_error *err)
+static rp_status worker_begin(struct actor_work *self, rp_error *err)
 {
     const char *weights = self->worker.config->actors.weights;
     self->reported_ns = clock_now(&self->worker.clock);
@@ -306,9 +306,9 @@ static uint64_t part_of(const struct actor_work *self)
     return part > self->n ? part : self->n;
 }
 
-static rp_status act(struct actor_work *self, rp_error *err)
+static rp_status worker_act(struct actor_work *self, rp_error *err)
 {
-    RP_TRY(begin(self, err));
+    RP_TRY(worker_begin(self, err));
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0, total = 0;
         RP_TRY(claim_next(&self->claim, part_of(self), &n, &total, err));
@@ -325,7 +325,7 @@ static rp_status act(struct actor_work *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status open_seat(struct actor_work *self, uint32_t i, rp_error *err)
+static rp_status worker_open_seat(struct actor_work *self, uint32_t i, rp_error *err)
 {
     const struct worker_options *options = self->worker.options;
     const struct run_config *config = options->config;
@@ -367,7 +367,7 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     if (!config->actors.weights[0])
         RP_TRY(variables_subscribe(&self->variables, err));
     for (uint32_t i = 0; i < self->n; i++)
-        RP_TRY(open_seat(self, i, err));
+        RP_TRY(worker_open_seat(self, i, err));
     RP_TRY(environment_round_init(&self->round, self->loops, self->n, err));
     self->round.ended = on_episode;
     self->round.ctx = self;
@@ -386,7 +386,7 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
 /* Waits until the items are confirmed. Returns the first error. */
 static rp_status close_seats(struct actor_work *self, rp_status status, rp_error *err)
 {
-    int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : CALL_MS;
+    int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : WORKER_CALL_MS;
     int64_t end_ns = clock_now(&self->worker.clock) + most_ms * NS_PER_MS;
     for (uint32_t i = 0; self->seats && i < self->n; i++) {
         environment_loop_fini(&self->loops[i]);
@@ -408,7 +408,7 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     struct actor_work self = {0};
     rp_status status = actor_open(&self, options, err);
     if (status == RP_OK) {
-        status = act(&self, err);
+        status = worker_act(&self, err);
         claim_fini(&self.claim);
         actor_report(&self);
     }
@@ -542,7 +542,7 @@ static rp_status run_episode(struct environment_loop *loop, const struct worker 
     return RP_OK;
 }
 
-static void print_result(const struct measured *self, const char *file, uint64_t learner_steps, bool json)
+static void worker_print_result(const struct measured *self, const char *file, uint64_t learner_steps, bool json)
 {
     double n = (double)self->episodes, mean = self->sum / n;
     double deviation = sqrt(fmax(0.0, self->squares / n - mean * mean));
@@ -583,7 +583,7 @@ static rp_status measure_file(struct worker *worker, struct variables *variables
         RP_TRY(run_episode(loop, worker, options->show && !options->json && i == 0, err));
         add_episode(&measured, &loop->episode);
     }
-    print_result(&measured, options->weights, variables->steps, options->json);
+    worker_print_result(&measured, options->weights, variables->steps, options->json);
     return RP_OK;
 }
 
@@ -689,7 +689,7 @@ static bool reached_before(struct evaluator_work *self)
 }
 
 /* Evaluates the newest parameters at regular numbers of steps, and the last ones at the end. */
-static rp_status evaluate(struct evaluator_work *self, rp_error *err)
+static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
 {
     struct worker *worker = &self->worker;
     struct variables *variables = &self->variables;
@@ -741,7 +741,7 @@ rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
         status = measure_file(&self.worker, &self.variables, &self.loop, err);
     } else if (status == RP_OK) {
         best_file_open(&self.best, options->config->folder, !options->resume);
-        status = reached_before(&self) ? RP_OK : evaluate(&self, err);
+        status = reached_before(&self) ? RP_OK : worker_evaluate(&self, err);
     }
     status = worker_unless_stopped(&self.worker, status);
     environment_loop_fini(&self.loop);
@@ -790,7 +790,7 @@ static void save_or_say(struct learner_work *self)
     }
 }
 
-/* The counters of a restarted broker begin at 0, and exploration and stop.steps depend on them: the leading learner
+/* The counters of a restarted broker worker_begin at 0, and exploration and stop.steps depend on them: the leading learner
  * restores the earlier counts. */
 static void put_back_steps(struct learner_work *self)
 {
@@ -861,7 +861,7 @@ static void learner_report(struct learner_work *self)
     worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
 }
 
-/* A restarted broker has no parameters, and without them new actors do not begin: the learner would wait for their
+/* A restarted broker has no parameters, and without them new actors do not worker_begin: the learner would wait for their
  * items, and they for its parameters. */
 static void publish_anew(struct learner_work *self)
 {
@@ -873,7 +873,7 @@ static void publish_anew(struct learner_work *self)
 }
 
 /* No batch arrived. False: none will ever arrive. */
-static bool wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
+static bool worker_wait_goes_on(struct learner_work *self, int64_t waited_ns, int64_t *logged_ns, const rp_error *err)
 {
     int64_t limit = self->worker.config->stop.steps;
     publish_anew(self);
@@ -907,7 +907,7 @@ static bool has_learned_enough(const struct learner_work *self)
            never_starves(config);
 }
 
-static rp_status learn(struct learner_work *self, rp_error *err)
+static rp_status worker_learn(struct learner_work *self, rp_error *err)
 {
     struct worker *worker = &self->worker;
     uint64_t limit = (uint64_t)worker->config->stop.learner_steps;
@@ -935,7 +935,7 @@ static rp_status learn(struct learner_work *self, rp_error *err)
             logged_ns = 0;
         }
         RP_TRY(learner_check_loaded(self->learner, err));
-        if (!wait_goes_on(self, now - waiting_since, &logged_ns, err))
+        if (!worker_wait_goes_on(self, now - waiting_since, &logged_ns, err))
             break;
     }
     return RP_OK;
@@ -1006,7 +1006,7 @@ rp_status worker_learner(const struct worker_options *options, rp_error *err)
     struct learner_work self = {0};
     rp_status status = learner_work_open(&self, options, err);
     if (status == RP_OK) {
-        status = worker_unless_stopped(&self.worker, learn(&self, err));
+        status = worker_unless_stopped(&self.worker, worker_learn(&self, err));
         /* Saves first: the rest waits for a broker that may be gone, and the parent process may kill this one before
          * that ends. */
         rp_status saving = save(&self, status == RP_OK ? err : NULL);

@@ -710,8 +710,8 @@ static struct loaded_selection *selection_new(struct loading *self, const struct
 }
 
 /* Adds an item as it was picked. False: no memory. */
-static bool selection_add(const struct loading *self, struct loaded_selection *to, const struct item *item,
-                          const void *places, double probability)
+static bool loading_selection_add(const struct loading *self, struct loaded_selection *to, const struct item *item,
+                                  const void *places, double probability)
 {
     struct picks *picks = &to->kept.picks;
     const struct span *span = &item->span;
@@ -766,7 +766,7 @@ static rp_status apply_pick(struct loading *self, const void *body)
         struct item *item = &to->table->in.items[picked[i].slot];
         item->times_sampled = picked[i].times_sampled;
         to->table->stats.unique_samples += item->times_sampled == 1;
-        if (selection && !selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
+        if (selection && !loading_selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
             return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
     }
     to->limiter.samples += (from->flags & (PICK_PAID | PICK_COUNTED)) == PICK_PAID ? 0 : from->n;
@@ -814,7 +814,7 @@ static rp_status apply_selection(struct loading *self, const void *body)
             .times_sampled = from[i].times_sampled,
         };
         item.span.layout = layout ? layout->id : 0;
-        ok = selection_add(self, selection, &item, places, from[i].probability);
+        ok = loading_selection_add(self, selection, &item, places, from[i].probability);
     }
     if (!ok) {
         selection_drop(self, selection);

@@ -835,7 +835,7 @@ void stream_remove_segment(struct stream *self, uint64_t number)
 /* ---- the disk writer's news */
 
 /* A sync has failed. Called between two turns, when all effects are recorded. */
-static void distrust(struct stream *self, const struct disk_news *news)
+static void stream_distrust(struct stream *self, const struct disk_news *news)
 {
     self->failures = news->failures;
     self->bad_first = news->bad_first;
@@ -866,7 +866,7 @@ void stream_healed(struct stream *self, uint64_t failures)
 static void take_news(struct stream *self, const struct disk_news *news)
 {
     if (news->failures != self->failures)
-        distrust(self, news);
+        stream_distrust(self, news);
     self->durable = news->durable;
     self->backlog = self->given - news->written;
     self->free = news->free;

@@ -277,7 +277,7 @@ static void show_table(struct web *self, const struct http_request *request, str
 
 /* Writes all histograms of a message as members. Counts in buckets that are not empty are pairs of an upper bound and a count; a
  * quantile is the bound of its bucket. */
-static void put_histograms(struct json *out, const struct figures *figures, const ProtobufCMessage *message)
+static void web_put_histograms(struct json *out, const struct figures *figures, const ProtobufCMessage *message)
 {
     struct histogram histogram;
     for (const struct figure *row = figures->rows; row->name; row++) {
@@ -317,7 +317,7 @@ static void put_histogram_list(struct json *out, const char *name, const struct 
         const ProtobufCMessage *message = messages[i];
         json_key(out, *(char *const *)(const void *)((const char *)message + message->descriptor->fields[0].offset));
         json_open(out, '{');
-        put_histograms(out, figures, message);
+        web_put_histograms(out, figures, message);
         json_close(out, '}');
     }
     json_close(out, '}');
@@ -329,7 +329,7 @@ static void show_latency(struct web *self, const struct http_request *request, s
     struct json json = {0};
     (void)request;
     json_open(&json, '{');
-    put_histograms(&json, &server_figures, &info->server->base);
+    web_put_histograms(&json, &server_figures, &info->server->base);
     put_histogram_list(&json, "requests", &command_figures, info->server->commands, info->server->n_commands);
     put_histogram_list(&json, "tables", &table_figures, info->tables, info->n_tables);
     json_close(&json, '}');

@@ -353,14 +353,14 @@ const rp_selector_ops selector_uniform = {
 
 #define FANOUT 4u
 
-struct entry {
+struct selector_entry {
     double rank;       /* the priority, or its negative in a max_heap: the smallest rank is on top */
     uint64_t sequence; /* of the last insert or update: breaks ties */
     uint32_t slot;
 };
 
 struct heap {
-    struct entry *entries;
+    struct selector_entry *entries;
     uint32_t *place; /* of a slot in entries */
     uint32_t count;
     uint32_t capacity;
@@ -406,30 +406,30 @@ static void *max_heap_create(const rp_option *options, uint32_t n_options, uint3
     return heap_create("max_heap", -1.0, options, n_options, capacity, err);
 }
 
-static bool heap_before(const struct entry *a, const struct entry *b)
+static bool heap_before(const struct selector_entry *a, const struct selector_entry *b)
 {
     return a->rank < b->rank || (a->rank == b->rank && a->sequence < b->sequence);
 }
 
-static void put(struct heap *self, uint32_t at, struct entry entry)
+static void put(struct heap *self, uint32_t at, struct selector_entry selector_entry)
 {
-    self->entries[at] = entry;
-    self->place[entry.slot] = at;
+    self->entries[at] = selector_entry;
+    self->place[selector_entry.slot] = at;
 }
 
-static void sift_up(struct heap *self, uint32_t at, struct entry entry)
+static void sift_up(struct heap *self, uint32_t at, struct selector_entry selector_entry)
 {
     while (at > 0) {
         uint32_t parent = (at - 1) / FANOUT;
-        if (!heap_before(&entry, &self->entries[parent]))
+        if (!heap_before(&selector_entry, &self->entries[parent]))
             break;
         put(self, at, self->entries[parent]);
         at = parent;
     }
-    put(self, at, entry);
+    put(self, at, selector_entry);
 }
 
-static void sift_down(struct heap *self, uint32_t at, struct entry entry)
+static void sift_down(struct heap *self, uint32_t at, struct selector_entry selector_entry)
 {
     for (;;) {
         uint64_t first = (uint64_t)at * FANOUT + 1;
@@ -441,26 +441,26 @@ static void sift_down(struct heap *self, uint32_t at, struct entry entry)
             if (heap_before(&self->entries[child], &self->entries[best]))
                 best = child;
         }
-        if (!heap_before(&self->entries[best], &entry))
+        if (!heap_before(&self->entries[best], &selector_entry))
             break;
         put(self, at, self->entries[best]);
         at = best;
     }
-    put(self, at, entry);
+    put(self, at, selector_entry);
 }
 
-/* Puts an entry in the place of another that may rank above or below it. */
-static void replace(struct heap *self, uint32_t at, struct entry entry)
+/* Puts an selector_entry in the place of another that may rank above or below it. */
+static void replace(struct heap *self, uint32_t at, struct selector_entry selector_entry)
 {
-    if (at > 0 && heap_before(&entry, &self->entries[(at - 1) / FANOUT]))
-        sift_up(self, at, entry);
+    if (at > 0 && heap_before(&selector_entry, &self->entries[(at - 1) / FANOUT]))
+        sift_up(self, at, selector_entry);
     else
-        sift_down(self, at, entry);
+        sift_down(self, at, selector_entry);
 }
 
-static struct entry new_entry(struct heap *self, uint32_t slot, double priority)
+static struct selector_entry new_entry(struct heap *self, uint32_t slot, double priority)
 {
-    return (struct entry){.rank = self->sign * priority, .sequence = self->sequence++, .slot = slot};
+    return (struct selector_entry){.rank = self->sign * priority, .sequence = self->sequence++, .slot = slot};
 }
 
 static void heap_insert(void *state, uint32_t slot, double priority)
@@ -509,8 +509,8 @@ static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
     uint32_t all = self->count;
     uint32_t got = 0;
     while (self->count > 0 && got < n) {
-        struct entry top = self->entries[0];
-        struct entry last = self->entries[--self->count];
+        struct selector_entry top = self->entries[0];
+        struct selector_entry last = self->entries[--self->count];
         if (self->count > 0)
             sift_down(self, 0, last);
         put(self, self->count, top);
@@ -520,8 +520,8 @@ static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
         probabilities[got++] = 1.0;
     }
     while (self->count < all) {
-        struct entry entry = self->entries[self->count++];
-        sift_up(self, self->count - 1, entry);
+        struct selector_entry selector_entry = self->entries[self->count++];
+        sift_up(self, self->count - 1, selector_entry);
     }
     return got;
 }
@@ -874,24 +874,24 @@ const rp_selector_ops selector_prioritized = {
 
 /* ---- by name */
 
-static const rp_selector_ops *const builtin[] = {
+static const rp_selector_ops *const builtin_selectors[] = {
     &selector_fifo, &selector_lifo, &selector_uniform, &selector_min_heap, &selector_max_heap, &selector_prioritized,
 };
 
-#define N_BUILTIN ((uint32_t)(sizeof builtin / sizeof builtin[0]))
+#define SELECTOR_N_BUILTIN ((uint32_t)(sizeof builtin_selectors / sizeof builtin_selectors[0]))
 
 const rp_selector_ops *selector_builtin(const char *name)
 {
-    for (uint32_t i = 0; i < N_BUILTIN; i++) {
-        if (strcmp(builtin[i]->name, name) == 0)
-            return builtin[i];
+    for (uint32_t i = 0; i < SELECTOR_N_BUILTIN; i++) {
+        if (strcmp(builtin_selectors[i]->name, name) == 0)
+            return builtin_selectors[i];
     }
     return NULL;
 }
 
 const char *selector_builtin_name(uint32_t i)
 {
-    return i < N_BUILTIN ? builtin[i]->name : NULL;
+    return i < SELECTOR_N_BUILTIN ? builtin_selectors[i]->name : NULL;
 }
 
 uint32_t selector_slot_bytes(const char *name)

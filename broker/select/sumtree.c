@@ -5,21 +5,21 @@
 
 #include "broker/store/reserve.h"
 
-#define FANOUT 16u
+#define SUMTREE_FANOUT 16u
 #define EXACT_EVERY 127u /* prime, so that no regular pattern of changes always misses the same path */
 #define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
 
 bool sumtree_init(struct sumtree *self, uint32_t capacity)
 {
     size_t offset[SUMTREE_LEVELS];
-    size_t nodes = ((size_t)capacity + FANOUT - 1) / FANOUT;
-    size_t bytes = nodes * FANOUT * sizeof(float);
+    size_t nodes = ((size_t)capacity + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
+    size_t bytes = nodes * SUMTREE_FANOUT * sizeof(float);
     *self = (struct sumtree){.capacity = capacity, .until_exact = EXACT_EVERY};
     for (;;) {
-        size_t groups = (nodes + FANOUT - 1) / FANOUT;
+        size_t groups = (nodes + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
         bytes = (bytes + 127) & ~(size_t)127;
         offset[self->levels++] = bytes;
-        bytes += groups * FANOUT * sizeof(double);
+        bytes += groups * SUMTREE_FANOUT * sizeof(double);
         if (nodes == 1)
             break;
         nodes = groups;
@@ -43,7 +43,7 @@ void sumtree_fini(struct sumtree *self)
 static double sum_leaves(const float *leaf)
 {
     double sum = 0.0;
-    for (uint32_t i = 0; i < FANOUT; i++)
+    for (uint32_t i = 0; i < SUMTREE_FANOUT; i++)
         sum += (double)leaf[i];
     return sum;
 }
@@ -52,7 +52,7 @@ static double sum_nodes(const double *node)
 {
     double even = 0.0;
     double odd = 0.0;
-    for (uint32_t i = 0; i < FANOUT; i += 2) {
+    for (uint32_t i = 0; i < SUMTREE_FANOUT; i += 2) {
         even += node[i];
         odd += node[i + 1];
     }
@@ -63,13 +63,13 @@ static double sum_nodes(const double *node)
  * difference did no harm. INFINITY goes up to the total. */
 static void repair(struct sumtree *self, uint32_t slot, double taken)
 {
-    size_t i = slot / FANOUT;
-    self->level[0][i] = sum_leaves(self->leaves + i * FANOUT);
+    size_t i = slot / SUMTREE_FANOUT;
+    self->level[0][i] = sum_leaves(self->leaves + i * SUMTREE_FANOUT);
     for (uint32_t l = 1; l < self->levels; l++) {
-        i /= FANOUT;
+        i /= SUMTREE_FANOUT;
         if (self->level[l][i] >= taken)
             return;
-        self->level[l][i] = sum_nodes(self->level[l - 1] + i * FANOUT);
+        self->level[l][i] = sum_nodes(self->level[l - 1] + i * SUMTREE_FANOUT);
     }
 }
 
@@ -82,12 +82,12 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
     if ((weight != 0.0f) != (before != 0.0f))
         self->nonzero += weight != 0.0f ? 1 : UINT32_MAX;
 
-    uint32_t i = slot / FANOUT;
+    uint32_t i = slot / SUMTREE_FANOUT;
     double sum_before = self->level[0][i];
     double sum = sum_before + change;
     self->level[0][i] = sum;
     for (uint32_t l = 1; l < self->levels; l++) {
-        i /= FANOUT;
+        i /= SUMTREE_FANOUT;
         self->level[l][i] += change;
     }
     /* Sums grow upwards: if this change is small against the line's sum, it is small against all of them. */
@@ -103,9 +103,9 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
 void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
 {
     __builtin_prefetch(&self->leaves[slot], 1);
-    __builtin_prefetch(&self->level[0][slot / FANOUT], 1);
+    __builtin_prefetch(&self->level[0][slot / SUMTREE_FANOUT], 1);
     if (self->levels > 1)
-        __builtin_prefetch(&self->level[1][slot / (FANOUT * FANOUT)], 1);
+        __builtin_prefetch(&self->level[1][slot / (SUMTREE_FANOUT * SUMTREE_FANOUT)], 1);
 }
 
 bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
@@ -118,13 +118,13 @@ bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
 
 void sumtree_rebuild(struct sumtree *self)
 {
-    size_t nodes = ((size_t)self->capacity + FANOUT - 1) / FANOUT;
+    size_t nodes = ((size_t)self->capacity + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
     for (size_t i = 0; i < nodes; i++)
-        self->level[0][i] = sum_leaves(self->leaves + i * FANOUT);
+        self->level[0][i] = sum_leaves(self->leaves + i * SUMTREE_FANOUT);
     for (uint32_t l = 1; l < self->levels; l++) {
-        nodes = (nodes + FANOUT - 1) / FANOUT;
+        nodes = (nodes + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
         for (size_t i = 0; i < nodes; i++)
-            self->level[l][i] = sum_nodes(self->level[l - 1] + i * FANOUT);
+            self->level[l][i] = sum_nodes(self->level[l - 1] + i * SUMTREE_FANOUT);
     }
 }
 
@@ -176,10 +176,10 @@ static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uin
     for (uint32_t l = self->levels - 1; l-- > 0;) {
         const double *nodes = self->level[l];
         const char *next = l > 0 ? (const char *)self->level[l - 1] : (const char *)self->leaves;
-        size_t stride = FANOUT * (l > 0 ? sizeof(double) : sizeof(float));
+        size_t stride = SUMTREE_FANOUT * (l > 0 ? sizeof(double) : sizeof(float));
         uint32_t last = (self->capacity - 1) >> (4 * l + 4);
         for (uint32_t j = 0; j < n; j++) {
-            uint32_t i = FANOUT * slots[j] + choose_node(nodes + FANOUT * (size_t)slots[j], &point[j]);
+            uint32_t i = SUMTREE_FANOUT * slots[j] + choose_node(nodes + SUMTREE_FANOUT * (size_t)slots[j], &point[j]);
             i = i < last ? i : last;
             slots[j] = i;
             const char *line = next + i * stride;
@@ -188,7 +188,7 @@ static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uin
         }
     }
     for (uint32_t j = 0; j < n; j++)
-        slots[j] = FANOUT * slots[j] + choose_leaf(self->leaves + FANOUT * (size_t)slots[j], point[j]);
+        slots[j] = SUMTREE_FANOUT * slots[j] + choose_leaf(self->leaves + SUMTREE_FANOUT * (size_t)slots[j], point[j]);
 }
 
 /* Returns a leaf that is not zero. All sums are exact. */
@@ -196,11 +196,11 @@ static uint32_t first_nonzero(const struct sumtree *self)
 {
     size_t i = 0;
     for (uint32_t l = self->levels - 1; l-- > 0;) {
-        i *= FANOUT;
+        i *= SUMTREE_FANOUT;
         while (!(self->level[l][i] > 0.0))
             i++;
     }
-    i *= FANOUT;
+    i *= SUMTREE_FANOUT;
     while (!(self->leaves[i] > 0.0f))
         i++;
     return (uint32_t)i;

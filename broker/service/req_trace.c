@@ -36,7 +36,7 @@ struct trace_client {
 struct trace_session {
     struct wait wait; /* of the client that has asked for the trace */
     struct service *service;
-    struct timer timer; /* the end of recording, then of collecting */
+    struct timer timer; /* the req_trace_end of recording, then of collecting */
     int64_t start_ns, end_ns;
     uint64_t number;
     bool collecting;
@@ -64,7 +64,7 @@ static void stop(struct trace_session *self)
     trace_stop(&service->loop->trace, &self->own);
 }
 
-static void end(void *ctx, struct wait *wait)
+static void req_trace_end(void *ctx, struct wait *wait)
 {
     struct trace_session *self = (struct trace_session *)wait;
     struct service *service = ctx;
@@ -82,7 +82,7 @@ static void end(void *ctx, struct wait *wait)
     free(self);
 }
 
-static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void req_trace_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
 {
     (void)ctx;
     const struct trace_session *self = (const struct trace_session *)wait;
@@ -92,7 +92,7 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
              self->n_complete, self->n_clients);
 }
 
-static const struct wait_ops ops = {"trace", explain, end, NULL, NULL};
+static const struct wait_ops req_trace_ops = {"trace", req_trace_explain, req_trace_end, NULL, NULL};
 
 /* ---- the answer ---- */
 
@@ -144,7 +144,7 @@ static void answer_build(struct trace_answer *self, struct trace_session *trace)
     self->reply.n_processes = self->n;
 }
 
-static void finish(struct trace_session *self)
+static void req_trace_finish(struct trace_session *self)
 {
     uint32_t n = self->n_clients + 1;
     struct trace_answer *answer = need_alloc(sizeof *answer);
@@ -160,16 +160,16 @@ static void finish(struct trace_session *self)
     free(answer->payload);
     free(answer->processes);
     free(answer);
-    end(self->service, &self->wait);
+    req_trace_end(self->service, &self->wait);
 }
 
 /* ---- recording ---- */
 
-/* Adds what still waits: a wait that does not end is what one looks for. */
+/* Adds what still waits: a wait that does not req_trace_end is what one looks for. */
 static void add_waits(const struct service *service)
 {
     for (const struct wait *wait = service->peers->waits.first; wait; wait = wait->next)
-        if (wait->ops != &ops)
+        if (wait->ops != &req_trace_ops)
             wait_trace(wait);
     for (uint32_t i = 0; i < service->tables->n; i++) {
         const struct flow *first = service->tables->list[i].blocked, *flow = first;
@@ -192,7 +192,7 @@ static void fire(struct timer *timer, void *ctx)
             return;
         }
     }
-    finish(self);
+    req_trace_finish(self);
 }
 
 rp_status req_trace(struct service *service, struct request *request, rp_error *err)
@@ -206,7 +206,8 @@ rp_status req_trace(struct service *service, struct request *request, rp_error *
     if (service->trace)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "another trace is being recorded, and there is one at a time: ask again when it has ended");
-    struct trace_session *self = wait_new(service->peers, sizeof *self, &ops, service, request, WAIT_FOREVER, err);
+    struct trace_session *self =
+        wait_new(service->peers, sizeof *self, &req_trace_ops, service, request, WAIT_FOREVER, err);
     if (!self)
         return (rp_status)err->status;
     self->service = service;
@@ -319,6 +320,6 @@ rp_status req_trace_spans(struct service *service, struct request *request, rp_e
     self->n_complete_spans += client->complete ? client->n : 0;
     request_reply(service->peers, request, &(struct answer){.status = RP_OK});
     if (self->collecting && self->n_complete == self->n_clients)
-        finish(self);
+        req_trace_finish(self);
     return RP_OK;
 }

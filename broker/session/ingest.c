@@ -471,7 +471,7 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
 
 /* True if memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
  * meanwhile (removals) can only allow more. */
-static bool may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
+static bool ingest_may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
 {
     if (tables_disk_is_full(table->tables) || room_waits(table, span))
         return false;
@@ -522,7 +522,8 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
             return false;
         text = err.text;
     }
-    bool waits = flow->count > 0 || (status == RP_OK && !may_insert(self, flow->table, &arrival.span, run->n - i));
+    bool waits =
+        flow->count > 0 || (status == RP_OK && !ingest_may_insert(self, flow->table, &arrival.span, run->n - i));
     flow->arrived++;
     if (waits) {
         item_wait(self, flow, &arrival, status, text);

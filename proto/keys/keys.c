@@ -130,7 +130,7 @@ static bool is_pair(const struct key *key)
     return ok;
 }
 
-static rp_status parse(const char *path, char *text, struct key *out, rp_error *err)
+static rp_status keys_parse(const char *path, char *text, struct key *out, rp_error *err)
 {
     uint32_t number = 0, seen = 0;
     for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
@@ -160,7 +160,7 @@ rp_status key_read(const char *path, struct key *out, rp_error *err)
     *out = (struct key){0};
     rp_status status = read_private(path, text, err);
     if (status == RP_OK)
-        status = parse(path, text, out, err);
+        status = keys_parse(path, text, out, err);
     explicit_bzero(text, sizeof text);
     if (status != RP_OK)
         key_wipe(out);

@@ -220,8 +220,8 @@ static rp_status ask_one(rp_client *client, const struct gather_plan *plan, stru
     return answers_judge(answers, err);
 }
 
-static rp_status ask_all(rp_client *client, const struct gather_plan *plan, struct gather_answers *answers,
-                         rp_error *err)
+static rp_status gather_ask_all(rp_client *client, const struct gather_plan *plan, struct gather_answers *answers,
+                                rp_error *err)
 {
     RP_TRY(conn_check_process(client_conn(client), err));
     struct calls *calls = calls_new(answers->n);
@@ -246,7 +246,8 @@ rp_status gather(rp_client *client, const struct gather_plan *plan, struct gathe
     struct gather_answers *answers = *out = answers_new(client);
     if (!answers)
         return err_set(err, RP_NO_MEMORY, "no memory for the answers of the broker");
-    rp_status status = answers->n > 1 ? ask_all(client, plan, answers, err) : ask_one(client, plan, answers, err);
+    rp_status status =
+        answers->n > 1 ? gather_ask_all(client, plan, answers, err) : ask_one(client, plan, answers, err);
     if (status != RP_OK)
         gather_free(out);
     return status;

@@ -21,7 +21,7 @@
 #include "replay/admin.h"
 
 /* The answer comes this long after the end, at the latest, if the connection holds. */
-#define GRACE_MS 10000
+#define TRACE_GRACE_MS 10000
 /* A time this far from the start of the trace, in ns, is none. */
 #define FAR_NS (INT64_C(1) << 61)
 #define CATEGORY "replay"
@@ -458,7 +458,7 @@ rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **jso
     body.duration_ms = duration_ms > 0 ? (uint64_t)duration_ms : 0;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE,
                                    .body = &body.base,
-                                   .timeout_ms = conn_with_grace(duration_ms > 0 ? duration_ms : 0, GRACE_MS)};
+                                   .timeout_ms = conn_with_grace(duration_ms > 0 ? duration_ms : 0, TRACE_GRACE_MS)};
     struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_TRACE, .patient = true};
     struct gather_answers *answers;
     RP_TRY(gather(client, &plan, &answers, err));

@@ -1413,7 +1413,7 @@ static void set_back_off(struct conn *self, const rp_client_options *options)
     self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
 }
 
-static bool is_hosted(const struct conn_plan *plan)
+static bool conn_hosted(const struct conn_plan *plan)
 {
     return plan->host && plan->host->ducts;
 }
@@ -1442,7 +1442,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (is_hosted(plan))
+    if (conn_hosted(plan))
         self->broker = *plan->host;
     self->shards = plan->shards;
     self->shard = self->io_shard = plan->shard;
@@ -1459,7 +1459,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->endpoint = self->home = strdup(plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");
     self->host = host_of(plan->endpoint);
-    self->own_context = !options->zmq_context && !is_hosted(plan);
+    self->own_context = !options->zmq_context && !conn_hosted(plan);
     self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
 }
 
@@ -1515,7 +1515,7 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
 {
     void *context = plan->options->zmq_context;
     int threads = context ? zmq_ctx_get(context, ZMQ_IO_THREADS) : 1;
-    if (!is_hosted(plan))
+    if (!conn_hosted(plan))
         RP_TRY(open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
                                 "a client", "two more for each writer or sampler", err));
     struct conn *self = calloc(1, sizeof *self);
@@ -1524,11 +1524,11 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
     bool watched = forks_watch();
     init(self, plan);
     rp_status status = RP_OK;
-    if (!watched || !self->endpoint || !self->name || !(self->context || is_hosted(plan)))
+    if (!watched || !self->endpoint || !self->name || !(self->context || conn_hosted(plan)))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
     if (status == RP_OK)
         status = load_key(self, plan, err);
-    if (status == RP_OK && !is_hosted(plan))
+    if (status == RP_OK && !conn_hosted(plan))
         status = check_endpoint(self, err);
     if (status == RP_OK)
         status = start(self, err);

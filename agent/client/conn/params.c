@@ -22,7 +22,7 @@
 /* Delay before the next request after the broker has ended one because it shuts down. */
 #define RETRY_NS (100 * NS_PER_MS)
 
-static rp_status check_name(const char *name, rp_error *err)
+static rp_status params_check_name(const char *name, rp_error *err)
 {
     size_t size = name ? strlen(name) : 0;
     if (size == 0 || size > RP_MAX_NAME)
@@ -158,7 +158,7 @@ rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int6
                         rp_error *err)
 {
     *out = NULL;
-    RP_TRY(check_name(name, err));
+    RP_TRY(params_check_name(name, err));
     if (client_shards(client) > 1)
         return get_from_shards(client, name, have, timeout_ms, out, err);
     return get_from(client_conn(client), name, have, timeout_ms, GRACE_MS, out, err);
@@ -188,7 +188,7 @@ struct shard {
 /* Makes a publisher or a subscriber, which begins with its link. NULL with err set: the name is wrong, or no memory. */
 static void *link_new(size_t bytes, rp_client *client, const char *name, rp_error *err)
 {
-    if (check_name(name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
+    if (params_check_name(name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
         return NULL;
     struct link *self = calloc(1, bytes);
     if (!self) {
@@ -615,7 +615,7 @@ static rp_status put_to_shards(rp_client *client, const char *name, const void *
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
-    RP_TRY(check_name(name, err));
+    RP_TRY(params_check_name(name, err));
     if (client_shards(client) > 1)
         return put_to_shards(client, name, data, bytes, timeout_ms, version, err);
     zmq_msg_t payload;

@@ -84,7 +84,7 @@ static const rp_field_view *field_in(const struct rp_batch *from, uint32_t f, co
     return strcmp(from->fields[f].name, name) == 0 ? &from->fields[f] : rp_batch_find(from, name);
 }
 
-static void plan_field(const struct batch_join *join, struct joined *self, uint32_t f)
+static void batch_join_plan_field(const struct batch_join *join, struct joined *self, uint32_t f)
 {
     const rp_field_view *like = &join->pieces[self->first].rows.from->fields[f];
     struct batch_spec_field *field = &self->fields[f];
@@ -116,7 +116,7 @@ static rp_status make_batch(const struct batch_join *join, struct joined *self, 
                               .sources = join->options.sources,
                               .shards = join->options.shards};
     for (uint32_t f = 0; f < self->n_fields; f++)
-        plan_field(join, self, f);
+        batch_join_plan_field(join, self, f);
     RP_TRY(batch_make(join->pool, &spec, &self->batch, err));
     self->batch->info.waited_ns = self->waited_ns;
     return RP_OK;
@@ -220,7 +220,7 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
 /* ---- copying ---- */
 
 /* Finds the arrays of a batch, in its memory or in the reply. */
-static void list_arrays(const struct rp_batch *batch, struct batch_in_reply *out)
+static void batch_join_list_arrays(const struct rp_batch *batch, struct batch_in_reply *out)
 {
     const rp_batch_arrays *arrays = &batch->arrays;
     const void *wide[] = {arrays->key,    arrays->priority, arrays->probability,
@@ -237,7 +237,7 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
 {
     const struct batch_rows *rows = &piece->rows;
     struct batch_in_reply from;
-    list_arrays(rows->from, &from);
+    batch_join_list_arrays(rows->from, &from);
     for (uint32_t k = 0; k < BATCH_WIDE; k++)
         batch_expand(&from.wide[k], rows->first, rows->n, 8,
                      (uint8_t *)batch_wide(self->batch, k) + (size_t)piece->at * 8);

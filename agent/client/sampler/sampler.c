@@ -15,7 +15,7 @@
 #include "proto/base/trace.h"
 
 #define DEFAULT_BATCH_SIZE 256u
-#define DEFAULT_IN_FLIGHT 4u
+#define SAMPLER_DEFAULT_IN_FLIGHT 4u
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
 #define MOST_BYTES (UINT64_MAX / 4) /* sums with it do not overflow */
 #define MAX_SOURCES 64u
@@ -36,7 +36,7 @@
 #define GRACE_NS (2 * NS_PER_S)
 #define GRACE_ALONE_NS (10 * NS_PER_S)
 /* How often a caller alone whose deadline has passed checks that the connection is still up. */
-#define LOOK_NS (20 * NS_PER_MS)
+#define SAMPLER_LOOK_NS (20 * NS_PER_MS)
 /* How long on_demand waits for the answers to cancels when the caller has ended the wait. */
 #define STOP_NS (100 * NS_PER_MS)
 
@@ -78,7 +78,7 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     if (out->batch_size == 0)
         out->batch_size = max_batch < DEFAULT_BATCH_SIZE ? max_batch : DEFAULT_BATCH_SIZE;
     if (out->in_flight == 0)
-        out->in_flight = DEFAULT_IN_FLIGHT;
+        out->in_flight = SAMPLER_DEFAULT_IN_FLIGHT;
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
     if (out->max_bytes > MOST_BYTES)
@@ -778,7 +778,7 @@ static void await_reply(rp_sampler *self)
         if (now >= end || !up)
             part_recall(&self->parts[0]);
         if (!self->hub.news)
-            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, now + LOOK_NS);
+            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, now + SAMPLER_LOOK_NS);
     }
 }
 

@@ -13,8 +13,9 @@
 #include "proto/base/format.h"
 #include "proto/base/need.h"
 
-#define CONNECT_NS (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
-#define SEND_NS (300 * NS_PER_S)   /* for programs to be packed and to arrive there */
+#define HOST_CHECK_CONNECT_NS                                                                                          \
+    (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
+#define HOST_CHECK_SEND_NS (300 * NS_PER_S) /* for programs to be packed and to arrive there */
 #define TURN_MS 10
 
 /* Lets a socket listen on all addresses, and accept who connects. port 0: any. Returns the port; 0: errno says why. */
@@ -91,7 +92,7 @@ static void look(const struct check *self, uint32_t index, int64_t now_ns)
 {
     struct host *host = host_pool_at(self->pool, index);
     struct trial *trial = &self->trials[index];
-    int64_t most = host_info(host)->sent ? SEND_NS : CONNECT_NS;
+    int64_t most = host_info(host)->sent ? HOST_CHECK_SEND_NS : HOST_CHECK_CONNECT_NS;
     if (host_pool_failed(self->pool, index))
         end_trial(trial, host_info(host)->reason);
     else if (now_ns - self->begin_ns > most)

@@ -204,8 +204,8 @@ static rp_status finish(struct host_folder *self, struct stat *info, rp_error *e
     return status;
 }
 
-static rp_status append(struct host_folder *self, const char *name, const void *bytes, size_t size, int64_t offset,
-                        rp_error *err)
+static rp_status host_file_append(struct host_folder *self, const char *name, const void *bytes, size_t size,
+                                  int64_t offset, rp_error *err)
 {
     const char *leaf;
     struct stat info;
@@ -237,7 +237,7 @@ rp_status host_folder_take(struct host_folder *self, const struct host_message *
         return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no name of a file that may be written here",
                        name ? name : "");
     if (!host_line_flag(piece->line, "replace"))
-        return append(self, name, piece->bytes, piece->size, offset, err);
+        return host_file_append(self, name, piece->bytes, piece->size, offset, err);
     if (offset == 0)
         RP_TRY(begin(self, name, mode, err));
     if (self->fd < 0 || strcmp(name, self->name) != 0 || offset != self->size)

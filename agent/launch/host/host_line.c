@@ -12,7 +12,7 @@
 
 #define MARK "@rp "
 #define MARK_SIZE (sizeof MARK - 1)
-#define DEPTH_MOST 16 /* of nested JSON */
+#define HOST_LINE_DEPTH_MOST 16 /* of nested JSON */
 #define READER_SIZE (2 * (size_t)HOST_LINE_MOST)
 
 /* ---- objects ---- */
@@ -186,7 +186,7 @@ size_t host_reader_fill(struct host_reader *self)
 
 static struct json_object *parse(const char *text, size_t size)
 {
-    struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MOST);
+    struct json_tokener *tokener = json_tokener_new_ex(HOST_LINE_DEPTH_MOST);
     /* Not JSON_TOKENER_STRICT: with it, json-c 0.18 refuses all bytes above 127, valid UTF-8 too. */
     struct json_object *object = json_tokener_parse_ex(tokener, text, (int)size);
     bool whole = json_tokener_get_error(tokener) == json_tokener_success && json_tokener_get_parse_end(tokener) == size;

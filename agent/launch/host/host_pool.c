@@ -33,8 +33,8 @@
 #define CONFIG_NAME "config.yaml"
 #define WEIGHTS_NAME "actors.weights"
 #define HERE_NAME "here" /* folder of the files of launch.send */
-#define FILES_MOST 512u
-#define DEPTH_MOST 8u
+#define HOST_POOL_FILES_MOST 512u
+#define HOST_POOL_DEPTH_MOST 8u
 #define PATH_SIZE 1024u
 /* Overrides that a host may need beyond those of home: actors.weights, environment.plugin. */
 #define OVERRIDES 2u
@@ -82,8 +82,8 @@ struct host_pool {
 
 static rp_status add_file(struct host_pool *self, const char *path, const char *name, rp_error *err)
 {
-    if (self->n_files == FILES_MOST)
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "launch.send: these are more than %u files", FILES_MOST);
+    if (self->n_files == HOST_POOL_FILES_MOST)
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "launch.send: these are more than %u files", HOST_POOL_FILES_MOST);
     self->files = need_resize(self->files, self->n_files + 1, sizeof *self->files);
     self->files[self->n_files++] = (struct pool_file){.path = need_text(path), .name = need_text(name)};
     return RP_OK;
@@ -102,7 +102,7 @@ static rp_status add_path(struct host_pool *self, const char *path, const char *
         return err_set(err, RP_NOT_FOUND, "launch.send: there is no file %s", path);
     if (S_ISREG(info.st_mode))
         return add_file(self, path, name, err);
-    DIR *folder = S_ISDIR(info.st_mode) && depth < DEPTH_MOST ? opendir(path) : NULL;
+    DIR *folder = S_ISDIR(info.st_mode) && depth < HOST_POOL_DEPTH_MOST ? opendir(path) : NULL;
     if (!folder)
         return err_set(err, RP_INVALID_ARGUMENT, "launch.send: %s is no file and no folder that can be sent", path);
     rp_status status = RP_OK;

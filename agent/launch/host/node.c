@@ -30,7 +30,7 @@
 
 #define LEASE_NS (15 * NS_PER_S) /* until the launcher says otherwise */
 #define USAGE_NS NS_PER_S
-#define TURN_MS 100
+#define NODE_TURN_MS 100
 #define STANDARD_POLLS 4u
 #define ALIVE_SHARE 15 /* signs of life for the guard in a lease */
 #define CHILDREN_MOST 4096u
@@ -39,11 +39,11 @@
 #define REACH_S 5       /* for a connection to an address of home */
 /* The mirror: files that it knows, the time between two passes, pieces in one turn (so that output of processes gets through as well),
  * and the depth of folders. */
-#define FILES_MOST 16384u
+#define NODE_FILES_MOST 16384u
 #define MIRROR_NS (400 * NS_PER_MS)
 #define AGAIN_NS (5 * NS_PER_S)
 #define PIECES_MOST 4
-#define DEPTH_MOST 6
+#define NODE_DEPTH_MOST 6
 #define PREFIX "replay-node-"
 #define RANDOM "XXXXXX"
 #define ATTEMPTS 8
@@ -218,7 +218,7 @@ static void remove_work(struct node *self)
 /* ---- the mirror: what processes write here goes home ---- */
 
 /* Files of the work folder go home, in passes over the folder: each finds the files that have changed, and sends the new bytes of a file
- * that has grown, and the whole of a file that is new or was replaced. Names that begin with a dot or end in ".tmp" are not sent, nor
+ * that has grown, and the whole of a file that is new or was replaced. Names that node_begin with a dot or end in ".tmp" are not sent, nor
  * are the files that only the launcher writes. */
 
 static const char *const skipped[] = {"config.yaml", "keys", "here", NULL};
@@ -235,7 +235,7 @@ static void free_file(struct node_file *file)
 }
 
 /* Returns the file; NULL: there is none. *at: its place, or the one where it belongs. */
-static struct node_file *find(const struct mirror *self, const char *name, uint32_t *at)
+static struct node_file *node_find(const struct mirror *self, const char *name, uint32_t *at)
 {
     uint32_t low = 0, high = self->n;
     while (low < high) {
@@ -253,8 +253,8 @@ static struct node_file *find(const struct mirror *self, const char *name, uint3
 static struct node_file *find_or_add(struct mirror *self, const char *name)
 {
     uint32_t at;
-    struct node_file *file = find(self, name, &at);
-    if (file || self->n >= FILES_MOST)
+    struct node_file *file = node_find(self, name, &at);
+    if (file || self->n >= NODE_FILES_MOST)
         return file;
     file = need_alloc(sizeof *file);
     *file = (struct node_file){.name = need_text(name), .whole = true, .seen = self->begun};
@@ -286,7 +286,7 @@ static void mirror_received(struct mirror *self, const char *name, const struct 
 static void mirror_again(struct mirror *self, const char *name, int64_t now_ns)
 {
     uint32_t at;
-    struct node_file *file = find(self, name, &at);
+    struct node_file *file = node_find(self, name, &at);
     if (!file || (file->again_ns != 0 && now_ns - file->again_ns < AGAIN_NS))
         return;
     file->again_ns = now_ns;
@@ -347,7 +347,7 @@ static void walk(struct mirror *self, int fd, const char *below, int depth)
             continue;
         if (S_ISREG(info.st_mode))
             look_at(self, name, &info);
-        int deeper = S_ISDIR(info.st_mode) && depth < DEPTH_MOST
+        int deeper = S_ISDIR(info.st_mode) && depth < NODE_DEPTH_MOST
                          ? openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
                          : -1;
         if (deeper >= 0)
@@ -729,7 +729,7 @@ static void on_hello(void *context, const struct host_message *message)
     host_writer_put(&self->writer, ready);
 }
 
-static void on_file(void *context, const struct host_message *message)
+static void node_on_file(void *context, const struct host_message *message)
 {
     struct node *self = context;
     struct stat info = {0};
@@ -738,7 +738,7 @@ static void on_file(void *context, const struct host_message *message)
         mirror_received(&self->mirror, host_line_text(message->line, "name"), &info);
 }
 
-static struct process *process_of(struct node *self, struct json_object *line)
+static struct process *node_process_of(struct node *self, struct json_object *line)
 {
     struct node_child *child = find_child(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
     return child ? &child->process : NULL;
@@ -746,14 +746,14 @@ static struct process *process_of(struct node *self, struct json_object *line)
 
 static void on_ask(void *context, const struct host_message *message)
 {
-    struct process *process = process_of(context, message->line);
+    struct process *process = node_process_of(context, message->line);
     if (process)
         process_ask(process, clock_ns());
 }
 
 static void on_kill(void *context, const struct host_message *message)
 {
-    struct process *process = process_of(context, message->line);
+    struct process *process = node_process_of(context, message->line);
     if (process)
         process_kill(process);
 }
@@ -857,9 +857,9 @@ static void on_bye(void *context, const struct host_message *message)
     ((struct node *)context)->over = true;
 }
 
-static const struct host_line_handler handlers[] = {
-    {"hello", on_hello}, {"file", on_file},   {"start", on_start}, {"ask", on_ask}, {"kill", on_kill},
-    {"ping", on_ping},   {"again", on_again}, {"probe", on_probe}, {"bye", on_bye},
+static const struct host_line_handler node_handlers[] = {
+    {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"ask", on_ask}, {"kill", on_kill},
+    {"ping", on_ping},   {"again", on_again},    {"probe", on_probe}, {"bye", on_bye},
 };
 
 /* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
@@ -878,7 +878,7 @@ static void listen_to_launcher(struct node *self)
         while (!self->over && host_reader_next(&self->reader, &message)) {
             self->heard_ns = clock_ns();
             show_life(self, self->heard_ns);
-            host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, &message);
+            host_line_dispatch(node_handlers, sizeof node_handlers / sizeof node_handlers[0], self, &message);
         }
     }
     self->over |= self->reader.ended || self->writer.broken;
@@ -897,7 +897,7 @@ static void poll_all(struct node *self)
     self->polls[3] = (struct pollfd){.fd = self->answers[0], .events = POLLIN};
     for (uint32_t i = 0; room && i < self->n; i++)
         self->polls[n++] = (struct pollfd){.fd = self->children[i]->output, .events = POLLIN};
-    poll(self->polls, n, room && mirror_busy(&self->mirror) ? 0 : TURN_MS);
+    poll(self->polls, n, room && mirror_busy(&self->mirror) ? 0 : NODE_TURN_MS);
 }
 
 /* True if a process waits for a pass of the mirror. */
@@ -942,9 +942,9 @@ static void turn(struct node *self)
     host_writer_flush(&self->writer);
 }
 
-/* ---- begin and end ---- */
+/* ---- node_begin and end ---- */
 
-static rp_status begin(struct node *self, int in, int out, rp_error *err)
+static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
 {
     *self = (struct node){
         .in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}, .lock = -1};
@@ -982,7 +982,7 @@ static void end(struct node *self)
 rp_status node_run(int in, int out, rp_error *err)
 {
     struct node self;
-    rp_status status = begin(&self, in, out, err);
+    rp_status status = node_begin(&self, in, out, err);
     while (status == RP_OK && !self.over)
         turn(&self);
     end(&self);

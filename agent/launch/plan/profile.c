@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent/launch/process/run_folder.h"
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/process/machine.h"
+#include "agent/launch/process/run_folder.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -702,7 +702,7 @@ static bool in_time(const struct profile *self)
 }
 
 /* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
-static rp_status add_pair(struct profile *self, const struct plan_run *next, rp_error *err)
+static rp_status profile_add_pair(struct profile *self, const struct plan_run *next, rp_error *err)
 {
     struct plan_run pair = *next, again = *next;
     RP_TRY(run_pair(self, &pair, err));
@@ -720,13 +720,13 @@ static rp_status measure_pairs(struct profile *self, rp_error *err)
 {
     struct plan_run next;
     while ((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) {
-        rp_status status = add_pair(self, &next, err);
+        rp_status status = profile_add_pair(self, &next, err);
         uint32_t lost = self->trial.lost;
         if (status != RP_OK && (lost == TRIAL_NO_HOST || !leave_out(self, lost)))
             return status;
     }
     while (plan_next_shards(self->out, &next)) {
-        rp_status status = add_pair(self, &next, err);
+        rp_status status = profile_add_pair(self, &next, err);
         if (status == RP_CANCELLED || self->trial.lost != TRIAL_NO_HOST)
             return status == RP_CANCELLED ? status : RP_OK;
         RP_TRY(status);

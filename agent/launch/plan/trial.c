@@ -34,7 +34,7 @@
 /* Hosts report about once a second what their processes use. Later than this, a process without news counts as idle. */
 #define REPORT_NS (3 * NS_PER_S)
 
-static int64_t now_ns(void)
+static int64_t trial_now_ns(void)
 {
     struct clock clock = clock_system();
     return clock_now(&clock);
@@ -44,7 +44,7 @@ static int64_t now_ns(void)
 static void nap(struct trial *self, int64_t ms)
 {
     if (self->hosts)
-        host_pool_tend(self->hosts, now_ns());
+        host_pool_tend(self->hosts, trial_now_ns());
     nanosleep(&(struct timespec){.tv_nsec = ms * NS_PER_MS}, NULL);
 }
 
@@ -182,7 +182,7 @@ static rp_status launch(struct trial *self, struct trial_worker *worker, rp_erro
                                       .guard = self->options->guard,
                                       .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host))};
     if (status == RP_OK)
-        status = process_start(&worker->process, &options, now_ns(), err);
+        status = process_start(&worker->process, &options, trial_now_ns(), err);
     command_free(&environment);
     command_free(&argv);
     return status;
@@ -275,7 +275,7 @@ static void note_usage(struct trial *self, bool home)
             continue;
         worker->memory = usage.memory;
         if (here || worker->now.seen_ns == 0 || usage.cpu_ns != worker->now.cpu_ns)
-            worker->now = (struct trial_usage){usage.cpu_ns, usage.main_ns, now_ns()};
+            worker->now = (struct trial_usage){usage.cpu_ns, usage.main_ns, trial_now_ns()};
     }
 }
 
@@ -293,13 +293,13 @@ static bool any_runs(struct trial *self, enum role role)
 /* Asks all to end, and kills those that do not. */
 void trial_stop(struct trial *self, enum role role)
 {
-    int64_t start = now_ns();
+    int64_t start = trial_now_ns();
     uint32_t kept = 0;
     for (uint32_t i = 0; i < self->n_workers; i++)
         if (self->workers[i].role == role && self->workers[i].process.running)
             process_ask(&self->workers[i].process, start);
     while (any_runs(self, role)) {
-        for (uint32_t i = 0; now_ns() - start > GRACE_NS && i < self->n_workers; i++) {
+        for (uint32_t i = 0; trial_now_ns() - start > GRACE_NS && i < self->n_workers; i++) {
             struct process *process = &self->workers[i].process;
             if (self->workers[i].role == role && process->running && !process->killed)
                 process_kill(process);
@@ -322,14 +322,14 @@ void trial_tell(struct trial *self, double share, double next_share, const char 
     va_end(arguments);
     self->share = fmax(share, self->shown);
     self->next_share = fmax(next_share, self->share);
-    self->since_ns = now_ns();
+    self->since_ns = trial_now_ns();
     self->told_ns = 0;
 }
 
 static rp_status tell_user(struct trial *self, rp_error *err)
 {
     const struct profile_options *options = self->options;
-    int64_t now = now_ns();
+    int64_t now = trial_now_ns();
     if (!options->progress || now - self->told_ns < TELL_NS)
         return RP_OK;
     self->told_ns = now;
@@ -346,7 +346,7 @@ static rp_status tell_user(struct trial *self, rp_error *err)
 static rp_status trial_look(struct trial *self, rp_error *err)
 {
     if (self->hosts)
-        host_pool_tend(self->hosts, now_ns());
+        host_pool_tend(self->hosts, trial_now_ns());
     RP_TRY(check_workers(self, err));
     note_usage(self, false);
     RP_TRY(tell_user(self, err));
@@ -358,12 +358,12 @@ static rp_status trial_look(struct trial *self, rp_error *err)
 rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), void *context, int64_t limit_ns,
                       rp_error *err)
 {
-    int64_t end = now_ns() + limit_ns;
+    int64_t end = trial_now_ns() + limit_ns;
     for (;;) {
         RP_TRY(trial_look(self, err));
         if (test(self, context))
             return RP_OK;
-        if (now_ns() >= end)
+        if (trial_now_ns() >= end)
             return RP_DEADLINE_EXCEEDED;
         nap(self, POLL_MS);
     }
@@ -518,13 +518,13 @@ static bool all_reported(const struct trial *self)
 /* Reads until there are enough changes to compute rates from. */
 static rp_status read_counters(struct trial *self, int64_t ns, struct readings *out, rp_error *err)
 {
-    int64_t start = now_ns(), pause = ns / 80 / NS_PER_MS;
+    int64_t start = trial_now_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
     for (;;) {
         RP_TRY(trial_look(self, err));
         if (self->seen.broker)
             read_once(&self->seen, out);
-        int64_t taken = now_ns() - start;
+        int64_t taken = trial_now_ns() - start;
         uint32_t changes = out->inserts.changes > out->samples.changes ? out->inserts.changes : out->samples.changes;
         bool enough = (taken >= ns && changes >= LEAST_CHANGES) || taken >= LONGEST * ns;
         if (enough && (taken >= REPORT_NS || all_reported(self)))

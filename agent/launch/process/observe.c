@@ -122,7 +122,7 @@ static double number_of(struct json_object *line, const char *name)
     return json_map_real(value, NAN);
 }
 
-static uint64_t count_of(struct json_object *line, const char *name)
+static uint64_t observe_count_of(struct json_object *line, const char *name)
 {
     double number = number_of(line, name);
     return number > 0 && number < 1e18 ? (uint64_t)number : 0;
@@ -133,8 +133,8 @@ static void add_value(struct observe_files *self, struct json_object *line, doub
     if (!grow((void **)&self->values, self->n_values, sizeof *self->values, MOST_VALUES))
         return;
     self->values[self->n_values++] = (struct observe_value){.time_s = time_s,
-                                                            .steps = count_of(line, "environment_steps"),
-                                                            .learner_steps = count_of(line, "learner_steps"),
+                                                            .steps = observe_count_of(line, "environment_steps"),
+                                                            .learner_steps = observe_count_of(line, "learner_steps"),
                                                             .value = value,
                                                             .seconds = number_of(line, "seconds")};
 }

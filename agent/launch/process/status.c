@@ -273,13 +273,13 @@ void status_copy_fini(struct status_copy *self)
 
 /* Figures as OpenMetrics text. Families are rows of a table; a row knows where its number is. */
 
-struct family {
+struct status_family {
     const char *name, *unit, *help; /* the name ends with the unit; "": none */
     bool counts;                    /* a counter; otherwise a gauge */
     struct json_row row;            /* where its number is */
 };
 
-static const struct family of_run[] = {
+static const struct status_family of_run[] = {
     {"elapsed_seconds", "seconds", "Time since the start of the run, earlier legs included.", false,
      JSON_ROW(struct status, elapsed_s)},
     {"updated_timestamp_seconds", "seconds", "When the status was written, in seconds since 1970.", false,
@@ -315,13 +315,13 @@ static const struct family of_run[] = {
     {"cores", "", "Processors that all processes use, lately.", false, JSON_ROW(struct status, cpu)},
 };
 
-static const struct family of_process[] = {
+static const struct status_family of_process[] = {
     {"process_memory_bytes", "bytes", "Memory of a process.", false, JSON_ROW(struct status_process, memory)},
     {"process_cores", "", "Processors that a process uses, lately.", false, JSON_ROW(struct status_process, cpu)},
     {"process_restarts", "", "How often a process was started again.", true, JSON_ROW(struct status_process, restarts)},
 };
 
-static const struct family of_host[] = {
+static const struct status_family of_host[] = {
     {"host_ready", "", "1 if the host is there, 0 if it is not.", false, JSON_ROW(struct status_host, ready)},
     {"host_actors", "", "Actors that run on a host.", false, JSON_ROW(struct status_host, actors)},
     {"host_learners", "", "Learners that run on a host.", false, JSON_ROW(struct status_host, learners)},
@@ -347,34 +347,35 @@ static void add_label(struct text *out, const char *name, const char *value)
     text_add(out, "\"");
 }
 
-static void add_head(struct text *out, const struct family *family)
+static void add_head(struct text *out, const struct status_family *status_family)
 {
-    text_add(out, "# HELP replay_run_%s %s\n", family->name, family->help);
-    text_add(out, "# TYPE replay_run_%s %s\n", family->name, family->counts ? "counter" : "gauge");
-    if (family->unit[0])
-        text_add(out, "# UNIT replay_run_%s %s\n", family->name, family->unit);
+    text_add(out, "# HELP replay_run_%s %s\n", status_family->name, status_family->help);
+    text_add(out, "# TYPE replay_run_%s %s\n", status_family->name, status_family->counts ? "counter" : "gauge");
+    if (status_family->unit[0])
+        text_add(out, "# UNIT replay_run_%s %s\n", status_family->name, status_family->unit);
 }
 
-static double value_of(const struct family *family, const void *record)
+static double value_of(const struct status_family *status_family, const void *record)
 {
-    const void *at = (const char *)record + family->row.offset;
-    enum json_kind kind = family->row.kind;
+    const void *at = (const char *)record + status_family->row.offset;
+    enum json_kind kind = status_family->row.kind;
     return kind == JSON_KIND_REAL   ? *(const double *)at
            : kind == JSON_KIND_U64  ? (double)*(const uint64_t *)at
            : kind == JSON_KIND_BOOL ? *(const bool *)at
                                     : *(const uint32_t *)at;
 }
 
-static void add_sample(struct text *out, const struct family *family, const char *labels, double value)
+static void add_sample(struct text *out, const struct status_family *status_family, const char *labels, double value)
 {
-    text_add(out, "replay_run_%s%s{%s} %.17g\n", family->name, family->counts ? "_total" : "", labels, value);
+    text_add(out, "replay_run_%s%s{%s} %.17g\n", status_family->name, status_family->counts ? "_total" : "", labels,
+             value);
 }
 
 /* ---- families ---- */
 
 /* Families of records that are told apart by a label: processes, hosts. */
-struct group {
-    const struct family *families;
+struct status_group {
+    const struct status_family *families;
     size_t n_families;
     const void *records;
     uint32_t n;
@@ -382,18 +383,18 @@ struct group {
     const char *label;
 };
 
-static void add_group(struct text *out, const struct group *group, const char *run)
+static void add_group(struct text *out, const struct status_group *status_group, const char *run)
 {
-    for (size_t f = 0; f < group->n_families && group->n; f++) {
-        add_head(out, &group->families[f]);
-        for (uint32_t i = 0; i < group->n; i++) {
-            const char *record = (const char *)group->records + i * group->size;
-            double value = value_of(&group->families[f], record);
+    for (size_t f = 0; f < status_group->n_families && status_group->n; f++) {
+        add_head(out, &status_group->families[f]);
+        for (uint32_t i = 0; i < status_group->n; i++) {
+            const char *record = (const char *)status_group->records + i * status_group->size;
+            double value = value_of(&status_group->families[f], record);
             struct text labels = {0};
             text_add(&labels, "%s,", run);
-            add_label(&labels, group->label, record + group->name);
+            add_label(&labels, status_group->label, record + status_group->name);
             if (isfinite(value))
-                add_sample(out, &group->families[f], text_get(&labels), value);
+                add_sample(out, &status_group->families[f], text_get(&labels), value);
             text_fini(&labels);
         }
     }
@@ -419,18 +420,18 @@ void status_metrics(struct text *out, const struct status *status)
         add_sample(out, &of_run[i], text_get(&run), value);
     }
     add_phase(out, status, text_get(&run));
-    const struct group processes = {ROWS(of_process),
-                                    status->processes,
-                                    status->processes ? status->n_processes : 0,
-                                    sizeof *status->processes,
-                                    offsetof(struct status_process, name),
-                                    "process"};
-    const struct group hosts = {ROWS(of_host),
-                                status->hosts,
-                                status->hosts ? status->n_hosts : 0,
-                                sizeof *status->hosts,
-                                offsetof(struct status_host, name),
-                                "host"};
+    const struct status_group processes = {ROWS(of_process),
+                                           status->processes,
+                                           status->processes ? status->n_processes : 0,
+                                           sizeof *status->processes,
+                                           offsetof(struct status_process, name),
+                                           "process"};
+    const struct status_group hosts = {ROWS(of_host),
+                                       status->hosts,
+                                       status->hosts ? status->n_hosts : 0,
+                                       sizeof *status->hosts,
+                                       offsetof(struct status_host, name),
+                                       "host"};
     add_group(out, &processes, text_get(&run));
     add_group(out, &hosts, text_get(&run));
     text_add(out, "# EOF\n");
