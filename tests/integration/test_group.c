@@ -35,7 +35,7 @@ struct peer {
     uint32_t index;
     rp_client *client;
     struct agent *agent;
-    struct group *group;
+    struct learner_group *group;
     struct rng rng;
     uint64_t until; /* agent->steps ... */
     uint32_t with;  /* ... and so many gradients in the last round: all who wait for that stop after the same one */
