@@ -64,7 +64,8 @@ static rp_status take_chunk(void *ctx, uint64_t at, const struct chunk_view *chu
     memcpy(bytes, chunk->sizes, columns * 4);
     memcpy(bytes + columns * 4, chunk->codecs, columns);
     memcpy(bytes + columns * 5, chunk->data, chunk->head->bytes);
-    self->list[self->read++] = (struct loaded){*chunk->head, bytes};
+    self->list[self->read].head = *chunk->head;
+    self->list[self->read++].bytes = bytes;
     return RP_OK;
 }
 

@@ -249,7 +249,8 @@ static rp_status slot_put(struct loading *self, struct loaded_table *to, const s
         .span = {.n = n, .offset = insert->offset, .length = insert->length, .layout = layout->id},
         .times_sampled = times_sampled,
     };
-    if (n > 1 && !(item.span.many = malloc(n * sizeof(uint64_t))))
+    _Static_assert(sizeof *item.span.many == sizeof(uint64_t), "a place lies where its chunk will be");
+    if (n > 1 && !(item.span.many = malloc(n * sizeof *item.span.many)))
         return err_set(err, RP_NO_MEMORY, "no memory for the items of table '%s'", table->name);
     memcpy(n > 1 ? (void *)item.span.many : &item.span.one, places, n * sizeof(uint64_t));
     layout->refs++;

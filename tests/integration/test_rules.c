@@ -13,7 +13,8 @@
 #define FREE_TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 /* Takes two items, then waits for samples. */
 #define BLOCKED_TABLE                                                                                                  \
-    "  - {name: b, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1,"  \
+    "  - {name: b, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: sample_to_insert_ratio, "                    \
+    "samples_per_insert: 1,"                                                                                           \
     " min_size: 1, min_diff: 0, max_diff: 2}}\n"
 
 static uint64_t size_of(struct embed *embed, const char *table)

@@ -249,7 +249,8 @@ static struct outbox_scratch *outbox_scratch_new(uint32_t n)
     self->item_chunk = wide + n;
     self->run_first = wide + (size_t)2 * n;
     self->run_policy = wide + (size_t)3 * n;
-    self->priority = (double *)(wide + (size_t)4 * n);
+    void *doubles = wide + (size_t)4 * n;
+    self->priority = doubles;
     self->new_layouts = (struct item_layout **)(wide + (size_t)5 * n);
     self->offset = narrow;
     self->length = narrow + n;
