@@ -154,6 +154,19 @@ static void sample_drop(struct kept_samples *self, struct kept_sample *sample)
     sample_release(self, sample);
 }
 
+/* Drops samples of a client, the oldest first and *left at most. Returns the number of picks that nobody has read. */
+static uint32_t client_drop(struct kept_samples *self, const struct kept_client *client, uint32_t *left)
+{
+    uint32_t lost = 0;
+    for (struct kept *kept = client->first, *after; kept && *left; kept = after, --*left) {
+        struct kept_sample *sample = (struct kept_sample *)kept;
+        after = kept->after;
+        lost += sample->info.answered ? 0 : sample->picks.n;
+        sample_drop(self, sample);
+    }
+    return lost;
+}
+
 /* Returns a client, made if need be. NULL: it is anonymous. */
 static struct kept_client *client_make(struct kept_samples *self, uint64_t id)
 {
@@ -161,8 +174,8 @@ static struct kept_client *client_make(struct kept_samples *self, uint64_t id)
         return NULL;
     if (self->list.clients.count >= CLIENTS_MOST && !kept_client_find(&self->list, id)) {
         struct kept_client *silent = self->list.first_client;
-        while (silent->first)
-            sample_drop(self, (struct kept_sample *)silent->first);
+        uint32_t all = UINT32_MAX;
+        client_drop(self, silent, &all);
         kept_client_forget(&self->list, silent);
     }
     return kept_client_make(&self->list, id, self->samples->loop->now_ns);
@@ -447,11 +460,7 @@ void kept_samples_sweep(struct samples *samples)
         struct kept_client *client = self->list.first_client;
         if (now_ns - client->heard_ns <= CONFIG_TOMBSTONE * samples->config->expiry_ns)
             break;
-        for (; client->first && left; left--) {
-            struct kept_sample *sample = (struct kept_sample *)client->first;
-            lost += sample->info.answered ? 0 : sample->picks.n;
-            sample_drop(self, sample);
-        }
+        lost += client_drop(self, client, &left);
         if (!client->first)
             kept_client_forget(&self->list, client);
     }

@@ -42,7 +42,7 @@ const char *rp_version(void)
 /* Formats a text. A text that does not fit is cut before an incomplete UTF-8 sequence. */
 static void print(char *out, size_t size, const char *format, va_list args)
 {
-    int n = vsnprintf(out, size, format, args);
+    int n = vsnprintf(out, size, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
     if (n >= (int)size)
         out[utf8_whole(out, size - 1)] = '\0';
 }
@@ -55,7 +55,7 @@ void err_fill(rp_error *err, rp_status status, const char *format, ...)
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
-    print(text, sizeof text, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
+    print(text, sizeof text, format, args);
     va_end(args);
     err->status = (int32_t)status;
     memcpy(err->text, text, strlen(text) + 1);

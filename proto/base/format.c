@@ -270,6 +270,8 @@ static void print_cell(FILE *out, const char *cell, size_t width, bool right, bo
 
 void grid_print(const struct grid *self, FILE *out)
 {
+    if (self->columns == 0)
+        return;
     size_t *widths = need_alloc(self->columns * sizeof *widths);
     bool right;
     for (uint32_t c = 0; c < self->columns; c++)
