@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "agent/learn/algorithm.h"
+#include "agent/learn/kernel.h"
 #include "proto/base/error.h"
 
 struct bc {
@@ -31,15 +32,6 @@ static uint32_t outputs_of(const struct agent *self)
     return self->spec.n_actions ? self->spec.n_actions : self->spec.action_size;
 }
 
-static uint32_t argmax(const float *logits, uint32_t n)
-{
-    uint32_t best = 0;
-    for (uint32_t a = 1; a < n; a++)
-        if (logits[a] > logits[best])
-            best = a;
-    return best;
-}
-
 /* ---- acting ---- */
 
 static int32_t choose_discrete(const struct agent *self, const float *logits, const struct agent_explore *explore,
@@ -48,7 +40,7 @@ static int32_t choose_discrete(const struct agent *self, const float *logits, co
     uint32_t n = self->spec.n_actions;
     if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
         return (int32_t)rng_below(rng, n);
-    return (int32_t)argmax(logits, n);
+    return (int32_t)kernel_argmax(logits, n);
 }
 
 static float choose_continuous(float out, uint32_t j, const struct agent_explore *explore, struct rng *rng)
@@ -91,7 +83,7 @@ static float bc_value(struct agent *self, const void *observation)
 /* -log softmax(z)_a, and its derivative softmax(z) - 1[. = a] times w. */
 static double cross_entropy(const float *z, uint32_t n, uint32_t a, double w, float *d_z)
 {
-    double highest = (double)z[argmax(z, n)], sum = exp((double)z[0] - highest);
+    double highest = (double)z[kernel_argmax(z, n)], sum = exp((double)z[0] - highest);
     for (uint32_t k = 1; k < n; k++)
         sum += exp((double)z[k] - highest);
     for (uint32_t k = 0; k < n; k++)
@@ -138,7 +130,7 @@ static void bc_gradient(struct agent *self, const struct agent_batch *batch, str
             l = squared_error(z, outputs, actions + (size_t)i * outputs, w / n, d_z);
         } else if (exists(self, batch, i)) {
             l = cross_entropy(z, outputs, (uint32_t)labels[i], w / n, d_z);
-            agreed += argmax(z, outputs) == (uint32_t)labels[i];
+            agreed += kernel_argmax(z, outputs) == (uint32_t)labels[i];
         }
         loss += w * l;
         bc->priority[i] = l;

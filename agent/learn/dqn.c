@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "agent/learn/algorithm.h"
+#include "agent/learn/kernel.h"
 #include "proto/base/error.h"
 
 struct dqn {
@@ -28,21 +29,12 @@ struct dqn {
     double *priority;       /* [batch] */
 };
 
-static uint32_t dqn_argmax(const float *q, uint32_t n)
-{
-    uint32_t best = 0;
-    for (uint32_t a = 1; a < n; a++)
-        if (q[a] > q[best])
-            best = a;
-    return best;
-}
-
 /* ---- acting ---- */
 
 static void dqn_choose(const float *q, uint32_t n_actions, const struct agent_explore *explore, struct rng *rng,
                        struct agent_choice *out)
 {
-    uint32_t best = dqn_argmax(q, n_actions);
+    uint32_t best = kernel_argmax(q, n_actions);
     uint32_t action = best;
     if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
         action = (uint32_t)rng_below(rng, n_actions);
@@ -67,7 +59,7 @@ static float dqn_value(struct agent *self, const void *observation)
     struct dqn *dqn = self->state;
     const float *s = agent_floats(self, observation, 1, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, 1);
-    return q[dqn_argmax(q, self->spec.n_actions)];
+    return q[kernel_argmax(q, self->spec.n_actions)];
 }
 
 /* ---- learning ---- */
@@ -128,7 +120,7 @@ static void dqn_gradient(struct agent *self, const struct agent_batch *batch, st
     memset(dqn->d_q, 0, (size_t)n * n_actions * sizeof *dqn->d_q);
     for (uint32_t i = 0; i < n; i++) {
         size_t row = (size_t)i * n_actions;
-        uint32_t best = dqn_argmax(chooser + row, n_actions);
+        uint32_t best = kernel_argmax(chooser + row, n_actions);
         /* A broker may hand out any number; an action that does not exist teaches nothing. */
         if ((uint32_t)actions[i] >= n_actions) {
             dqn->priority[i] = 0.0;

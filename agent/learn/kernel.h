@@ -25,6 +25,15 @@ void kernel_bias(float *y, size_t rows, uint32_t n, const float *b, int32_t acti
 void kernel_activate(float *y, size_t n, int32_t activation);
 /* d *= derivative of the activation where its result was y. */
 void kernel_derive(float *d, const float *y, size_t n, int32_t activation);
+/* Returns the index of the largest number, of equal ones the first. */
+static inline uint32_t kernel_argmax(const float *x, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (x[i] > x[best])
+            best = i;
+    return best;
+}
 /* Adds the sum of the rows of d to sum. */
 void kernel_sum_rows(const float *d, size_t rows, uint32_t n, float *sum);
 

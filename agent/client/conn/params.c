@@ -209,6 +209,15 @@ static void link_free(struct link *self)
     free(self);
 }
 
+static rp_status link_copy_stats(struct link *self, const void *stats, size_t size, void *out)
+{
+    RP_TRY(conn_check_process(client_conn(self->client), NULL));
+    pthread_mutex_lock(&self->lock);
+    rp_status status = client_copy_out(out, stats, size, NULL);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
 /* Returns the error of a refused request, once: "WHAT 'NAME': error". Lock held. */
 static rp_status link_take_error(struct link *self, const char *what, rp_error *err)
 {
@@ -557,11 +566,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
 
 rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *out)
 {
-    RP_TRY(conn_check_process(client_conn(publisher->link.client), NULL));
-    pthread_mutex_lock(&publisher->link.lock);
-    rp_status status = client_copy_out(out, &publisher->stats, sizeof *out, NULL);
-    pthread_mutex_unlock(&publisher->link.lock);
-    return status;
+    return link_copy_stats(&publisher->link, &publisher->stats, sizeof *out, out);
 }
 
 rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err)
@@ -907,11 +912,7 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
 
 rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats *out)
 {
-    RP_TRY(conn_check_process(client_conn(subscriber->link.client), NULL));
-    pthread_mutex_lock(&subscriber->link.lock);
-    rp_status status = client_copy_out(out, &subscriber->stats, sizeof *out, NULL);
-    pthread_mutex_unlock(&subscriber->link.lock);
-    return status;
+    return link_copy_stats(&subscriber->link, &subscriber->stats, sizeof *out, out);
 }
 
 rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)

@@ -138,11 +138,6 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input)
 
 /* ---- reading ---- */
 
-static bool is_count(uint32_t count)
-{
-    return count > 0 && count <= PLAN_MAX_COUNT;
-}
-
 /* The first host of a kind has what was measured, and its kind is its own index. */
 static bool read_host(struct json_object *object, struct plan_input *out, uint32_t index)
 {
@@ -196,8 +191,9 @@ bool plan_from_json(const char *text, struct plan *out, struct plan_input *input
     struct json_object *root = json_tokener_parse(text);
     *out = (struct plan){0};
     bool good = read_input(root, input);
-    if (good && !(json_map_read(root, plan_rows, out) && is_count(out->chosen.actors) &&
-                  is_count(out->chosen.learners) && is_count(out->most_actors) && is_count(out->most_learners))) {
+    if (good && !(json_map_read(root, plan_rows, out) && plan_is_count(out->chosen.actors) &&
+                  plan_is_count(out->chosen.learners) && plan_is_count(out->most_actors) &&
+                  plan_is_count(out->most_learners))) {
         plan_input_free(input);
         good = false;
     }

@@ -88,11 +88,6 @@ uint32_t plan_actors_room(const struct plan_input *input)
     return (uint32_t)fmin(sum, PLAN_MAX_COUNT);
 }
 
-static bool plan_model_is_count(uint32_t count)
-{
-    return count > 0 && count <= PLAN_MAX_COUNT;
-}
-
 rp_status plan_input_check(const struct plan_input *input, rp_error *err)
 {
     static const char nothing[] = "the %s did nothing while they were measured; their logs may say why";
@@ -105,7 +100,7 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
     if (input->n_runs > PLAN_MAX_RUNS)
         return err_set(err, RP_INVALID_ARGUMENT, "%u runs are more than %u", input->n_runs, PLAN_MAX_RUNS);
     for (uint32_t i = 0; i < input->n_runs; i++)
-        if (!plan_model_is_count(input->runs[i].actors) || !plan_model_is_count(input->runs[i].learners))
+        if (!plan_is_count(input->runs[i].actors) || !plan_is_count(input->runs[i].learners))
             return err_set(err, RP_INVALID_ARGUMENT, "a run had %u actors and %u learners, not 1 to %u of each",
                            input->runs[i].actors, input->runs[i].learners, PLAN_MAX_COUNT);
     return RP_OK;
@@ -489,7 +484,7 @@ bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t lear
 {
     struct plan_model model;
     *out = (struct plan_choice){.actors = actors, .learners = learners};
-    if (plan_input_check(input, NULL) != RP_OK || !plan_model_is_count(actors) || !plan_model_is_count(learners))
+    if (plan_input_check(input, NULL) != RP_OK || !plan_is_count(actors) || !plan_is_count(learners))
         return false;
     plan_model_init(&model, input);
     plan_model_pair(&model, actors, learners, out);

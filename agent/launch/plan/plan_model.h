@@ -104,6 +104,11 @@ void plan_input_free(struct plan_input *input);
 rp_status plan_input_check(const struct plan_input *input, rp_error *err);
 /* Returns 0 for a value that was not measured. */
 double plan_known(double value);
+/* True for a possible number of actors or learners. */
+static inline bool plan_is_count(uint32_t count)
+{
+    return count > 0 && count <= PLAN_MAX_COUNT;
+}
 /* Cores and memory of home and of all hosts that take processes. */
 double plan_cores(const struct plan_input *input);
 double plan_memory(const struct plan_input *input);

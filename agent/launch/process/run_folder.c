@@ -267,6 +267,16 @@ char *run_folder_read(const char *folder, const char *file)
     return text;
 }
 
+rp_status run_folder_write_rows(const char *folder, const char *file, const struct json_row *rows, const void *from,
+                                rp_error *err)
+{
+    json_object *root = json_map_object(rows, from);
+    rp_status status =
+        run_folder_write(folder, file, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
+    json_object_put(root);
+    return status;
+}
+
 /* ---- the state ---- */
 
 #define STATE(member) JSON_ROW(struct folder_state, member)
@@ -279,11 +289,7 @@ static const struct json_row state_rows[] = {
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
 {
-    json_object *root = json_map_object(state_rows, state);
-    rp_status status =
-        run_folder_write(folder, FOLDER_STATE, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
-    json_object_put(root);
-    return status;
+    return run_folder_write_rows(folder, FOLDER_STATE, state_rows, state, err);
 }
 
 /* A damaged file may hold numbers that no run has: they count as 0. */

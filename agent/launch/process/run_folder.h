@@ -75,6 +75,10 @@ bool run_folder_is_elsewhere(const struct folder_state *state);
 
 /* Writes a file whole or not at all. */
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);
+/* The same for a struct as JSON. */
+struct json_row;
+rp_status run_folder_write_rows(const char *folder, const char *file, const struct json_row *rows, const void *from,
+                                rp_error *err);
 /* The same for a file that only its owner may read. */
 rp_status run_folder_write_secret(const char *folder, const char *file, const char *text, rp_error *err);
 void run_folder_remove(const char *folder, const char *file);

@@ -267,11 +267,7 @@ bool slurm_record_read(const char *folder, struct slurm_record *out)
 
 rp_status slurm_record_write(const char *folder, const struct slurm_record *self, rp_error *err)
 {
-    json_object *root = json_map_object(rows, self);
-    rp_status status =
-        run_folder_write(folder, SLURM_RECORD, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
-    json_object_put(root);
-    return status;
+    return run_folder_write_rows(folder, SLURM_RECORD, rows, self, err);
 }
 
 /* ---- options of the two jobs: lines of a script, and words of sbatch ---- */
