@@ -48,12 +48,6 @@ static int stop(void **state)
     return 0;
 }
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 /* ---- episodes ---- */
 
 struct frame {

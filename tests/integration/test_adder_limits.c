@@ -39,8 +39,7 @@ static const rp_env_spec spec = {
     .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {1}, .n_actions = 2};
 
 struct fixture {
-    struct broker_process broker;
-    rp_client *client;
+    SERVED;
     /* Destroyed by the teardown if the test fails before it does so. */
     struct adder *adder;
     rp_sampler *sampler;
@@ -48,13 +47,7 @@ struct fixture {
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
-    broker_process_start(&f->broker, tables, NULL);
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
-    *state = f;
+    *state = served_new(sizeof(struct fixture), tables, NULL);
     return 0;
 }
 
@@ -63,16 +56,7 @@ static int teardown(void **state)
     struct fixture *f = *state;
     rp_sampler_destroy(&f->sampler);
     (void)adder_destroy(&f->adder, 0, NULL);
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
-    return 0;
-}
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
+    return served_teardown(state);
 }
 
 static struct adder_config transitions(const char *table)

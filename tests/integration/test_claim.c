@@ -14,37 +14,17 @@
 #define TAKEN "taken"
 
 struct fixture {
-    struct broker_process broker;
-    rp_client *client;
+    SERVED;
     struct clock_manual time;
     atomic_bool stop;
     rp_error err;
 };
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", NULL);
+    struct fixture *f = served_new(sizeof *f, "  - {name: replay, max_size: 10}\n", NULL);
     f->time.now_ns = NS_PER_S;
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
-    if (!f->client)
-        fail_msg("%s", f->err.text);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
     return 0;
 }
 
@@ -84,7 +64,7 @@ static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
 }
 
 /* One actor: every step is given out once, in order, and there are far fewer claims than parts of five. */
-TEST(blocks, setup, teardown)
+TEST(blocks, setup, served_teardown)
 {
     struct fixture *f = *state;
     struct claim claim;
@@ -106,7 +86,7 @@ TEST(blocks, setup, teardown)
 }
 
 /* Several that claim from one counter take together what is allowed, never more, whoever is quick. */
-TEST(never_too_many, setup, teardown)
+TEST(never_too_many, setup, served_teardown)
 {
     struct fixture *f = *state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -134,7 +114,7 @@ TEST(never_too_many, setup, teardown)
 }
 
 /* While the broker does not answer, steps go on for the rest of the block; then a stop is heard. */
-TEST(ahead_of_need, setup, teardown)
+TEST(ahead_of_need, setup, served_teardown)
 {
     struct fixture *f = *state;
     struct claim claim;
@@ -164,7 +144,7 @@ TEST(ahead_of_need, setup, teardown)
 }
 
 /* What was claimed and not taken is given back, unless the end is near. What is counted as taken was taken, and stays so. */
-TEST(give_back, setup, teardown)
+TEST(give_back, setup, served_teardown)
 {
     struct fixture *f = *state;
     struct claim claim;

@@ -31,17 +31,10 @@ static const char tables[] = "  - {name: replay, max_size: 100, sampler: {kind: 
                              "     sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 10}}\n";
 
 struct fixture {
-    struct broker_process broker;
-    rp_client *client;
+    SERVED;
     uint64_t keys[30];
     char out[65536], err[4096];
 };
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
 
 static void fill(struct fixture *f)
 {
@@ -66,25 +59,12 @@ static void fill(struct fixture *f)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
+    struct fixture *f = served_new(sizeof *f, tables, NULL);
     rp_error err = {0};
-    broker_process_start(&f->broker, tables, NULL);
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
     fill(f);
     ok(rp_params_put(f->client, "policy", "weights", 7, WAIT, NULL, &err), &err);
     ok(rp_counter_add(f->client, "steps", 42, WAIT, NULL, &err), &err);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
     return 0;
 }
 
@@ -126,7 +106,7 @@ static struct json_object *get(struct json_object *object, const char *name)
 
 /* ---- looking ---- */
 
-TEST(info, setup, teardown)
+TEST(info, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "info"), 0);
@@ -149,7 +129,7 @@ TEST(info, setup, teardown)
     json_object_put(root);
 }
 
-TEST(items_and_item, setup, teardown)
+TEST(items_and_item, setup, served_teardown)
 {
     struct fixture *f = *state;
     char key[32];
@@ -187,7 +167,7 @@ TEST(items_and_item, setup, teardown)
     assert_int_equal(RUN(f, "item", "nine"), 2);
 }
 
-TEST(sessions_counters_params, setup, teardown)
+TEST(sessions_counters_params, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "counters"), 0);
@@ -242,7 +222,7 @@ static int waits_are(void *ctx)
     return asked_waits(wanted->client, NULL, NULL, 0) == wanted->n;
 }
 
-TEST(why, setup, teardown)
+TEST(why, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "why"), 0);
@@ -280,7 +260,7 @@ TEST(why, setup, teardown)
 
 /* ---- changing ---- */
 
-TEST(delete, setup, teardown)
+TEST(delete, setup, served_teardown)
 {
     struct fixture *f = *state;
     char key[2][32];
@@ -304,7 +284,7 @@ TEST(delete, setup, teardown)
     json_object_put(root);
 }
 
-TEST(limiter_and_reset, setup, teardown)
+TEST(limiter_and_reset, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "limiter", "replay"), 0);
@@ -339,7 +319,7 @@ TEST(limiter_and_reset, setup, teardown)
 
 /* ---- exit codes and help ---- */
 
-TEST(refusals, setup, teardown)
+TEST(refusals, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "items", "replai"), 1);
@@ -364,7 +344,7 @@ TEST(refusals, setup, teardown)
     has(f->err, "unit");
 }
 
-TEST(no_broker, setup, teardown)
+TEST(no_broker, setup, served_teardown)
 {
     struct fixture *f = *state;
     const char *argv[] = {
@@ -401,7 +381,7 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
     return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
 }
 
-TEST(run_that_has_ended, setup, teardown)
+TEST(run_that_has_ended, setup, served_teardown)
 {
     struct fixture *f = *state;
     struct timespec start, end;
@@ -421,7 +401,7 @@ TEST(run_that_has_ended, setup, teardown)
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
 }
 
-TEST(endpoints, setup, teardown)
+TEST(endpoints, setup, served_teardown)
 {
     struct fixture *f = *state;
     char path[128];
@@ -436,7 +416,7 @@ TEST(endpoints, setup, teardown)
     unsetenv("REPLAY_ENDPOINT");
 }
 
-TEST(help, setup, teardown)
+TEST(help, setup, served_teardown)
 {
     struct fixture *f = *state;
     static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
@@ -456,7 +436,7 @@ TEST(help, setup, teardown)
 
 /* ---- top ---- */
 
-TEST(top_plain, setup, teardown)
+TEST(top_plain, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
@@ -478,7 +458,7 @@ TEST(top_plain, setup, teardown)
 }
 
 /* In a terminal of 80x24: the alternate screen, no line too long, q quits. */
-TEST(top_terminal, setup, teardown)
+TEST(top_terminal, setup, served_teardown)
 {
     struct fixture *f = *state;
     struct winsize size = {.ws_col = 80, .ws_row = 24};

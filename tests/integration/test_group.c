@@ -59,9 +59,7 @@ static void peer_open(struct peer *self, uint32_t index, uint64_t seed)
     if (!self->client || !self->agent)
         fail_msg("%s", err.text);
     struct group_options options = {.client = self->client, .agent = self->agent, .index = index, .round_ms = ROUND_MS};
-    self->group = group_new(&options, &err);
-    if (!self->group)
-        fail_msg("%s", err.text);
+    self->group = must(group_new(&options, &err), &err);
 }
 
 static void peer_close(struct peer *self)

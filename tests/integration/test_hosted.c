@@ -62,15 +62,11 @@ static int setup(void **state)
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
         fail_msg("%s", problems);
-    f->broker = broker_new_local(&f->config, clock_system(), &f->ducts, &err);
-    if (!f->broker)
-        fail_msg("%s", err.text);
+    f->broker = must(broker_new_local(&f->config, clock_system(), &f->ducts, &err), &err);
     f->threads = count_threads();
     rp_client_options options = {.struct_size = sizeof options, .name = "hosted"};
     const struct conn_host host = {.ducts = &f->ducts, .turn = turn, .ctx = f};
-    f->client = client_connect("this process", &options, &host, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(client_connect("this process", &options, &host, WAIT, &err), &err);
     *state = f;
     return 0;
 }
@@ -88,19 +84,11 @@ static int teardown(void **state)
     return 0;
 }
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static rp_writer *open_writer(rp_client *client)
 {
     static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
     rp_error err = {0};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
-    if (!writer)
-        fail_msg("%s", err.text);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err), &err);
     return writer;
 }
 
@@ -122,9 +110,7 @@ static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t b
     options.batch_size = batch;
     options.in_flight = in_flight;
     options.on_demand = in_flight == 0;
-    rp_sampler *sampler = rp_sampler_new(client, table, &options, &err);
-    if (!sampler)
-        fail_msg("%s", err.text);
+    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err), &err);
     return sampler;
 }
 

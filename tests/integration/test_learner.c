@@ -34,12 +34,6 @@ struct fixture {
     rp_error err;
 };
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static void open_learner(struct fixture *f, const char *environment, const char *agent, const char *adder)
 {
     char text[1024];
@@ -58,9 +52,7 @@ static void open_learner(struct fixture *f, const char *environment, const char 
     f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
     f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &f->err);
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &f->stop};
-    f->learner = f->client && f->agent ? learner_new(&options, &f->err) : NULL;
-    if (!f->learner)
-        fail_msg("%s", f->err.text);
+    f->learner = must(f->client && f->agent ? learner_new(&options, &f->err) : NULL, &f->err);
 }
 
 static int setup(void **state)
@@ -97,9 +89,7 @@ static void insert(struct fixture *f, uint32_t n, float value, float reward)
     rp_slice slices[5];
     for (uint32_t i = 0; i < 5; i++)
         slices[i] = (rp_slice){.field = columns[i].name, .column = i, .count = 1, .squeeze = 1};
-    rp_writer *writer = rp_writer_new(f->client, columns, 5, NULL, WAIT, &f->err);
-    if (!writer)
-        fail_msg("%s", f->err.text);
+    rp_writer *writer = must(rp_writer_new(f->client, columns, 5, NULL, WAIT, &f->err), &f->err);
     for (uint32_t i = 0; i < n; i++) {
         float three[3] = {value, 0.1f * (float)i, value};
         const void *row[] = {three, &value, &reward, &value, three};
@@ -186,9 +176,7 @@ static void insert_other(struct fixture *f, uint32_t n)
 {
     const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8};
     rp_slice slice = {.column = 0, .count = 1, .squeeze = 1};
-    rp_writer *writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err);
-    if (!writer)
-        fail_msg("%s", f->err.text);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err), &f->err);
     for (uint32_t i = 0; i < n; i++) {
         const void *row[] = {"x"};
         ok(rp_writer_append(writer, row, WAIT, &f->err), &f->err);

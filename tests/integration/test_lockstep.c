@@ -240,8 +240,7 @@ static struct lockstep_result run_stopped(struct stopper *stopper, const char *c
     rp_error err = {0};
     const struct lockstep_options options = {
         .config = &config, .report_every = 100, .report = on_report, .ctx = stopper, .stop = &stopper->stop};
-    if (lockstep_run(&options, &result, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(lockstep_run(&options, &result, &err), &err);
     run_config_free(&config);
     return result;
 }
@@ -343,8 +342,7 @@ TEST(no_hand_overs)
         const struct lockstep_options options = {
             .config = &config, .report_every = 50, .report = watch_threads, .ctx = &threads};
         long switches = voluntary_switches();
-        if (lockstep_run(&options, &result, &err) != RP_OK)
-            fail_msg("%s", err.text);
+        ok(lockstep_run(&options, &result, &err), &err);
         switches = voluntary_switches() - switches;
         if (switches > (long)result.steps / 10)
             fail_msg("%ld voluntary context switches in %llu steps", switches, (unsigned long long)result.steps);

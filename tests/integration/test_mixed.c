@@ -27,36 +27,10 @@ static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: n
                              "  - {name: ratio, max_size: 1000, sampler: {kind: uniform}, limiter: {kind:\n"
                              "     sample_to_insert_ratio, samples_per_insert: 2, min_size: 1, error_buffer: 20}}\n";
 
-struct fixture {
-    struct broker_process broker;
-    rp_client *client;
-};
-
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
-    broker_process_start(&f->broker, tables, NULL);
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
-    *state = f;
+    *state = served_new(sizeof(struct served), tables, NULL);
     return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
-    return 0;
-}
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
 }
 
 /* Inserts items of `steps` steps, each with the field x: all its steps, which are the item's number. */
@@ -66,9 +40,7 @@ static void insert(rp_client *client, const char *table, const char *field, uint
     rp_error err = {0};
     rp_slice slice = {.column = 0, .start = 0, .count = 0};
     rp_writer_options with = {.struct_size = sizeof with, .keep_alive = 16};
-    rp_writer *writer = rp_writer_new(client, &column, 1, &with, WAIT, &err);
-    if (!writer)
-        fail_msg("%s", err.text);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, &with, WAIT, &err), &err);
     for (uint32_t i = 0; i < n; i++) {
         uint8_t number = (uint8_t)(first + i);
         const void *values[] = {&number};
@@ -90,14 +62,12 @@ static rp_sampler_options options(uint32_t batch, uint32_t on_demand)
 }
 
 /* A sampler over two tables; shares below 0: by mass. */
-static rp_sampler *mix(struct fixture *f, const char *first, const char *second, double share,
+static rp_sampler *mix(struct served *f, const char *first, const char *second, double share,
                        const rp_sampler_options *with)
 {
     rp_error err = {0};
     rp_source sources[] = {{f->client, first, share}, {f->client, second, share < 0 ? -1 : 1 - share}};
-    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, with, &err);
-    if (!sampler)
-        fail_msg("%s", err.text);
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, with, &err), &err);
     return sampler;
 }
 
@@ -147,9 +117,9 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 }
 
 /* Items of different lengths, from a queue that must give each once, beside replay, and an exact end; with and without prefetch. */
-TEST(a_queue_beside_replay, setup, teardown)
+TEST(a_queue_beside_replay, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
         uint32_t seen[256] = {0}, from_queue = 0;
         insert(f->client, "queue", "x", 1, 50, 3);
@@ -172,9 +142,9 @@ TEST(a_queue_beside_replay, setup, teardown)
 
 /* The stream of a queue ends when the queue has been empty for a while, and not before all items were given. */
 /* Sources by mass without a min_size of their own need one item, wherever it is. */
-TEST(one_item_is_enough, setup, teardown)
+TEST(one_item_is_enough, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = options(4, 1);
     rp_sampler *samplers[] = {mix(f, "a", "b", -1, &with), mix(f, "free", "none", -1, &with)};
     rp_error err = {0};
@@ -190,9 +160,9 @@ TEST(one_item_is_enough, setup, teardown)
     }
 }
 
-TEST(streams_end_after_their_time, setup, teardown)
+TEST(streams_end_after_their_time, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     static const int64_t times[] = {-1, 1, 50};
     insert(f->client, "a", "x", 200, 5, 1);
     for (uint32_t i = 0; i < 6; i++) {
@@ -212,9 +182,9 @@ TEST(streams_end_after_their_time, setup, teardown)
 }
 
 /* Two tables by mass, of which one has a ratio: permits run out, and all of them have been used. */
-TEST(a_ratio_ends_a_stream, setup, teardown)
+TEST(a_ratio_ends_a_stream, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_sampler_options with = options(7, 0);
     rp_error err = {0};
@@ -232,9 +202,9 @@ TEST(a_ratio_ends_a_stream, setup, teardown)
 }
 
 /* A first call that does not wait gets what can be sampled at once. */
-TEST(a_first_poll_gets_a_batch, setup, teardown)
+TEST(a_first_poll_gets_a_batch, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -252,9 +222,9 @@ TEST(a_first_poll_gets_a_batch, setup, teardown)
 }
 
 /* With `whole`, a batch that lacks the items of one source is not given in part; without, it is. */
-TEST(whole_batches, setup, teardown)
+TEST(whole_batches, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -279,9 +249,9 @@ TEST(whole_batches, setup, teardown)
 }
 
 /* Items of a distinct batch that was given up are not used for the next one, where they could come twice. */
-TEST(distinct_batches_that_are_given_up, setup, teardown)
+TEST(distinct_batches_that_are_given_up, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -305,9 +275,9 @@ TEST(distinct_batches_that_are_given_up, setup, teardown)
 }
 
 /* Items that do not fit into one array come in batches of their own, each with its source. */
-TEST(sources_of_different_fields, setup, teardown)
+TEST(sources_of_different_fields, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint32_t seen[2][256] = {{0}}, n = 0;
     rp_error err = {0};
     rp_status status;
@@ -332,9 +302,9 @@ TEST(sources_of_different_fields, setup, teardown)
 }
 
 /* max_bytes bounds a batch; a reply has the items of many. */
-TEST(max_bytes_of_a_batch, setup, teardown)
+TEST(max_bytes_of_a_batch, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_error err = {0};
     rp_batch *batch;
@@ -360,9 +330,9 @@ static int stop(void *ctx)
 }
 
 /* A call that its caller ends leaves nothing at the broker, and costs no item of a queue. */
-TEST(a_call_that_its_caller_ends, setup, teardown)
+TEST(a_call_that_its_caller_ends, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_error err = {0};
     rp_batch *batch;

@@ -66,9 +66,8 @@ static void add_items(struct fixture *f, int n)
     float value = 1.0f;
     for (int i = 0; i < n; i++) {
         const void *values[] = {&value};
-        if (rp_writer_append(f->writer, values, LOOK_MS, &f->err) != RP_OK ||
-            rp_writer_item_last(f->writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err) != RP_OK)
-            fail_msg("%s", f->err.text);
+        ok(rp_writer_append(f->writer, values, LOOK_MS, &f->err), &f->err);
+        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err), &f->err);
     }
 }
 

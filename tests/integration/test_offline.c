@@ -40,12 +40,6 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
     return remove(path);
 }
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 /* ---- an expert ---- */
 
 /* Leans against the fall, and a little towards the middle. */

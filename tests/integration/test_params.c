@@ -17,49 +17,24 @@
 
 #define WAIT 10000
 
-struct fixture {
-    struct broker_process broker;
-    rp_client *client;
-};
-
-static rp_client *connect_to(const struct fixture *f)
+static rp_client *connect_to(const struct served *f)
 {
     rp_error err = {0};
-    rp_client *client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    if (!client)
-        fail_msg("%s", err.text);
+    rp_client *client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err), &err);
     return client;
 }
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", NULL);
-    f->client = connect_to(f);
-    *state = f;
+    *state = served_new(sizeof(struct served), "  - {name: replay, max_size: 10}\n", NULL);
     return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
-    return 0;
-}
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
 }
 
 /* ---- slots ---- */
 
-TEST(put_and_get, setup, teardown)
+TEST(put_and_get, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     uint64_t version = 0;
@@ -81,9 +56,9 @@ TEST(put_and_get, setup, teardown)
     assert_int_equal(rp_params_get(f->client, "", 2, 50, &params, &err), RP_INVALID_ARGUMENT);
 }
 
-TEST(large_and_empty, setup, teardown)
+TEST(large_and_empty, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     size_t size = 8 << 20;
@@ -130,9 +105,9 @@ static int one_waits(void *ctx)
     return one;
 }
 
-TEST(long_poll, setup, teardown)
+TEST(long_poll, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     struct poll poll = {.client = f->client, .status = RP_INTERNAL};
     pthread_t thread;
@@ -148,9 +123,9 @@ TEST(long_poll, setup, teardown)
 
 /* ---- counters ---- */
 
-TEST(counters, setup, teardown)
+TEST(counters, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_client *other = connect_to(f);
     int64_t value = -1;
@@ -183,12 +158,10 @@ struct member {
     rp_error err;
 };
 
-static void member_join(const struct fixture *f, struct member *m)
+static void member_join(const struct served *f, struct member *m)
 {
     m->client = connect_to(f);
-    m->reduce = rp_reduce_join(m->client, "learners", WAIT, &m->err);
-    if (!m->reduce)
-        fail_msg("%s", m->err.text);
+    m->reduce = must(rp_reduce_join(m->client, "learners", WAIT, &m->err), &m->err);
     m->round_ms = -1;
     m->timeout_ms = WAIT;
 }
@@ -227,9 +200,9 @@ static void member_fini(struct member *m)
     rp_client_destroy(&m->client);
 }
 
-TEST(reduce_rounds, setup, teardown)
+TEST(reduce_rounds, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m[3] = {{0}};
     for (uint32_t i = 0; i < 3; i++)
         member_join(f, &m[i]);
@@ -258,7 +231,7 @@ static int die_main(const char *endpoint)
         pause();
 }
 
-static pid_t start_victim(const struct fixture *f)
+static pid_t start_victim(const struct served *f)
 {
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
@@ -277,9 +250,9 @@ static pid_t start_victim(const struct fixture *f)
 }
 
 /* A member whose process is killed holds the others up no longer than their deadline, and only once. */
-TEST(reduce_dying_member, setup, teardown)
+TEST(reduce_dying_member, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -302,9 +275,9 @@ TEST(reduce_dying_member, setup, teardown)
 }
 
 /* One that comes too late gets the sum without its part and is in the group again. */
-TEST(reduce_late_member, setup, teardown)
+TEST(reduce_late_member, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -323,9 +296,9 @@ TEST(reduce_late_member, setup, teardown)
 }
 
 /* A call that times out leaves its vector in the round; the next one takes up the wait. */
-TEST(reduce_deadline, setup, teardown)
+TEST(reduce_deadline, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -348,9 +321,9 @@ TEST(reduce_deadline, setup, teardown)
     member_fini(&m[0]);
 }
 
-TEST(reduce_broker_restart, setup, teardown)
+TEST(reduce_broker_restart, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m = {0};
     member_join(f, &m);
     for (uint32_t i = 0; i < 3; i++) {
@@ -370,9 +343,9 @@ TEST(reduce_broker_restart, setup, teardown)
     member_fini(&m);
 }
 
-TEST(reduce_wrong_length, setup, teardown)
+TEST(reduce_wrong_length, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);

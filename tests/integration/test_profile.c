@@ -185,8 +185,7 @@ TEST(measures_and_remembers, set_up, tear_down)
     struct plan_input input, again;
     bool from_cache;
     rp_error err = {0};
-    if (profile_measure(&f->options, &input, &from_cache, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(profile_measure(&f->options, &input, &from_cache, &err), &err);
     assert_false(from_cache);
     check_nothing_runs(f);
     check_rates(&input);
@@ -213,8 +212,7 @@ TEST(respects_numbers, set_up, tear_down)
     bool from_cache;
     rp_error err = {0};
     set_config(f, (const char *const[]){"actors.count=3", "learners.count=1", "plan.measure=300ms", NULL});
-    if (profile_measure(&f->options, &input, &from_cache, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(profile_measure(&f->options, &input, &from_cache, &err), &err);
     assert_int_equal(input.n_runs, 1);
     assert_int_equal(input.runs[0].actors, 3);
     plan_input_free(&input);

@@ -27,12 +27,6 @@ struct fixture {
     rp_error err;
 };
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
@@ -51,10 +45,7 @@ static int teardown(void **state)
     struct fixture *f = *state;
     rp_publisher_destroy(&f->publisher, 0, NULL);
     rp_subscriber_destroy(&f->subscriber);
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
-    return 0;
+    return served_teardown(state);
 }
 
 static void put(struct fixture *f, uint32_t value)

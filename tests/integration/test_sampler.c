@@ -26,36 +26,10 @@ static const char tables[] = "  - {name: queue, max_size: 100000, max_times_samp
                              "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
                              "     limiter: {kind: min_size, min_size: 10}}\n";
 
-struct fixture {
-    struct broker_process broker;
-    rp_client *client;
-};
-
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
-    broker_process_start(&f->broker, tables, NULL);
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
-    *state = f;
+    *state = served_new(sizeof(struct served), tables, NULL);
     return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
-    free(f);
-    return 0;
-}
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
 }
 
 /* Inserts items of one step: {number, [number, number + 0.5]}; priority 1 + number. Gives their keys if wanted. */
@@ -64,9 +38,7 @@ static void insert(rp_client *client, const char *table, int32_t first, uint32_t
     rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32},
                            {.name = "pair", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {2}}};
     rp_error err = {0};
-    rp_writer *writer = rp_writer_new(client, columns, 2, NULL, WAIT, &err);
-    if (!writer)
-        fail_msg("%s", err.text);
+    rp_writer *writer = must(rp_writer_new(client, columns, 2, NULL, WAIT, &err), &err);
     for (uint32_t i = 0; i < n; i++) {
         int32_t number = first + (int32_t)i;
         float pair[] = {(float)number, (float)number + 0.5f};
@@ -94,9 +66,7 @@ static rp_sampler_options options(uint32_t batch, uint32_t in_flight)
 static rp_sampler *sampler_new(rp_client *client, const char *table, const rp_sampler_options *with)
 {
     rp_error err = {0};
-    rp_sampler *sampler = rp_sampler_new(client, table, with, &err);
-    if (!sampler)
-        fail_msg("%s", err.text);
+    rp_sampler *sampler = must(rp_sampler_new(client, table, with, &err), &err);
     return sampler;
 }
 
@@ -130,9 +100,9 @@ static int samples_reached(void *ctx)
 
 /* ---- order and bounds ---- */
 
-TEST(order_and_max_samples, setup, teardown)
+TEST(order_and_max_samples, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 0, 2000, NULL);
     rp_sampler_options with = options(64, 8);
     with.max_samples = 1003;
@@ -164,9 +134,9 @@ TEST(order_and_max_samples, setup, teardown)
     assert_null(sampler);
 }
 
-TEST(bounded_prefetch, setup, teardown)
+TEST(bounded_prefetch, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
     rp_sampler_options with = options(5, 3);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
@@ -189,9 +159,9 @@ TEST(bounded_prefetch, setup, teardown)
 }
 
 /* Requests go out in bursts, when half of the batches were taken: no request for each of them. */
-TEST(bursts, setup, teardown)
+TEST(bursts, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
     rp_sampler_options with = options(5, 8);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
@@ -210,9 +180,9 @@ TEST(bursts, setup, teardown)
 
 /* ---- ends and deadlines ---- */
 
-TEST(timeout_ends_stream, setup, teardown)
+TEST(timeout_ends_stream, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 0, 7, NULL);
     rp_sampler_options with = options(10, 4);
     with.end_after_ms = 150;
@@ -232,9 +202,9 @@ TEST(timeout_ends_stream, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(zero_timeout_polls, setup, teardown)
+TEST(zero_timeout_polls, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = options(10, 2);
     with.end_after_ms = -1;
     rp_error err = {0};
@@ -255,9 +225,9 @@ TEST(zero_timeout_polls, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(deadline_says_why, setup, teardown)
+TEST(deadline_says_why, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "late", 0, 4, NULL);
     rp_sampler_options with = options(8, 2);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
@@ -278,9 +248,9 @@ TEST(deadline_says_why, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(flexible_and_distinct, setup, teardown)
+TEST(flexible_and_distinct, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "uniform", 0, 30, NULL);
     rp_sampler_options with = options(30, 2);
     with.distinct = 1;
@@ -318,9 +288,9 @@ static int something_waits(void *ctx)
     return !nothing_waits(ctx);
 }
 
-TEST(destroy_cancels, setup, teardown)
+TEST(destroy_cancels, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = options(8, 4);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     assert_true(process_await(something_waits, f->client, WAIT));
@@ -329,9 +299,9 @@ TEST(destroy_cancels, setup, teardown)
 }
 
 /* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
-TEST(stop, setup, teardown)
+TEST(stop, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     for (uint32_t on_demand = 0; on_demand < 2; on_demand++) {
@@ -358,9 +328,9 @@ TEST(stop, setup, teardown)
     }
 }
 
-TEST(wrong_use, setup, teardown)
+TEST(wrong_use, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     assert_null(rp_sampler_new(f->client, "unifrom", NULL, &err));
     assert_int_equal(err.status, RP_NOT_FOUND);
@@ -383,9 +353,9 @@ static rp_sampler_options on_demand(uint32_t batch)
     return out;
 }
 
-TEST(demand_asks_for_nothing_ahead, setup, teardown)
+TEST(demand_asks_for_nothing_ahead, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 0, 100, NULL);
     rp_sampler_options with = on_demand(10);
     with.max_samples = 75;
@@ -450,9 +420,9 @@ static void take_mixed(rp_sampler *sampler, uint32_t n, bool rising, uint32_t *s
 }
 
 /* Whatever stands side by side in a queue, each item is delivered once. */
-TEST(items_of_different_fields, setup, teardown)
+TEST(items_of_different_fields, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
         for (int32_t i = 0; i < 40; i++) {
             if (i % 2)
@@ -479,9 +449,9 @@ TEST(items_of_different_fields, setup, teardown)
     }
 }
 
-TEST(different_fields_by_chance, setup, teardown)
+TEST(different_fields_by_chance, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "uniform", 0, 1, NULL);
     insert_other(f->client, "uniform", 1);
     rp_sampler_options with = options(16, 2);
@@ -493,9 +463,9 @@ TEST(different_fields_by_chance, setup, teardown)
 }
 
 /* A fetch gives one batch, or says what does not fit; nothing is removed by it. */
-TEST(fetch_of_different_fields, setup, teardown)
+TEST(fetch_of_different_fields, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint64_t keys[2];
     insert(f->client, "fifo", 0, 1, &keys[0]);
     insert_other(f->client, "fifo", 1);
@@ -515,9 +485,9 @@ TEST(fetch_of_different_fields, setup, teardown)
     }
 }
 
-TEST(demand_polls_and_waits, setup, teardown)
+TEST(demand_polls_and_waits, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "late", 0, 4, NULL);
     rp_sampler_options with = on_demand(8);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
@@ -547,9 +517,9 @@ static void *insert_when_waited_for(void *ctx)
     return NULL;
 }
 
-TEST(demand_waits_in_the_broker, setup, teardown)
+TEST(demand_waits_in_the_broker, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = on_demand(8);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     pthread_t thread;
@@ -566,9 +536,9 @@ TEST(demand_waits_in_the_broker, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(demand_without_broker, setup, teardown)
+TEST(demand_without_broker, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = on_demand(4);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
     rp_error err = {0};
@@ -590,9 +560,9 @@ TEST(demand_without_broker, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(demand_wrong_use, setup, teardown)
+TEST(demand_wrong_use, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_sampler_options with = on_demand(4);
     with.on_demand = 2;
@@ -607,9 +577,9 @@ TEST(demand_wrong_use, setup, teardown)
 /* ---- data ---- */
 
 /* Items of several chunks, with strided and negative slices. */
-TEST(strided_over_chunks, setup, teardown)
+TEST(strided_over_chunks, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_INT64}};
     for (uint32_t chunk = 1; chunk <= 5; chunk += 2) {
@@ -643,9 +613,9 @@ TEST(strided_over_chunks, setup, teardown)
     }
 }
 
-TEST(variable_length, setup, teardown)
+TEST(variable_length, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO}};
     rp_writer_options with = {.struct_size = sizeof with, .chunk_length = 4, .keep_alive = 64};
@@ -678,9 +648,9 @@ TEST(variable_length, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(weights_and_metadata, setup, teardown)
+TEST(weights_and_metadata, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     uint64_t keys[9];
     insert(f->client, "prioritized", 0, 9, keys); /* priorities 1 to 9, sum 45 */
     rp_sampler_options with = options(64, 1);
@@ -713,9 +683,9 @@ TEST(weights_and_metadata, setup, teardown)
 
 /* ---- updates ---- */
 
-TEST(updates_and_deletes, setup, teardown)
+TEST(updates_and_deletes, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     enum { N = 500 };
     uint64_t keys[N + 1];
@@ -759,9 +729,9 @@ TEST(updates_and_deletes, setup, teardown)
 }
 
 /* More keys than one request may have. */
-TEST(large_updates_are_split, setup, teardown)
+TEST(large_updates_are_split, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     rp_client_info info = {.struct_size = sizeof info};
     ok(rp_client_get_info(f->client, &info, &err), &err);
@@ -780,9 +750,9 @@ TEST(large_updates_are_split, setup, teardown)
     free(priorities);
 }
 
-TEST(updater, setup, teardown)
+TEST(updater, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_error err = {0};
     enum { N = 300 };
     uint64_t keys[N];
@@ -821,7 +791,7 @@ TEST(updater, setup, teardown)
 
 /* ---- restarts ---- */
 
-static void restart_under_sampler(struct fixture *f, int signal_number)
+static void restart_under_sampler(struct served *f, int signal_number)
 {
     rp_sampler_options with = options(8, 4);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
@@ -842,19 +812,19 @@ static void restart_under_sampler(struct fixture *f, int signal_number)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(survives_kill, setup, teardown)
+TEST(survives_kill, setup, served_teardown)
 {
     restart_under_sampler(*state, SIGKILL);
 }
 
-TEST(survives_shutdown, setup, teardown)
+TEST(survives_shutdown, setup, served_teardown)
 {
     restart_under_sampler(*state, SIGTERM);
 }
 
-TEST(table_gone_after_restart, setup, teardown)
+TEST(table_gone_after_restart, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     rp_sampler_options with = options(8, 2);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     broker_process_stop(&f->broker, SIGKILL);
@@ -866,9 +836,9 @@ TEST(table_gone_after_restart, setup, teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(batch_outlives_sampler_and_client, setup, teardown)
+TEST(batch_outlives_sampler_and_client, setup, served_teardown)
 {
-    struct fixture *f = *state;
+    struct served *f = *state;
     insert(f->client, "queue", 5, 4, NULL);
     rp_error err = {0};
     rp_client *client = rp_client_connect(f->broker.service, NULL, WAIT, &err);

@@ -24,18 +24,14 @@
 static rp_server *start(const char *yaml)
 {
     rp_error err = {0};
-    rp_server *server = rp_server_start(yaml, NULL, &err);
-    if (!server)
-        fail_msg("%s", err.text);
+    rp_server *server = must(rp_server_start(yaml, NULL, &err), &err);
     return server;
 }
 
 static rp_client *connect_to(const rp_server *server)
 {
     rp_error err = {0};
-    rp_client *client = rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err);
-    if (!client)
-        fail_msg("%s", err.text);
+    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err), &err);
     return client;
 }
 

@@ -38,12 +38,6 @@ struct fixture {
     uint32_t by_shard[256];
 };
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 /* Inserts ITEMS episodes of one item. */
 static void fill(struct fixture *f)
 {
@@ -70,9 +64,7 @@ static int setup(void **state)
     char more[120];
     snprintf(more, sizeof more, "journal: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
     shardset_start(&f->shards, SHARDS, tables, more);
-    f->client = rp_client_connect(shardset_endpoint(&f->shards, 1), NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(shardset_endpoint(&f->shards, 1), NULL, WAIT, &err), &err);
     fill(f);
     *state = f;
     return 0;

@@ -32,19 +32,11 @@ struct fixture {
     rp_client_info info;
 };
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static rp_client *connect_to(const char *endpoints)
 {
     rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
-    rp_client *client = rp_client_connect(endpoints, &options, WAIT, &err);
-    if (!client)
-        fail_msg("%s", err.text);
+    rp_client *client = must(rp_client_connect(endpoints, &options, WAIT, &err), &err);
     return client;
 }
 
@@ -737,9 +729,7 @@ TEST(keys, setup_none, teardown)
         public_key(folder, broker);
         ctl_key("trust", file, broker, NULL, NULL, NULL);
     }
-    f->client = connect_with(f, file, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(connect_with(f, file, &err), &err);
     assert_int_equal(info_of(f)->connected_shards, SHARDS);
     ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
     expect_version(f, 1);

@@ -48,9 +48,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     rp_error err = {0};
     shardset_start(&f->shards, SHARDS, tables, NULL);
-    f->client = rp_client_connect(shardset_endpoint(&f->shards, 2), NULL, WAIT, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(shardset_endpoint(&f->shards, 2), NULL, WAIT, &err), &err);
     *state = f;
     return 0;
 }
@@ -67,19 +65,11 @@ static int teardown(void **state)
     return 0;
 }
 
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
-}
-
 static rp_writer *new_writer(rp_client *client)
 {
     rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
     rp_error err = {0};
-    rp_writer *writer = rp_writer_new(client, columns, 1, NULL, WAIT, &err);
-    if (!writer)
-        fail_msg("%s", err.text);
+    rp_writer *writer = must(rp_writer_new(client, columns, 1, NULL, WAIT, &err), &err);
     return writer;
 }
 
@@ -131,9 +121,7 @@ static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t ba
     options.batch_size = batch;
     options.on_demand = on_demand;
     options.beta = 1;
-    rp_sampler *sampler = rp_sampler_new(client, table, &options, &err);
-    if (!sampler)
-        fail_msg("%s", err.text);
+    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err), &err);
     return sampler;
 }
 
@@ -820,9 +808,7 @@ TEST(sources_with_shares, setup, teardown)
     rp_source sources[] = {{f->client, "uniform", 0.25}, {f->client, "prioritized", -1}};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = 100;
-    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);
-    if (!sampler)
-        fail_msg("%s", err.text);
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err), &err);
     uint32_t first = 0, all = 0;
     for (uint32_t b = 0; b < 100; b++) {
         rp_batch *batch;

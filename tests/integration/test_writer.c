@@ -45,21 +45,13 @@ struct fixture {
     int64_t step;
 };
 
-#define OK(f, call)                                                                                                    \
-    do {                                                                                                               \
-        if ((call) != RP_OK)                                                                                           \
-            fail_msg("%s: %s", #call, (f)->err.text);                                                                  \
-    } while (0)
-
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
     log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, sessions);
-    f->client = rp_client_connect(f->broker.service, &options, 5000, &f->err);
-    if (!f->client)
-        fail_msg("%s", f->err.text);
+    f->client = must(rp_client_connect(f->broker.service, &options, 5000, &f->err), &f->err);
     *state = f;
     return 0;
 }
@@ -77,9 +69,7 @@ static int tear_down(void **state)
 static void open_writer(struct fixture *f, uint32_t chunk_length, uint64_t keep_alive)
 {
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = keep_alive};
-    f->writer = rp_writer_new(f->client, columns, 3, &options, 5000, &f->err);
-    if (!f->writer)
-        fail_msg("%s", f->err.text);
+    f->writer = must(rp_writer_new(f->client, columns, 3, &options, 5000, &f->err), &f->err);
 }
 
 static void fill(int64_t n, float *x, uint8_t *image)
@@ -96,14 +86,14 @@ static void append(struct fixture *f)
     uint8_t image[400];
     const void *values[] = {x, image, &f->step};
     fill(f->step, x, image);
-    OK(f, rp_writer_append(f->writer, values, 10000, &f->err));
+    ok(rp_writer_append(f->writer, values, 10000, &f->err), &f->err);
     f->step++;
 }
 
 static uint64_t item(struct fixture *f, const char *table, uint32_t steps)
 {
     uint64_t key;
-    OK(f, rp_writer_item_last(f->writer, table, 1, steps, 10000, &key, &f->err));
+    ok(rp_writer_item_last(f->writer, table, 1, steps, 10000, &key, &f->err), &f->err);
     return key;
 }
 
@@ -145,18 +135,18 @@ TEST(rows_come_back_as_they_were_written, set_up, tear_down)
              .count = (uint32_t)count[i],
              .stride = (uint32_t)stride[i]},
             {.field = "last", .column = 2, .start = -1, .count = 1, .squeeze = 1}};
-        OK(f, rp_writer_item(f->writer, "replay", 1, slices, 3, 5000, &keys[i], &f->err));
+        ok(rp_writer_item(f->writer, "replay", 1, slices, 3, 5000, &keys[i], &f->err), &f->err);
         if (rng_below(&rng, 20) == 0) {
-            OK(f, rp_writer_end_episode(f->writer, RP_END_GO, 5000, &f->err));
+            ok(rp_writer_end_episode(f->writer, RP_END_GO, 5000, &f->err), &f->err);
             episode_start = f->step;
         } else if (rng_below(&rng, 20) == 0) {
-            OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+            ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
         }
     }
-    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
     for (int i = 0; i < ITEMS; i++) {
         rp_batch *batch = NULL;
-        OK(f, rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &f->err));
+        ok(rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &f->err), &f->err);
         const rp_field_view *xs = rp_batch_find(batch, "xs"), *images = rp_batch_find(batch, "images");
         assert_int_equal(xs->shape[1], count[i]);
         for (int64_t row = 0; row < count[i]; row++) {
@@ -180,19 +170,17 @@ static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_len
         {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
     };
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = 8};
-    f->writer = rp_writer_new(f->client, flat, n_columns, &options, 5000, &f->err);
-    if (!f->writer)
-        fail_msg("%s", f->err.text);
+    f->writer = must(rp_writer_new(f->client, flat, n_columns, &options, 5000, &f->err), &f->err);
     rp_slice slice = {.column = 1, .start = -2, .count = 2};
     for (int64_t i = 0; i <= items; i++) {
         const void *values[] = {"", "", &i};
-        OK(f, rp_writer_append(f->writer, values, 5000, &f->err));
+        ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
         if (i == 0)
             continue;
-        OK(f, rp_writer_item_last(f->writer, "replay", 1, 2, 5000, NULL, &f->err));
-        OK(f, rp_writer_item(f->writer, "ranked", 1, &slice, 1, 5000, NULL, &f->err));
+        ok(rp_writer_item_last(f->writer, "replay", 1, 2, 5000, NULL, &f->err), &f->err);
+        ok(rp_writer_item(f->writer, "ranked", 1, &slice, 1, 5000, NULL, &f->err), &f->err);
     }
-    OK(f, rp_writer_destroy(&f->writer, 5000, &f->err));
+    ok(rp_writer_destroy(&f->writer, 5000, &f->err), &f->err);
 }
 
 static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
@@ -204,7 +192,7 @@ static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
     rp_batch *batch = NULL;
     if (!sampler)
         fail_msg("%s", f->err.text);
-    OK(f, rp_sampler_next(sampler, &batch, 5000, &f->err));
+    ok(rp_sampler_next(sampler, &batch, 5000, &f->err), &f->err);
     rp_sampler_destroy(&sampler);
     return batch;
 }
@@ -232,8 +220,8 @@ TEST(shapes_may_hold_a_zero, set_up, tear_down)
             assert_int_equal(((const int64_t *)n->data)[1], 1);
         rp_batch_release(&batch);
         rp_batch_release(&more);
-        OK(f, rp_admin_reset(f->client, "replay", 5000, NULL, &f->err));
-        OK(f, rp_admin_reset(f->client, "ranked", 5000, NULL, &f->err));
+        ok(rp_admin_reset(f->client, "replay", 5000, NULL, &f->err), &f->err);
+        ok(rp_admin_reset(f->client, "ranked", 5000, NULL, &f->err), &f->err);
     }
 }
 
@@ -246,14 +234,14 @@ TEST(absent_values_stay_out_of_items, set_up, tear_down)
     int64_t n = 77;
     float x[3] = {5, 6, 7};
     const void *final[] = {x, NULL, &n};
-    OK(f, rp_writer_append(f->writer, final, 1000, &f->err));
+    ok(rp_writer_append(f->writer, final, 1000, &f->err), &f->err);
     /* x of all three steps, images of the first two. */
     rp_slice slices[] = {{.column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3, .count = 2}};
     uint64_t key;
-    OK(f, rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err));
+    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err), &f->err);
     slices[1].count = 3;
     assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err), RP_INVALID_ARGUMENT);
-    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
     assert_int_equal(table_size(f, "replay"), 1);
 }
 
@@ -271,13 +259,13 @@ TEST(large_rows_travel_whole, set_up, tear_down)
         rng_seed(&rng, step);
         for (int i = 0; i < 30000; i++)
             row[i] = rng_next(&rng);
-        OK(f, rp_writer_append(f->writer, values, 5000, &f->err));
+        ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
         if (step >= 7)
             key = item(f, "replay", 8);
     }
-    OK(f, rp_writer_flush(f->writer, 0, 10000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
     rp_batch *batch = NULL;
-    OK(f, rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &f->err));
+    ok(rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &f->err), &f->err);
     const uint64_t *data = rp_batch_find(batch, "w")->data;
     for (uint64_t step = 32; step < 40; step++) {
         rng_seed(&rng, step);
@@ -297,7 +285,7 @@ TEST(mistakes_are_refused_at_the_call, set_up, tear_down)
     for (int i = 0; i < 6; i++)
         append(f);
     rp_slice slice = {.column = 0, .start = -2, .count = 2};
-    OK(f, rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err));
+    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), &f->err);
     slice.start = -3;
     slice.count = 3;
     assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
@@ -306,13 +294,13 @@ TEST(mistakes_are_refused_at_the_call, set_up, tear_down)
     assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, 1000, NULL, &f->err), RP_NOT_FOUND);
     assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
     assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
-    OK(f, rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err));
+    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err), &f->err);
     /* A new episode starts empty. */
     assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
     append(f);
     assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
     item(f, "replay", 1);
-    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
     assert_int_equal(table_size(f, "strict"), 1);
     assert_int_equal(table_size(f, "replay"), 1);
 }
@@ -333,13 +321,13 @@ TEST(a_held_back_table_is_explained_and_holds_back_nobody_else, set_up, tear_dow
     assert_non_null(strstr(f->err.text, "5 items are unconfirmed"));
     assert_true(facts_within(f->err.text, "table 'queue' holds back 5 items"));
     assert_int_equal(table_size(f, "replay"), 200);
-    OK(f, rp_writer_flush(f->writer, 5, 1000, &f->err));
+    ok(rp_writer_flush(f->writer, 5, 1000, &f->err), &f->err);
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = 1;
     options.max_samples = options.in_flight = 5;
     rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
     assert_non_null(sampler);
-    OK(f, rp_writer_flush(f->writer, 0, 5000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
     rp_sampler_destroy(&sampler);
 }
 
@@ -352,7 +340,7 @@ TEST(what_waits_at_shutdown_is_not_confirmed, set_up, tear_down)
         append(f);
         item(f, "queue", 1);
     }
-    OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+    ok(rp_writer_flush(f->writer, 5, 5000, &f->err), &f->err);
     broker_process_stop(&f->broker, SIGTERM);
     assert_int_equal(rp_writer_flush(f->writer, 0, 300, &f->err), RP_DEADLINE_EXCEEDED);
     rp_writer_info info = {.struct_size = sizeof info};
@@ -373,7 +361,7 @@ TEST(a_restarted_broker_puts_items_in_doubt_and_is_used_again, set_up, tear_down
     }
     rp_writer_info info = {.struct_size = sizeof info};
     do {
-        OK(f, rp_writer_flush(f->writer, 5, 5000, &f->err));
+        ok(rp_writer_flush(f->writer, 5, 5000, &f->err), &f->err);
         rp_writer_get_info(f->writer, &info, NULL);
     } while (info.sent < 15);
     broker_process_stop(&f->broker, SIGKILL);
@@ -393,7 +381,7 @@ TEST(a_restarted_broker_puts_items_in_doubt_and_is_used_again, set_up, tear_down
         append(f);
         item(f, "replay", 4);
     }
-    OK(f, rp_writer_flush(f->writer, 0, 10000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
     assert_int_equal(table_size(f, "replay"), 101);
 }
 
@@ -450,7 +438,7 @@ TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
     int expired = 0;
     for (int i = 0; i < 400 && !expired; i++) {
         rp_info *info = NULL;
-        OK(f, rp_admin_info(f->client, NULL, 1, 5000, &info, &f->err));
+        ok(rp_admin_info(f->client, NULL, 1, 5000, &info, &f->err), &f->err);
         for (uint32_t s = 0; s < rp_info_count(info, "sessions"); s++)
             expired |= rp_info_u64(rp_info_at(info, "sessions", s), "expired") != 0;
         rp_info_free(&info);
@@ -469,7 +457,7 @@ TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
     for (int i = 0; i < 15; i++) {
         rp_batch *batch = NULL;
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        OK(f, rp_sampler_next(sampler, &batch, 15000, &f->err));
+        ok(rp_sampler_next(sampler, &batch, 15000, &f->err), &f->err);
         rp_batch_get_arrays(batch, &arrays);
         steps[i] = arrays.step[0];
         rp_batch_release(&batch);
@@ -499,7 +487,7 @@ TEST(a_broker_that_stood_still_goes_on, set_up, tear_down)
         if (i == 400)
             kill(f->broker.pid, SIGCONT);
     }
-    OK(f, rp_writer_flush(f->writer, 0, 15000, &f->err));
+    ok(rp_writer_flush(f->writer, 0, 15000, &f->err), &f->err);
     assert_int_equal(table_size(f, "replay"), 500);
     rp_writer_info info = {.struct_size = sizeof info};
     rp_writer_get_info(f->writer, &info, NULL);
@@ -520,11 +508,11 @@ TEST(several_writers_share_a_client, set_up, tear_down)
     for (int64_t n = 0; n < 1000; n++) {
         const void *values[] = {x, image, &n};
         fill(n, x, image);
-        OK(f, rp_writer_append(writers[n % 8], values, 5000, &f->err));
-        OK(f, rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &f->err));
+        ok(rp_writer_append(writers[n % 8], values, 5000, &f->err), &f->err);
+        ok(rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &f->err), &f->err);
     }
     for (int w = 0; w < 8; w++)
-        OK(f, rp_writer_destroy(&writers[w], 5000, &f->err));
+        ok(rp_writer_destroy(&writers[w], 5000, &f->err), &f->err);
     assert_int_equal(table_size(f, "replay"), 1000);
 }
 

@@ -1,11 +1,8 @@
 #include "tests/support/control.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,10 +1,7 @@
 #include "tests/support/curves.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
-
-#include <cmocka.h>
 
 struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner, double spi)
 {

@@ -1,12 +1,9 @@
 #include "tests/support/dense.h"
+#include "tests/support/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MAX_WIDTH 512
 

@@ -1,17 +1,14 @@
 #include "tests/support/embed.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "broker/journal/stream.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/spill/spill.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size)
@@ -39,8 +36,7 @@ static void start(struct embed *self, const char *tables, const char *more)
     self->context = zmq_ctx_new();
     zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 20000);
     rp_error err = {0};
-    if (config_become_shard(&self->config, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(config_become_shard(&self->config, &err), &err);
     self->broker =
         broker_new(&self->config, self->real_time ? clock_system() : clock_manual(&self->manual), self->context, &err);
     if (!self->broker)

@@ -1,13 +1,10 @@
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 #include <ctype.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MAX_TEXT 16384
 

@@ -1,17 +1,14 @@
 #include "tests/support/hostbed.h"
+#include "tests/support/test.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 int64_t hostbed_now(void)
 {
@@ -119,8 +116,7 @@ void hostbed_start(struct hostbed *f, struct process *process, const char *name,
     const struct process_options options = {
         .name = name, .argv = argv, .log = log, .guard = &f->guard, .place = host_place(f->host)};
     rp_error err = {0};
-    if (process_start(process, &options, hostbed_now(), &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(process_start(process, &options, hostbed_now(), &err), &err);
 }
 
 void hostbed_shell(struct hostbed *f, struct process *process, const char *name, const char *script)

@@ -1,11 +1,8 @@
 #include "tests/support/learning.h"
+#include "tests/support/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
 {

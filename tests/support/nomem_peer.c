@@ -1,9 +1,5 @@
 #include "tests/support/nomem_peer.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/support/test.h"
 
 /* ---- only what the broker does counts ---- */
 

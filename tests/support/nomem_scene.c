@@ -1,12 +1,9 @@
 #include "tests/support/nomem_scene.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SCENES_MOST 32u
 

@@ -3,9 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,9 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "agent/launch/process/spawn.h"
+#include "tests/support/test.h"
 
 const char *process_env(const char *name)
 {
@@ -156,6 +153,25 @@ void broker_process_fini(struct broker_process *self)
         unlink(path);
     }
     rmdir(self->dir);
+}
+
+void *served_new(size_t size, const char *tables, const char *more)
+{
+    struct served *self = calloc(1, size);
+    rp_error err = {0};
+    assert_non_null(self);
+    broker_process_start(&self->broker, tables, more);
+    self->client = must(rp_client_connect(self->broker.service, NULL, 10000, &err), &err);
+    return self;
+}
+
+int served_teardown(void **state)
+{
+    struct served *self = *state;
+    rp_client_destroy(&self->client);
+    broker_process_fini(&self->broker);
+    free(self);
+    return 0;
 }
 
 /* ---- programs ---- */

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "replay/client.h"
+
 struct broker_process {
     pid_t pid; /* 0: not running */
     char dir[64];
@@ -22,6 +24,18 @@ int broker_process_stop(struct broker_process *self, int signal_number);
 void broker_process_again(struct broker_process *self, const char *tables);
 /* Stops the broker if it runs, and removes its folder. */
 void broker_process_fini(struct broker_process *self);
+
+/* A broker process and a client of it: what a fixture begins with. Without further members the fixture is struct served. */
+#define SERVED                                                                                                         \
+    struct broker_process broker;                                                                                      \
+    rp_client *client
+struct served {
+    SERVED;
+};
+/* Returns a fixture of this size, with a broker (see broker_process_start) and a client. */
+void *served_new(size_t size, const char *tables, const char *more);
+/* For cmocka: ends both, and frees the fixture. */
+int served_teardown(void **state);
 
 /* Starts a program (argv[0] is its path) with these descriptors as its output and errors. Fails the test if it does not
  * start. */

@@ -1,14 +1,11 @@
 #include "tests/support/runtext.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "agent/config/config.h"
 #include "tests/support/facts.h"
+#include "tests/support/test.h"
 
 void runtext_expect(const char *text, const char *problems)
 {

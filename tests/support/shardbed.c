@@ -1,14 +1,11 @@
 /* See shardbed.h. */
 #include "tests/support/shardbed.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 void shardbed_prepare(struct shardbed *self, uint32_t n)
 {

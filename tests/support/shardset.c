@@ -1,14 +1,11 @@
 /* See shardset.h. */
 #include "tests/support/shardset.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 void shardset_start(struct shardset *self, uint32_t n, const char *tables, const char *more)
 {

@@ -56,3 +56,16 @@ void assert_has_not(const char *text, const char *what)
     if (text && strstr(text, what))
         fail_msg("'%s' is in:\n%.3000s", what, text);
 }
+
+void ok(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->text);
+}
+
+void *must(void *object, const rp_error *err)
+{
+    if (!object)
+        fail_msg("%s", err->text);
+    return object;
+}

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "replay/error.h"
+
 struct test {
     struct CMUnitTest unit;
     const char *file;
@@ -27,6 +29,10 @@ int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction 
 /* Fails with the text if it does not contain what it should, or contains what it should not. */
 void assert_has(const char *text, const char *what);
 void assert_has_not(const char *text, const char *what);
+/* Fails with the error unless the call has succeeded. */
+void ok(rp_status status, const rp_error *err);
+/* Fails with the error if there is no object; otherwise returns it. */
+void *must(void *object, const rp_error *err);
 
 /* Runs the tests of this file, which is a program by itself. */
 #define test_run(set_up, tear_down) test_run_file(NULL, set_up, tear_down)

@@ -1,14 +1,11 @@
 #include "tests/support/testpeer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 #define REAL_WAIT_MS 10000
 

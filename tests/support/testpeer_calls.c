@@ -1,11 +1,8 @@
 /* Requests that tests make often. */
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)
 {

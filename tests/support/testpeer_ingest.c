@@ -1,13 +1,10 @@
 /* The writing side of a testpeer: makes messages of layouts, chunks and items. */
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static uint64_t *table_items(struct testpeer *self, const char *table)
 {

@@ -1,12 +1,9 @@
 /* Reads a sample reply by the rules of PROTOCOL.md, section 11. */
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i)
 {

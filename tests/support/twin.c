@@ -1,16 +1,14 @@
 #include "tests/support/twin.h"
 
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/session/session.h"
+#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 void twin_folder_init(struct twin_folder *self)
@@ -70,8 +68,7 @@ void twin_checkpoint(struct embed *embed)
     struct checkpoints *checkpoints = embed->broker->checkpoints;
     rp_error err = {0};
     uint64_t number;
-    if (checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err), &err);
     for (uint32_t ms = 0; ms < 10000 && checkpoints_report(checkpoints).last != number; ms++)
         broker_turn(embed->broker, 1);
     assert_int_equal(checkpoints_report(checkpoints).last, number);
@@ -100,8 +97,7 @@ void twin_load(struct twin_files *self, const struct embed *embed, const struct 
                                          .sessions = &broker->sessions,
                                          .params = &broker->params};
     loading_init(&self->loading, &self->state, &broker->peers.kept_replies);
-    if (load_files(&self->loading.files, &self->folder, number, number != 0, false, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(load_files(&self->loading.files, &self->folder, number, number != 0, false, &err), &err);
     for (uint32_t i = 0; i < self->loading.files.n_notes; i++)
         if (self->loading.files.notes[i].damage)
             fail_msg("%s", self->loading.files.notes[i].text);
@@ -156,8 +152,8 @@ static void check_places(const struct folder *folder, const struct item *a, cons
     for (uint32_t i = 0; i < b->span.n; i++) {
         rp_error err = {0};
         const uint64_t *at = &offline_places(b)[i];
-        if (chunks[i]->at != *at && chunks_read(folder, at, 1, check_data, chunks[i], &err) != RP_OK)
-            fail_msg("%s", err.text);
+        if (chunks[i]->at != *at)
+            ok(chunks_read(folder, at, 1, check_data, chunks[i], &err), &err);
     }
 }
 

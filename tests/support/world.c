@@ -1,14 +1,11 @@
 #include "tests/support/world.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
+#include "tests/support/test.h"
 
 const char world_tables[] =
     "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"

@@ -1,13 +1,10 @@
 #include "tests/support/writer_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "proto/base/log.h"
+#include "tests/support/test.h"
 
 int writer_fixture_set_up(void **state)
 {
@@ -35,7 +32,5 @@ void writer_fixture_open(struct writer_fixture *self, const rp_column *columns, 
                          const rp_writer_options *options)
 {
     rp_writer_destroy(&self->writer, 5000, NULL);
-    self->writer = rp_writer_new(self->client, columns, n, options, 5000, &self->err);
-    if (!self->writer)
-        fail_msg("%s", self->err.text);
+    self->writer = must(rp_writer_new(self->client, columns, n, options, 5000, &self->err), &self->err);
 }

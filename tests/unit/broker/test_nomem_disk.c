@@ -2,19 +2,16 @@
  * restore, chunks that are spilled and read back, the configuration and the start. Whoever asked gets an error, nobody
  * crashes or waits for ever, nothing leaks, and after a retry the tables, and the files, are as if nothing had failed. */
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"
+#include "tests/support/test.h"
 #include "tests/support/twin.h"
 
 /* ---- a broker with a folder, a writer and a learner ---- */

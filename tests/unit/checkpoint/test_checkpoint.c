@@ -150,8 +150,7 @@ static void insert(uint32_t t)
             arrival.span.one = chunk;
     }
     rp_error err = {0};
-    if (table_insert(&broker->tables.list[t], &arrival, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(table_insert(&broker->tables.list[t], &arrival, &err), &err);
 }
 
 static bool any_slot(const struct table *table, uint32_t *slot)
@@ -320,8 +319,7 @@ static void check_chunks(const struct folder *in)
     for (uint32_t i = 0; i < n_wanted; i++)
         places[i] = wanted[i].at;
     n_read = 0;
-    if (chunks_read(in, places, n_wanted, check_chunk, NULL, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(chunks_read(in, places, n_wanted, check_chunk, NULL, &err), &err);
     assert_int_equal(n_read, n_wanted);
     free(places);
 }

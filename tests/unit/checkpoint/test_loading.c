@@ -36,8 +36,7 @@ static rp_status run(struct offline *state, rp_error *err)
 static void sure(struct offline *state)
 {
     rp_error err = {0};
-    if (run(state, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(run(state, &err), &err);
 }
 
 static void refused(struct offline *state, const char *words)

@@ -745,8 +745,7 @@ static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_
         has[m->items[i].layout == odd] = true;
     encode_reply(m, r);
     assert_int_equal(reply_read(r, &err), RP_OK);
-    if (decode_reply(decoder, r, &list, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(decode_reply(decoder, r, &list, &err), &err);
     assert_int_equal(batch_list_items(list), m->n_items);
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t which = odd == 0 ? 1 - k : k; /* in the order of the layouts */

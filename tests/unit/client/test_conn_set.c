@@ -49,9 +49,7 @@ static int tear_down(void **state)
 static rp_client *connect_to(struct fixture *f, const char *endpoints)
 {
     rp_error err = {0};
-    f->client = rp_client_connect(endpoints, NULL, WAIT_MS, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(endpoints, NULL, WAIT_MS, &err), &err);
     return f->client;
 }
 

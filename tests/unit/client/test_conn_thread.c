@@ -33,9 +33,7 @@ static int set_up(void **state)
     rp_error err = {0};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
-    f->client = rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err), &err);
     f->conn = client_conn(f->client);
     *state = f;
     return 0;
@@ -127,9 +125,7 @@ TEST(ends_at_any_time, set_up, tear_down)
     struct fixture *f = *state;
     rp_error err = {0};
     for (long spins = 0; spins < 200; spins++) {
-        rp_client *client = rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err);
-        if (!client)
-            fail_msg("%s", err.text);
+        rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err), &err);
         conn_cancel(client_conn(client), UINT64_MAX);
         for (int64_t until = conn_now() + spins * 500; conn_now() < until;)
             ;

@@ -58,9 +58,7 @@ static int set_up(void **state)
     }
     for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 77);
-    f->client = rp_client_connect(f->peers[0].endpoint, NULL, WAIT_MS, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT_MS, &err), &err);
     *state = f;
     return 0;
 }

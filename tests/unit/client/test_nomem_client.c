@@ -1,14 +1,10 @@
 /* Every allocation of the client library fails once, and from each on all of them do: the call gives NO_MEMORY, in time, and
  * works when it is made again; nothing leaks, and nothing is inserted or counted twice. The client has no thread, so the
  * same allocation fails each time. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
@@ -18,6 +14,7 @@
 #include "replay/writer.h"
 #include "tests/support/embed.h"
 #include "tests/support/nomem_scene.h"
+#include "tests/support/test.h"
 
 #define IN_FLIGHT 2
 #define LONG_WAIT 20000 /* ms: more than enough, also on a machine that does much else */
@@ -304,9 +301,7 @@ static void start(struct run *run)
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &run->config, problems, sizeof problems))
         fail_msg("%s", problems);
-    run->broker = broker_new_local(&run->config, clock_system(), &run->ducts, &err);
-    if (!run->broker)
-        fail_msg("%s", err.text);
+    run->broker = must(broker_new_local(&run->config, clock_system(), &run->ducts, &err), &err);
 }
 
 static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)

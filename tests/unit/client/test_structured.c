@@ -29,8 +29,7 @@ static void add_pattern(struct writer_fixture *f, const char *table, uint32_t st
     rp_slice slice = {.column = 0, .start = -(int64_t)steps};
     rp_pattern pattern = {
         .table = table, .priority = 1, .slices = &slice, .n_slices = 1, .conditions = conditions, .n_conditions = n};
-    if (rp_writer_add_pattern(f->writer, &pattern, &f->err) != RP_OK)
-        fail_msg("%s", f->err.text);
+    ok(rp_writer_add_pattern(f->writer, &pattern, &f->err), &f->err);
 }
 
 static void run(struct writer_fixture *f, uint32_t steps)
@@ -43,8 +42,7 @@ static void run(struct writer_fixture *f, uint32_t steps)
 
 static void end(struct writer_fixture *f)
 {
-    if (rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err) != RP_OK)
-        fail_msg("%s", f->err.text);
+    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err), &f->err);
 }
 
 TEST(every_step_as_soon_as_it_fits, set_up, writer_fixture_tear_down)

@@ -51,9 +51,7 @@ static rp_writer *full_writer(struct fixture *f, bool patterns)
     rp_slice slice = {.start = -1};
     rp_condition end = {.kind = RP_WHEN_END_OF_EPISODE};
     rp_pattern each = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1}, last = each;
-    rp_writer *writer = rp_writer_new(f->client, &column, 1, &options, WAIT, &err);
-    if (!writer)
-        fail_msg("%s", err.text);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &options, WAIT, &err), &err);
     assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(rp_writer_item_last(writer, "a", 1, 1, WAIT, NULL, &err), RP_OK);

@@ -24,23 +24,20 @@ static void append(struct writer_fixture *f)
 {
     float x[4] = {(float)f->step, 1, 2, 3};
     const void *values[] = {x, &f->step};
-    if (rp_writer_append(f->writer, values, 5000, &f->err) != RP_OK)
-        fail_msg("%s", f->err.text);
+    ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
     f->step++;
 }
 
 static uint64_t add_item(struct writer_fixture *f, const char *table, uint32_t steps)
 {
     uint64_t key = 0;
-    if (rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &f->err) != RP_OK)
-        fail_msg("%s", f->err.text);
+    ok(rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &f->err), &f->err);
     return key;
 }
 
 static void flush(struct writer_fixture *f)
 {
-    if (rp_writer_flush(f->writer, 0, 10000, &f->err) != RP_OK)
-        fail_msg("%s", f->err.text);
+    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
 }
 
 static rp_writer_info info(struct writer_fixture *f)

@@ -39,9 +39,7 @@ static int set_up(void **state)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 1);
         fakepeer_set(&f->peers[i], &f->peers[i].hold, true);
     }
-    f->client = rp_client_connect(f->list[0], NULL, WAIT_MS, &err);
-    if (!f->client)
-        fail_msg("%s", err.text);
+    f->client = must(rp_client_connect(f->list[0], NULL, WAIT_MS, &err), &err);
     *state = f;
     return 0;
 }
@@ -58,12 +56,6 @@ static int tear_down(void **state)
         free(f->list[i]);
     free(f);
     return 0;
-}
-
-static void ok(rp_status status, const rp_error *err)
-{
-    if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
 }
 
 /* Writes items, an episode for each: the better of two makes their numbers about equal. Waits until all have arrived. */
@@ -165,9 +157,7 @@ TEST(a_silent_shard_opens_later, set_up, tear_down)
     int32_t zero = 0;
     const void *value = &zero;
     fakepeer_set(&f->peers[1], &f->peers[1].deaf, true);
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, 300, &err);
-    if (!f->writer)
-        fail_msg("%s", err.text);
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err), &err);
     for (uint32_t i = 0; i < ITEMS; i++) {
         ok(rp_writer_append(f->writer, &value, WAIT_MS, &err), &err);
         ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT_MS, NULL, &err), &err);

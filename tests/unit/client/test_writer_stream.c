@@ -23,8 +23,7 @@ static Replay__TableSpec table = {.name = (char *)(uintptr_t) "t"};
 static void start(struct step_stream *stream, uint32_t chunk_length, uint64_t keep_alive)
 {
     rp_error err = {0};
-    if (step_stream_init(stream, columns, 3, chunk_length, keep_alive, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(step_stream_init(stream, columns, 3, chunk_length, keep_alive, &err), &err);
 }
 
 /* The bytes of step n, told from all others. */

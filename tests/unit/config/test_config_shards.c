@@ -38,8 +38,7 @@ static void become(const char *keys, int shard)
     snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
     load(yaml);
     config.shard = shard; /* as the parent of several processes says, or the file */
-    if (config_become_shard(&config, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(config_become_shard(&config, &err), &err);
 }
 
 static void end(void)

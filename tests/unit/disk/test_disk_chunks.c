@@ -102,8 +102,7 @@ TEST(any_places)
             }
         struct seen seen = {.world = &w, .at = at, .n = n};
         rp_error err = {0};
-        if (chunks_read(&w.folder, at, n, look, &seen, &err) != RP_OK)
-            fail_msg("%s", err.text);
+        ok(chunks_read(&w.folder, at, n, look, &seen, &err), &err);
         while (seen.next > 0 && seen.next < n && at[seen.next] == at[seen.next - 1])
             seen.next++;
         assert_int_equal(seen.next, n);

@@ -44,8 +44,7 @@ static void make(const struct folder *folder, enum disk_kind kind, uint64_t numb
 static void open_folder(struct folder *folder, const char *path, bool write)
 {
     rp_error err = {0};
-    if (folder_open(folder, path, write, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(folder_open(folder, path, write, &err), &err);
 }
 
 TEST(names)

@@ -27,8 +27,7 @@ static char *plugin_path(const char *name)
 static void open_or_fail(struct env *env, const struct env_config *config)
 {
     rp_error err = {0};
-    if (env_open(env, config, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(env_open(env, config, &err), &err);
 }
 
 static void expect_refusal(const struct env_config *config, rp_status status, const char *text)

@@ -31,8 +31,7 @@ static void play_open(struct play *self, const char *name, const rp_option *opti
     rp_error err = {0};
     *self = (struct play){0};
     struct env_config config = {.name = (char *)name, .options = {.data = (void *)option, .count = option ? 1 : 0}};
-    if (env_open(&self->env, &config, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(env_open(&self->env, &config, &err), &err);
     assert_true(env_observation_bytes(&self->env.spec) <= MOST_BYTES);
     rng_seed(&self->rng, 7);
 }

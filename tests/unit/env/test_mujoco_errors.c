@@ -80,9 +80,7 @@ TEST(an_error_in_a_step_ends_the_episode)
     };
     rp_env_spec spec = {0};
     rp_error err;
-    void *env = mujoco_create(&task, NULL, 0, &spec, &err);
-    if (!env)
-        fail_msg("%s", err.text);
+    void *env = must(mujoco_create(&task, NULL, 0, &spec, &err), &err);
     for (int i = 0; i < 3; i++) {
         float observation = 0;
         rp_env_result result = {0};

@@ -69,8 +69,7 @@ static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
     else
         assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
     rp_error err = {0};
-    if (folder_open(&self->folder, self->path, true, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(folder_open(&self->folder, self->path, true, &err), &err);
     disk_pool_init(&self->pool);
     self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err);
     assert_non_null(self->disk_writer);

@@ -63,8 +63,7 @@ static void desk_open(struct desk *self, bool again, bool journal)
     };
     rp_error err = {0};
     store_init(&self->store, UINT64_C(1) << 32);
-    if (stream_open(&self->stream, &state, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(stream_open(&self->stream, &state, &err), &err);
 }
 
 static void desk_begin(struct desk *self)
@@ -124,8 +123,7 @@ static void each_entry(struct desk *self, uint64_t number, entry_fn *fn, void *c
     while (at < bytes) {
         size_t size;
         rp_error err = {0};
-        if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
-            fail_msg("%s", err.text);
+        ok(record_check(data + at, bytes - at, disk_at(number, at), &size, &err), &err);
         struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
         struct entry_view view;
         while (entry_next(&reader, &view))

@@ -49,8 +49,7 @@ static struct bundle describe(void)
     rp_error err = {0};
     char programs[128];
     snprintf(programs, sizeof programs, "%s/programs", dir);
-    if (bundle_describe(programs, &bundle, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(bundle_describe(programs, &bundle, &err), &err);
     return bundle;
 }
 

@@ -91,8 +91,7 @@ static struct process start_shell(const char *script, struct guard *guard)
     rp_error err = {0};
     const char *const argv[] = {"sh", "-c", script, NULL};
     struct process_options options = options_of(argv, guard);
-    if (process_start(&self, &options, now(), &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(process_start(&self, &options, now(), &err), &err);
     return self;
 }
 

@@ -175,8 +175,7 @@ static double number(struct json_object *object, const char *path)
 static struct json_object *written(struct fixture *f)
 {
     rp_error err = {0};
-    if (report_write(&f->report, f->folder, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(report_write(&f->report, f->folder, &err), &err);
     char *text = run_folder_read(f->folder, "report.json");
     struct json_object *object = json_tokener_parse(text);
     assert_true(json_object_is_type(object, json_type_object));

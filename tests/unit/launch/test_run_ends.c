@@ -106,8 +106,7 @@ static void start(struct world *self, const char *script)
                                             .log = log,
                                             .guard = &self->guard,
                                             .place = host ? host_place(host) : NULL};
-    if (process_start(&self->member.process, &options, now(), &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(process_start(&self->member.process, &options, now(), &err), &err);
 }
 
 static int64_t size_of(const struct world *self, const char *name)

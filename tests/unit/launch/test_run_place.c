@@ -29,9 +29,7 @@ static void open_world(struct world *self, const char *yaml, const double *cores
     schema_report_destroy(&report);
     const struct host_pool_options options = {
         .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
-    self->pool = host_pool_new(&options, &err);
-    if (!self->pool)
-        fail_msg("%s", err.text);
+    self->pool = must(host_pool_new(&options, &err), &err);
     for (uint32_t i = 0; i < n; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%u", i + 1);

@@ -263,8 +263,7 @@ static void copy(const struct agent *from, struct agent *to, uint32_t n)
     assert_non_null(block);
     weights_encode(from->tensors, n, block);
     rp_error err = {0};
-    if (weights_decode(block, size, to->tensors, n, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(weights_decode(block, size, to->tensors, n, &err), &err);
     free(block);
 }
 

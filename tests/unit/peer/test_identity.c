@@ -69,8 +69,7 @@ static int setup(void **state)
     self->loop.clock = (struct clock){slow_now, &self->slow};
     peers_init(&self->peers, &self->loop, &self->config, NULL);
     rp_error err = {0};
-    if (identities_open(&self->peers, &err) != RP_OK)
-        fail_msg("%s", err.text);
+    ok(identities_open(&self->peers, &err), &err);
     *state = self;
     return 0;
 }

@@ -38,9 +38,7 @@ static void *make_exponent(const char *exponent, uint32_t capacity, uint64_t see
 {
     rp_option option = {.name = "exponent", .value = exponent};
     rp_error err = {0};
-    void *self = selector_prioritized.create(&option, 1, capacity, seed, &err);
-    if (!self)
-        fail_msg("%s", err.text);
+    void *self = must(selector_prioritized.create(&option, 1, capacity, seed, &err), &err);
     return self;
 }
 
