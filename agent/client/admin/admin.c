@@ -196,25 +196,6 @@ static rp_status ask(struct conn *conn, const struct conn_message *message, Repl
     return status;
 }
 
-/* Appends the sessions of the next page to those of the first. */
-static bool merge_sessions(Replay__InfoReply *into, Replay__InfoReply *page)
-{
-    if (page->n_sessions) {
-        size_t n = into->n_sessions + page->n_sessions;
-        Replay__SessionInfo **sessions = realloc(into->sessions, n * sizeof *sessions);
-        if (!sessions)
-            return false;
-        memcpy(sessions + into->n_sessions, page->sessions, page->n_sessions * sizeof *sessions);
-        into->sessions = sessions;
-        into->n_sessions = n;
-        page->n_sessions = 0;
-        free(page->sessions);
-        page->sessions = NULL;
-    }
-    into->session_cursor = page->session_cursor;
-    return true;
-}
-
 /* Gets the other pages of a shard's sessions. most_ms: longest wait for one; -1: none. */
 static rp_status add_pages(struct conn *conn, Replay__InfoReply *info, Replay__Info *body, int64_t deadline,
                            int64_t most_ms, rp_error *err)
@@ -229,8 +210,10 @@ static rp_status add_pages(struct conn *conn, Replay__InfoReply *info, Replay__I
         RP_TRY(ask(conn, &message, REPLAY__REPLY__BODY_INFO, &answer, err));
         Replay__InfoReply *page = (Replay__InfoReply *)answer;
         if (page->n_sessions == 0)
-            page->session_cursor = 0;
-        bool ok = merge_sessions(info, page);
+            page->session_cursor = 0; /* an empty page is the last */
+        bool ok =
+            gather_move((void ***)&info->sessions, &info->n_sessions, (void ***)&page->sessions, &page->n_sessions);
+        info->session_cursor = page->session_cursor;
         unpack_free(answer);
         if (!ok)
             return err_set(err, RP_NO_MEMORY, "no memory for the list of sessions");

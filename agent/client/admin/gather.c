@@ -14,151 +14,7 @@
 #define PATIENCE_NS NS_PER_S
 #define LOOK_NS (100 * NS_PER_MS) /* how often it is looked whether a shard is still connected */
 
-/* ---- calls under way: they may outlive the caller's patience ---- */
-
-struct slot {
-    struct calls *calls;
-    struct conn_reply *reply; /* NULL: none yet */
-    uint64_t id;              /* of the request; 0: not asked */
-};
-
-struct calls {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    uint32_t refs, left; /* left: requests without a reply */
-    int64_t first_ns;    /* time of the first answer of a broker; 0: none yet */
-    uint32_t n;
-    struct slot slots[];
-};
-
-static struct calls *calls_new(uint32_t n)
-{
-    struct calls *self = calloc(1, sizeof *self + n * sizeof self->slots[0]);
-    if (!self)
-        return NULL;
-    pthread_mutex_init(&self->mutex, NULL);
-    conn_cond_init(&self->changed);
-    self->refs = 1;
-    self->n = n;
-    for (uint32_t i = 0; i < n; i++)
-        self->slots[i].calls = self;
-    return self;
-}
-
-/* Call it with the mutex held. */
-static void calls_unref(struct calls *self)
-{
-    bool last = --self->refs == 0;
-    pthread_mutex_unlock(&self->mutex);
-    if (!last)
-        return;
-    for (uint32_t i = 0; i < self->n; i++)
-        conn_reply_destroy(&self->slots[i].reply);
-    pthread_mutex_destroy(&self->mutex);
-    pthread_cond_destroy(&self->changed);
-    free(self);
-}
-
-static void calls_note(void *ctx, struct conn_reply *reply)
-{
-    struct slot *slot = ctx;
-    struct calls *self = slot->calls;
-    pthread_mutex_lock(&self->mutex);
-    slot->reply = reply;
-    self->left--;
-    if (reply->answered && self->first_ns == 0)
-        self->first_ns = conn_now();
-    pthread_cond_signal(&self->changed);
-    calls_unref(self);
-}
-
-static void calls_send(struct calls *self, rp_client *client, const struct gather_plan *plan)
-{
-    for (uint32_t i = 0; i < self->n; i++) {
-        const struct conn_message *message = plan->message ? plan->message : plan->each[i];
-        if (!message)
-            continue;
-        pthread_mutex_lock(&self->mutex);
-        self->refs++;
-        self->left++;
-        pthread_mutex_unlock(&self->mutex);
-        uint64_t id = conn_send(client_shard(client, i), message, calls_note, &self->slots[i]);
-        pthread_mutex_lock(&self->mutex);
-        self->slots[i].id = id;
-        pthread_mutex_unlock(&self->mutex);
-    }
-}
-
-/* Returns until when the caller waits for shards that have not answered. */
-static int64_t calls_until(const struct calls *self, rp_client *client, bool patient)
-{
-    int64_t until = 0, now = conn_now();
-    if (self->first_ns == 0)
-        return INT64_MAX;
-    for (uint32_t i = 0; i < self->n; i++) {
-        if (!self->slots[i].id || self->slots[i].reply)
-            continue;
-        int64_t away = conn_away_ns(client_shard(client, i)), end = self->first_ns + PATIENCE_NS;
-        if (away == 0 && patient)
-            return INT64_MAX;
-        if (away > 0 && now - away + PATIENCE_NS < end)
-            end = now - away + PATIENCE_NS;
-        until = end > until ? end : until;
-    }
-    return until;
-}
-
-/* Returns with the mutex held. */
-static void calls_wait(struct calls *self, rp_client *client, bool patient)
-{
-    pthread_mutex_lock(&self->mutex);
-    while (self->left > 0) {
-        int64_t now = conn_now(), until = calls_until(self, client, patient);
-        if (now >= until)
-            break;
-        if (self->first_ns && until > now + LOOK_NS)
-            until = now + LOOK_NS;
-        if (!conn_wait(client_conn(client), &self->changed, &self->mutex, until) && conn_is_stopped())
-            break;
-    }
-}
-
-/* Cancels what is still under way. Call it with the mutex held. */
-static void calls_give_up(struct calls *self, rp_client *client)
-{
-    for (uint32_t i = 0; i < self->n; i++) {
-        if (!self->slots[i].id || self->slots[i].reply)
-            continue;
-        uint64_t id = self->slots[i].id;
-        pthread_mutex_unlock(&self->mutex);
-        conn_cancel(client_shard(client, i), id);
-        pthread_mutex_lock(&self->mutex);
-    }
-}
-
 /* ---- answers ---- */
-
-static struct gather_answers *answers_new(rp_client *client)
-{
-    uint32_t n = client_shards(client);
-    struct gather_answers *self = calloc(1, sizeof *self + n * sizeof self->of[0]);
-    for (uint32_t i = 0; self && i < n; i++)
-        self->of[i].service = conn_endpoint(client_shard(client, i));
-    if (self)
-        self->n = n;
-    return self;
-}
-
-/* Says why a shard has not answered: the connection's own sentence about an absence, or that it is silent. */
-static void describe_silence(struct gather_answer *self, struct conn *conn)
-{
-    char title[300];
-    conn_describe(conn, self->problem, sizeof self->problem);
-    self->away_ns = conn_away_ns(conn);
-    if (!self->problem[0])
-        snprintf(self->problem, sizeof self->problem, "%s has not answered within a second after the others",
-                 conn_title(conn, title, sizeof title));
-}
 
 rp_status gather_read(struct conn_reply *reply, Replay__Reply__BodyCase want, ProtobufCMessage **out, rp_error *err)
 {
@@ -174,25 +30,25 @@ rp_status gather_read(struct conn_reply *reply, Replay__Reply__BodyCase want, Pr
     return fits ? RP_OK : err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
 
-/* Unpacks the reply, which the answer owns from here on; NULL: none came. */
-static void answer_read(struct gather_answer *self, struct conn_reply *reply, Replay__Reply__BodyCase want,
-                        struct conn *conn)
+/* Reads the reply that came for a question; without one, says why the shard has not answered: the connection's own sentence about an
+ * absence, or that it is silent. */
+static void answer_read(struct gather_answer *self, Replay__Reply__BodyCase want, struct conn *conn)
 {
     rp_error err = {0};
-    self->asked = true;
-    self->reply = reply;
-    self->answered = reply && reply->answered;
-    self->status = reply ? conn_reply_status(reply, &err) : RP_UNAVAILABLE;
+    char title[300];
+    self->answered = self->reply && self->reply->answered;
+    self->status = self->reply ? conn_reply_status(self->reply, &err) : RP_UNAVAILABLE;
     if (self->status == RP_OK && want != REPLAY__REPLY__BODY__NOT_SET)
-        self->status = gather_read(reply, want, &self->body, &err);
-    if (self->status == RP_OK)
-        return;
-    if (reply && (self->answered || self->status != RP_CANCELLED)) {
+        self->status = gather_read(self->reply, want, &self->body, &err);
+    if (self->reply) {
         snprintf(self->problem, sizeof self->problem, "%s", err.text);
-    } else { /* it was given up here */
-        self->status = RP_UNAVAILABLE;
-        describe_silence(self, conn);
+        return;
     }
+    conn_describe(conn, self->problem, sizeof self->problem);
+    self->away_ns = conn_away_ns(conn);
+    if (!self->problem[0])
+        snprintf(self->problem, sizeof self->problem, "%s has not answered within a second after the others",
+                 conn_title(conn, title, sizeof title));
 }
 
 static rp_status answers_judge(struct gather_answers *self, rp_error *err)
@@ -209,45 +65,84 @@ static rp_status answers_judge(struct gather_answers *self, rp_error *err)
     return self->good || !bad ? RP_OK : err_set(err, bad->status, "%s", bad->problem);
 }
 
-/* One broker: the call that there was before there were shards. */
-static rp_status ask_one(rp_client *client, const struct gather_plan *plan, struct gather_answers *answers,
-                         rp_error *err)
+/* ---- asking ---- */
+
+static rp_status send_all(rp_client *client, const struct gather_plan *plan, struct gather_answers *self, rp_error *err)
 {
-    struct conn_reply *reply = NULL;
-    struct gather_answer *answer = &answers->of[0];
-    RP_TRY(conn_call(client_conn(client), plan->message ? plan->message : plan->each[0], &reply, err));
-    answer_read(answer, reply, plan->want, client_conn(client));
-    return answers_judge(answers, err);
+    for (uint32_t i = 0; i < self->n; i++) {
+        const struct conn_message *message = plan->message ? plan->message : plan->each[i];
+        self->of[i].service = conn_endpoint(client_shard(client, i));
+        self->of[i].asked = message != NULL;
+        if (message && !(self->of[i].ticket = conn_ticket_new(client_shard(client, i), message, err)))
+            return RP_NO_MEMORY;
+    }
+    return RP_OK;
 }
 
-static rp_status gather_ask_all(rp_client *client, const struct gather_plan *plan, struct gather_answers *answers,
-                                rp_error *err)
+/* Returns until when the caller waits for shards that have not answered, after the first answer. */
+static int64_t wait_until(const struct gather_answers *self, rp_client *client, bool patient, int64_t first_ns)
 {
-    RP_TRY(conn_check_process(client_conn(client), err));
-    struct calls *calls = calls_new(answers->n);
-    if (!calls)
-        return err_set(err, RP_NO_MEMORY, "no memory to ask %u shards", answers->n);
-    calls_send(calls, client, plan);
-    calls_wait(calls, client, plan->patient);
-    bool stopped = calls->left > 0 && conn_is_stopped();
-    calls_give_up(calls, client);
-    for (uint32_t i = 0; i < answers->n && !stopped; i++) {
-        if (!calls->slots[i].id)
+    int64_t until = 0, now = conn_now();
+    for (uint32_t i = 0; i < self->n; i++) {
+        if (!self->of[i].ticket || self->of[i].reply)
             continue;
-        answer_read(&answers->of[i], calls->slots[i].reply, plan->want, client_shard(client, i));
-        calls->slots[i].reply = NULL;
+        int64_t away = conn_away_ns(client_shard(client, i)), end = first_ns + PATIENCE_NS;
+        if (away == 0 && patient)
+            return INT64_MAX;
+        if (away > 0 && now - away + PATIENCE_NS < end)
+            end = now - away + PATIENCE_NS;
+        until = end > until ? end : until;
     }
-    calls_unref(calls);
-    return stopped ? conn_stopped(err) : answers_judge(answers, err);
+    return until;
+}
+
+/* Collects the replies as they come. False: the caller has ended the wait. */
+static bool await_all(struct gather_answers *self, rp_client *client, bool patient)
+{
+    int64_t first_ns = 0; /* time of the first answer of a broker; 0: none yet */
+    for (;;) {
+        struct gather_answer *open = NULL;
+        for (uint32_t i = 0; i < self->n; i++) {
+            struct gather_answer *answer = &self->of[i];
+            if (answer->ticket && !answer->reply)
+                answer->reply = conn_ticket_await(answer->ticket, 0);
+            if (answer->reply && answer->reply->answered && first_ns == 0)
+                first_ns = conn_now();
+            open = answer->ticket && !answer->reply ? answer : open;
+        }
+        int64_t now = conn_now(), until = first_ns ? wait_until(self, client, patient, first_ns) : INT64_MAX;
+        if (!open || now >= until)
+            return true;
+        if (self->n > 1 && until > now + LOOK_NS)
+            until = now + LOOK_NS;
+        open->reply = conn_ticket_await(open->ticket, until);
+        if (!open->reply && conn_is_stopped())
+            return false;
+    }
 }
 
 rp_status gather(rp_client *client, const struct gather_plan *plan, struct gather_answers **out, rp_error *err)
 {
-    struct gather_answers *answers = *out = answers_new(client);
-    if (!answers)
+    uint32_t n = client_shards(client);
+    *out = NULL;
+    RP_TRY(conn_check_process(client_conn(client), err));
+    struct gather_answers *self = *out = calloc(1, sizeof *self + n * sizeof self->of[0]);
+    if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for the answers of the broker");
-    rp_status status =
-        answers->n > 1 ? gather_ask_all(client, plan, answers, err) : ask_one(client, plan, answers, err);
+    self->n = n;
+    rp_status status = send_all(client, plan, self, err);
+    if (status == RP_OK && !await_all(self, client, plan->patient))
+        status = conn_stopped(err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct gather_answer *answer = &self->of[i];
+        if (answer->ticket && !answer->reply)
+            conn_cancel(client_shard(client, i), answer->ticket->id);
+        conn_ticket_destroy(&answer->ticket);
+        if (answer->asked)
+            answer_read(answer, plan->want, client_shard(client, i));
+    }
+    if (status == RP_OK)
+        status = answers_judge(self, err);
     if (status != RP_OK)
         gather_free(out);
     return status;
@@ -309,7 +204,7 @@ rp_status gather_all_good(const struct gather_answers *self, const char *done, r
 
 /* ---- one answer of many: helpers ---- */
 
-/* Replaces a string of a message. False: no memory. */
+/* Replaces a string of a message, which may be an argument. False: no memory. */
 static bool set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
 
 static bool set_text(char **text, const char *format, ...)
@@ -351,8 +246,7 @@ static bool append_copy(void ***array, size_t *n, const ProtobufCMessage *from)
     return ok;
 }
 
-/* Moves all pointers of an array to the end of another. */
-static bool move(void ***into, size_t *n, void ***from, size_t *n_from)
+bool gather_move(void ***into, size_t *n, void ***from, size_t *n_from)
 {
     if (!append(into, n, *from, *n_from))
         return false;
@@ -449,39 +343,21 @@ static bool add_repeated(const ProtobufCFieldDescriptor *field, char *into, cons
     return field->type != PROTOBUF_C_TYPE_UINT64 || add_counts(at, n, (const uint64_t *)list, n_from);
 }
 
-static double fold(enum figure_fold how, double into, double from)
-{
-    switch (how) {
-    case FOLD_SUM:
-        return into + from;
-    case FOLD_MOST:
-        return into > from ? into : from;
-    case FOLD_LEAST:
-        return into < from ? into : from;
-    case FOLD_BOUND:
-        return fabs(into) > FIGURE_NO_BOUND || fabs(from) > FIGURE_NO_BOUND ? into : into + from;
-    default:
-        return into;
-    }
-}
-
 /* Counts are whole numbers that a double may be too small for. */
-static uint64_t fold_count(enum figure_fold how, uint64_t into, uint64_t from)
-{
-    return how == FOLD_SUM                    ? into + from
-           : how == FOLD_MOST && from > into  ? from
-           : how == FOLD_LEAST && from < into ? from
-                                              : into;
-}
-
 static void add_number(const ProtobufCFieldDescriptor *field, enum figure_fold how, void *into, const void *from)
 {
-    if (field->type == PROTOBUF_C_TYPE_FIXED64)
-        *(uint64_t *)into = fold_count(how, *(uint64_t *)into, *(const uint64_t *)from);
-    else if (field->type == PROTOBUF_C_TYPE_DOUBLE)
-        *(double *)into = fold(how, *(double *)into, *(const double *)from);
-    else if (field->type == PROTOBUF_C_TYPE_BOOL && how == FOLD_MOST)
+    if (field->type == PROTOBUF_C_TYPE_FIXED64) {
+        uint64_t *sum = into, more = *(const uint64_t *)from;
+        bool other = (how == FOLD_MOST && more > *sum) || (how == FOLD_LEAST && more < *sum);
+        *sum = how == FOLD_SUM ? *sum + more : other ? more : *sum;
+    } else if (field->type == PROTOBUF_C_TYPE_DOUBLE) {
+        double *sum = into, more = *(const double *)from;
+        bool other = (how == FOLD_MOST && more > *sum) || (how == FOLD_LEAST && more < *sum);
+        bool both = fabs(*sum) <= FIGURE_NO_BOUND && fabs(more) <= FIGURE_NO_BOUND;
+        *sum = how == FOLD_SUM || (how == FOLD_BOUND && both) ? *sum + more : other ? more : *sum;
+    } else if (field->type == PROTOBUF_C_TYPE_BOOL && how == FOLD_MOST) {
         *(protobuf_c_boolean *)into |= *(const protobuf_c_boolean *)from;
+    }
 }
 
 /* A message that only one side has is not added: `into` stays as the first shard has it, and gets a copy of what it lacks. */
@@ -567,11 +443,8 @@ bool gather_add(ProtobufCMessage *into, const ProtobufCMessage *from)
 
 static bool end_wait(char **text, uint32_t first, uint32_t n)
 {
-    char was[512];
-    if (!(*text)[0])
-        return true;
-    snprintf(was, sizeof was, "%s", *text);
-    return set_text(text, "shard %u: %s%s", first, was, n > 1 ? "; all other shards wait, too" : "");
+    const char *others = n > 1 ? "; all other shards wait, too" : "";
+    return !(*text)[0] || set_text(text, "shard %u: %s%s", first, *text, others);
 }
 
 bool gather_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n)
@@ -596,7 +469,7 @@ static bool move_to_row(Replay__InfoReply *info, Replay__ShardInfo *row)
     row->disk = info->disk;
     info->server = NULL;
     info->disk = NULL;
-    return move((void ***)&row->tables, &row->n_tables, (void ***)&info->tables, &info->n_tables);
+    return gather_move((void ***)&row->tables, &row->n_tables, (void ***)&info->tables, &info->n_tables);
 }
 
 static bool add_info(Replay__InfoReply *into, Replay__InfoReply *from, Replay__ShardInfo *row)
@@ -606,7 +479,7 @@ static bool add_info(Replay__InfoReply *into, Replay__InfoReply *from, Replay__S
     if (into->disk && from->disk && from->disk->trouble[0] && !into->disk->trouble[0])
         ok = set_text(&into->disk->trouble, "shard %u: %s", row->shard, from->disk->trouble);
     return ok && add_fields(&into->base, &from->base) &&
-           move((void ***)&into->sessions, &into->n_sessions, (void ***)&from->sessions, &from->n_sessions) &&
+           gather_move((void ***)&into->sessions, &into->n_sessions, (void ***)&from->sessions, &from->n_sessions) &&
            move_to_row(from, row);
 }
 
@@ -641,15 +514,12 @@ static bool name_shard(const Replay__WhyReply *why, uint32_t shard)
 {
     bool ok = true;
     for (size_t i = 0; i < why->n_waits && ok; i++) {
-        char *was = why->waits[i]->text;
-        if (is_for_all(why->waits[i]))
+        Replay__Wait *wait = why->waits[i];
+        if (is_for_all(wait))
             continue;
-        why->waits[i]->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
-        why->waits[i]->shard = shard;
-        why->waits[i]->text = (char *)(uintptr_t)protobuf_c_empty_string;
-        ok = set_text(&why->waits[i]->text, "shard %u: %s", shard, was);
-        if (was != (const char *)protobuf_c_empty_string)
-            free(was);
+        wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
+        wait->shard = shard;
+        ok = set_text(&wait->text, "shard %u: %s", shard, wait->text);
     }
     return ok;
 }
@@ -709,7 +579,8 @@ static bool sum_why(struct gather_answers *answers, Replay__WhyReply *sum, uint3
             continue;
         }
         drop_told(sum, more);
-        ok = name_shard(more, i) && move((void ***)&sum->waits, &sum->n_waits, (void ***)&more->waits, &more->n_waits);
+        ok = name_shard(more, i) &&
+             gather_move((void ***)&sum->waits, &sum->n_waits, (void ***)&more->waits, &more->n_waits);
     }
     return ok;
 }

@@ -13,10 +13,11 @@ struct gather_plan {
 
 /* The answer of one shard. */
 struct gather_answer {
-    bool asked, answered;     /* answered: the broker itself has said something, also a refusal */
-    rp_status status;         /* RP_OK: reply is there, and the body if it was to be unpacked */
-    struct conn_reply *reply; /* payload frames */
-    union {                   /* NULL once it is taken */
+    bool asked, answered;       /* answered: the broker itself has said something, also a refusal */
+    rp_status status;           /* RP_OK: reply is there, and the body if it was to be unpacked */
+    struct conn_ticket *ticket; /* while it is waited for */
+    struct conn_reply *reply;   /* payload frames */
+    union {                     /* NULL once it is taken */
         ProtobufCMessage *body;
         Replay__InfoReply *info;
         Replay__WhyReply *why;
@@ -56,6 +57,8 @@ rp_status gather_read(struct conn_reply *reply, Replay__Reply__BodyCase want, Pr
  * answer are named, too. Texts of waits get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind
  * "shard"; a sampler that waits for all shards is there once, without a shard. */
 ProtobufCMessage *gather_merge(struct gather_answers *self);
+/* Moves all pointers of an array of a message to the end of another. False: no memory. */
+bool gather_move(void ***into, size_t *n, void ***from, size_t *n_from);
 /* Adds a message of InfoReply to the sum of those of the shards before. False: no memory. */
 bool gather_add(ProtobufCMessage *into, const ProtobufCMessage *from);
 /* After the last of n shards: a sum that waits gets the sentence of shard `first`. False: no memory. */

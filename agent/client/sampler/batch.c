@@ -213,10 +213,9 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
 
 void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out)
 {
-    if (from->n > 1) {
-        memcpy(out, from->data + first * width, n * width);
-    } else if (from->n == 0) {
-        memset(out, 0, n * width);
+    if (from->n != 1) {
+        if (n)
+            memcpy(out, from->data + first * width, n * width);
     } else if (width == 8) {
         uint64_t *to = out, value = pb_u64(from, 0);
         for (uint32_t i = 0; i < n; i++)

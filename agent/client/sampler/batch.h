@@ -1,7 +1,7 @@
 /* Batches: their memory, and the decoder that fills them from a reply.
  *
- * A reply to sample or fetch becomes rp_batch objects: batch.c (the object and its pool),
- * batch_layout.c (layouts of a reply), batch_decode.c (the decoder), and batch_join.c (rows of several batches in one).
+ * A reply to sample or fetch becomes rp_batch objects: batch.c has the object and its pool, batch_decode.c the decoder, batch_join.c
+ * rows of several batches in one.
  *
  * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released batches
  * for the next ones. */
@@ -11,12 +11,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "proto/wire/wire.h"
 #include "replay/sampler.h"
 
 struct batch_pool;
 struct batch_decoder;
+struct batch_field;
 
 #define BATCH_MAX_FIELDS 4096u
 #define BATCH_WIDE 6u   /* arrays of 8 bytes per item: key, priority, probability, age, policy, step */
@@ -36,11 +38,22 @@ struct rp_batch {
     rp_batch_arrays arrays;
     rp_field_view *fields;
     struct batch_in_reply in_reply;
+    double mass; /* this and room: of the reply to a paid sample */
+    uint64_t room;
     uint32_t fields_capacity;
     uint8_t *memory; /* arrays, lengths, names and fields; 64-byte aligned */
     size_t capacity;
     char text[256];
 };
+
+/* Returns the chunk of item i, from the index of a reply. */
+static inline uint32_t batch_chunk_at(const uint8_t *index, uint32_t i)
+{
+    uint32_t chunk = i;
+    if (index)
+        memcpy(&chunk, index + (size_t)i * 4, 4);
+    return chunk;
+}
 
 /* ---- pool ---- */
 
@@ -53,8 +66,9 @@ void batch_pool_unref(struct batch_pool **self);
 
 /* A field of a batch to be. */
 struct batch_spec_field {
-    rp_field_view view; /* its name, dtype, rank, and shape from shape[1] on */
-    uint64_t steps;     /* largest number of any item */
+    const struct batch_field *from; /* of the decoder's layout */
+    rp_field_view view;             /* its name, dtype, rank, and shape from shape[1] on */
+    uint64_t steps;                 /* largest number of any item */
     uint64_t item_bytes;
     bool variable; /* items have different numbers of steps: the batch tells each */
     uint64_t at;   /* set by batch_make: offset among the fields */
@@ -170,7 +184,7 @@ rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uin
                      const struct batch_join_options *options, struct rp_batch **out, rp_error *err);
 
 /* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for
- * all, an empty one has 0. */
+ * all. */
 void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out);
 
 #endif

@@ -76,13 +76,6 @@ struct batch_item {
     uint32_t length;
 };
 
-struct batch_plan {
-    const struct batch_field *field; /* of the first layout */
-    uint32_t rows;                   /* largest number of any item */
-    bool variable;
-    uint64_t item_bytes;
-};
-
 struct batch_slab {
     struct batch_slab *next;
     size_t size, used;
@@ -128,7 +121,7 @@ struct batch_decoder {
     uint32_t group, n_fields, n_items;
     bool one_layout;
     const struct batch_item *items; /* [n_items]; NULL: the reply is regular */
-    struct batch_vec part, plans, specs;
+    struct batch_vec part, fields;
 };
 
 /* Returns field f of the batch in one of the reply's layouts. */
@@ -167,14 +160,6 @@ static rp_status too_short(uint64_t key, uint32_t length, const struct batch_fie
 {
     return err_set(err, RP_DATA_LOSS, "item %llu has %u steps, too few for its field '%s'", (unsigned long long)key,
                    length, field->name);
-}
-
-/* Returns element i of an array of numbers with 4 bytes each. */
-static inline uint32_t index_at(const uint8_t *array, uint32_t i)
-{
-    uint32_t value;
-    memcpy(&value, array + (size_t)i * 4, 4);
-    return value;
 }
 
 /* ---- layouts ---- */
@@ -335,45 +320,20 @@ static void field_describe(const struct batch_field *self, char *out, size_t siz
 
 /* ---- the pieces of a reply ---- */
 
-static rp_status check_counts(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
+/* Checks what the payload frames say against the header: all else was checked when the header was read. */
+static rp_status check_frames(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
                               rp_error *err)
 {
-    if (view->n_items == 0 && view->n_chunks == 0 && view->n_blocks == 0)
+    if (view->n_items == 0)
         return RP_OK; /* an empty frame is allowed */
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_frames; i++)
         bytes += frames[i].size;
-    if (view->packed > view->n_chunks || n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
+    if (n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
         return damaged(err, "the number of frames does not match its chunks");
     /* An array of one element for all could claim any number of empty chunks. */
     if (view->n_chunks > bytes + SPARE_EMPTY || view->n_blocks > bytes + SPARE_EMPTY)
         return damaged(err, "more chunks than bytes");
-    uint32_t n = view->n_items;
-    const struct pb_array *each[] = {&view->priority, &view->probability, &view->times_sampled, &view->age_ns,
-                                     &view->policy,   &view->step,        &view->session,       &view->layout,
-                                     &view->offset,   &view->length,      &view->chunks};
-    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
-        if (each[i]->n > 1 && each[i]->n != n)
-            return damaged(err, "arrays of different lengths");
-    }
-    if (view->key.n != n || (n && (!view->length.n || !view->chunks.n)))
-        return damaged(err, "an array is missing");
-    if (view->n_chunks && (!view->chunk_length.n || !view->chunk_blocks.n ||
-                           (view->chunk_length.n > 1 && view->chunk_length.n != view->n_chunks) ||
-                           (view->chunk_blocks.n > 1 && view->chunk_blocks.n != view->n_chunks)))
-        return damaged(err, "arrays of chunks of different lengths");
-    if (view->n_blocks && (!view->block_size.n || (view->block_size.n > 1 && view->block_size.n != view->n_blocks) ||
-                           (view->block_codec.n > 1 && view->block_codec.n != view->n_blocks)))
-        return damaged(err, "arrays of blocks of different lengths");
-    return RP_OK;
-}
-
-/* The columns of the first chunk's blocks stand for all chunks if they are not listed for each. */
-static rp_status check_columns(const struct wire_sampled *view, bool *shared, rp_error *err)
-{
-    *shared = view->block_column.n != view->n_blocks;
-    if (*shared && (view->chunk_blocks.n != 1 || view->block_column.n != pb_u32(&view->chunk_blocks, 0)))
-        return damaged(err, "the columns of its blocks are not listed");
     return RP_OK;
 }
 
@@ -391,31 +351,20 @@ static size_t alike_bytes(const struct wire_sampled *view, uint32_t n_blocks)
     return (size_t)bytes;
 }
 
-static void read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames,
-                         uint32_t n_frames)
+static void read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames)
 {
     struct batch_regular *out = &self->regular;
     out->on = false;
-    if (view->n_items == 0 || n_frames != 1 || view->packed != view->n_chunks || view->n_layouts != 1 ||
-        view->layout.n > 1 || view->length.n != 1 || view->offset.n > 1 || view->chunks.n != 1 ||
-        view->chunk_length.n != 1 || view->chunk_blocks.n != 1 || view->block_codec.n > 1)
+    if (view->n_items == 0 || view->packed != view->n_chunks || view->n_layouts != 1 || view->length.n != 1 ||
+        view->offset.n != 1 || view->chunks.n != 1 || view->chunk_length.n != 1 || view->chunk_blocks.n != 1 ||
+        view->block_codec.n != 1)
         return;
     out->n_blocks = pb_u32(&view->chunk_blocks, 0);
     out->length = pb_u32(&view->length, 0);
     out->chunk_length = pb_u32(&view->chunk_length, 0);
-    out->offset = view->offset.n ? pb_u32(&view->offset, 0) : 0;
-    if ((view->layout.n && pb_u32(&view->layout, 0) != 0) || pb_u32(&view->chunks, 0) != 1 || out->length == 0 ||
-        (uint64_t)out->offset + out->length > out->chunk_length || view->block_column.n != out->n_blocks ||
-        view->n_blocks != (uint64_t)view->n_chunks * out->n_blocks ||
-        (view->block_codec.n && pb_u8(&view->block_codec, 0) != RP_CODEC_RAW) ||
-        view->n_items != (view->chunk.n ? view->chunk.n : view->n_chunks))
-        return;
-    uint32_t largest = 0;
-    for (uint32_t i = 0; i < view->chunk.n; i++) {
-        uint32_t chunk = index_at(view->chunk.data, i);
-        largest = chunk > largest ? chunk : largest;
-    }
-    if (largest >= view->n_chunks)
+    out->offset = pb_u32(&view->offset, 0);
+    if (pb_u32(&view->chunks, 0) != 1 || out->length == 0 || view->block_column.n != out->n_blocks ||
+        (uint64_t)out->offset + out->length > out->chunk_length || pb_u8(&view->block_codec, 0) != RP_CODEC_RAW)
         return;
     out->chunk_bytes = alike_bytes(view, out->n_blocks);
     out->data = frames[0].data;
@@ -426,19 +375,18 @@ static void read_regular(struct batch_decoder *self, const struct wire_sampled *
 static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
                              const struct batch_frame *frames, rp_error *err)
 {
-    bool shared;
+    /* The columns of the first chunk's blocks stand for all chunks if they are not listed for each. */
+    bool shared = view->block_column.n != view->n_blocks;
     if (view->n_blocks == 0)
         return view->n_items ? damaged(err, "it holds no data") : RP_OK;
-    RP_TRY(check_columns(view, &shared, err));
     if (!vec_reserve(&self->chunks, view->n_chunks, sizeof(struct batch_chunk)) ||
         !vec_reserve(&self->blocks, view->n_blocks, sizeof(struct batch_block)))
         return no_memory(err);
     struct batch_chunk *chunks = self->chunks.data;
-    struct batch_block *block = self->blocks.data, *blocks = block, *end_blocks = block + view->n_blocks;
+    struct batch_block *block = self->blocks.data, *blocks = block;
     const uint8_t *columns = view->block_column.data;
-    size_t size_step = view->block_size.n == 1 ? 0 : 4, codec_step = view->block_codec.n <= 1 ? 0 : 1;
-    static const uint8_t raw = RP_CODEC_RAW;
-    const uint8_t *sizes = view->block_size.data, *codecs = view->block_codec.n ? view->block_codec.data : &raw;
+    size_t size_step = view->block_size.n == 1 ? 0 : 4, codec_step = view->block_codec.n == 1 ? 0 : 1;
+    const uint8_t *sizes = view->block_size.data, *codecs = view->block_codec.data;
     const uint8_t *at = NULL, *end = NULL;
     for (uint32_t c = 0; c < view->n_chunks; c++) {
         if (c == 0 || c >= view->packed) {
@@ -447,8 +395,6 @@ static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampl
             end = at + frame->size;
         }
         uint32_t n = pb_u32(&view->chunk_blocks, c);
-        if (n > (size_t)(end_blocks - block))
-            return damaged(err, "more blocks than announced");
         chunks[c] = (struct batch_chunk){(uint32_t)(block - blocks), n, pb_u32(&view->chunk_length, c)};
         for (uint32_t k = 0; k < n; k++, block++, sizes += size_step, codecs += codec_step) {
             uint32_t size;
@@ -463,17 +409,12 @@ static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampl
         if ((c + 1 >= view->packed) && at != end)
             return damaged(err, "a frame is longer than its blocks");
     }
-    return block == end_blocks ? RP_OK : damaged(err, "fewer blocks than announced");
+    return RP_OK;
 }
 
 /* Fills items and refs: the chunks that each item spans. */
 static rp_status read_items(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
 {
-    uint64_t n_refs = 0;
-    for (uint32_t i = 0; i < view->n_items; i++)
-        n_refs += pb_u32(&view->chunks, i);
-    if (n_refs != (view->chunk.n ? view->chunk.n : view->n_chunks))
-        return damaged(err, "items and chunks do not match");
     if (!vec_reserve(&self->all_items, view->n_items, sizeof(struct batch_item)))
         return no_memory(err);
     struct batch_item *items = self->all_items.data;
@@ -481,21 +422,19 @@ static rp_status read_items(struct batch_decoder *self, const struct wire_sample
     uint32_t at = 0;
     for (uint32_t i = 0; i < view->n_items; i++) {
         struct batch_item item = {.at = i,
-                                  .layout = view->layout.n ? pb_u32(&view->layout, i) : 0,
+                                  .layout = pb_u32(&view->layout, i),
                                   .first_ref = at,
                                   .n_refs = pb_u32(&view->chunks, i),
-                                  .offset = view->offset.n ? pb_u32(&view->offset, i) : 0,
+                                  .offset = pb_u32(&view->offset, i),
                                   .length = pb_u32(&view->length, i)};
         uint64_t steps = 0;
         for (uint32_t k = 0; k < item.n_refs; k++, at++) {
             uint32_t c = view->chunk.n ? pb_u32(&view->chunk, at) : at;
-            if (c >= view->n_chunks)
-                return damaged(err, "an item refers to a chunk that is not there");
             if (k == 0)
                 item.chunk = c;
             steps += chunks[c].length;
         }
-        if (item.length == 0 || item.layout >= view->n_layouts || (uint64_t)item.offset + item.length > steps ||
+        if (item.length == 0 || item.n_refs == 0 || (uint64_t)item.offset + item.length > steps ||
             item.offset >= chunks[item.chunk].length)
             return damaged(err, "an item is longer than its chunks");
         items[i] = item;
@@ -780,11 +719,11 @@ static void regular_copy(const struct wire_sampled *view, const uint8_t *from, s
     const uint8_t *index = view->chunk.n ? view->chunk.data : NULL;
     if (bytes <= 8) {
         for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
-            copy_bytes(out, from + (index ? index_at(index, i) : i) * step, bytes);
+            copy_bytes(out, from + batch_chunk_at(index, i) * step, bytes);
         return;
     }
     for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
-        memcpy(out, from + (index ? index_at(index, i) : i) * step, bytes);
+        memcpy(out, from + batch_chunk_at(index, i) * step, bytes);
 }
 
 static const uint8_t *regular_rows(const struct batch_decoder *self, const struct batch_field *field, uint32_t *rows,
@@ -803,47 +742,45 @@ static const uint8_t *regular_rows(const struct batch_decoder *self, const struc
     return from + (size_t)(self->regular.offset + first) * field->row_bytes;
 }
 
-static rp_status gather_regular(struct batch_decoder *self, const struct batch_plan *plan, uint8_t *out,
+static rp_status gather_regular(struct batch_decoder *self, const struct batch_spec_field *to, uint8_t *out,
                                 uint32_t *lengths, rp_error *err)
 {
     const struct wire_sampled *view = self->view;
-    const struct batch_field *field = plan->field;
-    const struct batch_regular *regular = &self->regular;
-    size_t row = field->row_bytes;
+    const struct batch_field *field = to->from;
+    size_t row = field->row_bytes, step = self->regular.chunk_bytes;
     uint32_t rows;
     const uint8_t *from = regular_rows(self, field, &rows, err);
     if (!from)
         return RP_DATA_LOSS;
     if (field->stride == 1 || rows == 1) {
-        regular_copy(view, from, regular->chunk_bytes, row * rows, out, (size_t)plan->item_bytes);
+        regular_copy(view, from, step, row * rows, out, (size_t)to->item_bytes);
     } else {
         for (uint32_t k = 0; k < rows; k++)
-            regular_copy(view, from + k * row * field->stride, regular->chunk_bytes, row, out + k * row,
-                         (size_t)plan->item_bytes);
+            regular_copy(view, from + k * row * field->stride, step, row, out + k * row, (size_t)to->item_bytes);
     }
-    for (uint32_t i = 0; plan->variable && i < view->n_items; i++)
+    for (uint32_t i = 0; to->variable && i < view->n_items; i++)
         lengths[i] = rows;
     return RP_OK;
 }
 
-static rp_status gather_field(struct batch_decoder *self, uint32_t f, const struct batch_plan *plan, uint8_t *out,
+static rp_status gather_field(struct batch_decoder *self, uint32_t f, const struct batch_spec_field *to, uint8_t *out,
                               uint32_t *lengths, rp_error *err)
 {
     if (self->regular.on)
-        return gather_regular(self, plan, out, lengths, err);
-    struct gather g = {.decoder = self, .field = plan->field};
+        return gather_regular(self, to, out, lengths, err);
+    struct gather g = {.decoder = self, .field = to->from};
     const bool alike = self->one_layout && self->view->length.n == 1;
-    for (uint32_t i = 0; i < self->n_items; i++, out += plan->item_bytes) {
+    for (uint32_t i = 0; i < self->n_items; i++, out += to->item_bytes) {
         const struct batch_item *item = &self->items[i];
         if (!self->one_layout)
             g.field = field_of(self, f, item->layout);
         if (!(alike && i) && !field_rows(g.field, item->length, &g.first, &g.rows))
             return too_short(pb_u64(&self->view->key, item->at), item->length, g.field, err);
         RP_TRY(gather_item(&g, item, out, err));
-        if (plan->variable) {
+        if (to->variable) {
             size_t bytes = (size_t)g.rows * g.field->row_bytes;
             lengths[i] = g.rows;
-            memset(out + bytes, 0, (size_t)plan->item_bytes - bytes);
+            memset(out + bytes, 0, (size_t)to->item_bytes - bytes);
         }
     }
     return RP_OK;
@@ -851,80 +788,56 @@ static rp_status gather_field(struct batch_decoder *self, uint32_t f, const stru
 
 /* ---- a batch ---- */
 
-static rp_status plan_field(struct batch_decoder *self, const struct wire_sampled *view, uint32_t f,
-                            struct batch_plan *plan, rp_error *err)
+static rp_status plan_field(struct batch_decoder *self, uint32_t f, struct batch_spec_field *out, rp_error *err)
 {
+    const struct wire_sampled *view = self->view;
     const uint32_t *groups = self->groups.data;
-    plan->field = field_of(self, f, self->group);
-    plan->variable = plan->field->count == 0;
+    const struct batch_field *field = field_of(self, f, self->group);
+    bool variable = field->count == 0;
     for (uint32_t l = self->group + 1; l < view->n_layouts; l++)
-        plan->variable |= groups[l] == self->group && field_of(self, f, l)->count != plan->field->count;
-    plan->rows = plan->field->count;
+        variable |= groups[l] == self->group && field_of(self, f, l)->count != field->count;
+    uint32_t first, rows, steps = field->count;
     if (self->regular.on) {
-        uint32_t first;
-        if (!field_rows(plan->field, self->regular.length, &first, &plan->rows))
-            return too_short(pb_u64(&view->key, 0), self->regular.length, plan->field, err);
-    } else if (plan->variable || plan->rows > 1) {
-        plan->rows = 0;
+        if (!field_rows(field, self->regular.length, &first, &steps))
+            return too_short(pb_u64(&view->key, 0), self->regular.length, field, err);
+    } else if (variable || steps > 1) {
+        steps = 0;
         for (uint32_t i = 0; i < self->n_items; i++) {
             const struct batch_item *item = &self->items[i];
-            uint32_t first, rows;
             if (!field_rows(field_of(self, f, item->layout), item->length, &first, &rows))
-                return too_short(pb_u64(&view->key, item->at), item->length, plan->field, err);
-            plan->rows = rows > plan->rows ? rows : plan->rows;
+                return too_short(pb_u64(&view->key, item->at), item->length, field, err);
+            steps = rows > steps ? rows : steps;
         }
     }
-    plan->item_bytes = (uint64_t)plan->rows * plan->field->row_bytes;
+    *out = (struct batch_spec_field){.from = field,
+                                     .steps = steps,
+                                     .item_bytes = (uint64_t)steps * field->row_bytes,
+                                     .variable = variable,
+                                     .view = {.name = field->name, .dtype = field->dtype, .rank = 1}};
+    if (!field->squeeze)
+        out->view.shape[out->view.rank++] = steps;
+    for (uint32_t k = 0; k < field->rank; k++)
+        out->view.shape[out->view.rank++] = field->shape[k];
     return RP_OK;
-}
-
-/* True if the items can be read where they are in the reply. */
-static bool items_can_stay(const struct batch_decoder *self)
-{
-    const struct batch_plan *plans = self->plans.data;
-    bool can = self->leave_items && self->regular.on;
-    for (uint32_t f = 0; f < self->n_fields && can; f++)
-        can = plans[f].field->stride == 1 || plans[f].rows == 1;
-    return can;
-}
-
-/* Lists the arrays of a reply, in the order of those in a batch. */
-static void list_arrays(const struct wire_sampled *view, struct pb_array *wide, struct pb_array *narrow)
-{
-    const struct pb_array all_wide[BATCH_WIDE] = {view->key,    view->priority, view->probability,
-                                                  view->age_ns, view->policy,   view->step};
-    const struct pb_array all_narrow[BATCH_NARROW] = {view->times_sampled, view->session};
-    memcpy(wide, all_wide, sizeof all_wide);
-    memcpy(narrow, all_narrow, sizeof all_narrow);
 }
 
 /* Fills in what a batch of the current items needs: its fields, and how many bytes each item takes in them. */
 static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec, rp_error *err)
 {
     uint64_t most = self->options.max_bytes ? self->options.max_bytes : UINT64_MAX / 4;
-    if (!vec_reserve(&self->plans, self->n_fields, sizeof(struct batch_plan)) ||
-        !vec_reserve(&self->specs, self->n_fields, sizeof(struct batch_spec_field)))
+    if (!vec_reserve(&self->fields, self->n_fields, sizeof(struct batch_spec_field)))
         return no_memory(err);
-    struct batch_plan *plans = self->plans.data;
     *spec = (struct batch_spec){.n = self->n_items,
                                 .n_fields = self->n_fields,
-                                .fields = self->specs.data,
+                                .fields = self->fields.data,
                                 .max_bytes = most,
-                                .limit = most > self->made_bytes ? most - self->made_bytes : 0};
+                                .limit = most > self->made_bytes ? most - self->made_bytes : 0,
+                                .in_reply = self->leave_items && self->regular.on};
     for (uint32_t f = 0; f < self->n_fields; f++) {
-        RP_TRY(plan_field(self, self->view, f, &plans[f], err));
-        const struct batch_field *field = plans[f].field;
-        struct batch_spec_field *to = &spec->fields[f];
-        *to = (struct batch_spec_field){.steps = plans[f].rows,
-                                        .item_bytes = plans[f].item_bytes,
-                                        .variable = plans[f].variable,
-                                        .view = {.name = field->name, .dtype = field->dtype, .rank = 1}};
-        if (!field->squeeze)
-            to->view.shape[to->view.rank++] = plans[f].rows;
-        for (uint32_t k = 0; k < field->rank; k++)
-            to->view.shape[to->view.rank++] = field->shape[k];
+        struct batch_spec_field *field = &spec->fields[f];
+        RP_TRY(plan_field(self, f, field, err));
+        spec->in_reply = spec->in_reply && (field->from->stride == 1 || field->steps == 1);
     }
-    spec->in_reply = items_can_stay(self);
     return RP_OK;
 }
 
@@ -937,50 +850,44 @@ static void fill_array(const struct batch_decoder *self, const struct pb_array *
         batch_expand(from, self->items[i].at, 1, width, (uint8_t *)out + i * width);
 }
 
-static void fill_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
+/* Fills the items' arrays, or leaves them in the reply. */
+static void fill_arrays(const struct batch_decoder *self, bool in_reply, struct rp_batch *batch)
 {
-    struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW];
-    list_arrays(view, wide, narrow);
+    const struct wire_sampled *view = self->view;
+    struct batch_in_reply left = {
+        .step = in_reply ? self->regular.chunk_bytes : 0,
+        .index = view->chunk.n ? view->chunk.data : NULL,
+        .wide = {view->key, view->priority, view->probability, view->age_ns, view->policy, view->step},
+        .narrow = {view->times_sampled, view->session}};
+    if (in_reply) {
+        batch->in_reply = left;
+        return;
+    }
     for (uint32_t k = 0; k < BATCH_WIDE; k++)
-        fill_array(self, &wide[k], 8, batch_wide(batch, k));
+        fill_array(self, &left.wide[k], 8, batch_wide(batch, k));
     for (uint32_t k = 0; k < BATCH_NARROW; k++)
-        fill_array(self, &narrow[k], 4, batch_narrow(batch, k));
+        fill_array(self, &left.narrow[k], 4, batch_narrow(batch, k));
     /* One probability for all: equal weights. */
     batch_set_weights(batch, view->probability.n <= 1 ? 0 : self->options.beta);
 }
 
-/* Leaves the items' arrays in the reply. */
-static void leave_arrays(const struct batch_decoder *self, const struct wire_sampled *view, struct rp_batch *batch)
+/* Gathers the rows of the fields, or leaves them in the reply. */
+static rp_status fill_fields(struct batch_decoder *self, const struct batch_spec *spec, struct rp_batch *batch,
+                             rp_error *err)
 {
-    struct batch_in_reply *out = &batch->in_reply;
-    out->step = self->regular.chunk_bytes;
-    out->index = view->chunk.n ? view->chunk.data : NULL;
-    list_arrays(view, out->wide, out->narrow);
-    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays, .n = view->n_items};
-}
-
-/* Leaves the rows of a field in the reply. */
-static rp_status leave_field(const struct batch_decoder *self, const struct batch_plan *plan, rp_field_view *out,
-                             uint32_t *lengths, rp_error *err)
-{
-    uint32_t rows;
-    const uint8_t *from = regular_rows(self, plan->field, &rows, err);
-    if (!from)
-        return RP_DATA_LOSS;
-    out->data = (void *)(uintptr_t)from;
-    for (uint32_t i = 0; plan->variable && i < self->view->n_items; i++)
-        lengths[i] = rows;
-    return RP_OK;
-}
-
-static rp_status fill_fields(struct batch_decoder *self, bool in_reply, struct rp_batch *batch, rp_error *err)
-{
-    const struct batch_plan *plans = self->plans.data;
-    for (uint32_t f = 0; f < self->n_fields; f++) {
+    for (uint32_t f = 0; f < spec->n_fields; f++) {
+        const struct batch_spec_field *field = &spec->fields[f];
         rp_field_view *out = &batch->fields[f];
-        uint32_t *lengths = (uint32_t *)(uintptr_t)out->lengths;
-        RP_TRY(in_reply ? leave_field(self, &plans[f], out, lengths, err)
-                        : gather_field(self, f, &plans[f], out->data, lengths, err));
+        uint32_t *lengths = (uint32_t *)(uintptr_t)out->lengths, rows;
+        if (!spec->in_reply) {
+            RP_TRY(gather_field(self, f, field, out->data, lengths, err));
+            continue;
+        }
+        out->data = (void *)(uintptr_t)regular_rows(self, field->from, &rows, err);
+        if (!out->data)
+            return RP_DATA_LOSS;
+        for (uint32_t i = 0; field->variable && i < spec->n; i++)
+            lengths[i] = rows;
     }
     return RP_OK;
 }
@@ -998,11 +905,10 @@ static rp_status build(struct batch_decoder *self, struct wire_string text, stru
     batch->info.table_size = view->table_size;
     batch->info.waited_ns = view->waited_ns;
     batch_set_text(batch, text.data, text.size);
-    if (spec.in_reply)
-        leave_arrays(self, view, batch);
-    else
-        fill_arrays(self, view, batch);
-    rp_status status = fill_fields(self, spec.in_reply, batch, err);
+    batch->mass = view->mass;
+    batch->room = view->room;
+    fill_arrays(self, spec.in_reply, batch);
+    rp_status status = fill_fields(self, &spec, batch, err);
     if (status != RP_OK)
         rp_batch_release(&batch);
     *out = batch;
@@ -1074,8 +980,8 @@ rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *rep
     self->view = view;
     self->made_bytes = 0;
     slabs_reset(self, SLAB_KEEP);
-    RP_TRY(check_counts(view, reply->frames, reply->n_frames, err));
-    read_regular(self, view, reply->frames, reply->n_frames);
+    RP_TRY(check_frames(view, reply->frames, reply->n_frames, err));
+    read_regular(self, view, reply->frames);
     if (!self->regular.on) {
         RP_TRY(read_chunks(self, view, reply->frames, err));
         RP_TRY(read_items(self, view, err));
@@ -1108,9 +1014,8 @@ void batch_decoder_destroy(struct batch_decoder **self)
     *self = NULL;
     if (!decoder)
         return;
-    struct batch_vec *vecs[] = {&decoder->blocks,  &decoder->chunks, &decoder->all_items,
-                                &decoder->layouts, &decoder->groups, &decoder->maps,
-                                &decoder->part,    &decoder->plans,  &decoder->specs};
+    struct batch_vec *vecs[] = {&decoder->blocks, &decoder->chunks, &decoder->all_items, &decoder->layouts,
+                                &decoder->groups, &decoder->maps,   &decoder->part,      &decoder->fields};
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     slabs_reset(decoder, 0);

@@ -258,10 +258,8 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
 static const uint8_t *row_of(const struct rp_batch *batch, const rp_field_view *field, uint32_t i, uint64_t bytes)
 {
     const struct batch_in_reply *in_reply = &batch->in_reply;
-    uint32_t chunk = i;
-    if (in_reply->step && in_reply->index)
-        memcpy(&chunk, in_reply->index + (size_t)i * 4, 4);
-    return (const uint8_t *)field->data + chunk * (in_reply->step ? in_reply->step : bytes);
+    size_t at = in_reply->step ? batch_chunk_at(in_reply->index, i) * in_reply->step : i * bytes;
+    return (const uint8_t *)field->data + at;
 }
 
 /* Copies rows of a field whose items have different numbers of steps, and pads them with 0. */
@@ -288,12 +286,8 @@ static void copy_even(const rp_field_view *from, const struct batch_rows *rows, 
         memcpy(out, data + rows->first * bytes, rows->n * bytes);
         return;
     }
-    for (uint32_t i = rows->first; i < rows->first + rows->n; i++, out += bytes) {
-        uint32_t chunk = i;
-        if (index)
-            memcpy(&chunk, index + (size_t)i * 4, 4);
-        memcpy(out, data + chunk * step, bytes);
-    }
+    for (uint32_t i = rows->first; i < rows->first + rows->n; i++, out += bytes)
+        memcpy(out, data + batch_chunk_at(index, i) * step, bytes);
 }
 
 void batch_join_copy(struct batch_join *self, uint32_t i)

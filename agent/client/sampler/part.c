@@ -178,22 +178,6 @@ static void set_state(struct part *self, double mass, uint64_t room, uint64_t si
     self->state_ns = conn_now();
 }
 
-/* Reads the end of the reply to a paid sample. */
-static void read_sample(struct part *self, const struct conn_reply *reply, uint64_t table_size)
-{
-    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-    struct pb_field field;
-    double mass = 0; /* absent: 0 */
-    uint64_t room = 0;
-    while (pb_next(&reader, &field) == 1) {
-        if (field.number == 24 && field.wire == PB_FIXED64)
-            mass = as_double(field.value);
-        else if (field.number == 25 && field.wire == PB_FIXED64)
-            room = field.value;
-    }
-    set_state(self, mass, room, table_size);
-}
-
 /* Tells the caller what is wrong with a table. */
 static bool refuse(struct part *self, rp_status status, const char *text)
 {
@@ -473,12 +457,12 @@ void part_cancel(struct part *self)
 
 /* Takes what a reply says about the table. A part that gives nothing has no items until it says again that it has some: others give
  * them meanwhile. */
-static void note_size(struct part *self, const struct pick *pick, const rp_batch *batches, rp_status status)
+static void note_size(struct part *self, const rp_batch *batches, rp_status status)
 {
     uint64_t n = batch_list_items(batches), size = batches ? batches->info.table_size : 0;
     enum deal deal = self->group->deal;
     if (self->paid && status == RP_OK)
-        read_sample(self, pick->reply, n ? size : 0);
+        set_state(self, batches->mass, batches->room, n ? size : 0);
     else if (self->paid || (deal == DEAL_QUEUE && status == RP_DEADLINE_EXCEEDED))
         self->size = 0;
     else if (status == RP_OK && n)
@@ -491,7 +475,7 @@ static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, 
     bool wanted = pick->state == PICK_DECODED;
     if (pick->reply->answered)
         self->away = false;
-    note_size(self, pick, *batches, status);
+    note_size(self, *batches, status);
     if (!wanted || batch_list_items(*batches) == 0)
         batch_list_release(batches);
     uint64_t n = batch_list_items(*batches);
