@@ -20,6 +20,7 @@
 #include "agent/learn/net.h"
 #include "agent/learn/optim.h"
 #include "agent/learn/weights.h"
+#include "proto/base/arena.h"
 #include "proto/base/rng.h"
 #include "proto/config/schema.h"
 #include "replay/env.h"
@@ -116,11 +117,10 @@ struct agent_ops {
     bool discrete, continuous;
     bool stores_log_prob;
     const struct agent_config *defaults;
-    size_t state_size; /* bytes of self->state, which is zeroed before create and freed after destroy */
-    /* Builds networks and state for self->config and self->spec: sets params, grads, n_params, tensors. */
+    size_t state_size; /* bytes of self->state, which is zeroed before create */
+    /* Builds networks and state for self->config and self->spec: sets params, grads, n_params, tensors. All memory comes from
+     * self->memory. */
     rp_status (*create)(struct agent *self, rp_error *err);
-    /* Frees what state points to, also after a create that failed halfway. */
-    void (*destroy)(struct agent *self);
     /* Acts on n observations in one pass, n at most config.acting_rows. Row i has its own explore[i], rng[i] and out[i]. The bits of a
      * row may depend on n, never on other rows. */
     void (*act)(struct agent *self, const struct agent_rows *rows, struct agent_choice *out);
@@ -144,10 +144,14 @@ struct agent {
     /* What a saved learner holds; the first n_policy of them are what an actor needs. */
     uint32_t n_tensors, n_policy;
     struct tensor tensors[AGENT_MAX_TENSORS];
-    float *scratch; /* [acting_rows] observations as floats */
+    float *scratch;      /* [acting_rows] observations as floats */
+    struct arena memory; /* of everything above */
+    struct arena batch;  /* buffers that grow with the longest batch */
 };
 
-/* NULL-terminated. */
+/* The built-in algorithms; and all of them, NULL-terminated. To add one: its file, a name here, a line in the list of agent.c, a
+ * test. */
+extern const struct agent_ops agent_dqn, agent_ddpg, agent_td3, agent_sac, agent_impala, agent_bc;
 extern const struct agent_ops *const agent_algorithms[];
 
 /* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions;
@@ -156,10 +160,40 @@ extern const struct agent_ops *const agent_algorithms[];
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err);
 void agent_destroy(struct agent **self);
-/* Acts on one observation. */
-void agent_act(struct agent *self, const void *observation, const struct agent_explore *explore, struct rng *rng,
-               struct agent_choice *out);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
+
+/* ---- for the algorithms: what they share ---- */
+
+/* Allocates params and grads, zeroed, for n_params numbers. */
+void agent_alloc(struct agent *self, uint32_t n_params);
+/* Returns the spec of a network over observations: inputs, image, hidden layers, activation. */
+struct net_spec agent_net_spec(const struct agent *self, uint32_t outputs);
+/* Makes the optimiser of the configuration for n parameters. */
+void agent_optim(struct agent *self, struct optim *out, uint32_t n);
+/* Clips the gradient of an optimiser's parameters, which begin at offset, and takes its step. Returns the norm before. */
+double agent_descend(struct agent *self, struct optim *optim, uint32_t offset);
+/* For the end of apply, after self->steps has counted this step: copies params into target every target_period steps,
+ * or moves target by tau at each step. */
+void agent_update_target(const struct agent *self, float *target, const float *params, uint32_t n);
+/* Adds the tensors of a network's parameters, names prefixed ("q/layer0/weight"). */
+void agent_add_net(struct agent *self, const char *prefix, const struct net *net, float *params);
+void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n);
+/* Adds m, v and steps of an optimiser. */
+void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim);
+/* Declares that all tensors added so far are the policy. */
+void agent_end_policy(struct agent *self);
+/* Returns n observations as floats: the same memory if they are floats already, otherwise converted into scratch
+ * (uint8: as numbers times config.scale). */
+const float *agent_floats(const struct agent *self, const void *observation, uint32_t n, float *scratch);
+/* The same, always into out. */
+void agent_copy_floats(const struct agent *self, const void *observation, uint32_t n, float *out);
+/* Returns the action with the highest score, or explores. */
+uint32_t agent_choose_discrete(const float *scores, uint32_t n, const struct agent_explore *explore, struct rng *rng);
+/* Sets the continuous action: the given one, a random one, or the given one with noise, within bounds. */
+void agent_choose_continuous(const struct agent *self, const float *action, const struct agent_explore *explore,
+                             struct rng *rng, struct agent_choice *out);
+/* Sets a scalar; replaces one of the same name. The name is borrowed. */
+void agent_scalar(struct agent_result *self, const char *name, double value);
 
 #endif

@@ -10,10 +10,9 @@
  * look. There are no values: whoever asks for one gets 0. */
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "agent/learn/algorithm.h"
+#include "agent/learn/agent.h"
 #include "agent/learn/kernel.h"
 #include "proto/base/error.h"
 
@@ -27,39 +26,19 @@ struct bc {
     double *priority; /* [batch] */
 };
 
-static uint32_t outputs_of(const struct agent *self)
-{
-    return self->spec.n_actions ? self->spec.n_actions : self->spec.action_size;
-}
-
 /* ---- acting ---- */
 
-static int32_t choose_discrete(const struct agent *self, const float *logits, const struct agent_explore *explore,
-                               struct rng *rng)
+static void bc_choose(const struct agent *self, const float *y, const struct agent_explore *explore, struct rng *rng,
+                      struct agent_choice *out)
 {
-    uint32_t n = self->spec.n_actions;
-    if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
-        return (int32_t)rng_below(rng, n);
-    return (int32_t)kernel_argmax(logits, n);
-}
-
-static float choose_continuous(float out, uint32_t j, const struct agent_explore *explore, struct rng *rng)
-{
-    float a = tanhf(out);
-    if (explore->uniform && !explore->greedy)
-        return (float)(2.0 * rng_unit(rng) - 1.0);
-    if (explore->noise && !explore->greedy)
-        return fminf(fmaxf(a + explore->noise[j], -1.0f), 1.0f);
-    return a;
-}
-
-static void choose(const struct agent *self, const float *y, const struct agent_explore *explore, struct rng *rng,
-                   struct agent_choice *out)
-{
-    out->discrete = self->spec.n_actions ? choose_discrete(self, y, explore, rng) : 0;
-    for (uint32_t j = 0; j < self->spec.action_size && self->spec.n_actions == 0; j++)
-        out->continuous[j] = choose_continuous(y[j], j, explore, rng);
-    out->value = out->q = out->log_prob = 0.0f;
+    float action[RP_ENV_MAX_ACTION];
+    for (uint32_t j = 0; j < self->spec.action_size; j++)
+        action[j] = tanhf(y[j]);
+    *out = (struct agent_choice){0};
+    if (self->spec.n_actions)
+        out->discrete = (int32_t)agent_choose_discrete(y, self->spec.n_actions, explore, rng);
+    else
+        agent_choose_continuous(self, action, explore, rng, out);
 }
 
 static void bc_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
@@ -68,7 +47,7 @@ static void bc_act(struct agent *self, const struct agent_rows *rows, struct age
     const float *s = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *y = net_forward(&bc->net, self->params, &bc->acting, s, rows->n);
     for (uint32_t i = 0; i < rows->n; i++)
-        choose(self, y + (size_t)i * bc->net.spec.outputs, &rows->explore[i], rows->rng[i], &out[i]);
+        bc_choose(self, y + (size_t)i * bc->net.spec.outputs, &rows->explore[i], rows->rng[i], &out[i]);
 }
 
 static float bc_value(struct agent *self, const void *observation)
@@ -103,16 +82,10 @@ static double squared_error(const float *z, uint32_t n, const float *a, double w
     return loss;
 }
 
-/* A broker may hand out any number: an action that does not exist teaches nothing. */
-static bool exists(const struct agent *self, const struct agent_batch *batch, uint32_t i)
-{
-    return self->spec.n_actions == 0 || (uint32_t)((const int32_t *)batch->action)[i] < self->spec.n_actions;
-}
-
 static void bc_gradient(struct agent *self, const struct agent_batch *batch, struct agent_result *result)
 {
     struct bc *bc = self->state;
-    uint32_t n = batch->n, outputs = outputs_of(self);
+    uint32_t n = batch->n, outputs = bc->net.spec.outputs;
     assert(n > 0 && n <= self->config.batch);
     const int32_t *labels = batch->action;
     const float *actions = batch->action;
@@ -128,7 +101,8 @@ static void bc_gradient(struct agent *self, const struct agent_batch *batch, str
         double w = batch->weight ? (double)batch->weight[i] : 1.0, l = 0.0;
         if (self->spec.n_actions == 0) {
             l = squared_error(z, outputs, actions + (size_t)i * outputs, w / n, d_z);
-        } else if (exists(self, batch, i)) {
+        } else if ((uint32_t)labels[i] <
+                   outputs) { /* a broker may hand out any number; no such action teaches nothing */
             l = cross_entropy(z, outputs, (uint32_t)labels[i], w / n, d_z);
             agreed += kernel_argmax(z, outputs) == (uint32_t)labels[i];
         }
@@ -147,35 +121,25 @@ static void bc_gradient(struct agent *self, const struct agent_batch *batch, str
 static void bc_apply(struct agent *self, struct agent_result *result)
 {
     struct bc *bc = self->state;
-    agent_scalar(result, "gradient_norm", optim_clip(self->grads, self->n_params, self->config.clip_norm));
-    optim_step(&bc->optim, self->params, self->grads);
+    agent_scalar(result, "gradient_norm", agent_descend(self, &bc->optim, 0));
     self->steps++;
 }
 
 /* ---- life ---- */
 
-static rp_status allocate(struct agent *self, struct bc *bc, rp_error *err)
-{
-    uint32_t batch = (uint32_t)self->config.batch;
-    RP_TRY(agent_alloc(self, bc->net.n_params, err));
-    RP_TRY(agent_optim(self, &bc->optim, self->n_params, err));
-    bc->rows = calloc((size_t)batch * bc->net.spec.inputs, sizeof *bc->rows);
-    bc->d_out = calloc((size_t)batch * bc->net.spec.outputs, sizeof *bc->d_out);
-    bc->priority = calloc(batch, sizeof *bc->priority);
-    if (!bc->rows || !bc->d_out || !bc->priority || !net_pass_init(&bc->acting, &bc->net, self->config.acting_rows) ||
-        !net_pass_init(&bc->pass, &bc->net, batch))
-        return err_set(err, RP_NO_MEMORY, "no memory for bc with batches of %u", batch);
-    return RP_OK;
-}
-
 static rp_status bc_create(struct agent *self, rp_error *err)
 {
     struct bc *bc = self->state;
-    struct net_spec spec;
-    agent_net_spec(self, &spec);
-    spec.outputs = outputs_of(self);
+    uint32_t batch = (uint32_t)self->config.batch;
+    struct net_spec spec = agent_net_spec(self, self->spec.n_actions ? self->spec.n_actions : self->spec.action_size);
     RP_TRY(net_init(&bc->net, &spec, err));
-    RP_TRY(allocate(self, bc, err));
+    RP_TRY(net_pass_init(&bc->acting, &bc->net, self->config.acting_rows, &self->memory, err));
+    RP_TRY(net_pass_init(&bc->pass, &bc->net, batch, &self->memory, err));
+    agent_alloc(self, bc->net.n_params);
+    agent_optim(self, &bc->optim, self->n_params);
+    bc->rows = arena_take(&self->memory, (size_t)batch * spec.inputs, sizeof *bc->rows);
+    bc->d_out = arena_take(&self->memory, (size_t)batch * spec.outputs, sizeof *bc->d_out);
+    bc->priority = arena_take(&self->memory, batch, sizeof *bc->priority);
     net_fill(&bc->net, self->params, &self->rng);
     agent_add_net(self, "policy", &bc->net, self->params);
     agent_end_policy(self);
@@ -183,20 +147,9 @@ static rp_status bc_create(struct agent *self, rp_error *err)
     return RP_OK;
 }
 
-static void bc_destroy(struct agent *self)
-{
-    struct bc *bc = self->state;
-    net_pass_fini(&bc->acting);
-    net_pass_fini(&bc->pass);
-    optim_fini(&bc->optim);
-    free(bc->rows);
-    free(bc->d_out);
-    free(bc->priority);
-}
-
-static int64_t hidden[] = {64, 64};
-static const struct agent_config defaults = {
-    .hidden = {.data = hidden, .count = 2},
+static int64_t bc_hidden[] = {64, 64};
+static const struct agent_config bc_defaults = {
+    .hidden = {.data = bc_hidden, .count = 2},
     .batch = 256,
     .discount = 0.99, /* for the adder's n-step returns: bc itself uses no reward */
     .learning_rate = 1e-3,
@@ -208,10 +161,9 @@ const struct agent_ops agent_bc = {
     .data = AGENT_TRANSITIONS,
     .discrete = true,
     .continuous = true,
-    .defaults = &defaults,
+    .defaults = &bc_defaults,
     .state_size = sizeof(struct bc),
     .create = bc_create,
-    .destroy = bc_destroy,
     .act = bc_act,
     .value = bc_value,
     .gradient = bc_gradient,

@@ -10,10 +10,9 @@
  * item's new priority. */
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "agent/learn/algorithm.h"
+#include "agent/learn/agent.h"
 #include "agent/learn/kernel.h"
 #include "proto/base/error.h"
 
@@ -31,27 +30,19 @@ struct dqn {
 
 /* ---- acting ---- */
 
-static void dqn_choose(const float *q, uint32_t n_actions, const struct agent_explore *explore, struct rng *rng,
-                       struct agent_choice *out)
-{
-    uint32_t best = kernel_argmax(q, n_actions);
-    uint32_t action = best;
-    if (!explore->greedy && (explore->uniform || rng_unit(rng) < explore->epsilon))
-        action = (uint32_t)rng_below(rng, n_actions);
-    out->discrete = (int32_t)action;
-    out->value = q[best];
-    out->q = q[action];
-    out->log_prob = 0.0f;
-}
-
 static void dqn_act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
 {
     struct dqn *dqn = self->state;
     uint32_t n_actions = self->spec.n_actions;
     const float *s = agent_floats(self, rows->observations, rows->n, self->scratch);
     const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, rows->n);
-    for (uint32_t i = 0; i < rows->n; i++)
-        dqn_choose(q + (size_t)i * n_actions, n_actions, &rows->explore[i], rows->rng[i], &out[i]);
+    for (uint32_t i = 0; i < rows->n; i++, q += n_actions) {
+        uint32_t action = agent_choose_discrete(q, n_actions, &rows->explore[i], rows->rng[i]);
+        out[i].discrete = (int32_t)action;
+        out[i].value = q[kernel_argmax(q, n_actions)];
+        out[i].q = q[action];
+        out[i].log_prob = 0.0f;
+    }
 }
 
 static float dqn_value(struct agent *self, const void *observation)
@@ -64,14 +55,6 @@ static float dqn_value(struct agent *self, const void *observation)
 
 /* ---- learning ---- */
 
-static void put_rows(const struct agent *self, const void *observation, uint32_t n, float *out)
-{
-    const struct dqn *dqn = self->state;
-    const float *from = agent_floats(self, observation, n, out);
-    if (from != out)
-        memcpy(out, from, (size_t)n * dqn->net.spec.inputs * sizeof *out);
-}
-
 /* Computes Q(s, .), left open for backward, Q_target(s', .) in *target, and in *chooser the values at s' whose
  * maximum is a*. With double Q both observations go through the online network as one batch. */
 static const float *forward(struct agent *self, const struct agent_batch *batch, const float **chooser,
@@ -79,18 +62,12 @@ static const float *forward(struct agent *self, const struct agent_batch *batch,
 {
     struct dqn *dqn = self->state;
     uint32_t n = batch->n;
-    size_t inputs = dqn->net.spec.inputs;
-    if (!self->config.double_q) {
-        const float *s = agent_floats(self, batch->observation, n, dqn->rows);
-        const float *s_next = agent_floats(self, batch->next_observation, n, dqn->rows + n * inputs);
-        *target = *chooser = net_forward(&dqn->net, dqn->target, &dqn->ahead, s_next, n);
-        return net_forward(&dqn->net, self->params, &dqn->online, s, n);
-    }
-    put_rows(self, batch->observation, n, dqn->rows);
-    put_rows(self, batch->next_observation, n, dqn->rows + n * inputs);
-    *target = net_forward(&dqn->net, dqn->target, &dqn->ahead, dqn->rows + n * inputs, n);
-    const float *q = net_forward(&dqn->net, self->params, &dqn->online, dqn->rows, 2 * n);
-    *chooser = q + (size_t)n * self->spec.n_actions;
+    float *next = dqn->rows + (size_t)n * dqn->net.spec.inputs;
+    agent_copy_floats(self, batch->observation, n, dqn->rows);
+    agent_copy_floats(self, batch->next_observation, n, next);
+    *target = net_forward(&dqn->net, dqn->target, &dqn->ahead, next, n);
+    const float *q = net_forward(&dqn->net, self->params, &dqn->online, dqn->rows, self->config.double_q ? 2 * n : n);
+    *chooser = self->config.double_q ? q + (size_t)n * self->spec.n_actions : *target;
     /* Only the first n rows have a derivative. */
     dqn->online.batch = n;
     return q;
@@ -150,60 +127,35 @@ static void dqn_gradient(struct agent *self, const struct agent_batch *batch, st
 static void dqn_apply(struct agent *self, struct agent_result *result)
 {
     struct dqn *dqn = self->state;
-    agent_scalar(result, "gradient_norm", optim_clip(self->grads, self->n_params, self->config.clip_norm));
-    optim_step(&dqn->optim, self->params, self->grads);
+    agent_scalar(result, "gradient_norm", agent_descend(self, &dqn->optim, 0));
     self->steps++;
     agent_update_target(self, dqn->target, self->params, self->n_params);
 }
 
 /* ---- life ---- */
 
-static rp_status dqn_allocate(struct agent *self, struct dqn *dqn, rp_error *err)
-{
-    uint32_t batch = (uint32_t)self->config.batch;
-    RP_TRY(agent_alloc(self, dqn->net.n_params, err));
-    RP_TRY(agent_optim(self, &dqn->optim, self->n_params, err));
-    dqn->target = calloc(self->n_params, sizeof *dqn->target);
-    dqn->rows = calloc(2 * (size_t)batch * dqn->net.spec.inputs, sizeof *dqn->rows);
-    dqn->d_q = calloc((size_t)batch * self->spec.n_actions, sizeof *dqn->d_q);
-    dqn->priority = calloc(batch, sizeof *dqn->priority);
-    if (!dqn->target || !dqn->rows || !dqn->d_q || !dqn->priority ||
-        !net_pass_init(&dqn->acting, &dqn->net, self->config.acting_rows) ||
-        !net_pass_init(&dqn->online, &dqn->net, self->config.double_q ? 2 * batch : batch) ||
-        !net_pass_init(&dqn->ahead, &dqn->net, batch))
-        return err_set(err, RP_NO_MEMORY, "no memory for dqn with batches of %u", batch);
-    return RP_OK;
-}
-
 static rp_status dqn_create(struct agent *self, rp_error *err)
 {
     struct dqn *dqn = self->state;
-    struct net_spec spec;
-    agent_net_spec(self, &spec);
-    spec.outputs = self->spec.n_actions;
+    uint32_t batch = (uint32_t)self->config.batch;
+    struct net_spec spec = agent_net_spec(self, self->spec.n_actions);
     spec.dueling = self->config.dueling;
     RP_TRY(net_init(&dqn->net, &spec, err));
-    RP_TRY(dqn_allocate(self, dqn, err));
+    RP_TRY(net_pass_init(&dqn->acting, &dqn->net, self->config.acting_rows, &self->memory, err));
+    RP_TRY(net_pass_init(&dqn->online, &dqn->net, self->config.double_q ? 2 * batch : batch, &self->memory, err));
+    RP_TRY(net_pass_init(&dqn->ahead, &dqn->net, batch, &self->memory, err));
+    agent_alloc(self, dqn->net.n_params);
+    agent_optim(self, &dqn->optim, self->n_params);
+    dqn->rows = arena_take(&self->memory, 2 * (size_t)batch * spec.inputs, sizeof *dqn->rows);
+    dqn->d_q = arena_take(&self->memory, (size_t)batch * spec.outputs, sizeof *dqn->d_q);
+    dqn->priority = arena_take(&self->memory, batch, sizeof *dqn->priority);
     net_fill(&dqn->net, self->params, &self->rng);
-    memcpy(dqn->target, self->params, self->n_params * sizeof *dqn->target);
+    dqn->target = arena_copy(&self->memory, self->params, self->n_params * sizeof *dqn->target);
     agent_add_net(self, "q", &dqn->net, self->params);
     agent_end_policy(self);
     agent_add_net(self, "target", &dqn->net, dqn->target);
     agent_add_optim(self, "optimiser", &dqn->optim);
     return RP_OK;
-}
-
-static void dqn_destroy(struct agent *self)
-{
-    struct dqn *dqn = self->state;
-    net_pass_fini(&dqn->acting);
-    net_pass_fini(&dqn->online);
-    net_pass_fini(&dqn->ahead);
-    optim_fini(&dqn->optim);
-    free(dqn->target);
-    free(dqn->rows);
-    free(dqn->d_q);
-    free(dqn->priority);
 }
 
 static int64_t dqn_hidden[] = {64, 64};
@@ -225,7 +177,6 @@ const struct agent_ops agent_dqn = {
     .defaults = &dqn_defaults,
     .state_size = sizeof(struct dqn),
     .create = dqn_create,
-    .destroy = dqn_destroy,
     .act = dqn_act,
     .value = dqn_value,
     .gradient = dqn_gradient,

@@ -16,12 +16,14 @@
 #include <string.h>
 
 #include "agent/learn/adder.h" /* step_type */
-#include "agent/learn/algorithm.h"
+#include "agent/learn/agent.h"
+#include "agent/learn/kernel.h"
 #include "agent/learn/vtrace.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-/* Buffers of a batch; they grow with the longest sequence so far, because the adder sets the length of sequences. */
+/* Buffers of a batch, in the agent's memory for that; they grow with the longest sequence so far, because the adder sets the
+ * length of sequences. */
 struct workspace {
     uint32_t rows;
     struct net_pass policy, value;
@@ -72,15 +74,6 @@ static double entropy_of(const float *log_pi, uint32_t n)
 
 /* ---- acting ---- */
 
-static uint32_t likeliest(const float *log_pi, uint32_t n)
-{
-    uint32_t best = 0;
-    for (uint32_t a = 1; a < n; a++)
-        if (log_pi[a] > log_pi[best])
-            best = a;
-    return best;
-}
-
 static uint32_t draw(const float *log_pi, uint32_t n, struct rng *rng)
 {
     double u = rng_unit(rng);
@@ -104,7 +97,7 @@ static void impala_choose(const float *log_pi, uint32_t n, const struct agent_ex
 {
     uint32_t action;
     if (explore->greedy)
-        action = likeliest(log_pi, n);
+        action = kernel_argmax(log_pi, n);
     else if (explore->uniform)
         action = (uint32_t)rng_below(rng, n);
     else
@@ -129,63 +122,32 @@ static void impala_act(struct agent *self, const struct agent_rows *rows, struct
 
 /* ---- learning ---- */
 
-static void workspace_fini(struct workspace *self)
+/* Makes room for batches of so many rows. Without it this learner cannot continue. */
+static void workspace_reserve(struct agent *self, uint32_t rows)
 {
-    net_pass_fini(&self->policy);
-    net_pass_fini(&self->value);
-    free(self->input);
-    free(self->log_pi);
-    free(self->d_logits);
-    free(self->d_value);
-    free(self->discount);
-    free(self->log_rho);
-    free(self->reward);
-    free(self->baseline);
-    free(self->bootstrap);
-    free(self->target);
-    free(self->advantage);
-    free(self->used);
-    free(self->priority);
-    memset(self, 0, sizeof *self);
-}
-
-/* For a buffer as large as the batch that has just arrived: without it this learner cannot continue. */
-static _Noreturn void give_up(uint32_t rows)
-{
-    log_line(LEVEL_ERROR, "A0206", "no memory for a batch", "rows=%u hint=\"lower agent.batch or adder.length\"", rows);
-    abort();
-}
-
-static void *need(uint32_t rows, size_t row_bytes)
-{
-    void *memory = calloc(rows, row_bytes);
-    if (!memory)
-        give_up(rows);
-    return memory;
-}
-
-static void workspace_reserve(struct workspace *self, const struct impala *impala, uint32_t rows)
-{
-    if (rows <= self->rows)
+    struct impala *impala = self->state;
+    struct workspace *work = &impala->work;
+    struct arena *memory = &self->batch;
+    size_t inputs = impala->policy.spec.inputs, n_actions = self->spec.n_actions;
+    rp_error err = {0};
+    if (rows <= work->rows)
         return;
-    workspace_fini(self);
-    uint32_t n_actions = impala->policy.spec.outputs;
-    if (!net_pass_init(&self->policy, &impala->policy, rows) || !net_pass_init(&self->value, &impala->value, rows))
-        give_up(rows);
-    self->input = need(rows, impala->policy.spec.inputs * sizeof(float));
-    self->log_pi = need(rows, n_actions * sizeof(float));
-    self->d_logits = need(rows, n_actions * sizeof(float));
-    self->d_value = need(rows, sizeof(float));
-    self->discount = need(rows, sizeof(float));
-    self->log_rho = need(rows, sizeof(float));
-    self->reward = need(rows, sizeof(float));
-    self->baseline = need(rows, sizeof(float));
-    self->bootstrap = need(rows, sizeof(float));
-    self->target = need(rows, sizeof(float));
-    self->advantage = need(rows, sizeof(float));
-    self->used = need(rows, sizeof(uint8_t));
-    self->priority = need(rows, sizeof(double));
-    self->rows = rows;
+    arena_fini(memory);
+    if (net_pass_init(&work->policy, &impala->policy, rows, memory, &err) != RP_OK ||
+        net_pass_init(&work->value, &impala->value, rows, memory, &err) != RP_OK) {
+        log_line(LEVEL_ERROR, "A0206", "a batch is too large", "rows=%u why=\"%s\"", rows, err.text);
+        abort();
+    }
+    work->input = arena_take(memory, rows * inputs, sizeof(float));
+    work->log_pi = arena_take(memory, rows * n_actions, sizeof(float));
+    work->d_logits = arena_take(memory, rows * n_actions, sizeof(float));
+    work->used = arena_take(memory, rows, sizeof *work->used);
+    work->priority = arena_take(memory, rows, sizeof *work->priority);
+    float **vectors[] = {&work->d_value,  &work->discount,  &work->log_rho, &work->reward,
+                         &work->baseline, &work->bootstrap, &work->target,  &work->advantage};
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
+        *vectors[i] = arena_take(memory, rows, sizeof(float));
+    work->rows = rows;
 }
 
 /* True if rows t and t + 1 of sequence i are a step of one episode. Rows come from a broker and may hold any number. */
@@ -300,7 +262,7 @@ static void impala_gradient(struct agent *self, const struct agent_batch *batch,
     struct workspace *work = &impala->work;
     uint32_t rows = batch->n * batch->length, n_actions = self->spec.n_actions;
     assert(batch->n > 0 && batch->length > 0);
-    workspace_reserve(work, impala, rows);
+    workspace_reserve(self, rows);
     const float *x = agent_floats(self, batch->observation, rows, work->input);
     const float *logits = net_forward(&impala->policy, self->params, &work->policy, x, rows);
     const float *value = net_forward(&impala->value, value_params(self), &work->value, x, rows);
@@ -345,29 +307,21 @@ static void impala_apply(struct agent *self, struct agent_result *result)
 
 /* ---- life ---- */
 
-static rp_status build_nets(struct agent *self, struct impala *impala, rp_error *err)
+static rp_status impala_create(struct agent *self, rp_error *err)
 {
-    struct net_spec spec;
-    agent_net_spec(self, &spec);
-    spec.outputs = 1;
+    struct impala *impala = self->state;
+    struct net_spec spec = agent_net_spec(self, 1);
     RP_TRY(net_init(&impala->value, &spec, err));
     spec.outputs = self->spec.n_actions;
     /* The first policy is close to uniform: with every action likely, the first sequences say something about each. */
     spec.output_scale = 0.01f;
-    return net_init(&impala->policy, &spec, err);
-}
-
-static rp_status impala_create(struct agent *self, rp_error *err)
-{
-    struct impala *impala = self->state;
-    RP_TRY(build_nets(self, impala, err));
-    RP_TRY(agent_alloc(self, impala->policy.n_params + impala->value.n_params, err));
-    RP_TRY(agent_optim(self, &impala->policy_optim, impala->policy.n_params, err));
-    RP_TRY(agent_optim(self, &impala->value_optim, impala->value.n_params, err));
-    impala->log_pi = calloc(self->spec.n_actions, sizeof *impala->log_pi);
-    if (!impala->log_pi || !net_pass_init(&impala->acting, &impala->policy, self->config.acting_rows) ||
-        !net_pass_init(&impala->valuing, &impala->value, self->config.acting_rows))
-        return err_set(err, RP_NO_MEMORY, "no memory for impala");
+    RP_TRY(net_init(&impala->policy, &spec, err));
+    RP_TRY(net_pass_init(&impala->acting, &impala->policy, self->config.acting_rows, &self->memory, err));
+    RP_TRY(net_pass_init(&impala->valuing, &impala->value, self->config.acting_rows, &self->memory, err));
+    agent_alloc(self, impala->policy.n_params + impala->value.n_params);
+    agent_optim(self, &impala->policy_optim, impala->policy.n_params);
+    agent_optim(self, &impala->value_optim, impala->value.n_params);
+    impala->log_pi = arena_take(&self->memory, spec.outputs, sizeof *impala->log_pi);
     net_fill(&impala->policy, self->params, &self->rng);
     net_fill(&impala->value, value_params(self), &self->rng);
     agent_add_net(self, "policy", &impala->policy, self->params);
@@ -376,17 +330,6 @@ static rp_status impala_create(struct agent *self, rp_error *err)
     agent_add_optim(self, "policy_optimiser", &impala->policy_optim);
     agent_add_optim(self, "value_optimiser", &impala->value_optim);
     return RP_OK;
-}
-
-static void impala_destroy(struct agent *self)
-{
-    struct impala *impala = self->state;
-    workspace_fini(&impala->work);
-    net_pass_fini(&impala->acting);
-    net_pass_fini(&impala->valuing);
-    optim_fini(&impala->policy_optim);
-    optim_fini(&impala->value_optim);
-    free(impala->log_pi);
 }
 
 static int64_t impala_hidden[] = {64, 64};
@@ -409,7 +352,6 @@ const struct agent_ops agent_impala = {
     .defaults = &impala_defaults,
     .state_size = sizeof(struct impala),
     .create = impala_create,
-    .destroy = impala_destroy,
     .act = impala_act,
     .value = impala_value,
     .gradient = impala_gradient,

@@ -14,50 +14,6 @@
 #define NET_MAX_WIDTH (1u << 20)
 #define NET_MAX_PARAMS (UINT64_C(1) << 28)
 
-static rp_status net_check_image(const struct net_spec *spec, rp_error *err)
-{
-    uint32_t shortest = spec->height < spec->width ? spec->height : spec->width;
-    if ((uint64_t)spec->height * spec->width > NET_MAX_WIDTH ||
-        (uint64_t)spec->height * spec->width * spec->planes != spec->inputs)
-        return err_set(
-            err, RP_INVALID_ARGUMENT,
-            "a convolution needs an image: %u x %u x %u values (height, width, planes) are not the %u inputs "
-            "of the network",
-            spec->height, spec->width, spec->planes, spec->inputs);
-    if (spec->kernel == 0 || spec->kernel > shortest)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "the kernel of the convolution is %u wide; an image of %u x %u takes 1 to %u", spec->kernel,
-                       spec->height, spec->width, shortest);
-    if (spec->filters > NET_MAX_WIDTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "the convolution has %u filters; at most %u are possible",
-                       spec->filters, NET_MAX_WIDTH);
-    return RP_OK;
-}
-
-static rp_status check_spec(const struct net_spec *spec, rp_error *err)
-{
-    if (spec->inputs == 0 || spec->inputs > NET_MAX_WIDTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "the network has %u inputs; it may have 1 to %u", spec->inputs,
-                       NET_MAX_WIDTH);
-    if (spec->outputs == 0 || spec->outputs > NET_MAX_WIDTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "the network has %u outputs; it may have 1 to %u", spec->outputs,
-                       NET_MAX_WIDTH);
-    if (spec->n_hidden > NET_MAX_HIDDEN)
-        return err_set(err, RP_INVALID_ARGUMENT, "the network has %u hidden layers; at most %u are possible",
-                       spec->n_hidden, NET_MAX_HIDDEN);
-    for (uint32_t i = 0; i < spec->n_hidden; i++)
-        if (spec->hidden[i] == 0 || spec->hidden[i] > NET_MAX_WIDTH)
-            return err_set(err, RP_INVALID_ARGUMENT, "hidden layer %u is %u wide; it may be 1 to %u", i,
-                           spec->hidden[i], NET_MAX_WIDTH);
-    if (spec->activation < NET_LINEAR || spec->activation > NET_TANH)
-        return err_set(err, RP_INVALID_ARGUMENT, "there is no activation %d", (int)spec->activation);
-    if (!isfinite(spec->output_scale) || spec->output_scale < 0)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "the scale of the output's initial weights is %g; it may not be negative",
-                       (double)spec->output_scale);
-    return spec->filters > 0 ? net_check_image(spec, err) : RP_OK;
-}
-
 static void add_layer(struct net *self, uint64_t *n_params, uint64_t inputs, uint64_t outputs, int32_t activation)
 {
     struct net_layer *layer = &self->layers[self->n_layers++];
@@ -72,7 +28,11 @@ static void add_layer(struct net *self, uint64_t *n_params, uint64_t inputs, uin
 rp_status net_init(struct net *self, const struct net_spec *spec, rp_error *err)
 {
     memset(self, 0, sizeof *self);
-    RP_TRY(check_spec(spec, err));
+    assert(spec->n_hidden <= NET_MAX_HIDDEN && spec->kernel <= spec->height && spec->kernel <= spec->width);
+    if (spec->inputs == 0 || spec->inputs > NET_MAX_WIDTH || spec->outputs == 0 || spec->outputs > NET_MAX_WIDTH)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "the network has %u inputs and %u outputs; it may have 1 to %u of each", spec->inputs,
+                       spec->outputs, NET_MAX_WIDTH);
     self->spec = *spec;
     /* No width is above 2^20, so a layer has at most 2^40 + 2^20 parameters: the sum fits. */
     uint64_t n = 0, width = spec->inputs;
@@ -189,57 +149,38 @@ static uint32_t width_of(const struct net *net, uint32_t l)
     return net->layers[l].outputs * (l == 0 ? positions_of(net) : 1);
 }
 
-/* Returns where `bytes` more begin; each part starts on its own cache line. */
-static size_t reserve(size_t *total, uint64_t batch, uint64_t values)
+/* Returns zeros for a batch; they begin on a cache line. */
+static void *take(struct arena *memory, uint64_t batch, uint64_t values)
 {
-    size_t at = *total;
-    *total += (batch * values * sizeof(float) + PASS_ALIGN - 1) / PASS_ALIGN * PASS_ALIGN;
-    return at;
+    size_t size = (size_t)(batch * values) * sizeof(float);
+    uintptr_t at = (uintptr_t)arena_take(memory, 1, size + PASS_ALIGN - 1);
+    return (void *)((at + PASS_ALIGN - 1) / PASS_ALIGN * PASS_ALIGN);
 }
 
-static void *part(const struct net_pass *self, size_t at)
+rp_status net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch, struct arena *memory,
+                        rp_error *err)
 {
-    return (char *)self->memory + at;
-}
-
-bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch)
-{
-    memset(self, 0, sizeof *self);
     uint32_t widest = net->spec.outputs + 1, longest = 0;
     uint64_t patch = net->convolution ? (uint64_t)positions_of(net) * net->layers[0].inputs : 0;
-    size_t total = 0, values[NET_MAX_LAYERS], output, delta[2], patches, index;
     for (uint32_t l = 0; l < net->n_layers; l++) {
-        values[l] = reserve(&total, max_batch, width_of(net, l));
         widest = width_of(net, l) > widest ? width_of(net, l) : widest;
         longest = net->layers[l].inputs > longest ? net->layers[l].inputs : longest;
     }
     /* CBLAS takes int. Widths are below 2^21 up to here, so nothing overflows. */
     if (max_batch == 0 || max_batch > INT_MAX / widest || patch > (uint64_t)INT_MAX / max_batch)
-        return false;
-    output = reserve(&total, max_batch, net->spec.dueling ? net->spec.outputs : 0);
-    delta[0] = reserve(&total, max_batch, widest);
-    delta[1] = reserve(&total, max_batch, widest);
-    patches = reserve(&total, max_batch, patch);
-    index = reserve(&total, 1, longest);
-    self->memory = aligned_alloc(PASS_ALIGN, total);
-    if (self->memory == NULL)
-        return false;
-    memset(self->memory, 0, total);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a batch of %u rows is too large for layers of %u values: lower agent.batch, adder.length or "
+                       "agent.hidden",
+                       max_batch, widest);
+    *self = (struct net_pass){.max_batch = max_batch};
     for (uint32_t l = 0; l < net->n_layers; l++)
-        self->value[l] = part(self, values[l]);
-    self->output = net->spec.dueling ? part(self, output) : self->value[net->n_layers - 1];
-    self->delta[0] = part(self, delta[0]);
-    self->delta[1] = part(self, delta[1]);
-    self->patches = part(self, patches);
-    self->index = part(self, index);
-    self->max_batch = max_batch;
-    return true;
-}
-
-void net_pass_fini(struct net_pass *self)
-{
-    free(self->memory);
-    memset(self, 0, sizeof *self);
+        self->value[l] = take(memory, max_batch, width_of(net, l));
+    self->output = net->spec.dueling ? take(memory, max_batch, net->spec.outputs) : self->value[net->n_layers - 1];
+    self->delta[0] = take(memory, max_batch, widest);
+    self->delta[1] = take(memory, max_batch, widest);
+    self->patches = take(memory, max_batch, patch);
+    self->index = take(memory, 1, longest);
+    return RP_OK;
 }
 
 /* Writes one row of patches for each position. The pixels of a kernel's row are adjacent in the image. */

@@ -1,8 +1,5 @@
-/* The net room: networks, optimisers (optim.h), and tensors as blocks and files (weights.h). It knows nothing of
- * algorithms.
- *
- * This header: small dense networks on CBLAS: optional convolution, hidden layers, linear output, optional dueling
- * head.
+/* Small dense networks on CBLAS: optional convolution, hidden layers, linear output, optional dueling head. They know
+ * nothing of algorithms.
  *
  * A network is a layout; its parameters are one contiguous vector of floats that the caller owns. So an optimiser,
  * the sum over parallel learners, a soft target update and a published policy are all operations on plain vectors.
@@ -15,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/arena.h"
 #include "proto/base/rng.h"
 #include "replay/error.h"
 
@@ -62,10 +60,9 @@ struct net_pass {
     float *patches;               /* of the convolution: its inputs, a row for each position */
     bool patched;                 /* patches hold the last input */
     uint32_t *index;              /* scratch of a forward of one row */
-    void *memory;                 /* the memory of all arrays above */
 };
 
-/* Checks sizes; the error says which is wrong. */
+/* Checks how large the network becomes: the agent has checked what a user may choose, hidden layers and convolution. */
 rp_status net_init(struct net *self, const struct net_spec *spec, rp_error *err);
 /* Initial weights: uniform He for relu, Glorot for tanh and linear; biases 0. */
 void net_fill(const struct net *self, float *params, struct rng *rng);
@@ -81,9 +78,9 @@ uint32_t net_n_tensors(const struct net *self);
 /* Tensor i, from 0. */
 struct net_tensor net_tensor(const struct net *self, uint32_t i);
 
-/* False: no memory. */
-bool net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch);
-void net_pass_fini(struct net_pass *self);
+/* Its arrays live as long as the arena. RP_INVALID_ARGUMENT: more rows than a matrix product can have. */
+rp_status net_pass_init(struct net_pass *self, const struct net *net, uint32_t max_batch, struct arena *memory,
+                        rp_error *err);
 
 /* input: [batch][inputs]. Gives [batch][outputs], valid until the next forward of this pass. batch 1 takes a path
  * without matrix products after the convolution. */

@@ -3,7 +3,6 @@
 #include "agent/learn/optim.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* At -O2 gcc leaves loops of unknown length scalar. */
@@ -11,25 +10,13 @@
 #pragma GCC optimize("O3")
 #endif
 
-bool optim_init(struct optim *self, double learning_rate, uint64_t anneal, uint32_t n)
+void optim_init(struct optim *self, struct arena *memory, double learning_rate, uint64_t anneal, uint32_t n)
 {
-    memset(self, 0, sizeof *self);
-    self->learning_rate = learning_rate;
-    self->anneal = anneal;
-    self->n = n;
-    self->first = calloc(n > 0 ? n : 1, sizeof *self->first);
-    self->second = calloc(n > 0 ? n : 1, sizeof *self->second);
-    if (self->first != NULL && self->second != NULL)
-        return true;
-    optim_fini(self);
-    return false;
-}
-
-void optim_fini(struct optim *self)
-{
-    free(self->first);
-    free(self->second);
-    self->first = self->second = NULL;
+    *self = (struct optim){.learning_rate = learning_rate,
+                           .anneal = anneal,
+                           .n = n,
+                           .first = arena_take(memory, n, sizeof *self->first),
+                           .second = arena_take(memory, n, sizeof *self->second)};
 }
 
 static double power(double base, uint64_t exponent)

@@ -2,8 +2,9 @@
 #ifndef AGENT_NET_OPTIM_H
 #define AGENT_NET_OPTIM_H
 
-#include <stdbool.h>
 #include <stdint.h>
+
+#include "proto/base/arena.h"
 
 /* Adam. Its state is plain vectors, which are saved as they are. */
 struct optim {
@@ -20,9 +21,8 @@ struct optim {
 #define OPTIM_BETA2 0.999
 #define OPTIM_EPSILON 1e-8
 
-/* False: no memory. */
-bool optim_init(struct optim *self, double learning_rate, uint64_t anneal, uint32_t n);
-void optim_fini(struct optim *self);
+/* Its vectors live as long as the arena. */
+void optim_init(struct optim *self, struct arena *memory, double learning_rate, uint64_t anneal, uint32_t n);
 void optim_step(struct optim *self, float *params, const float *grads);
 
 /* Scales the vector so that its norm is at most `max` (0: no limit). Returns the norm before. A norm that is not finite

@@ -252,8 +252,7 @@ static rp_status join_once(struct learner_group *self, rp_error *err)
     if (tail_of(self)[TAIL_GRADIENTS] == 0.0f)
         return group_begin(self, &asking, err);
     if (asking.steps > learning.steps)
-        return err_set(err, RP_DEADLINE_EXCEEDED,
-                       "one who joins is ahead of the learners: they group_begin again together");
+        return err_set(err, RP_DEADLINE_EXCEEDED, "one who joins is ahead of the learners: they begin again together");
     RP_TRY(take_state(self, reduced.round, err));
     self->info.joins++;
     self->member = true;

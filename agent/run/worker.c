@@ -790,7 +790,7 @@ static void save_or_say(struct learner_work *self)
     }
 }
 
-/* The counters of a restarted broker worker_begin at 0, and exploration and stop.steps depend on them: the leading learner
+/* The counters of a restarted broker begin at 0, and exploration and stop.steps depend on them: the leading learner
  * restores the earlier counts. */
 static void put_back_steps(struct learner_work *self)
 {
@@ -861,7 +861,7 @@ static void learner_report(struct learner_work *self)
     worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
 }
 
-/* A restarted broker has no parameters, and without them new actors do not worker_begin: the learner would wait for their
+/* A restarted broker has no parameters, and without them new actors do not begin: the learner would wait for their
  * items, and they for its parameters. */
 static void publish_anew(struct learner_work *self)
 {

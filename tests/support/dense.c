@@ -70,9 +70,16 @@ static void affine(const struct dense *self, uint32_t l, const double *x, double
 
 void dense_forward(const struct dense *self, const float *x, double *out)
 {
-    double here[MAX_WIDTH], next[MAX_WIDTH];
+    double wide[MAX_WIDTH];
     for (uint32_t i = 0; i < self->layers[0].inputs; i++)
-        here[i] = (double)x[i];
+        wide[i] = (double)x[i];
+    dense_row(self, wide, out);
+}
+
+void dense_row(const struct dense *self, const double *x, double *out)
+{
+    double here[MAX_WIDTH], next[MAX_WIDTH];
+    memcpy(here, x, self->layers[0].inputs * sizeof *here);
     uint32_t heads = self->dueling ? 2 : 1, trunk = self->n_layers - heads;
     for (uint32_t l = 0; l < trunk; l++) {
         affine(self, l, here, next);

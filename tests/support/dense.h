@@ -25,6 +25,7 @@ struct dense {
 void dense_init(struct dense *self, const struct agent *agent, const char *prefix);
 void dense_fini(struct dense *self);
 /* x: one row. out: the last layer's outputs. */
+void dense_row(const struct dense *self, const double *x, double *out);
 void dense_forward(const struct dense *self, const float *x, double *out);
 
 #endif

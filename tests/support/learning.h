@@ -7,6 +7,9 @@
 
 /* Fails the test with the sentence if the agent is refused. */
 struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed);
+/* Acts on one observation. */
+void learning_act(struct agent *agent, const void *observation, const struct agent_explore *explore, struct rng *rng,
+                  struct agent_choice *out);
 /* Between -1 and 1. */
 float learning_uniform(struct rng *rng);
 /* Moves the parameters at random by up to `by`. Initial biases are 0: there a relu that sees only dead units has no

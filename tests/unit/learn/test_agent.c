@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/learn/adder.h"
-#include "agent/learn/algorithm.h"
 #include "tests/support/facts.h"
 #include "tests/support/learning.h"
 #include "tests/support/test.h"
@@ -280,8 +279,8 @@ static void check_same_actions(struct agent *a, struct agent *b, bool greedy)
         for (uint32_t k = 0; k < INPUTS; k++)
             observation[k] = (float)(4.0 * rng_unit(&data) - 2.0);
         struct agent_choice x = {0}, y = {0};
-        agent_act(a, observation, &explore, &one, &x);
-        agent_act(b, observation, &explore, &other, &y);
+        learning_act(a, observation, &explore, &one, &x);
+        learning_act(b, observation, &explore, &other, &y);
         assert_memory_equal(&x, &y, sizeof x);
         assert_true(a->ops->value(a, observation) == b->ops->value(b, observation));
     }
@@ -383,11 +382,11 @@ static void check_bytes(const struct agent_ops *ops, const struct agent_config *
     struct agent_result result = {0};
     struct agent_choice a = {0}, b = {0};
     agent_learn(floats, &data.batch, &result);
-    agent_act(floats, data.observation, &(struct agent_explore){.greedy = true}, &rng, &a);
+    learning_act(floats, data.observation, &(struct agent_explore){.greedy = true}, &rng, &a);
     data.batch.observation = now;
     data.batch.next_observation = next;
     agent_learn(bytes, &data.batch, &result);
-    agent_act(bytes, now, &(struct agent_explore){.greedy = true}, &rng, &b);
+    learning_act(bytes, now, &(struct agent_explore){.greedy = true}, &rng, &b);
     check_same_tensors(floats, bytes, true);
     assert_memory_equal(&a, &b, sizeof a);
     agent_destroy(&floats);
@@ -416,7 +415,7 @@ static void check_rows(const struct agent_ops *ops, const struct agent_config *g
     ops->act(agent, &(struct agent_rows){ROWS, data.observation, explore, rngs}, many);
     for (uint32_t i = 0; i < ROWS; i++) {
         rng_seed(&rng, i);
-        agent_act(agent, data.observation[i], &explore[i], &rng, &one);
+        learning_act(agent, data.observation[i], &explore[i], &rng, &one);
         assert_int_equal(many[i].discrete, one.discrete);
         for (uint32_t j = 0; j < spec_of(ops)->action_size; j++)
             learning_near((double)many[i].continuous[j], (double)one.continuous[j], 1e-5, "an action");

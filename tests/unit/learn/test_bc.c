@@ -176,7 +176,7 @@ TEST(imitates_experts)
     for (uint32_t i = 0; i < 200; i++) {
         float x[INPUTS] = {learning_uniform(&rng), learning_uniform(&rng), learning_uniform(&rng)};
         struct agent_choice choice;
-        agent_act(agent, x, &(struct agent_explore){.greedy = true}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){.greedy = true}, &rng, &choice);
         right += choice.discrete == (x[0] > x[1] ? (x[0] > x[2] ? 0 : 2) : (x[1] > x[2] ? 1 : 2));
     }
     assert_true(right >= 180);
@@ -187,7 +187,7 @@ TEST(imitates_experts)
     for (uint32_t i = 0; i < 100; i++) {
         float x[INPUTS] = {learning_uniform(&rng), learning_uniform(&rng), learning_uniform(&rng)};
         struct agent_choice choice;
-        agent_act(agent, x, &(struct agent_explore){.greedy = true}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){.greedy = true}, &rng, &choice);
         learning_near(choice.continuous[1], 0.5 * (double)(x[2] - x[0]), 0.15, "an action");
     }
     agent_destroy(&agent);
@@ -201,12 +201,12 @@ TEST(acts_as_it_is_told)
     float x[INPUTS] = {0.3f, -0.2f, 0.9f}, noise[SIZE] = {0.0f, 5.0f};
     struct agent_choice greedy, choice;
     struct agent *agent = learning_agent(&config, &discrete, 3);
-    agent_act(agent, x, &(struct agent_explore){.greedy = true, .epsilon = 1, .uniform = true}, &rng, &greedy);
+    learning_act(agent, x, &(struct agent_explore){.greedy = true, .epsilon = 1, .uniform = true}, &rng, &greedy);
     uint32_t seen = 0;
     for (uint32_t i = 0; i < 200; i++) {
-        agent_act(agent, x, &(struct agent_explore){.epsilon = 0}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){.epsilon = 0}, &rng, &choice);
         assert_int_equal(choice.discrete, greedy.discrete);
-        agent_act(agent, x, &(struct agent_explore){.epsilon = 1}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){.epsilon = 1}, &rng, &choice);
         seen |= 1u << choice.discrete;
     }
     assert_int_equal(seen, (1u << ACTIONS) - 1);
@@ -214,8 +214,8 @@ TEST(acts_as_it_is_told)
     agent_destroy(&agent);
 
     agent = learning_agent(&config, &continuous, 3);
-    agent_act(agent, x, &(struct agent_explore){.greedy = true, .noise = noise}, &rng, &greedy);
-    agent_act(agent, x, &(struct agent_explore){.noise = noise}, &rng, &choice);
+    learning_act(agent, x, &(struct agent_explore){.greedy = true, .noise = noise}, &rng, &greedy);
+    learning_act(agent, x, &(struct agent_explore){.noise = noise}, &rng, &choice);
     assert_true(choice.continuous[0] == greedy.continuous[0] && choice.continuous[1] == 1.0f);
     assert_true(fabsf(greedy.continuous[1]) < 1.0f);
     agent_destroy(&agent);

@@ -1,90 +1,342 @@
-/* DDPG, TD3 and SAC by one table: gradients by finite differences, priorities, acting, a bandit. What is special to one of
- * them is in test_ddpg.c, test_td3.c and test_sac.c; what all algorithms have in common is in test_agent.c. */
+/* DDPG, TD3 and SAC by one table, against their losses in double precision: gradients by finite differences, priorities,
+ * acting, a bandit; then what is special to each. What all algorithms have in common is in test_agent.c. */
 #include <stdint.h>
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/control.h"
+#include "tests/support/learning.h"
 #include "tests/support/test.h"
 
-/* ---- gradients ---- */
+#define INPUTS 3u
+#define ACTION 2u
+#define MOST 64u /* items of a batch */
+#define TARGET_SIGMA 0.2
+#define TARGET_CLIP 0.5
+
+static int64_t small[] = {6, 5};
+
+static const rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+                                 .observation_rank = 1,
+                                 .observation_shape = {INPUTS},
+                                 .action_size = ACTION,
+                                 .action_low = {-2, -2},
+                                 .action_high = {3, 3}};
+
+/* tanh networks of 6 and 5 units, batches of 7. */
+static struct agent_config config_of(const char *algorithm)
+{
+    return (struct agent_config){.algorithm = (char *)(uintptr_t)algorithm,
+                                 .hidden = {.data = small, .count = 2},
+                                 .activation = 1,
+                                 .batch = 7,
+                                 .discount = 0.9,
+                                 .learning_rate = 1e-2};
+}
+
+struct data {
+    struct agent_batch view;
+    float observation[MOST * INPUTS], next_observation[MOST * INPUTS], action[MOST * ACTION];
+    float reward[MOST], discount[MOST], weight[MOST];
+};
+
+static void fill(float *out, size_t n, struct rng *rng, double low, double high)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)(low + (high - low) * rng_unit(rng));
+}
+
+/* Of n items; every fourth one is terminal. */
+static void make_data(struct data *self, struct rng *rng, uint32_t n)
+{
+    fill(self->observation, (size_t)n * INPUTS, rng, -1, 1);
+    fill(self->next_observation, (size_t)n * INPUTS, rng, -1, 1);
+    fill(self->action, (size_t)n * ACTION, rng, -1, 1);
+    fill(self->reward, n, rng, -1, 1);
+    fill(self->discount, n, rng, 0.5, 1);
+    fill(self->weight, n, rng, 0.1, 1);
+    for (uint32_t i = 3; i < n; i += 4)
+        self->discount[i] = 0.0f;
+    self->view = (struct agent_batch){.n = n,
+                                      .length = 1,
+                                      .observation = self->observation,
+                                      .next_observation = self->next_observation,
+                                      .action = self->action,
+                                      .reward = self->reward,
+                                      .discount = self->discount,
+                                      .weight = self->weight};
+}
+
+/* ---- losses in double ---- */
+
+enum { DDPG, TD3, SAC, ALGORITHMS };
+static const char *const names[ALGORITHMS] = {"ddpg", "td3", "sac"};
+
+/* Everything that a loss depends on: an agent with random parameters, its networks in double, a batch with its noise, and the
+ * targets y that follow from them. */
+struct problem {
+    struct agent *agent;
+    int algorithm;
+    struct data data;
+    uint32_t n, n_q;
+    struct dense policy, q[2], target_policy, target_q[2];
+    double log_alpha;
+    float noise[2 * MOST * ACTION]; /* that the agent's next gradient draws */
+    double y[MOST];
+    uint32_t target_wins[2], policy_wins[2]; /* how often each critic was the smaller one */
+};
+
+static double q_of(const struct dense *q, const float *observation, const double *action)
+{
+    double row[INPUTS + ACTION], out;
+    for (uint32_t j = 0; j < INPUTS; j++)
+        row[j] = (double)observation[j];
+    memcpy(row + INPUTS, action, ACTION * sizeof *row);
+    dense_row(q, row, &out);
+    return out;
+}
+
+static double smaller_q(const struct dense q[2], const float *observation, const double *action, uint32_t wins[2])
+{
+    double q1 = q_of(&q[0], observation, action), q2 = q_of(&q[1], observation, action);
+    wins[q2 < q1]++;
+    return fmin(q1, q2);
+}
+
+static void tanh_policy(const struct dense *policy, const float *observation, double *action)
+{
+    double out[2 * ACTION];
+    dense_forward(policy, observation, out);
+    for (uint32_t j = 0; j < ACTION; j++)
+        action[j] = tanh(out[j]);
+}
+
+/* SAC: an action tanh(mean + std e). Returns the log of its density: that of u, over the slope of tanh. */
+static double draw(const struct problem *p, const float *observation, const float *noise, double *action)
+{
+    const double pi = 3.14159265358979323846;
+    double out[2 * ACTION], log_prob = 0.0;
+    dense_forward(&p->policy, observation, out);
+    for (uint32_t j = 0; j < ACTION; j++) {
+        double std = exp(fmin(fmax(out[ACTION + j], -20), 2)), u = out[j] + std * (double)noise[j];
+        double density = exp(-pow((u - out[j]) / std, 2) / 2) / (std * sqrt(2 * pi));
+        action[j] = tanh(u);
+        log_prob += log(density * cosh(u) * cosh(u)); /* 1 - tanh^2 = 1 / cosh^2 */
+    }
+    return log_prob;
+}
+
+static double clamp(double x, double limit)
+{
+    return fmin(fmax(x, -limit), limit);
+}
+
+/* The value of item i's next state. */
+static double next_value(struct problem *p, uint32_t i)
+{
+    const float *next = p->data.next_observation + (size_t)i * INPUTS;
+    double action[ACTION];
+    if (p->algorithm == SAC) {
+        double log_prob = draw(p, next, p->noise + (size_t)(p->n + i) * ACTION, action);
+        return smaller_q(p->target_q, next, action, p->target_wins) - exp(p->log_alpha) * log_prob;
+    }
+    tanh_policy(&p->target_policy, next, action);
+    if (p->algorithm == DDPG)
+        return q_of(&p->target_q[0], next, action);
+    for (uint32_t j = 0; j < ACTION; j++)
+        action[j] = clamp(action[j] + clamp(TARGET_SIGMA * (double)p->noise[i * ACTION + j], TARGET_CLIP), 1);
+    return smaller_q(p->target_q, next, action, p->target_wins);
+}
+
+static void fill_targets(struct problem *p)
+{
+    struct rng same = p->agent->rng;
+    uint32_t n = (uint32_t)p->algorithm * p->n * ACTION; /* DDPG draws none, TD3 for s', SAC for s and s' */
+    for (uint32_t i = 0; i < n; i += 2) {
+        double normal[2];
+        rng_normals(&same, normal);
+        p->noise[i] = (float)normal[0];
+        p->noise[i + 1] = (float)normal[1];
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        p->y[i] = (double)p->data.reward[i] + 0.9 * (double)p->data.discount[i] * next_value(p, i);
+}
+
+/* Copies the agent's present parameters, and computes y. */
+static void take_networks(struct problem *p)
+{
+    static const char *const q[2][2] = {{"q1", "target/q1"}, {"q2", "target/q2"}};
+    dense_init(&p->policy, p->agent, "policy");
+    if (p->algorithm != SAC)
+        dense_init(&p->target_policy, p->agent, "target/policy");
+    for (uint32_t k = 0; k < p->n_q; k++) {
+        dense_init(&p->q[k], p->agent, q[k][0]);
+        dense_init(&p->target_q[k], p->agent, q[k][1]);
+    }
+    if (p->algorithm == SAC)
+        p->log_alpha = (double)*(const float *)learning_tensor(p->agent, "log_alpha")->data;
+    fill_targets(p);
+}
+
+static void drop_networks(struct problem *p)
+{
+    dense_fini(&p->policy);
+    dense_fini(&p->target_policy);
+    for (uint32_t k = 0; k < 2; k++) {
+        dense_fini(&p->q[k]);
+        dense_fini(&p->target_q[k]);
+    }
+}
+
+/* An agent with random parameters and targets, and a random batch. */
+static void problem_init(struct problem *p, int algorithm, const struct agent_config *config, uint64_t seed)
+{
+    struct rng rng;
+    rng_seed(&rng, seed);
+    memset(p, 0, sizeof *p);
+    p->algorithm = algorithm;
+    p->agent = learning_agent(config, &spec, 1);
+    p->n = (uint32_t)config->batch;
+    p->n_q = algorithm == DDPG ? 1 : 2;
+    fill(p->agent->params, p->agent->n_params, &rng, -0.8, 0.8);
+    fill(p->agent->grads, p->agent->n_params, &rng, -9, 9); /* to be overwritten */
+    for (uint32_t i = 0; i < p->agent->n_tensors; i++) {
+        struct tensor *tensor = &p->agent->tensors[i];
+        if (strncmp(tensor->name, "target/", 7) == 0)
+            fill(tensor->data, tensor_bytes(tensor) / sizeof(float), &rng, -0.8, 0.8);
+    }
+    make_data(&p->data, &rng, p->n);
+    take_networks(p);
+}
+
+static void problem_fini(struct problem *p)
+{
+    drop_networks(p);
+    agent_destroy(&p->agent);
+}
+
+/* |TD| of critic k for item i. */
+static double td_of(const struct problem *p, uint32_t k, uint32_t i, double *q)
+{
+    double action[ACTION];
+    for (uint32_t j = 0; j < ACTION; j++)
+        action[j] = (double)p->data.action[i * ACTION + j];
+    *q = q_of(&p->q[k], p->data.observation + (size_t)i * INPUTS, action);
+    return fabs(*q - p->y[i]);
+}
+
+/* The sum over critics of the mean of w (Q - y)^2 / 2, or of its Huber form. */
+static double critic_loss(const void *ctx)
+{
+    const struct problem *p = ctx;
+    double loss = 0.0, huber = p->agent->config.huber > 0 ? p->agent->config.huber : INFINITY, q;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t k = 0; k < p->n_q; k++) {
+            double d = td_of(p, k, i, &q);
+            loss += (double)p->data.weight[i] * (d <= huber ? d * d / 2 : huber * (d - huber / 2));
+        }
+    return loss / p->n;
+}
+
+/* The first critic alone guides a deterministic policy. */
+static double policy_loss(const void *ctx)
+{
+    struct problem *p = (struct problem *)(uintptr_t)ctx;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const float *s = p->data.observation + (size_t)i * INPUTS;
+        double action[ACTION];
+        if (p->algorithm == SAC) {
+            double log_prob = draw(p, s, p->noise + (size_t)i * ACTION, action);
+            sum += exp(p->log_alpha) * log_prob - smaller_q(p->q, s, action, p->policy_wins);
+        } else {
+            tanh_policy(&p->policy, s, action);
+            sum -= q_of(&p->q[0], s, action);
+        }
+    }
+    return sum / p->n;
+}
+
+/* The largest move of a parameter since its network was copied. */
+static double largest_move(const struct dense *net)
+{
+    double most = 0.0;
+    for (uint32_t i = 0; i < net->n_params; i++)
+        most = fmax(most, fabs((double)*net->source[i] - net->params[i]));
+    return most;
+}
+
+static void check_gradient(struct problem *p, struct agent_result *result)
+{
+    struct agent *agent = p->agent;
+    agent->ops->gradient(agent, &p->data.view, result);
+    const struct dense *nets[] = {&p->policy, &p->q[0], &p->q[1], &p->target_policy, &p->target_q[0], &p->target_q[1]};
+    for (int i = 0; i < 6; i++) /* it changes nothing but gradients */
+        assert_true(largest_move(nets[i]) == 0.0);
+    learning_check_derivatives(agent, &p->policy, policy_loss, p);
+    for (uint32_t k = 0; k < p->n_q; k++)
+        learning_check_derivatives(agent, &p->q[k], critic_loss, p);
+    learning_near(learning_scalar(result, "loss"), critic_loss(p), 1e-5, "the loss");
+    learning_near(learning_scalar(result, "policy_loss"), policy_loss(p), 1e-5, "the policy's loss");
+}
 
 /* The larger |TD| of the critics; and the scalars that are means of it. */
-static void check_errors(const struct control_case *c, const struct agent_result *result)
+static void check_errors(const struct problem *p, const struct agent_result *result)
 {
-    double td_sum = 0.0, q_sum = 0.0;
-    uint32_t n_q = c->critic->plan.n_q;
-    for (uint32_t i = 0; i < c->n; i++) {
-        double action[CONTROL_ACTION], largest = 0.0;
-        for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-            action[j] = (double)c->batch.action[i * CONTROL_ACTION + j];
-        for (uint32_t k = 0; k < n_q; k++) {
-            double q = control_q(c, c->params, k, c->batch.observation + (size_t)i * CONTROL_OBSERVATION, action);
-            largest = fmax(largest, fabs(q - c->y[i]));
-            td_sum += fabs(q - c->y[i]);
+    double td_sum = 0.0, q_sum = 0.0, q;
+    for (uint32_t i = 0; i < p->n; i++) {
+        double largest = 0.0;
+        for (uint32_t k = 0; k < p->n_q; k++) {
+            double td = td_of(p, k, i, &q);
+            largest = fmax(largest, td);
+            td_sum += td;
             q_sum += q;
         }
         learning_near(result->priority[i], largest, 1e-5, "a priority");
     }
-    learning_near(learning_scalar(result, "q"), q_sum / c->n / n_q, 1e-5, "q");
-    learning_near(learning_scalar(result, "td_error"), td_sum / c->n / n_q, 1e-5, "the error");
-}
-
-static void check_gradient(const struct control_algorithm *row, struct agent *agent, struct control_case *c)
-{
-    struct agent_result result = {0};
-    control_fill_targets(c, agent);
-    agent->ops->gradient(agent, &c->batch.view, &result);
-    control_check_gradient(c, agent, 0, c->critic->policy.n_params, row->policy_loss);
-    for (uint32_t k = 0; k < c->critic->plan.n_q; k++)
-        control_check_gradient(c, agent, critic_at(c->critic, k), c->critic->q.n_params, control_critic_loss);
-    learning_near(learning_scalar(&result, "loss"), control_critic_loss(c, c->params), 1e-5, "the loss");
-    learning_near(learning_scalar(&result, "policy_loss"), row->policy_loss(c, c->params), 1e-5, "the policy's loss");
-    check_errors(c, &result);
-    /* gradient() changes nothing but gradients. */
-    for (uint32_t i = 0; i < agent->n_params; i++)
-        assert_true((double)agent->params[i] == c->params[i] && (double)c->critic->target[i] == c->target[i]);
-    assert_int_equal(agent->steps, 0);
+    learning_near(learning_scalar(result, "q"), q_sum / p->n / p->n_q, 1e-5, "q");
+    learning_near(learning_scalar(result, "td_error"), td_sum / p->n / p->n_q, 1e-5, "the error");
 }
 
 TEST(gradient)
 {
-    for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
-        const struct control_algorithm *row = &control_algorithms[k];
-        struct agent_config config = control_config(row->name);
+    for (int k = 0; k < ALGORITHMS; k++) {
+        struct agent_config config = config_of(names[k]);
+        uint32_t target_wins[2] = {0}, policy_wins[2] = {0};
         config.policy_delay = 1;
         config.batch = 24;
-        struct agent *agent = learning_agent(&config, &control_spec, 1);
-        struct control_wins wins = {0};
         for (uint64_t seed = 1; seed <= 6; seed++) {
-            struct control_case c;
-            control_case_init(&c, agent, seed);
-            c.wins = &wins;
-            check_gradient(row, agent, &c);
-            control_case_fini(&c);
+            struct problem p;
+            struct agent_result result = {0};
+            problem_init(&p, k, &config, seed);
+            check_gradient(&p, &result);
+            check_errors(&p, &result);
+            for (int i = 0; i < 2; i++) {
+                target_wins[i] += p.target_wins[i];
+                policy_wins[i] += p.policy_wins[i];
+            }
+            assert_int_equal(p.agent->steps, 0);
+            problem_fini(&p);
         }
         /* Both critics were the smaller one now and then. */
-        assert_true(k == CONTROL_DDPG || (wins.target[0] > 0 && wins.target[1] > 0));
-        assert_true(k != CONTROL_SAC || (wins.policy[0] > 0 && wins.policy[1] > 0));
-        agent_destroy(&agent);
+        assert_true(k == DDPG || (target_wins[0] > 0 && target_wins[1] > 0));
+        assert_true(k != SAC || (policy_wins[0] > 0 && policy_wins[1] > 0));
     }
 }
 
 /* ---- acting ---- */
 
-static void check_judgement(const struct control_case *self, const float *observation,
-                            const struct agent_choice *choice)
+static void check_judgement(const struct problem *p, const struct agent_choice *choice)
 {
-    double greedy[2 * CONTROL_ACTION], taken[CONTROL_ACTION];
-    control_policy(self, self->params, observation, greedy);
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
-        greedy[j] = tanh(greedy[j]);
+    double greedy[ACTION], taken[ACTION];
+    tanh_policy(&p->policy, p->data.observation, greedy);
+    for (uint32_t j = 0; j < ACTION; j++) {
         taken[j] = (double)choice->continuous[j];
         assert_true(fabs(taken[j]) <= 1.0);
     }
-    learning_near((double)choice->value, control_q(self, self->params, 0, observation, greedy), 1e-5, "a number");
-    learning_near((double)choice->q, control_q(self, self->params, 0, observation, taken), 1e-5, "a number");
+    learning_near((double)choice->value, q_of(&p->q[0], p->data.observation, greedy), 1e-5, "a value");
+    learning_near((double)choice->q, q_of(&p->q[0], p->data.observation, taken), 1e-5, "a value of an action");
 }
 
 static void check_uniform(struct agent *agent, const float *observation, struct rng *rng)
@@ -94,64 +346,62 @@ static void check_uniform(struct agent *agent, const float *observation, struct 
     const uint32_t n = 4000;
     for (uint32_t i = 0; i < n; i++) {
         struct agent_choice choice;
-        agent_act(agent, observation, &uniform, rng, &choice);
-        for (uint32_t j = 0; j < CONTROL_ACTION; j++) {
+        learning_act(agent, observation, &uniform, rng, &choice);
+        for (uint32_t j = 0; j < ACTION; j++) {
             assert_true(fabsf(choice.continuous[j]) <= 1.0f);
             sum += (double)choice.continuous[j];
             squares += (double)choice.continuous[j] * (double)choice.continuous[j];
         }
     }
-    assert_true(fabs(sum / n / CONTROL_ACTION) < 0.05);
-    assert_true(fabs(squares / n / CONTROL_ACTION - 1.0 / 3.0) < 0.03);
+    assert_true(fabs(sum / n / ACTION) < 0.05);
+    assert_true(fabs(squares / n / ACTION - 1.0 / 3.0) < 0.03);
 }
 
-static void check_act(struct agent *agent, bool deterministic)
+static void check_act(struct problem *p)
 {
-    struct control_case c;
-    control_case_init(&c, agent, 5);
     struct rng rng;
     rng_seed(&rng, 1);
-    const float *s = c.batch.observation;
+    const float *s = p->data.observation;
     struct agent_choice greedy, again, noisy, bounded;
     struct rng before = rng;
-    agent_act(agent, s, &(struct agent_explore){.greedy = true}, &rng, &greedy);
+    learning_act(p->agent, s, &(struct agent_explore){.greedy = true}, &rng, &greedy);
     assert_memory_equal(&before, &rng, sizeof rng);
-    check_judgement(&c, s, &greedy);
-    learning_near((double)greedy.q, (double)greedy.value, 0.0, "a number");
-    learning_near((double)agent->ops->value(agent, s), (double)greedy.value, 0.0, "a number");
-    double mean[2 * CONTROL_ACTION];
-    control_policy(&c, c.params, s, mean);
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-        learning_near((double)greedy.continuous[j], tanh(mean[j]), 1e-5, "a number");
+    check_judgement(p, &greedy);
+    learning_near((double)greedy.q, (double)greedy.value, 0.0, "the value of the greedy action");
+    learning_near((double)p->agent->ops->value(p->agent, s), (double)greedy.value, 0.0, "the value");
+    double mean[ACTION];
+    tanh_policy(&p->policy, s, mean);
+    for (uint32_t j = 0; j < ACTION; j++)
+        learning_near((double)greedy.continuous[j], mean[j], 1e-5, "the greedy action");
 
-    agent_act(agent, s, &(struct agent_explore){0}, &rng, &again);
-    check_judgement(&c, s, &again);
-    assert_int_equal(deterministic, memcmp(greedy.continuous, again.continuous, CONTROL_ACTION * sizeof(float)) == 0);
+    learning_act(p->agent, s, &(struct agent_explore){0}, &rng, &again);
+    check_judgement(p, &again);
+    assert_int_equal(p->algorithm != SAC, memcmp(greedy.continuous, again.continuous, ACTION * sizeof(float)) == 0);
 
     /* The same random numbers again, now with noise on top; huge noise ends at the bounds. */
-    float noise[CONTROL_ACTION] = {0.05f, -0.04f};
+    float noise[ACTION] = {0.05f, -0.04f};
     rng = before;
-    agent_act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &noisy);
-    check_judgement(&c, s, &noisy);
-    for (uint32_t j = 0; j < CONTROL_ACTION; j++)
-        learning_near((double)noisy.continuous[j], fmin(fmax((double)again.continuous[j] + (double)noise[j], -1), 1),
-                      1e-6, "a number");
+    learning_act(p->agent, s, &(struct agent_explore){.noise = noise}, &rng, &noisy);
+    check_judgement(p, &noisy);
+    for (uint32_t j = 0; j < ACTION; j++)
+        learning_near((double)noisy.continuous[j], clamp((double)again.continuous[j] + (double)noise[j], 1), 1e-6,
+                      "an action with noise");
     noise[0] = 50.0f;
     noise[1] = -50.0f;
-    agent_act(agent, s, &(struct agent_explore){.noise = noise}, &rng, &bounded);
+    learning_act(p->agent, s, &(struct agent_explore){.noise = noise}, &rng, &bounded);
     assert_true(bounded.continuous[0] == 1.0f && bounded.continuous[1] == -1.0f);
-    check_uniform(agent, s, &rng);
-    control_case_fini(&c);
+    check_uniform(p->agent, s, &rng);
 }
 
 /* Greedy, uniform, noise within bounds; value and q against the critic in double. Only SAC draws its actions. */
 TEST(act)
 {
-    for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
-        const struct agent_config config = control_config(control_algorithms[k].name);
-        struct agent *agent = learning_agent(&config, &control_spec, 1);
-        check_act(agent, k != CONTROL_SAC);
-        agent_destroy(&agent);
+    for (int k = 0; k < ALGORITHMS; k++) {
+        const struct agent_config config = config_of(names[k]);
+        struct problem p;
+        problem_init(&p, k, &config, 5);
+        check_act(&p);
+        problem_fini(&p);
     }
 }
 
@@ -167,51 +417,278 @@ static void best_action(const float *observation, float *out)
 /* Gives the root of the mean square error of greedy actions. */
 static double learn_bandit(struct agent *agent, uint32_t steps)
 {
-    struct control_batch batch;
+    struct data data;
     struct agent_result result = {0};
     struct rng rng;
     rng_seed(&rng, 77);
-    float best[CONTROL_ACTION];
+    float best[ACTION];
     for (uint32_t step = 0; step < steps; step++) {
-        control_fill(&batch, &rng, (uint32_t)agent->config.batch);
-        batch.view.weight = NULL;
-        for (uint32_t i = 0; i < batch.view.n; i++) {
-            best_action(batch.observation + (size_t)i * CONTROL_OBSERVATION, best);
-            float a = batch.action[i * CONTROL_ACTION] - best[0], b = batch.action[i * CONTROL_ACTION + 1] - best[1];
-            batch.reward[i] = -(a * a + b * b);
-            batch.discount[i] = 0.0f;
+        make_data(&data, &rng, (uint32_t)agent->config.batch);
+        data.view.weight = NULL;
+        for (uint32_t i = 0; i < data.view.n; i++) {
+            best_action(data.observation + (size_t)i * INPUTS, best);
+            float a = data.action[i * ACTION] - best[0], b = data.action[i * ACTION + 1] - best[1];
+            data.reward[i] = -(a * a + b * b);
+            data.discount[i] = 0.0f;
         }
-        agent_learn(agent, &batch.view, &result);
+        agent_learn(agent, &data.view, &result);
     }
     double error = 0.0;
     const struct agent_explore greedy = {.greedy = true};
     for (uint32_t i = 0; i < 200; i++) {
-        float s[CONTROL_OBSERVATION];
+        float s[INPUTS];
         struct agent_choice choice;
-        for (uint32_t k = 0; k < CONTROL_OBSERVATION; k++)
+        for (uint32_t k = 0; k < INPUTS; k++)
             s[k] = learning_uniform(&rng);
         best_action(s, best);
-        agent_act(agent, s, &greedy, &rng, &choice);
-        for (uint32_t j = 0; j < CONTROL_ACTION; j++)
+        learning_act(agent, s, &greedy, &rng, &choice);
+        for (uint32_t j = 0; j < ACTION; j++)
             error += pow((double)choice.continuous[j] - (double)best[j], 2);
     }
-    return sqrt(error / 200 / CONTROL_ACTION);
+    return sqrt(error / 200 / ACTION);
 }
 
 TEST(bandit)
 {
-    static const uint32_t steps[CONTROL_ALGORITHMS] = {2000, 1500, 1500};
+    static const uint32_t steps[ALGORITHMS] = {2000, 1500, 1500};
     int64_t hidden[] = {32, 32};
-    for (uint32_t k = 0; k < CONTROL_ALGORITHMS; k++) {
-        struct agent_config config = control_config(control_algorithms[k].name);
+    for (int k = 0; k < ALGORITHMS; k++) {
+        struct agent_config config = config_of(names[k]);
         config.hidden = (struct schema_list){.data = hidden, .count = 2};
         config.batch = 32;
         config.learning_rate = 3e-3;
-        config.target_entropy = k == CONTROL_SAC ? -4 : 0;
-        struct agent *agent = learning_agent(&config, &control_spec, 1);
+        config.target_entropy = k == SAC ? -4 : 0;
+        struct agent *agent = learning_agent(&config, &spec, 1);
         double before = learn_bandit(agent, 0), after = learn_bandit(agent, steps[k]);
         print_message("%s: bandit: error %.3f, then %.3f\n", config.algorithm, before, after);
         assert_true(before > 0.3 && after < 0.08);
         agent_destroy(&agent);
     }
+}
+
+/* ---- DDPG and TD3 ---- */
+
+TEST(huber)
+{
+    struct agent_config config = config_of("ddpg");
+    config.huber = 0.5;
+    struct problem p;
+    struct agent_result result = {0};
+    problem_init(&p, DDPG, &config, 6);
+    check_gradient(&p, &result);
+    double least = INFINITY, most = 0.0;
+    for (uint32_t i = 0; i < p.n; i++) {
+        least = fmin(least, result.priority[i]);
+        most = fmax(most, result.priority[i]);
+    }
+    assert_true(least < 0.5 && most > 0.5); /* both sides were tried */
+    problem_fini(&p);
+}
+
+static double gradient_norm(const struct agent *agent, const struct dense *net)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < net->n_params; i++)
+        sum += pow((double)agent->grads[net->source[i] - agent->params], 2);
+    return sqrt(sum);
+}
+
+/* Policy and critic are clipped apart from each other; the first step of Adam moves each parameter by its rate. */
+TEST(rates_and_clipping)
+{
+    struct agent_config config = config_of("ddpg");
+    config.clip_norm = 0.01;
+    struct problem p;
+    struct agent_result result = {0};
+    problem_init(&p, DDPG, &config, 3);
+    agent_learn(p.agent, &p.data.view, &result);
+    const struct dense *nets[] = {&p.policy, &p.q[0]};
+    for (int i = 0; i < 2; i++) {
+        learning_near(largest_move(nets[i]), 1e-2, 1e-5, "the largest move");
+        learning_near(gradient_norm(p.agent, nets[i]), 0.01, 1e-6, "the norm");
+    }
+    assert_true(learning_scalar(&result, "gradient_norm") > 0.01);
+    assert_true(learning_scalar(&result, "policy_gradient_norm") > 0.01);
+    problem_fini(&p);
+}
+
+static uint64_t optimiser_steps(struct agent *agent, const char *name)
+{
+    return *(const uint64_t *)learning_tensor(agent, name)->data;
+}
+
+/* Steps 3, 6, 9 move policy and targets; the others do not touch them, and have no gradient for the policy. */
+TEST(delay)
+{
+    struct agent_config config = config_of("td3");
+    config.policy_delay = 3;
+    struct problem p;
+    problem_init(&p, TD3, &config, 1);
+    for (uint32_t step = 1; step <= 10; step++) {
+        struct agent_result result = {0};
+        drop_networks(&p);
+        take_networks(&p);
+        p.agent->ops->gradient(p.agent, &p.data.view, &result);
+        assert_int_equal(gradient_norm(p.agent, &p.policy) > 0, step % 3 == 0);
+        p.agent->ops->apply(p.agent, &result);
+        const struct dense *nets[] = {&p.policy, &p.target_policy, &p.target_q[0], &p.target_q[1]};
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(largest_move(nets[i]) > 0, step % 3 == 0);
+        assert_true(largest_move(&p.q[0]) > 0 && largest_move(&p.q[1]) > 0);
+    }
+    assert_int_equal(optimiser_steps(p.agent, "optimiser/policy/steps"), 3);
+    assert_int_equal(optimiser_steps(p.agent, "optimiser/q/steps"), 10);
+    problem_fini(&p);
+}
+
+/* A convolution; and a period of copies that no policy step would ever meet. */
+TEST(refused)
+{
+    rp_env_spec image = spec;
+    rp_error err = {0};
+    image.observation_rank = 3;
+    memcpy(image.observation_shape, (uint32_t[]){4, 4, 1}, 3 * sizeof(uint32_t));
+    struct agent_config config = config_of("ddpg");
+    config.filters = 4;
+    assert_null(agent_new(&config, "Test", &image, 1, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    assert_has(err.text, "filters");
+    config = config_of("td3");
+    config.policy_delay = 2;
+    config.target_period = 25;
+    assert_null(agent_new(&config, "Test", &spec, 1, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    assert_has(err.text, "policy_delay");
+}
+
+/* ---- SAC: its temperature, the limits of its deviations, and that it draws what it says ---- */
+
+static float *alpha_param(struct agent *agent)
+{
+    return learning_tensor(agent, "log_alpha")->data;
+}
+
+static float alpha_gradient(struct agent *agent)
+{
+    return agent->grads[alpha_param(agent) - agent->params];
+}
+
+/* The temperature is a parameter with a loss of its own: -alpha (mean log pi - 2), whose derivative is itself. */
+TEST(gradient_of_the_temperature)
+{
+    struct agent_config config = config_of("sac");
+    config.batch = 24;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct problem p;
+        struct agent_result result = {0};
+        problem_init(&p, SAC, &config, seed);
+        p.agent->ops->gradient(p.agent, &p.data.view, &result);
+        double mean = 0.0, action[ACTION];
+        for (uint32_t i = 0; i < p.n; i++)
+            mean += draw(&p, p.data.observation + (size_t)i * INPUTS, p.noise + (size_t)i * ACTION, action) / p.n;
+        learning_near((double)alpha_gradient(p.agent), -exp(p.log_alpha) * (mean - ACTION), 1e-5, "the derivative");
+        learning_near(learning_scalar(&result, "alpha"), exp(p.log_alpha), 1e-6, "alpha");
+        learning_near(learning_scalar(&result, "entropy"), -mean, 1e-5, "the entropy");
+        problem_fini(&p);
+    }
+}
+
+/* One deviation at its upper limit, the other free: the limit has no slope. */
+TEST(limits)
+{
+    const struct agent_config config = config_of("sac");
+    struct problem p;
+    struct agent_result result = {0};
+    problem_init(&p, SAC, &config, 4);
+    float *bias = (float *)learning_tensor(p.agent, "policy/layer2/bias")->data + ACTION;
+    bias[0] = 8.0f;
+    drop_networks(&p);
+    take_networks(&p);
+    check_gradient(&p, &result);
+    const float *grads = p.agent->grads + (bias - p.agent->params);
+    assert_true(grads[0] == 0.0f && grads[1] != 0.0f);
+    problem_fini(&p);
+}
+
+/* Means far out, where tanh rounds to 1: everything stays finite. */
+TEST(saturated)
+{
+    const struct agent_config config = config_of("sac");
+    struct problem p;
+    struct agent_result result = {0};
+    problem_init(&p, SAC, &config, 4);
+    float *bias = learning_tensor(p.agent, "policy/layer2/bias")->data;
+    bias[0] = 60.0f;
+    bias[1] = -60.0f;
+    for (uint32_t i = 0; i < 5; i++)
+        agent_learn(p.agent, &p.data.view, &result);
+    for (uint32_t i = 0; i < p.agent->n_params; i++)
+        assert_true(isfinite(p.agent->params[i]));
+    assert_true(isfinite(learning_scalar(&result, "policy_loss")) && isfinite(learning_scalar(&result, "loss")));
+    assert_true(learning_scalar(&result, "gradient_norm") > 0);
+    problem_fini(&p);
+}
+
+/* Samples have the mean and deviation, before tanh, that the network says. */
+TEST(samples)
+{
+    const struct agent_config config = config_of("sac");
+    struct problem p;
+    problem_init(&p, SAC, &config, 9);
+    double out[2 * ACTION], sum = 0.0, squares = 0.0;
+    dense_forward(&p.policy, p.data.observation, out);
+    const uint32_t n = 20000;
+    struct rng rng;
+    rng_seed(&rng, 4);
+    for (uint32_t i = 0; i < n; i++) {
+        struct agent_choice choice;
+        learning_act(p.agent, p.data.observation, &(struct agent_explore){0}, &rng, &choice);
+        double e = (atanh(clamp((double)choice.continuous[1], 0.9999999)) - out[1]) / exp(out[ACTION + 1]);
+        sum += e;
+        squares += e * e;
+    }
+    assert_true(fabs(sum / n) < 0.03);
+    assert_true(fabs(squares / n - 1) < 0.04);
+    problem_fini(&p);
+}
+
+/* The temperature rises while the entropy is below its target, and falls above it. */
+TEST(temperature)
+{
+    for (uint32_t rising = 0; rising < 2; rising++) {
+        struct agent_config config = config_of("sac");
+        config.target_entropy = rising ? 5.0 : -20.0;
+        struct agent *agent = learning_agent(&config, &spec, 1);
+        struct data data;
+        struct agent_result result = {0};
+        struct rng rng;
+        rng_seed(&rng, 1);
+        for (uint32_t i = 0; i < 20; i++) {
+            make_data(&data, &rng, 7);
+            agent_learn(agent, &data.view, &result);
+        }
+        double alpha = learning_scalar(&result, "alpha");
+        assert_true(rising ? alpha > 1.1 : alpha < 0.9);
+        agent_destroy(&agent);
+    }
+}
+
+TEST(fixed_temperature)
+{
+    struct agent_config config = config_of("sac");
+    config.alpha = 0.3;
+    struct problem p;
+    struct agent_result result = {0};
+    problem_init(&p, SAC, &config, 3);
+    *alpha_param(p.agent) = (float)log(0.3); /* for the losses of this test; the agent does not look at it */
+    drop_networks(&p);
+    take_networks(&p);
+    check_gradient(&p, &result);
+    assert_true(alpha_gradient(p.agent) == 0.0f);
+    *alpha_param(p.agent) = 1.5f;
+    for (uint32_t i = 0; i < 5; i++)
+        agent_learn(p.agent, &p.data.view, &result);
+    learning_near(learning_scalar(&result, "alpha"), 0.3, 0.0, "alpha");
+    assert_true(*alpha_param(p.agent) == 1.5f);
+    problem_fini(&p);
 }

@@ -226,12 +226,12 @@ static void learn_chain(struct agent_config config)
         struct agent_choice choice;
         struct rng rng;
         rng_seed(&rng, 1);
-        agent_act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
+        learning_act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
         assert_int_equal(choice.discrete, 1);
         learning_near(choice.value, q[s][1], 0.01, "the value of going right");
         learning_near(agent->ops->value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
         while (choice.discrete == 1)
-            agent_act(agent, observation[2 * s], &(struct agent_explore){.uniform = true}, &rng, &choice);
+            learning_act(agent, observation[2 * s], &(struct agent_explore){.uniform = true}, &rng, &choice);
         learning_near(choice.q, q[s][0], 0.01, "the value of going left");
     }
     agent_destroy(&agent);
@@ -279,18 +279,18 @@ TEST(explores_as_often_as_told)
     rng_seed(&rng, naive_seed(__func__));
     struct rng before = rng;
     struct agent_choice greedy, choice;
-    agent_act(agent, observation, &(struct agent_explore){.greedy = true, .epsilon = 1.0}, &rng, &greedy);
+    learning_act(agent, observation, &(struct agent_explore){.greedy = true, .epsilon = 1.0}, &rng, &greedy);
     assert_memory_equal(&before, &rng, sizeof rng);
     assert_true(greedy.q == greedy.value);
 
     const int draws = 40000;
     int others = 0, counts[ACTIONS] = {0};
     for (int i = 0; i < draws; i++) {
-        agent_act(agent, observation, &(struct agent_explore){.epsilon = 0.4}, &rng, &choice);
+        learning_act(agent, observation, &(struct agent_explore){.epsilon = 0.4}, &rng, &choice);
         others += choice.discrete != greedy.discrete;
         assert_true(choice.value == greedy.value);
         assert_true(choice.discrete == greedy.discrete ? choice.q == choice.value : choice.q < choice.value);
-        agent_act(agent, observation, &(struct agent_explore){.uniform = true}, &rng, &choice);
+        learning_act(agent, observation, &(struct agent_explore){.uniform = true}, &rng, &choice);
         counts[choice.discrete]++;
     }
     /* Five standard deviations of a share near 0.3 are 0.0115. */
@@ -299,7 +299,7 @@ TEST(explores_as_often_as_told)
         learning_near((double)counts[a] / draws, 1.0 / ACTIONS, 0.0115 / 1.25, "the share of an action");
 
     memset(agent->params, 0, agent->n_params * sizeof(float));
-    agent_act(agent, observation, &(struct agent_explore){.greedy = true}, &rng, &choice);
+    learning_act(agent, observation, &(struct agent_explore){.greedy = true}, &rng, &choice);
     assert_int_equal(choice.discrete, 0);
     agent_destroy(&agent);
 }

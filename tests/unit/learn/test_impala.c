@@ -295,7 +295,7 @@ TEST(says_how_likely_its_action_was)
     dense_forward(&value, x, &v);
     struct rng before = rng;
     struct agent_choice choice;
-    agent_act(agent, x, &(struct agent_explore){.greedy = true, .uniform = true}, &rng, &choice);
+    learning_act(agent, x, &(struct agent_explore){.greedy = true, .uniform = true}, &rng, &choice);
     assert_memory_equal(&before, &rng, sizeof rng);
     for (uint32_t a = 0; a < ACTIONS; a++)
         assert_true(p[choice.discrete] >= p[a]);
@@ -304,10 +304,10 @@ TEST(says_how_likely_its_action_was)
     const int draws = 20000;
     int count[ACTIONS] = {0};
     for (int i = 0; i < draws; i++) {
-        agent_act(agent, x, &(struct agent_explore){0}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){0}, &rng, &choice);
         learning_near(choice.log_prob, log(p[choice.discrete]), 1e-5, "the probability");
         count[choice.discrete]++;
-        agent_act(agent, x, &(struct agent_explore){.uniform = true}, &rng, &choice);
+        learning_act(agent, x, &(struct agent_explore){.uniform = true}, &rng, &choice);
         learning_near(choice.log_prob, -log(ACTIONS), 1e-6, "the probability of a random action");
     }
     /* Five standard deviations of a share are at most 0.018. */
@@ -339,7 +339,7 @@ TEST(learns_a_bandit)
             x[i][0][0] = 1.0f;
             type[i][0] = STEP_FIRST;
             type[i][1] = STEP_LAST;
-            agent_act(agent, x[i][0], &(struct agent_explore){0}, &rng, &choice);
+            learning_act(agent, x[i][0], &(struct agent_explore){0}, &rng, &choice);
             action[i][0] = choice.discrete;
             log_prob[i][0] = choice.log_prob;
             reward[i][0] = choice.discrete == 2 ? 1.0f : 0.2f * (float)choice.discrete;
@@ -354,7 +354,7 @@ TEST(learns_a_bandit)
                                     .step_type = &type[0][0]};
         agent_learn(agent, &batch, &result);
     }
-    agent_act(agent, x[0][0], &(struct agent_explore){.greedy = true}, &rng, &choice);
+    learning_act(agent, x[0][0], &(struct agent_explore){.greedy = true}, &rng, &choice);
     assert_int_equal(choice.discrete, 2);
     assert_true(exp((double)choice.log_prob) > 0.95);
     learning_near(choice.value, 1.0, 0.05, "the value");

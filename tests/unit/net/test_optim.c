@@ -48,10 +48,11 @@ static void reference_step(struct reference *r, uint64_t anneal, int t, const fl
 
 static void compare(double scale, uint64_t anneal)
 {
+    struct arena memory = {0};
     struct optim optim;
     struct reference r = {0};
     float params[N], grads[N];
-    assert_true(optim_init(&optim, RATE, anneal, N));
+    optim_init(&optim, &memory, RATE, anneal, N);
     for (int i = 0; i < N; i++)
         r.p[i] = (double)(params[i] = (float)(2 * rng_unit(&rng) - 1));
     for (int t = 1; t <= STEPS; t++) {
@@ -64,7 +65,7 @@ static void compare(double scale, uint64_t anneal)
                 fail_msg("parameter %d is %.8g after %d steps and should be %.8g", i, (double)params[i], t, r.p[i]);
     }
     assert_int_equal(optim.steps, STEPS);
-    optim_fini(&optim);
+    arena_fini(&memory);
 }
 
 TEST(adam)
@@ -78,10 +79,11 @@ TEST(adam)
 /* A learner that is resumed goes on with the same bits. */
 TEST(state_is_all_there_is)
 {
+    struct arena memory = {0};
     struct optim a, b;
     float p[N] = {0}, q[N], grads[N];
-    assert_true(optim_init(&a, 1e-3, 0, N));
-    assert_true(optim_init(&b, 1e-3, 0, N));
+    optim_init(&a, &memory, 1e-3, 0, N);
+    optim_init(&b, &memory, 1e-3, 0, N);
     for (int t = 0; t < 20; t++) {
         for (int i = 0; i < N; i++)
             grads[i] = (float)rng_unit(&rng) - 0.5f;
@@ -96,8 +98,7 @@ TEST(state_is_all_there_is)
             optim_step(&b, q, grads);
     }
     assert_memory_equal(p, q, sizeof p);
-    optim_fini(&a);
-    optim_fini(&b);
+    arena_fini(&memory);
 }
 
 static double norm_of(const float *x, uint32_t n)
