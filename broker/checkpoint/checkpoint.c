@@ -711,11 +711,9 @@ static void hold_selection(void *ctx, const struct kept_image *image)
                                                                ? (uint64_t)self->state->loop->now_ns - picks->age_ns[i]
                                                                : 0,
                                                  .policy = picks->policy[i],
-                                                 .step = picks->step[i],
                                                  .priority = picks->priority[i],
                                                  .probability = picks->probability[i],
                                                  .times_sampled = picks->times_sampled[i],
-                                                 .session = picks->session[i],
                                                  .layout = picks->layout[i],
                                                  .offset = picks->offset[i],
                                                  .length = picks->length[i],

@@ -449,7 +449,8 @@ static uint32_t table_named(struct loading *self, const char *name)
     bool configured = table != NULL;
     if (!table) {
         table = need_alloc(sizeof *table);
-        *table = (struct table){.name = need_text(name), .id = self->state->tables->n + index};
+        *table = (struct table){
+            .name = need_text(name), .id = self->state->tables->n + index, .stats = REPLAY__TABLE_INFO__INIT};
     }
     self->tables = need_resize(self->tables, index + 1, sizeof *self->tables);
     self->tables[self->n_tables++] =
@@ -459,7 +460,8 @@ static uint32_t table_named(struct loading *self, const char *name)
 
 /* Takes the counters of a TABLE entry. Those in a segment are as of its beginning, so counters that were applied since
  * are kept. */
-static void table_counters(struct loaded_table *self, const struct entry_table *head, bool all)
+static void table_counters(struct loaded_table *self, const struct entry_table *head, const Replay__TableInfo *info,
+                           bool all)
 {
     struct entry_limiter before = self->limiter;
     self->limiter = head->limiter;
@@ -469,14 +471,8 @@ static void table_counters(struct loaded_table *self, const struct entry_table *
         self->limiter.deletes = before.deletes;
         return;
     }
-    Replay__TableInfo *stats = &self->table->stats;
-    stats->total_inserts = head->total_inserts;
-    stats->total_samples = head->total_samples;
-    stats->updates = head->updates;
-    stats->episodes = head->episodes;
-    stats->unique_samples = head->unique_samples;
-    stats->rejected = head->rejected;
-    stats->evicted = head->evicted;
+    if (info->restored)
+        table_copy_counters(&info->restored->base, &self->table->stats.base);
     self->table->resets = head->resets;
 }
 
@@ -495,7 +491,7 @@ static rp_status apply_table(struct loading *self, const void *body)
     rp_status status = slots_allow(self, to, info->max_size, head->slots, self->err);
     if (status == RP_OK) {
         map_table(self, self->entry->table, index);
-        table_counters(to, head, !to->info || self->phase <= LOAD_CHECKPOINT);
+        table_counters(to, head, info, !to->info || self->phase <= LOAD_CHECKPOINT);
         Replay__TableInfo *old = to->info;
         to->info = info;
         info = old;
@@ -612,8 +608,7 @@ static rp_status apply_reset(struct loading *self, const void *body)
         return RP_OK; /* an incremental checkpoint drops the items of its base; the counters are in its TABLE */
     to->limiter.inserts = to->limiter.samples = to->limiter.deletes = 0;
     to->limiter.offset = 0;
-    to->table->stats.episodes = to->table->stats.unique_samples = 0;
-    to->table->resets++;
+    table_count_reset(to->table);
     self->changed = true;
     return RP_OK;
 }
@@ -765,13 +760,12 @@ static rp_status apply_pick(struct loading *self, const void *body)
     }
     for (uint32_t i = 0; i < from->n; i++) {
         struct item *item = &to->table->in.items[picked[i].slot];
-        item->times_sampled = picked[i].times_sampled;
-        to->table->stats.unique_samples += item->times_sampled == 1;
+        item->times_sampled = picked[i].times_sampled - 1;
+        table_count_sample(to->table, item);
         if (selection && !loading_selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
             return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
     }
     to->limiter.samples += (from->flags & (PICK_PAID | PICK_COUNTED)) == PICK_PAID ? 0 : from->n;
-    to->table->stats.total_samples += from->n;
     self->changed = true;
     return RP_OK;
 }

@@ -7,6 +7,7 @@
 #define BROKER_LOADING_H
 
 #include "broker/disk/load.h"
+#include "broker/disk/reader.h"
 #include "broker/journal/durable_state.h"
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"

@@ -367,7 +367,7 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
         for (uint32_t which = 0; which < 2 && !self->changed; which++)
             selector_load(from, which);
         limiter_restore(table, &from->limiter);
-        table->restored = table->stats;
+        table_copy_counters(&table->stats.base, &table->restored.base);
         table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see loading_clamp */
         if (table->in.size)
             table_newest_layout(table, table->in.items[aged[table->in.size - 1].value].span.layout);

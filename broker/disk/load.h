@@ -1,6 +1,6 @@
 /* Reading the files of a broker in their order: the newest sound checkpoint, those that it is based on, and the segments
- * after it. Every entry goes to a function of the caller's, which knows what it means (checkpoint/restore.c). Also: reading
- * single chunks, and checking single files. */
+ * after it. Every entry goes to a function of the caller's, which knows what it means (checkpoint/restore.c). Also:
+ * checking single files. */
 #ifndef BROKER_DISK_LOAD_H
 #define BROKER_DISK_LOAD_H
 
@@ -51,12 +51,6 @@ struct checkpoint_about {
     struct entry_checkpoint head;
 };
 rp_status checkpoint_peek(const struct folder *folder, uint64_t number, struct checkpoint_about *out, rp_error *err);
-
-/* Reads the chunks at these places (ascending, each once) and calls fn for each. Many small chunks cost one large
- * read. A damaged chunk ends it with an error. */
-typedef rp_status chunk_fn(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err);
-rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
-                      rp_error *err);
 
 /* Checks everything in one file: every record, entry and chunk. An error: the file cannot be read at all. */
 struct verify_result {

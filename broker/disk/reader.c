@@ -11,6 +11,9 @@
 
 #define PIECE_BYTES (4u << 20)
 #define HEADS_BYTES 4096u /* that are read for one head */
+/* Read for chunks, whose places are known and whose sizes are not: little is read in vain where few chunks are wanted, and the
+ * kernel reads ahead where many are. */
+#define CHUNK_PIECE_BYTES (256u << 10)
 
 rp_status reader_open(struct reader *self, const struct folder *folder, enum disk_kind kind, uint64_t number,
                       rp_error *err)
@@ -22,13 +25,21 @@ rp_status reader_open(struct reader *self, const struct folder *folder, enum dis
     self->file = folder_read(folder, kind, number, &why);
     if (self->file < 0)
         return err_set(err, (rp_status)why.status, "%s", why.text);
-    struct stat about;
-    if (fstat(self->file, &about) != 0) {
+    rp_status status = reader_restart(self, err);
+    if (status != RP_OK)
         reader_close(self);
+    else
+        posix_fadvise(self->file, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return status;
+}
+
+rp_status reader_restart(struct reader *self, rp_error *err)
+{
+    struct stat about;
+    if (fstat(self->file, &about) != 0)
         return err_set(err, RP_IO, "%s: %s", self->name, strerror(errno));
-    }
     self->bytes = (uint64_t)about.st_size;
-    posix_fadvise(self->file, 0, 0, POSIX_FADV_SEQUENTIAL);
+    self->filled = 0;
     return RP_OK;
 }
 
@@ -56,16 +67,16 @@ static rp_status reader_fill(struct reader *self, size_t want, rp_error *err)
         self->filled -= used;
         self->buffer_at = self->offset;
     }
-    if (want > self->capacity) {
-        size_t capacity = want > self->piece ? want : self->piece;
-        uint8_t *buffer = realloc(self->buffer, capacity);
+    size_t most = want > self->piece ? want : self->piece;
+    if (most > self->capacity) {
+        uint8_t *buffer = realloc(self->buffer, most);
         if (!buffer)
             return err_set(err, RP_NO_MEMORY, "no memory for a record of %zu bytes of %s", want, self->name);
         self->buffer = buffer;
-        self->capacity = capacity;
+        self->capacity = most;
     }
     while (self->filled < want) {
-        ssize_t n = pread(self->file, self->buffer + self->filled, self->capacity - self->filled,
+        ssize_t n = pread(self->file, self->buffer + self->filled, most - self->filled,
                           (off_t)(self->buffer_at + self->filled));
         if (n < 0 && errno == EINTR)
             continue;
@@ -161,4 +172,75 @@ bool reader_resync(struct reader *self)
     self->offset = from;
     self->moved = moved;
     return false;
+}
+
+/* ---- chunks ---- */
+
+static rp_status chunk_here(struct reader *self, struct chunk_view *out, rp_error *err)
+{
+    struct entry_head head;
+    if (self->bytes < sizeof head || self->offset > self->bytes - sizeof head)
+        return err_set(err, RP_DATA_LOSS, "the file ends before it");
+    RP_TRY(reader_fill(self, sizeof head, err));
+    memcpy(&head, self->buffer + (self->offset - self->buffer_at), sizeof head);
+    if (head.type != ENTRY_CHUNK || head.size < sizeof head || head.size > RECORD_MOST)
+        return err_set(err, RP_DATA_LOSS, "there is no chunk");
+    if (head.size > self->bytes - self->offset)
+        return err_set(err, RP_DATA_LOSS, "the file ends in it");
+    RP_TRY(reader_fill(self, head.size, err));
+    const uint8_t *body = self->buffer + (self->offset - self->buffer_at) + sizeof head;
+    struct entry_view entry = {head.type, head.table, body, head.size - sizeof head,
+                               disk_at(self->number, self->offset)};
+    RP_TRY(entry_check(&entry, err));
+    *out = entry_chunk_view(&entry);
+    return chunk_crc(out) == out->head->crc ? RP_OK : err_set(err, RP_DATA_LOSS, "the checksum of the chunk is wrong");
+}
+
+rp_status reader_chunk(struct reader *self, uint64_t offset, struct chunk_view *out, rp_error *err)
+{
+    rp_error why = {0};
+    reader_seek(self, offset);
+    rp_status status = chunk_here(self, out, &why);
+    if (status == RP_OK)
+        return RP_OK;
+    return err_set(err, status == RP_NO_MEMORY || status == RP_IO ? status : RP_DATA_LOSS,
+                   "segment %llu at offset %llu: %s", (unsigned long long)self->number, (unsigned long long)offset,
+                   why.text);
+}
+
+/* Opens another segment, unless it is this one. */
+static rp_status segment_open(struct reader *self, const struct folder *folder, uint64_t number, rp_error *err)
+{
+    if (self->number == number)
+        return RP_OK;
+    reader_close(self);
+    rp_error why = {0};
+    rp_status status = reader_open(self, folder, DISK_SEGMENT, number, &why);
+    self->piece = CHUNK_PIECE_BYTES;
+    return status == RP_OK ? RP_OK
+                           : err_set(err, status == RP_IO ? RP_IO : RP_DATA_LOSS,
+                                     "chunks cannot be read: segment %llu: %s", (unsigned long long)number, why.text);
+}
+
+rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
+                      rp_error *err)
+{
+    struct reader reader = {.file = -1};
+    rp_status status = RP_OK;
+    for (uint64_t i = 0; status == RP_OK && i < n; i++) {
+        struct chunk_view chunk;
+        if (i > 0 && at[i] == at[i - 1])
+            continue;
+        if (disk_number(at[i]) == 0 || disk_offset(at[i]) < FILE_HEAD_BYTES || at[i] % 8 != 0 ||
+            (i > 0 && at[i] < at[i - 1]))
+            status = err_set(err, RP_INVALID_ARGUMENT, "chunks are read by rising places in segments");
+        else
+            status = segment_open(&reader, folder, disk_number(at[i]), err);
+        if (status == RP_OK)
+            status = reader_chunk(&reader, disk_offset(at[i]), &chunk, err);
+        if (status == RP_OK)
+            status = fn(ctx, at[i], &chunk, err);
+    }
+    reader_close(&reader);
+    return status;
 }

@@ -19,7 +19,7 @@
 #include "replay/error.h"
 
 /* Of the format: a folder of another version is refused. */
-#define DISK_VERSION 2u
+#define DISK_VERSION 3u
 #define FILE_HEAD_BYTES 32u
 /* Most bytes of a record, unless it ends with a large entry (a chunk, a slot): then up to 1 GiB + 64 KiB. */
 #define RECORD_BYTES (1u << 20)
@@ -61,8 +61,8 @@ struct record_head {
 };
 
 enum entry_type {
-    ENTRY_START = 1,   /* first in every file: struct entry_start */
-    ENTRY_TABLE,       /* every table, after START: struct entry_table, then a TableInfo (protobuf) */
+    ENTRY_START = 1, /* first in every file: struct entry_start */
+    ENTRY_TABLE, /* every table, after START: struct entry_table, then a TableInfo (protobuf), with its counters in `restored` */
     ENTRY_CHUNK,       /* struct entry_chunk, sizes, codecs, data */
     ENTRY_LAYOUT,      /* struct entry_named (id in `number`), then a Layout with its columns (protobuf). A checkpoint
                         * has all that are alive, used by an item or not: the journal after it does not repeat them */
@@ -131,9 +131,8 @@ struct entry_limiter {
 
 struct entry_table {
     struct entry_limiter limiter; /* in a checkpoint: at its instant. In a segment: at its start */
-    uint64_t total_inserts, total_samples, updates, episodes, unique_samples, rejected, evicted;
-    uint64_t slots;  /* slots of the table; more than its max_size needs, if that was once larger */
-    uint64_t resets; /* running count of resets: tells whether a file was written before a reset */
+    uint64_t slots;               /* slots of the table; more than its max_size needs, if that was once larger */
+    uint64_t resets;              /* running count of resets: tells whether a file was written before a reset */
 };
 
 struct entry_chunk {
@@ -237,9 +236,9 @@ struct entry_checkpoint {
 };
 
 struct entry_selected {
-    uint64_t key, age_ns, policy, step;
+    uint64_t key, age_ns, policy;
     double priority, probability;
-    uint32_t times_sampled, session, layout, offset, length, chunks;
+    uint32_t times_sampled, layout, offset, length, chunks, pad;
 };
 
 struct entry_selection {

@@ -50,17 +50,13 @@ void journal_put_table(struct recorder *to, const struct table *table)
     info.max_bytes = (uint64_t)table->config->max_bytes;
     info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
     info.metadata = table->metadata;
+    Replay__TableRestored counters = REPLAY__TABLE_RESTORED__INIT;
+    table_copy_counters(&table->stats.base, &counters.base);
+    info.restored = &counters;
     struct entry_table *entry =
         recorder_entry(to, ENTRY_TABLE, table->id, sizeof *entry + replay__table_info__get_packed_size(&info));
     *entry = (struct entry_table){
         .limiter = journal_limiter_body(&table->limiter),
-        .total_inserts = table->stats.total_inserts,
-        .total_samples = table->stats.total_samples,
-        .updates = table->stats.updates,
-        .episodes = table->stats.episodes,
-        .unique_samples = table->stats.unique_samples,
-        .rejected = table->stats.rejected,
-        .evicted = table->stats.evicted,
         .slots = table->capacity,
         .resets = table->resets,
     };

@@ -288,20 +288,6 @@ static void add_stats(struct arena *arena, const struct table *table, Replay__Ta
             table->extensions[i].ops->stats(table->extensions[i].self, emit_stat, &sink);
 }
 
-static Replay__TableRestored *restored_info(struct arena *arena, const Replay__TableInfo *from)
-{
-    if (!from->total_inserts)
-        return NULL;
-    Replay__TableRestored *info = arena_take(arena, 1, sizeof *info);
-    replay__table_restored__init(info);
-    info->total_inserts = from->total_inserts;
-    info->total_samples = from->total_samples;
-    info->updates = from->updates;
-    info->rejected = from->rejected;
-    info->evicted = from->evicted;
-    return info;
-}
-
 static Replay__TableInfo *info_table(struct arena *arena, const struct table *table)
 {
     Replay__TableInfo *info = arena_copy(arena, &table->stats, sizeof *info); /* what the table counts by itself */
@@ -312,7 +298,8 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
     info->sampler = arena_text(arena, table->sampler_ops->name); /* a plug-in's is gone with the plug-in */
     info->remover = arena_text(arena, table->remover_ops->name);
     info->metadata = arena_text(arena, table->metadata);
-    info->restored = restored_info(arena, &table->restored);
+    if (table->restored.total_inserts)
+        info->restored = arena_copy(arena, &table->restored, sizeof table->restored);
     info->size = table->in.size;
     info->max_size = (uint64_t)table->config->max_size;
     info->bytes = table->bytes;

@@ -2,11 +2,12 @@
 
 #include <czmq.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "broker/disk/reader.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -15,23 +16,19 @@
 #define RUN_BYTES (1u << 20)
 #define OPEN_FILES 16u
 
-struct open_file {
-    uint64_t number; /* 0: no file */
-    uint64_t used;   /* value of `uses` at the last use */
-    int descriptor;
-};
-
 /* The actor's state. */
-struct reader {
+struct segments_read {
     struct folder folder;
-    struct open_file files[OPEN_FILES];
+    struct {
+        struct reader reader; /* number 0: no file */
+        uint64_t used;        /* value of `uses` at the last use */
+    } files[OPEN_FILES];
     uint64_t uses;
-    uint8_t *buffer;
 };
 
 struct fetcher {
     zactor_t *actor;
-    struct reader reader;
+    struct segments_read in;
     uint32_t under_way;
 };
 
@@ -40,127 +37,57 @@ static size_t entry_bytes(const struct fetch_job *job)
     return sizeof(struct entry_head) + sizeof(struct entry_chunk) + (size_t)job->columns * 5 + job->bytes;
 }
 
-static int reader_open(struct reader *self, uint64_t number, rp_error *err)
+/* Returns a reader of the segment as it is now. NULL: an error. */
+static struct reader *segment_reader(struct segments_read *self, uint64_t number, rp_error *err)
 {
-    struct open_file *oldest = &self->files[0];
-    for (uint32_t i = 0; i < OPEN_FILES; i++) {
-        struct open_file *file = &self->files[i];
-        if (file->number == number) {
-            file->used = ++self->uses;
-            return file->descriptor;
-        }
-        if (file->used < oldest->used)
-            oldest = file;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < OPEN_FILES && self->files[at].reader.number != number; i++)
+        if (self->files[i].reader.number == number || self->files[i].used < self->files[at].used)
+            at = i;
+    struct reader *reader = &self->files[at].reader;
+    self->files[at].used = ++self->uses;
+    if (reader->number == number)
+        return reader_restart(reader, err) == RP_OK ? reader : NULL;
+    if (reader->number)
+        reader_close(reader);
+    if (reader_open(reader, &self->folder, DISK_SEGMENT, number, err) != RP_OK) {
+        reader->number = 0;
+        return NULL;
     }
-    int descriptor = folder_read(&self->folder, DISK_SEGMENT, number, err);
-    if (descriptor < 0)
-        return -1;
-    if (oldest->number)
-        close(oldest->descriptor);
-    *oldest = (struct open_file){number, ++self->uses, descriptor};
-    return descriptor;
+    posix_fadvise(reader->file, 0, 0, POSIX_FADV_NORMAL); /* what comes next is not known */
+    return reader;
 }
 
-static void reader_fini(struct reader *self)
+static rp_status read_one(struct reader *from, struct fetch_job *job, rp_error *err)
 {
-    for (uint32_t i = 0; i < OPEN_FILES; i++)
-        if (self->files[i].number)
-            close(self->files[i].descriptor);
-    free(self->buffer);
-}
-
-static rp_status read_all(int descriptor, uint8_t *out, size_t size, uint64_t at, rp_error *err)
-{
-    uint64_t offset = disk_offset(at);
-    unsigned long long segment = disk_number(at);
-    while (size) {
-        ssize_t n = pread(descriptor, out, size, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_set(err, errno == EIO ? RP_DATA_LOSS : RP_IO, "segment %llu cannot be read at %llu: %s", segment,
-                           (unsigned long long)offset, strerror(errno));
-        if (n == 0)
-            return err_set(err, RP_DATA_LOSS, "segment %llu ends at %llu, before a chunk that it should hold", segment,
-                           (unsigned long long)offset);
-        out += n;
-        offset += (uint64_t)n;
-        size -= (size_t)n;
-    }
-    return RP_OK;
-}
-
-/* Checks that `raw`, the bytes at the job's place, is the chunk that was written there. *data: where its data starts. */
-static rp_status check_chunk(const struct fetch_job *job, const uint8_t *raw, const uint8_t **data, rp_error *err)
-{
-    unsigned long long segment = disk_number(job->at), offset = disk_offset(job->at);
-    struct entry_head head;
-    memcpy(&head, raw, sizeof head);
-    struct entry_view entry = {head.type, head.table, raw + sizeof head, entry_bytes(job) - sizeof head, job->at};
-    if (head.type != ENTRY_CHUNK || head.size != entry_bytes(job) || entry_check(&entry, NULL) != RP_OK)
+    struct chunk_view chunk;
+    RP_TRY(reader_chunk(from, disk_offset(job->at), &chunk, err));
+    if (chunk.head->bytes != job->bytes || chunk.head->columns != job->columns)
         return err_set(err, RP_DATA_LOSS, "segment %llu holds no chunk of %u bytes at %llu: the file was changed",
-                       segment, job->bytes, offset);
-    struct chunk_view view = entry_chunk_view(&entry);
-    if (view.head->bytes != job->bytes || view.head->columns != job->columns || chunk_crc(&view) != view.head->crc)
-        return err_set(err, RP_DATA_LOSS, "the chunk at %llu of segment %llu is damaged: its checksum is wrong", offset,
-                       segment);
-    *data = view.data;
-    return RP_OK;
-}
-
-/* Reads a large chunk by itself. The buffer that was read into becomes the data, without a copy. */
-static rp_status read_large(int descriptor, struct fetch_job *job, rp_error *err)
-{
-    uint8_t *raw = malloc(entry_bytes(job));
-    const uint8_t *data;
-    if (!raw)
-        return err_set(err, RP_NO_MEMORY, "no memory to read a chunk of %u bytes", job->bytes);
-    rp_status status = read_all(descriptor, raw, entry_bytes(job), job->at, err);
-    if (status == RP_OK)
-        status = check_chunk(job, raw, &data, err);
-    if (status != RP_OK) {
-        free(raw);
-        return status;
-    }
-    memmove(raw, data, job->bytes);
-    job->data = raw;
-    return RP_OK;
-}
-
-static rp_status take_small(struct fetch_job *job, const uint8_t *raw, rp_error *err)
-{
-    const uint8_t *data;
-    RP_TRY(check_chunk(job, raw, &data, err));
+                       (unsigned long long)from->number, job->bytes, (unsigned long long)disk_offset(job->at));
     job->data = malloc(job->bytes ? job->bytes : 1);
     if (!job->data)
         return err_set(err, RP_NO_MEMORY, "no memory to read a chunk of %u bytes", job->bytes);
-    memcpy(job->data, data, job->bytes);
+    memcpy(job->data, chunk.data, job->bytes);
     return RP_OK;
 }
 
-/* Does jobs whose chunks lie close together in one segment, with one read. */
-static void read_run(struct reader *self, struct fetch_job *jobs, uint32_t n, rp_error *err)
+/* Does jobs whose chunks lie close together in one segment, `bytes` bytes in all, with one read. */
+static void read_run(struct segments_read *self, struct fetch_job *jobs, uint32_t n, size_t bytes, rp_error *err)
 {
-    const struct fetch_job *last = &jobs[n - 1];
-    uint64_t start = jobs[0].at;
-    size_t size = (size_t)(last->at - start) + entry_bytes(last);
-    int descriptor = reader_open(self, disk_number(start), err);
+    struct reader *from = segment_reader(self, disk_number(jobs->at), err);
     rp_status status = RP_OK;
-    if (descriptor < 0) /* a file that is gone or overwritten stays so; a lack of descriptors or memory may end */
+    if (!from) /* a file that is gone or overwritten stays so; a lack of descriptors or memory may end */
         status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_IO;
-    bool large = n == 1 && size > GAP_BYTES;
-    if (status == RP_OK && !large)
-        status = read_all(descriptor, self->buffer, size, start, err);
-    for (uint32_t i = 0; i < n; i++) {
-        jobs[i].status = status;
-        if (status == RP_OK)
-            jobs[i].status = large ? read_large(descriptor, &jobs[i], err)
-                                   : take_small(&jobs[i], self->buffer + (jobs[i].at - start), err);
+    else
+        from->piece = bytes;
+    for (uint32_t i = 0; i < n; i++)
+        jobs[i].status = from ? read_one(from, &jobs[i], err) : status;
+    if (from && from->capacity > RUN_BYTES) {
+        free(from->buffer);
+        from->buffer = NULL;
+        from->capacity = 0;
     }
-    /* If the read failed at one place, read the chunks one by one: the others may be fine. */
-    if (descriptor >= 0 && status != RP_OK && n > 1)
-        for (uint32_t i = 0; i < n; i++)
-            read_run(self, &jobs[i], 1, err);
 }
 
 static int by_place(const void *a, const void *b)
@@ -169,7 +96,7 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static void read_batch(struct reader *self, struct fetch_batch *batch)
+static void read_batch(struct segments_read *self, struct fetch_batch *batch)
 {
     qsort(batch->jobs, batch->n, sizeof batch->jobs[0], by_place);
     for (uint32_t first = 0, next; first < batch->n; first = next) {
@@ -182,13 +109,13 @@ static void read_batch(struct reader *self, struct fetch_batch *batch)
                 break;
             end = to > end ? to : end;
         }
-        read_run(self, jobs, next - first, &batch->err);
+        read_run(self, jobs, next - first, (size_t)(end - start), &batch->err);
     }
 }
 
 static void fetcher_main(zsock_t *pipe, void *given)
 {
-    struct reader *self = given;
+    struct segments_read *self = given;
     pthread_setname_np(pthread_self(), "fetcher");
     void *socket = zsock_resolve(pipe);
     zsock_signal(pipe, 0);
@@ -205,18 +132,18 @@ static void fetcher_main(zsock_t *pipe, void *given)
         read_batch(self, message.batch);
         zmq_send(socket, &message.batch, sizeof message.batch, 0);
     }
-    reader_fini(self);
+    for (uint32_t i = 0; i < OPEN_FILES; i++)
+        if (self->files[i].reader.number)
+            reader_close(&self->files[i].reader);
 }
 
 struct fetcher *fetcher_new(const struct folder *folder, rp_error *err)
 {
     struct fetcher *self = need_alloc(sizeof *self);
-    self->reader.folder = *folder;
-    self->reader.buffer = need_alloc(RUN_BYTES);
-    self->actor = zactor_new(fetcher_main, &self->reader);
+    self->in.folder = *folder;
+    self->actor = zactor_new(fetcher_main, &self->in);
     if (self->actor)
         return self;
-    free(self->reader.buffer);
     free(self);
     err_set(err, RP_NO_MEMORY, "no thread to read chunks back");
     return NULL;

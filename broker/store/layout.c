@@ -7,6 +7,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
+#include "proto/base/siphash.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
@@ -210,14 +211,6 @@ static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *
     return out;
 }
 
-static uint64_t hash_bytes(const uint8_t *data, size_t size)
-{
-    uint64_t hash = UINT64_C(1469598103934665603);
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ data[i]) * UINT64_C(1099511628211);
-    return hash;
-}
-
 static struct layout *layout_find(const struct layouts *self, const uint8_t *body, size_t size, uint64_t hash)
 {
     struct layout *layout = idmap_get(&self->by_hash, hash);
@@ -271,7 +264,7 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     }
     size_t size = 0;
     uint8_t *body = layout_encode(wire, columns, &size);
-    uint64_t hash = hash_bytes(body, size);
+    uint64_t hash = siphash((const uint8_t[16]){0}, body, size);
     struct layout *layout = layout_find(self, body, size, hash);
     uint32_t id = layout ? layout->id : layouts_free_id(self);
     if (layout || id == UINT32_MAX) {

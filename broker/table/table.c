@@ -11,6 +11,7 @@
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
+#include "proto/base/siphash.h"
 
 /* Releases the chunks, the layout and the key of an item of the contents, which are the table's or were until a reset. */
 static void table_release_item(struct table *self, const struct contents *in, struct item *item)
@@ -288,13 +289,35 @@ double table_mass(const struct table *self)
     return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, self->in.size) : (double)self->in.size;
 }
 
+void table_count_sample(struct table *self, struct item *item)
+{
+    self->stats.unique_samples += item->times_sampled++ == 0;
+    self->stats.total_samples++;
+}
+
+void table_count_reset(struct table *self)
+{
+    self->stats.episodes = self->stats.unique_samples = 0;
+    self->resets++;
+}
+
+void table_copy_counters(const ProtobufCMessage *from, ProtobufCMessage *to)
+{
+    const ProtobufCMessageDescriptor *kept = &replay__table_restored__descriptor;
+    for (unsigned i = 0; i < kept->n_fields; i++) {
+        const char *name = kept->fields[i].name;
+        memcpy((char *)to + protobuf_c_message_descriptor_get_field_by_name(to->descriptor, name)->offset,
+               (const char *)from + protobuf_c_message_descriptor_get_field_by_name(from->descriptor, name)->offset,
+               sizeof(uint64_t));
+    }
+}
+
 void table_sampled(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
     touch(self, slot);
-    self->stats.unique_samples += item->times_sampled++ == 0;
+    table_count_sample(self, item);
     limiter_sampled(&self->limiter, 1);
-    self->stats.total_samples++;
     if (self->hook_sample)
         RUN_HOOKS(self, on_sample, slot, );
     if (self->config->max_times_sampled && item->times_sampled >= self->config->max_times_sampled)
@@ -645,6 +668,7 @@ void table_set_metadata(struct table *self, const char *text)
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
 {
     replay__table_info__init(&self->stats);
+    replay__table_restored__init(&self->restored);
     const struct table_config *config = self->config;
     self->name = config->name;
     self->waiters_end = &self->waiters;
@@ -724,10 +748,7 @@ static uint64_t seed_after(const rp_selector_ops *ops, void *selector, uint64_t 
 {
     uint8_t state[4096];
     uint32_t n = ops->save ? ops->save(selector, state, sizeof state) : 0;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (uint32_t i = 0; i < n; i++)
-        hash = (hash ^ state[i]) * UINT64_C(0x100000001b3);
-    return n ? hash : otherwise;
+    return n ? siphash((const uint8_t[16]){0}, state, n) : otherwise;
 }
 
 static struct contents_seeds seeds_after(const struct table *self)
@@ -767,9 +788,8 @@ rp_status table_reset(struct table *self, rp_error *err)
     contents_uncount_slots(&old->in, self->store);
     self->in = fresh;
     self->bytes = 0;
-    self->resets++;
     table_newest_layout(self, NO_LAYOUT);
-    self->stats.episodes = self->stats.unique_samples = 0;
+    table_count_reset(self);
     EFFECT(self->loop, reset, self);
     const struct marks *marks = old->in.marks;
     bool kept = marks && marks->copying && marks->copier->keep(marks->copying, &old->in, &old->chore);

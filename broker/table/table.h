@@ -90,9 +90,9 @@ struct table {
     bool removing;           /* the chore that evicts the surplus is in progress */
     bool waits_for_room;     /* inserts do */
     Replay__TableInfo stats; /* what the table counts by itself; all else in it is made for each answer (info_table) */
-    Replay__TableInfo restored;    /* stats as files had them when this process started */
-    double mean_weight;            /* samples that stats.mean_age_s and mean_staleness are over */
-    int64_t evicted_for_memory_ns; /* time of the first eviction in stats.evicted_for_memory */
+    Replay__TableRestored restored; /* those that files keep, as files had them when this process started */
+    double mean_weight;             /* samples that stats.mean_age_s and mean_staleness are over */
+    int64_t evicted_for_memory_ns;  /* time of the first eviction in stats.evicted_for_memory */
     struct table_history history;
     struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
@@ -140,6 +140,11 @@ uint64_t table_sampleable(const struct table *self, uint64_t want);
 double table_mass(const struct table *self);
 /* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
 void table_sampled(struct table *self, uint32_t slot);
+/* Counts alone: a sample of an item, and a reset. */
+void table_count_sample(struct table *self, struct item *item);
+void table_count_reset(struct table *self);
+/* Copies the counters that files keep, from TableInfo or TableRestored to either. */
+void table_copy_counters(const ProtobufCMessage *from, ProtobufCMessage *to);
 void table_view(const struct table *self, uint32_t slot, rp_item_view *out);
 /* Returns how many of stats.episodes have no item in the table any more. */
 uint64_t table_deleted_episodes(const struct table *self);

@@ -117,6 +117,9 @@ void diskfile_table(struct diskfile *self, uint32_t index, const char *name, uin
     info.max_size = max_size;
     uint8_t packed[512];
     struct entry_table table = counters ? *counters : (struct entry_table){0};
+    Replay__TableRestored kept = REPLAY__TABLE_RESTORED__INIT;
+    kept.total_inserts = table.limiter.inserts;
+    info.restored = &kept;
     size_t size = replay__table_info__pack(&info, packed);
     diskfile_put(self, ENTRY_TABLE, index, &table, sizeof table, packed, size);
 }

@@ -265,7 +265,7 @@ TEST(files_number_tables_anew)
     begin(&off, 0, 0, 1);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
     sure(&off);
-    struct entry_table counters = {.limiter = {.min_size = 5, .inserts = 1000}, .total_inserts = 1000};
+    struct entry_table counters = {.limiter = {.min_size = 5, .inserts = 1000}};
     diskfile_start(&feed, 1, 0, 10, 1, 0, 0);
     sure(&off);
     put_slot(ENTRY_REMOVE, 0, 0);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/disk/load.h"
+#include "broker/disk/reader.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "tests/support/diskfile.h"

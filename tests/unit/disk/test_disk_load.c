@@ -66,7 +66,7 @@ static rp_status take(void *ctx, enum load_phase phase, const struct entry_view 
     const struct entry_insert *insert = (const void *)entry->body;
     const struct entry_slot *slot = (const void *)entry->body;
     if (entry->type == ENTRY_TABLE && (!w->named || phase == LOAD_CHECKPOINT)) {
-        w->inserts = ((const struct entry_table *)(const void *)entry->body)->total_inserts;
+        w->inserts = ((const struct entry_table *)(const void *)entry->body)->limiter.inserts;
         w->named = true;
     } else if (entry->type == ENTRY_INSERT) {
         if (w->keys[insert->slot])
@@ -139,7 +139,7 @@ static void checkpoint(struct world *w, uint64_t number, uint64_t base, uint64_t
     int64_t now = 1000 * (int64_t)w->instance;
     diskfile_start(&out, w->instance, now, now, number - 1, 0, 0);
     diskfile_checkpoint(&out, base, journal ? diskfile_here(&w->out) : 0);
-    struct entry_table counters = {.limiter = {.inserts = w->items}, .total_inserts = w->items};
+    struct entry_table counters = {.limiter = {.inserts = w->items}};
     diskfile_table(&out, 0, "a", 40, &counters);
     diskfile_layout(&out, 0, 0, "a");
     diskfile_flush(&out);
@@ -468,7 +468,7 @@ TEST(changes, set_up, tear_down)
     diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, 2);
     diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
     diskfile_checkpoint(&out, 1, 0);
-    struct entry_table counters = {.limiter = {.inserts = 5}, .total_inserts = 5};
+    struct entry_table counters = {.limiter = {.inserts = 5}};
     diskfile_table(&out, 0, "a", 40, &counters);
     struct entry_slot gone = {.slot = 5};
     diskfile_put(&out, ENTRY_FREE, 0, &gone, sizeof gone, NULL, 0);
