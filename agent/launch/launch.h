@@ -26,7 +26,7 @@ enum launch_option {
     LAUNCH_JSON = 256,
     LAUNCH_FORCE = 512,
     LAUNCH_EVAL = 1024,    /* --weights, --episodes, --show */
-    LAUNCH_RUNS = 2048,    /* --svg, --prune, --tables, --dry-run */
+    LAUNCH_RUNS = 2048,    /* --html, --prune, --tables, --dry-run */
     LAUNCH_OPEN = 4096,    /* --http, --key-file */
     LAUNCH_METRICS = 8192, /* --openmetrics */
 };
@@ -37,7 +37,7 @@ struct launch {
     char *const *arguments; /* all arguments, for a verb that takes several */
     uint32_t n_arguments;
     struct cli_overrides overrides;
-    const char *folder, *run, *weights, *episodes, *svg, *http, *key_file;
+    const char *folder, *run, *weights, *episodes, *html, *http, *key_file;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune, tables, dry_run, openmetrics;
     bool submits; /* the verb submits the run, or checks whether it could: the configuration must suit the cluster */
     int64_t lines;

@@ -84,7 +84,7 @@ static const struct cli_option options[] = {
     {"episodes", 0, "N", "number of episodes (default: evaluator.episodes of the run)", LAUNCH_EVAL, CLI_TEXT,
      AT(episodes)},
     {"show", 0, NULL, "print the first episode step by step", LAUNCH_EVAL, CLI_SWITCH, AT(show)},
-    {"svg", 0, "FILE", "chart of the runs that are compared (compare.svg)", LAUNCH_RUNS, CLI_TEXT, AT(svg)},
+    {"html", 0, "FILE", "page with the runs that are compared (compare.html)", LAUNCH_RUNS, CLI_TEXT, AT(html)},
     {"http", 0, "ADDRESS", "where the page listens (127.0.0.1:0)", LAUNCH_OPEN, CLI_TEXT, AT(http)},
     {"key-file", 0, "FILE", "key for a broker that uses keys", LAUNCH_OPEN, CLI_TEXT, AT(key_file)},
     {"prune", 0, "N", "remove all runs except the newest N and running ones", LAUNCH_RUNS, CLI_TAKE,

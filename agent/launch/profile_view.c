@@ -6,13 +6,12 @@
 
 #include "agent/launch/plot.h"
 #include "agent/launch/process/run_folder.h"
+#include "agent/view/page.h"
 #include "proto/base/format.h"
 
 #define PLOT_ROWS 10u
 #define PLOT_LEAST_COLUMNS 40u
 #define PLOT_MOST_COLUMNS 78u
-#define SVG_WIDTH 640u
-#define SVG_HEIGHT 320u
 
 /* ---- tables ---- */
 
@@ -151,15 +150,15 @@ void profile_print(const struct plan_input *input, const struct profile_style *s
 
 rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err)
 {
-    struct text svg = {0};
-    struct lines lines;
-    const struct plot plot = make_plot(input, &lines);
+    struct text page = {0}, answers = {0};
     char *json = plan_to_json(NULL, input);
-    plot_svg(&svg, &plot, SVG_WIDTH, SVG_HEIGHT);
+    text_add(&answers, "{\"api/state\": {}, \"api/report\": {\"plan\": %s}}", json);
+    page_put_alone(&page, text_get(&answers));
     rp_status status = run_folder_write(folder, "profile.json", json, err);
     if (status == RP_OK)
-        status = run_folder_write(folder, "profile.svg", text_get(&svg), err);
-    text_fini(&svg);
+        status = run_folder_write(folder, "profile.html", text_get(&page), err);
+    text_fini(&page);
+    text_fini(&answers);
     free(json);
     return status;
 }

@@ -10,7 +10,7 @@ struct profile_style {
     bool utf8;
 };
 void profile_print(const struct plan_input *input, const struct profile_style *style, FILE *out);
-/* profile.json and profile.svg into the folder. */
+/* profile.json and profile.html into the folder. */
 rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err);
 
 #endif

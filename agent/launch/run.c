@@ -951,7 +951,6 @@ static void finish(struct run *self, rp_error *err)
     const struct run_options *options = self->options;
     struct status status;
     rp_error problem = {0};
-    char metrics[FOLDER_SIZE + 32];
     conclude(self);
     static const enum phase phases[] = {
         [RUN_DONE] = PHASE_DONE, [RUN_STOPPED] = PHASE_STOPPED, [RUN_FAILED] = PHASE_FAILED};
@@ -967,7 +966,6 @@ static void finish(struct run *self, rp_error *err)
                             .final_weights = self->final_weights,
                             .best = self->best_known ? &self->best_kept : NULL,
                             .legs = options->before ? options->before->legs + 1 : 1,
-                            .metrics = run_folder_path(metrics, sizeof metrics, options->folder, FOLDER_METRICS),
                             .command = options->command};
     report.n_stretches = run_stretches(self, report.stretches);
     if (report_write(&report, options->folder, &problem) != RP_OK)

@@ -99,7 +99,7 @@ static void run_page_explain(const struct page_place *self, const struct status 
         snprintf(ended, sizeof ended, "%s%s.", reason[0] ? ": " : "", reason);
         say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", "The run has ended", ended);
     } else if (!status) {
-        say(out, "good", "The run is being prepared: replay-launch measures how many processes to run_page_begin.", "");
+        say(out, "good", "The run is being prepared: replay-launch measures how many processes to begin with.", "");
         out->if_silent = true;
     } else if (folder_only) {
         say(out, "good", status->waits[0] ? status->waits : "The run goes on.", "");
@@ -199,30 +199,24 @@ static void run_get_state(void *ctx, const struct http_request *request, struct 
 
 static void run_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    static const char *const names[] = {"unix_s",       "steps", "value", "actor_idle", "learner_idle", "inserts_rate",
-                                        "samples_rate", "spi",   "cpu",   "memory",     "steps_rate"};
-    struct series series;
-    char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
+    char folder[FOLDER_SIZE];
+    struct json out = {0};
     if (!find_run(ctx, request, folder)) {
         http_fail(reply, 404, "there is no run here");
         return;
     }
-    struct json out = {0};
-    run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
-    series_read(&series, &(struct series_source){path, names, sizeof names / sizeof names[0], .by_time = true});
-    json_open(&out, '{');
-    json_key(&out, "points");
-    json_open(&out, '[');
-    for (uint32_t i = 0; i < series.n; i++) {
-        json_open(&out, '{');
-        for (uint32_t k = 0; k < series.width; k++)
-            json_real(&out, names[k], series.columns[k][i]);
-        json_close(&out, '}');
-    }
-    json_close(&out, ']');
-    json_close(&out, '}');
-    series_fini(&series);
+    series_put_history(&out, folder);
     run_page_finish(&out, reply);
+}
+
+static void run_get_report(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    char folder[FOLDER_SIZE], *text = find_run(ctx, request, folder) ? run_folder_read(folder, "report.json") : NULL;
+    if (text)
+        text_add(&reply->text, "%s", text);
+    else
+        http_fail(reply, 404, "there is no report");
+    free(text);
 }
 
 /* ---- logs ---- */
@@ -275,49 +269,17 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
     run_page_finish(&out, reply);
 }
 
-/* Seconds since 1970 at which the run began, from the first line of its history; NAN: nothing was written yet. */
-static double began_at(const char *folder)
-{
-    char path[FOLDER_SIZE + 32], *text = NULL;
-    size_t size = 0;
-    FILE *file = fopen(run_folder_path(path, sizeof path, folder, FOLDER_METRICS), "re");
-    bool read = file && getline(&text, &size, file) > 0;
-    struct json_object *line = read ? json_tokener_parse(text) : NULL;
-    double began = line ? series_number(line, "unix_s") - series_number(line, "elapsed_s") : NAN;
-    json_object_put(line);
-    free(text);
-    if (file)
-        fclose(file);
-    return began;
-}
-
 /* One run with its evaluations, to be compared. */
 static void run_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    static const char *const names[] = {"time", "environment_steps", "return"};
-    static const char *const titles[] = {"seconds", "steps_of_values", "values"};
-    struct series series;
-    char folder[FOLDER_SIZE], path[FOLDER_SIZE + 32];
+    char folder[FOLDER_SIZE];
     struct run_summary run;
+    struct json out = {0};
     if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
         http_fail(reply, 404, "there is no such run");
         return;
     }
-    struct json out = {0};
-    run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl");
-    series_read(&series, &(struct series_source){path, names, 3, false, NULL, NULL});
-    double began = began_at(folder);
-    json_open(&out, '{');
-    runs_json(&out, &run);
-    for (uint32_t c = 0; c < 3; c++) {
-        json_key(&out, titles[c]);
-        json_open(&out, '[');
-        for (uint32_t i = 0; i < series.n; i++)
-            json_number(&out, series.columns[c][i] - (c == 0 ? began : 0));
-        json_close(&out, ']');
-    }
-    json_close(&out, '}');
-    series_fini(&series);
+    runs_put_curves(&out, &run);
     run_page_finish(&out, reply);
 }
 
@@ -336,6 +298,7 @@ static const struct http_route routes[] = {
     {"GET", "/healthz", get_health, true},
     {"GET", "/api/state", run_get_state, false}, /* also of other runs */
     {"GET", "/api/history", run_get_history, false},
+    {"GET", "/api/report", run_get_report, false},
     {"GET", "/api/log", run_get_log, false},
     {"GET", "/api/runs", run_get_runs, false},
     {"GET", "/api/run", run_get_run, false},

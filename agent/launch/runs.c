@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/plot.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/report.h"
 #include "agent/launch/series.h"
+#include "agent/view/page.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"
@@ -427,53 +427,39 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
     grid_fini(&grid);
 }
 
-/* ---- the chart ---- */
+/* ---- the page ---- */
 
-/* Evaluations; without any, the returns of the actors. */
-struct curve {
-    struct status_copy copy;
-    struct series actors;
-};
-
-static void curve_read(struct curve *self, const struct run_summary *run, struct plot_line *line)
+void runs_put_curves(struct json *out, const struct run_summary *run)
 {
-    static const char *const names[] = {"steps", "actor_value"};
-    char path[FOLDER_SIZE + 32];
-    run_folder_path(path, sizeof path, run->folder, FOLDER_METRICS);
-    char *text = run_folder_read(run->folder, FOLDER_STATUS);
-    bool copied = text && status_from_json(text, &self->copy);
-    free(text);
-    *line = (struct plot_line){.name = run->name};
-    if (copied && self->copy.status.n_values > 0) {
-        line->x = self->copy.status.value_steps;
-        line->y = self->copy.status.values;
-        line->n = self->copy.status.n_values;
-    } else {
-        series_read(&self->actors, &(struct series_source){.path = path, .names = names, .width = 2});
-        line->x = self->actors.columns[0];
-        line->y = self->actors.columns[1];
-        line->n = self->actors.n;
-    }
-    line->points = line->n <= 60;
+    json_open(out, '{');
+    runs_json(out, run);
+    series_put_curves(out, run->folder);
+    json_close(out, '}');
 }
 
-rp_status runs_write_svg(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err)
+rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err)
 {
-    struct plot plot = {.title = "Return", .x_label = "environment steps", .y_label = "mean return"};
     struct text text = {0};
-    struct curve curves[RUNS_MOST_COMPARED] = {0};
-    n = n < RUNS_MOST_COMPARED ? n : RUNS_MOST_COMPARED;
+    struct json json = {0};
+    json_open(&json, '{');
+    json_key(&json, "api/state");
+    json_raw(&json, "{\"can\": {\"runs\": true}}");
+    json_key(&json, "api/runs");
+    json_open(&json, '{');
+    json_key(&json, "runs");
+    json_open(&json, '[');
     for (uint32_t i = 0; i < n; i++)
-        curve_read(&curves[i], &runs[i], &plot.lines[plot.n_lines++]);
-    plot_svg(&text, &plot, 900, 420);
+        runs_put_curves(&json, &runs[i]);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    json_close(&json, '}');
+    char *answers = json_take(&json);
+    page_put_alone(&text, answers ? answers : "{}");
+    free(answers);
     FILE *out = fopen(path, "we");
     bool ok = out && fputs(text_get(&text), out) >= 0;
     if (out && fclose(out) != 0)
         ok = false;
-    for (uint32_t i = 0; i < n; i++) {
-        status_copy_fini(&curves[i].copy);
-        series_fini(&curves[i].actors);
-    }
     text_fini(&text);
     return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be written", path);
 }

@@ -7,7 +7,7 @@
 #include "agent/launch/process/run_folder.h"
 #include "proto/base/json.h"
 
-/* Lines of one chart. */
+/* Columns of a table in the terminal. */
 #define RUNS_MOST_COMPARED 8u
 
 struct run_summary {
@@ -43,8 +43,10 @@ rp_status runs_remove_tables(const char *folder, rp_error *err);
 void runs_json(struct json *out, const struct run_summary *run);
 /* Prints results as a table, and the configuration keys that differ. */
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out);
-/* Draws the returns of all runs in one chart. */
-rp_status runs_write_svg(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err);
+/* Writes an object: a run with its curves. */
+void runs_put_curves(struct json *out, const struct run_summary *run);
+/* Writes a page that shows the returns of all runs in one chart. */
+rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err);
 /* Returns a configuration as lines "a.b[0].c: value", without comments: free(); "" for a file that cannot be read. */
 char *runs_flatten_config(const char *text);
 

@@ -5,11 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "agent/launch/process/run_folder.h"
+#include "agent/launch/process/status.h"
+#include "proto/base/json.h"
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
 #define LINE_MOST 65536
+#define MOST_LEARNERS 64
 #define LEAST 1e-3 /* weight of a line; two lines may have the same time */
 
 double series_number(struct json_object *object, const char *name)
@@ -106,4 +111,111 @@ void series_read(struct series *self, const struct series_source *source)
     free(text);
     if (file)
         fclose(file);
+}
+
+/* ---- the files of a run ---- */
+
+static const char *const history_names[HISTORY_COLUMNS] = {
+    "unix_s", "elapsed_s",  "steps",        "value", "actor_value", "inserts_rate", "samples_rate",
+    "spi",    "actor_idle", "learner_idle", "cpu",   "memory",      "steps_rate"};
+
+/* While processes end one after the other, rates and memory fall; that says nothing about the run. */
+static void drop_the_end(void *ctx, struct json_object *line, double *values)
+{
+    struct json_object *phase = NULL;
+    (void)ctx;
+    json_object_object_get_ex(line, "phase", &phase);
+    if (phase_find(json_object_get_string(phase)) >= PHASE_STOPPING)
+        for (uint32_t c = HISTORY_INSERTS; c < HISTORY_COLUMNS; c++)
+            values[c] = NAN;
+}
+
+void series_read_history(struct series *self, const char *folder)
+{
+    char path[FOLDER_SIZE + 32];
+    run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
+    series_read(
+        self,
+        &(struct series_source){
+            .path = path, .names = history_names, .width = HISTORY_COLUMNS, .by_time = true, .line = drop_the_end});
+}
+
+/* Leaves out columns without a value. */
+static void put_columns(struct json *out, const struct series *self, const char *const *names)
+{
+    json_open(out, '{');
+    for (uint32_t c = 0; c < self->width; c++) {
+        if (isnan(series_last(self, c)))
+            continue;
+        json_key(out, names[c]);
+        json_open(out, '[');
+        for (uint32_t i = 0; i < self->n; i++)
+            json_number(out, self->columns[c][i]);
+        json_close(out, ']');
+    }
+    json_close(out, '}');
+}
+
+void series_put_history(struct json *out, const char *folder)
+{
+    struct series series;
+    series_read_history(&series, folder);
+    put_columns(out, &series, history_names);
+    series_fini(&series);
+}
+
+/* Seconds since 1970 at which the run began, from the first line of its history; NAN: nothing was written yet. */
+static double began_at(const char *folder)
+{
+    char path[FOLDER_SIZE + 32], *text = NULL;
+    size_t size = 0;
+    FILE *file = fopen(run_folder_path(path, sizeof path, folder, FOLDER_METRICS), "re");
+    bool read = file && getline(&text, &size, file) > 0;
+    struct json_object *line = read ? json_tokener_parse(text) : NULL;
+    double began = line ? series_number(line, "unix_s") - series_number(line, "elapsed_s") : NAN;
+    json_object_put(line);
+    free(text);
+    if (file)
+        fclose(file);
+    return began;
+}
+
+static void put_returns(struct json *out, const char *folder)
+{
+    static const char *const names[] = {"time", "environment_steps", "return"};
+    static const char *const of_actors[] = {"unix_s", "steps", "actor_value"};
+    struct series series;
+    char path[FOLDER_SIZE + 32];
+    run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl");
+    series_read(&series, &(struct series_source){.path = path, .names = names, .width = 3});
+    bool evaluated = series.n > 0;
+    if (!evaluated) {
+        series_fini(&series);
+        run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
+        series_read(&series, &(struct series_source){.path = path, .names = of_actors, .width = 3});
+    }
+    double began = began_at(folder);
+    for (uint32_t i = 0; i < series.n; i++)
+        series.columns[0][i] -= began;
+    json_key(out, "evaluated");
+    json_boolean(out, evaluated);
+    json_key(out, "curve");
+    put_columns(out, &series, names);
+    series_fini(&series);
+}
+
+void series_put_curves(struct json *out, const char *folder)
+{
+    static const char *const names[] = {"learner_steps", "loss",    "policy_loss", "value_loss", "q",
+                                        "entropy",       "accuracy"};
+    struct series series;
+    char path[FOLDER_SIZE + 64];
+    put_returns(out, folder);
+    for (int i = 0; i == 0 || (i < MOST_LEARNERS && access(path, R_OK) != 0);
+         i++) /* they stay identical: one is enough */
+        snprintf(path, sizeof path, "%s/learner-%d.jsonl", folder, i);
+    series_read(&series, &(struct series_source){.path = path, .names = names, .width = sizeof names / sizeof *names});
+    json_key(out, "learning");
+    put_columns(out, &series, names);
+    series_fini(&series);
 }

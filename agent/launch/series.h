@@ -7,17 +7,17 @@
 #include <stdint.h>
 
 #define SERIES_POINTS 1024u
-#define SERIES_MAX 12u
+#define SERIES_MAX 16u
 
+struct json;
 struct json_object; /* json-c */
 
 struct series_source {
     const char *path;
     const char *const *names; /* of the columns; a line without a number for the first one does not count */
     uint32_t width;           /* columns */
-    bool
-        by_time; /* the first column is a time, and a line weighs as much as the time since the line before; otherwise all lines
-                     weigh the same */
+    /* The first column is a time, and a line weighs as much as the time since the line before; otherwise all lines weigh the same. */
+    bool by_time;
     void (*line)(void *ctx, struct json_object *line,
                  double *values); /* called for each line, may change it; or NULL */
     void *ctx;
@@ -39,5 +39,30 @@ void series_fini(struct series *self);
 double series_last(const struct series *self, uint32_t column);
 /* Returns a number of a JSON object; NAN: it has none of this name. */
 double series_number(struct json_object *object, const char *name);
+
+/* ---- what the files of a run's folder say, for charts ---- */
+
+enum history_column {
+    HISTORY_UNIX,
+    HISTORY_ELAPSED,
+    HISTORY_STEPS,
+    HISTORY_VALUE,
+    HISTORY_ACTOR_VALUE, /* mean return of the actors, which explore */
+    HISTORY_INSERTS,     /* from here on, without a number once the run stops */
+    HISTORY_SAMPLES,
+    HISTORY_SPI,
+    HISTORY_ACTOR_IDLE,
+    HISTORY_LEARNER_IDLE,
+    HISTORY_CPU,
+    HISTORY_MEMORY,
+    HISTORY_STEPS_RATE,
+    HISTORY_COLUMNS
+};
+void series_read_history(struct series *self, const char *folder);
+/* Writes an object: a list of numbers for each column. */
+void series_put_history(struct json *out, const char *folder);
+/* Writes the members "curve" (seconds, environment steps and returns of the evaluations, or of the actors if there is no evaluation) and
+ * "learning" (what a learner reports, by its steps) into an object that is open. */
+void series_put_curves(struct json *out, const char *folder);
 
 #endif

@@ -267,7 +267,7 @@ int launch_stop(struct launch *launch)
 
 /* ---- runs: lists runs, compares some of them, or removes old ones ---- */
 
-#define CHART "compare.svg"
+#define COMPARED "compare.html"
 
 static void print_list(const struct run_summary *runs, uint32_t n)
 {
@@ -334,15 +334,15 @@ static int compare(const struct launch *launch)
         if (status == RP_OK && !runs_read(folder, &runs[i]))
             status = err_set(&err, RP_NOT_FOUND, "there is no run in '%s'", folder);
     }
-    const char *chart = launch->svg ? launch->svg : CHART;
+    const char *page = launch->html ? launch->html : COMPARED;
     if (status == RP_OK && launch->json)
         print_json(runs, launch->n_arguments);
     else if (status == RP_OK)
         runs_print_compared(runs, launch->n_arguments, stdout);
-    if (status == RP_OK && (launch->svg || !launch->json))
-        status = runs_write_svg(runs, launch->n_arguments, chart, &err);
+    if (status == RP_OK && (launch->html || !launch->json))
+        status = runs_write_page(runs, launch->n_arguments, page, &err);
     if (status == RP_OK && !launch->json)
-        printf("\nreturns in one chart: %s\n", chart);
+        printf("\nreturns in one chart: %s\n", page);
     free(runs);
     return status == RP_OK ? EXIT_FINE : launch_fail(&err);
 }

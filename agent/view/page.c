@@ -669,25 +669,48 @@ EMBED(latency, "latency.js")
 EMBED(views, "views.js")
 EMBED(items, "items.js")
 EMBED(runs, "runs.js")
+EMBED(report, "report.js")
+EMBED(alone, "alone.js")
 
 #define JS "text/javascript; charset=utf-8"
-static const struct {
+static const struct page_file {
     const char *name, *type, *begin, *end;
 } files[] = {
     {"", "text/html; charset=utf-8", page_index, page_index_end},
     {"index.html", "text/html; charset=utf-8", page_index, page_index_end},
     {"style.css", "text/css; charset=utf-8", page_style, page_style_end},
     {"icon.svg", "image/svg+xml", page_icon, page_icon_end},
-    {"app.js", JS, page_app, page_app_end},
+    /* a module comes after those that it imports */
     {"util.js", JS, page_util, page_util_end},
-    {"store.js", JS, page_store, page_store_end},
     {"chart.js", JS, page_chart, page_chart_end},
-    {"flow.js", JS, page_flow, page_flow_end},
     {"latency.js", JS, page_latency, page_latency_end},
+    {"store.js", JS, page_store, page_store_end},
+    {"flow.js", JS, page_flow, page_flow_end},
     {"views.js", JS, page_views, page_views_end},
     {"items.js", JS, page_items, page_items_end},
     {"runs.js", JS, page_runs, page_runs_end},
+    {"report.js", JS, page_report, page_report_end},
+    {"app.js", JS, page_app, page_app_end},
 };
+
+void page_put_alone(struct text *out, const char *answers)
+{
+    const char *links = strstr(page_index, "<link "), *body = strstr(page_index, "</head>"),
+               *script = strstr(page_index, "<script ");
+    text_add(out, "%.*s<style>\n%s</style>\n", (int)(links - page_index), page_index, page_style);
+    text_add(out, "%.*s<script type=\"application/json\" id=\"answers\">", (int)(script - body), body);
+    for (const char *rest = answers; *rest;) { /* no text of a run ends the script */
+        size_t plain = strcspn(rest, "<");
+        text_add(out, "%.*s%s", (int)plain, rest, rest[plain] ? "\\u003c" : "");
+        rest += plain + (rest[plain] != '\0');
+    }
+    text_add(out, "</script>\n");
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (strcmp(files[i].type, JS) == 0)
+            text_add(out, "<script type=\"text/plain\" class=\"module\" id=\"%s\">\n%s</script>\n", files[i].name,
+                     files[i].begin);
+    text_add(out, "<script type=\"module\">\n%s</script>\n</body>\n</html>\n", page_alone);
+}
 
 static void get_file(void *ctx, const struct http_request *request, struct http_reply *reply)
 {

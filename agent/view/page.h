@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "agent/view/why.h"
+#include "proto/base/format.h"
 #include "proto/http/http.h"
 #include "proto/keys/keys.h"
 
@@ -57,8 +58,9 @@ struct http_part page_part(struct page *self);
 
 /* Answers /api/state. */
 void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
-/* The style of the page (page_files.c): text. */
-extern const char page_style[];
+/* Writes the page as one file that needs no server: it shows these answers, a JSON object from paths ("api/state") to what the server
+ * would answer. */
+void page_put_alone(struct text *out, const char *answers);
 /* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */
 char *page_watch_state(struct page *self);
 /* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import xml.dom.minidom
 
 sys.dont_write_bytecode = True
 
@@ -179,9 +178,9 @@ def test_runs():
         check(all(run["bytes"] > 1000 for run in runs), runs)
         contains(place.call("runs")[0], done, "running", "seed")
 
-        out, _ = place.call("runs", done, "runs/latest", "--svg", "mine.svg")
-        contains(out, done, "agent.tau", "seed", "mine.svg")
-        equal(xml.dom.minidom.parse(str(place.base / "mine.svg")).documentElement.tagName, "svg", "mine.svg")
+        out, _ = place.call("runs", done, "runs/latest", "--html", "mine.html")
+        contains(out, done, "agent.tau", "seed", "mine.html")
+        contains((place.base / "mine.html").read_text(), '"name": "%s"' % done, '"environment_steps": [')
         place.call("runs", done, "nothing", status=1)
         place.call("runs", "--prune", "few", status=2)
         place.call("runs", done, "--prune", "1", status=2)

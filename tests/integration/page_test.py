@@ -62,7 +62,7 @@ def quiet(browser, url):
     problems = browser.problems()
     check(not problems, "the console says", problems)
     origin = url.split("?")[0]
-    elsewhere = [one for one in browser.requests() if not one.startswith(origin)]
+    elsewhere = [one for one in browser.requests() if not one.startswith((origin, "blob:"))]
     check(not elsewhere, "requests to", elsewhere)
 
 
@@ -264,8 +264,39 @@ def a_finished_run_and_others():
         check(shown.endswith(older), shown, "is shown, and not", older)
         equal(get(url.split("?")[0] + "api/state?run=../" + older), 404, "status of a name with a path")
         quiet(browser, url)
+        go(browser, "report")
+        browser.wait("the report", "return document.querySelectorAll('main figure').length >= 7")
         viewer.signal()
         viewer.ends()
+
+
+@test
+def a_report():
+    """The page as one file, opened from the disk: a run's report, and runs that are compared."""
+    charts = ["Return against steps", "Return against time", "Loss", "Value: mean Q of the batches", "Inserts per second", "Samples per second",
+              "Samples per insert", "Idle share", "Memory of all processes"]
+    with Place(CONFIG) as place, Browser() as browser:
+        for seed in (1, 2):
+            place.call(str(place.config), "--quiet", "--seed", str(seed), "--set", "launch.http=", status=0)
+        folders = sorted(path.parent for path in (place.base / "runs").glob("*-*/report.html"))
+        report = folders[0] / "report.html"
+        browser.open(report.as_uri())
+        browser.wait("the charts", "return document.querySelectorAll('main figure').length >= arguments[0]", len(charts))
+        shown = browser.run("return [...document.querySelectorAll('main figure')].map((one) => one.closest('section').querySelector('h2').textContent)")
+        check(set(charts) <= set(shown), shown)
+        missing = [part for part in ("final return", "Achieved", "samples per insert", "replay-launch ") if part not in browser.text("main")]
+        check(not missing, "the report does not tell", missing)
+        check("ended" in browser.text("#verdict"), browser.text("#verdict"))
+        names = browser.run("return [...document.querySelectorAll('main svg text')].map((one) => one.textContent)")
+        check({"environment steps", "learner steps", "seconds"} <= set(names), "axes without names:", names)
+        browser.screenshot(str(SHOTS / "report.png"))
+        go(browser, "processes")
+        browser.wait("processes", "return document.querySelectorAll('main tbody tr').length >= 4")
+        quiet(browser, report.as_uri())
+        place.call("runs", *(folder.name for folder in folders), "--html", "both.html")
+        browser.open((place.base / "both.html").as_uri())
+        browser.wait("both curves", "return document.querySelectorAll('main .legend li').length === 4")
+        quiet(browser, (place.base / "both.html").as_uri())
 
 
 @test

@@ -5,7 +5,7 @@
  *   launch.lock      locked as long as a launcher works on the run
  *   status.json      the newest status, written anew every second
  *   metrics.jsonl    a status a second, thinned with age
- *   plan.json, profile.json, profile.svg, report.json, report.html, *.svg
+ *   plan.json, profile.json, profile.html, report.json, report.html, report.txt
  *   logs/NAME.log    what each process printed
  *
  * The reports and the weights of the run's processes lie beside them (docs/LAUNCH.md). */

@@ -1,17 +1,18 @@
 // The page: which view is shown, the sentence on top, keys, themes, and questions before anything changes.
-import {Refused, ask, duration, h, show} from "./util.js";
+import {ANSWERS, Refused, ask, duration, h, show} from "./util.js";
 import {Store} from "./store.js";
 import * as views from "./views.js";
 import {Items} from "./items.js";
 import {Runs} from "./runs.js";
+import {loadReport, report} from "./report.js";
 
 const store = new Store();
 const items = new Items(), runs = new Runs();
 const TABS = [
-  ["now", "Now", views.now], ["tables", "Tables", views.tables, views.loadHistograms], ["learning", "Learning", views.learning, views.loadCurve],
+  ["now", "Now", views.now], ["tables", "Tables", views.tables, views.loadHistograms], ["learning", "Learning", views.learning, views.loadCurves],
   ["processes", "Processes", views.processes, views.loadLog], ["broker", "Broker", views.broker, views.loadSessions],
-  ["items", "Items", (s) => items.render(s)], ["runs", "Runs", (s) => runs.render(s)],
-];
+  ["items", "Items", (s) => items.render(s)], ["runs", "Runs", (s) => runs.render(s)], ["report", "Report", report, loadReport],
+].filter(([id]) => !ANSWERS || `api/${id}` in ANSWERS || (id === "processes" && ANSWERS["api/state"].run));
 const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400]];
 const get = (id) => document.getElementById(id);
 const page = {log: "", logText: "", sessions: [], openLog, change, limiter, redraw: () => draw()};
@@ -19,7 +20,7 @@ let paused = false;
 store.span = 300;
 
 function current() {
-  return TABS.find(([id]) => id === location.hash.slice(1)) || TABS[0];
+  return TABS.find(([id]) => id === location.hash.slice(1)) || TABS.at(ANSWERS ? -1 : 0);
 }
 
 function drawTabs() {
@@ -41,7 +42,7 @@ function draw() {
   const scrolls = [...main.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
   const content = view(store, page);
   if (main.dataset.view === id && main.lastChild === content) return;
-  show(main, id === "items" || id === "runs" || id === "processes" ? null : spans(), content);
+  show(main, id === "items" || id === "runs" || id === "processes" || id === "report" || ANSWERS ? null : spans(), content);
   if (main.dataset.view === id) {
     main.querySelectorAll("details").forEach((one, i) => { if (open[i]) one.open = true; });
     main.querySelectorAll(".scroll, pre").forEach((one, i) => { if (scrolls[i]) [one.scrollLeft, one.scrollTop] = scrolls[i]; });
@@ -61,14 +62,15 @@ function elementAt(root, path) {
 
 function drawHead() {
   const state = store.state, run = state?.run;
-  get("title").textContent = run?.name || "replay broker";
-  document.title = `${run ? `${run.name}: ${run.phase}` : "replay broker"}`;
+  const name = run?.name || (ANSWERS ? "replay" : "replay broker");
+  get("title").textContent = name;
+  document.title = run ? `${name}: ${run.phase}` : name;
   get("phase").textContent = store.lost ? "" : run?.phase || "";
   get("phase").className = `badge ${run?.phase === "failed" ? "bad" : run?.phase === "running" ? "good" : ""}`;
   const link = get("link"), since = duration((Date.now() - store.lostSince) / 1000);
   if (store.lost) set(link, "badge bad", `✕ no answer for ${since}; trying again`);
-  else if (state && !state.broker && state.run_alive !== false && !state.elsewhere) set(link, "badge warn", "✕ the broker does not answer; trying again");
-  else set(link, "badge good", state ? (state.run && !state.run_alive ? "finished" : "✓ live") : "…");
+  else if (state && !ANSWERS && !state.broker && state.run_alive !== false && !state.elsewhere) set(link, "badge warn", "✕ the broker does not answer; trying again");
+  else set(link, "badge good", state ? (ANSWERS ? "" : state.run && !state.run_alive ? "finished" : "✓ live") : "…");
   drawVerdict(state, since);
 }
 
@@ -174,7 +176,7 @@ function setPaused(value) {
   if (!paused) draw();
 }
 function showKeys() {
-  const keys = [["1 – 7", "the views"], ["p", "pause the pictures"], ["t", "theme"], ["?", "this list"], ["Esc", "close"]];
+  const keys = [["1 – 8", "the views"], ["p", "pause the pictures"], ["t", "theme"], ["?", "this list"], ["Esc", "close"]];
   const dialog = get("dialog");
   show(dialog, h("form", {method: "dialog"}, h("h2", {}, "Keys"), h("table", {}, h("tbody", {}, keys.map(([key, text]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, text))))),
     h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
@@ -192,6 +194,7 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
+get("pause").hidden = !!ANSWERS;
 get("pause").addEventListener("click", () => setPaused(!paused));
 get("theme").addEventListener("click", nextTheme);
 get("help").addEventListener("click", showKeys);

@@ -64,8 +64,8 @@ function path(points, x, y) {
   return text;
 }
 
-// series: [{name, points: [[x, y]]}]; options: title, unit, xTime (x is seconds since 1970), now, lines [{name, y}], format, log (for
-// values that differ by orders of magnitude; 0 has no place there).
+// series: [{name, points: [[x, y]]}], with a colour of its own: like, dashed; options: title, xTime (x is seconds
+// since 1970) or xName, yName, now, lines [{name, y}], format, log (for values that differ by orders of magnitude; 0 has no place there).
 export function lines(series, options) {
   if (options.log) return logLines(series, options);
   return draw(series, options, bounds(series, options), options.format || number);
@@ -82,23 +82,26 @@ function logLines(series, options) {
 function draw(series, options, box, format) {
   if (!box.some) return h("div", {class: "empty"}, `${options.title}: nothing yet`);
   const x = (value) => LEFT + ((value - box.left) / (box.right - box.left)) * (W - LEFT - RIGHT);
-  const y = (value) => TOP + (1 - (value - box.low) / (box.high - box.low)) * (H - TOP - BOTTOM);
+  const top = TOP + (options.yName ? 14 : 0), bottom = H - BOTTOM - (options.xName ? 14 : 0);
+  const y = (value) => top + (1 - (value - box.low) / (box.high - box.low)) * (bottom - top);
   const xText = options.xTime ? (value) => (value >= box.right - 1e-9 ? (options.over ? "end" : "now") : `−${duration(box.right - value)}`) : number;
   const xTicks = options.xTime ? ticks(box.left - box.right, 0, 3).map((at) => at + box.right) : ticks(box.left, box.right, 4);
   const parts = (options.ticks || ticks(box.low, box.high, 4)).map((at) => [
     s("line", {class: "axis", x1: LEFT, x2: W - RIGHT, y1: y(at), y2: y(at)}),
     s("text", {x: LEFT - 5, y: y(at) + 4, "text-anchor": "end"}, format(at)),
   ]);
-  parts.push(xTicks.map((at) => s("text", {x: Math.min(Math.max(x(at), LEFT + 10), W - 14), y: H - 6, "text-anchor": "middle"}, xText(at))));
+  parts.push(xTicks.map((at) => s("text", {x: Math.min(Math.max(x(at), LEFT + 10), W - 14), y: bottom + 16, "text-anchor": "middle"}, xText(at))));
+  if (options.xName) parts.push(s("text", {x: (LEFT + W - RIGHT) / 2, y: H - 4, "text-anchor": "middle"}, options.xName));
+  if (options.yName) parts.push(s("text", {x: 2, y: TOP + 2}, options.yName));
   for (const line of options.lines || [])
     if (known(line.y)) parts.push(s("line", {class: "curve l3 d2", x1: LEFT, x2: W - RIGHT, y1: y(line.y), y2: y(line.y)}),
                                   s("text", {x: W - RIGHT, y: y(line.y) - 4, "text-anchor": "end"}, `${line.name} ${format(line.y)}`));
   series.forEach((one, i) => {
     const points = thin(one.points);
-    parts.push(s("path", {class: `curve l${i % 4} d${i % 4}`, d: path(points, x, y)}));
+    parts.push(s("path", {class: lineClass(one, i), d: path(points, x, y)}));
     points.forEach(([px, py], k) => { // a point without neighbours has no line
       const alone = !known(points[k - 1]?.[1]) && !known(points[k + 1]?.[1]);
-      if (known(py) && (options.dots || alone)) parts.push(s("circle", {class: `f${i % 4}`, cx: x(px), cy: y(py), r: 2.5}));
+      if (known(py) && (options.dots || alone)) parts.push(s("circle", {class: `f${(one.like ?? i) % 4}`, cx: x(px), cy: y(py), r: 2.5}));
     });
   });
   const last = series.map((one) => `${one.name} ${format(lastOf(one.points))}`).join(", ");
@@ -108,6 +111,10 @@ function draw(series, options, box, format) {
     asTable(series, options, format, xText));
 }
 
+function lineClass(one, i) {
+  return `curve l${(one.like ?? i) % 4} d${one.like == null ? i % 4 : one.dashed ? 1 : 0}`;
+}
+
 function lastOf(points) {
   for (let i = points.length - 1; i >= 0; i--) if (known(points[i][1])) return points[i][1];
   return NaN;
@@ -115,7 +122,7 @@ function lastOf(points) {
 
 function legend(series, format) {
   return h("ul", {class: "legend"}, series.map((one, i) => h("li", {},
-    s("svg", {viewBox: "0 0 26 8", "aria-hidden": "true"}, s("path", {class: `curve l${i % 4} d${i % 4}`, d: "M0 4H26"})),
+    s("svg", {viewBox: "0 0 26 8", "aria-hidden": "true"}, s("path", {class: lineClass(one, i), d: "M0 4H26"})),
     `${one.name} ${format(lastOf(one.points))}`)));
 }
 

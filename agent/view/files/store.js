@@ -1,5 +1,5 @@
 // What the page knows: the newest state, and a history that gets thinner with age, so that a day costs little memory.
-import {ask, known} from "./util.js";
+import {ANSWERS, ask, known} from "./util.js";
 import {countsOf} from "./latency.js";
 
 const EVERY_MS = 1000;
@@ -61,6 +61,7 @@ export class Store {
     for (;;) {
       const began = performance.now();
       await this.look();
+      if (ANSWERS) return;
       const wait = document.hidden ? 4 * EVERY_MS : EVERY_MS;
       await new Promise((done) => setTimeout(done, Math.max(100, wait - (performance.now() - began))));
     }
@@ -87,7 +88,9 @@ export class Store {
     const now = this.history;
     this.history = new History();
     const first = this.over ? Infinity : now.first;
-    for (const line of old.points) if (line.unix_s < first) this.history.add(runPoint(line));
+    old.unix_s?.forEach((at, i) => {
+      if (at < first) this.history.add(runPoint(Object.fromEntries(Object.entries(old).map(([name, values]) => [name, values[i]]))));
+    });
     for (const point of now.since(0)) this.history.add(point);
   }
 
@@ -114,7 +117,7 @@ export class Store {
 
 function runPoint(run) {
   return {
-    t: run.unix_s, steps: run.steps, value: run.value, actorIdle: run.actor_idle, learnerIdle: run.learner_idle,
+    t: run.unix_s, elapsed: run.elapsed_s, steps: run.steps, value: run.value, actorIdle: run.actor_idle, learnerIdle: run.learner_idle,
     inserts: run.inserts_rate, samples: run.samples_rate, spi: run.spi, cpu: run.cpu, memory: run.memory,
     stepsRate: run.steps_rate,
   };

@@ -80,7 +80,14 @@ if (params.get("token")) {
   history.replaceState(null, "", location.pathname + (OTHER ? `?run=${encodeURIComponent(OTHER)}` : "") + location.hash);
 }
 
+// The page in one file, without a server: the answers lie in it.
+export const ANSWERS = JSON.parse(document.getElementById("answers")?.textContent || "null");
+
 export async function ask(path, options = {}) {
+  if (ANSWERS) {
+    if (path in ANSWERS) return ANSWERS[path];
+    throw new Refused(404, "This file does not have it: replay-launch open shows the run's folder.");
+  }
   const token = sessionStorage.getItem("token");
   if (OTHER && /^api\/(state|history|log|run)(\?|$)/.test(path) && !/[?&]run=/.test(path))
     path += `${path.includes("?") ? "&" : "?"}run=${encodeURIComponent(OTHER)}`;

@@ -7,7 +7,7 @@ import {latencyChart, latencyParts, within} from "./latency.js";
 export function card(title, ...children) {
   return h("section", {class: "card"}, h("h2", {}, title), children);
 }
-function wide(title, ...children) {
+export function wide(title, ...children) {
   return h("section", {class: "card wide"}, h("h2", {}, title), children);
 }
 export function facts(rows) {
@@ -29,11 +29,6 @@ function badge(text, good) {
 
 function span(store) {
   return store.end - store.span;
-}
-// The mean of a figure over the whole run.
-function mean(store, field) {
-  const list = store.history.since(0).map(field).filter((value) => known(value) && value > 0);
-  return list.length ? list.reduce((a, b) => a + b, 0) / list.length : NaN;
 }
 function over(store, field) {
   return store.history.since(span(store)).map((point) => [point.t, field(point)]);
@@ -160,36 +155,47 @@ export async function loadHistograms(page, store) {
 export function learning(store, page) {
   const run = store.state.run;
   if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no returns: the page of a run shows them (replay-launch open).");
-  const values = run.values || [], steps = run.value_steps || [];
-  const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
-  const times = (page.curve?.values || []).map((value, i) => [page.curve.seconds[i], value]);
-  return h("div", {class: "cards"},
-    card("Return against steps", lines([{name: "return", points: values.map((value, i) => [steps[i], value])}],
-      {title: "Return against environment steps", lines: target, dots: values.length < 80, xName: "steps"})),
-    card("Return against time", lines([{name: "return", points: times}],
-      {title: "Return against seconds", lines: target, dots: times.length < 80, xName: "seconds"})),
+  return h("div", {class: "cards"}, learningCharts(run, page.curves),
     card("Evaluations", facts([["newest", number(run.value)], ["best", number(run.best)], ["target", known(run.stop_value) ? number(run.stop_value) : "none"],
       ["evaluations", exact(run.n_values)], ["return of the actors, with exploration", number(run.actor_value)]])),
-    planCard(store));
+    store.over ? null : planCard(run));
 }
 
-function planCard(store) {
-  const run = store.state.run, over = store.over;
-  const seen = {inserts: over ? mean(store, (p) => p.inserts) : run.inserts_rate, samples: over ? mean(store, (p) => p.samples) : run.samples_rate,
-    actors: over ? mean(store, (p) => p.actorIdle) : run.actor_idle, learners: over ? mean(store, (p) => p.learnerIdle) : run.learner_idle};
+// [[x, y]] of two columns.
+function pairs(columns, x, y) {
+  return (columns?.[y] || []).map((value, i) => [columns[x]?.[i], value]);
+}
+
+// Returns, losses and values: the same for a run that goes on and for its report. curves: what api/run answers.
+export function learningCharts(run, curves) {
+  const who = curves?.evaluated === false ? "mean return of the actors, who explore" : "mean return of an evaluation", learned = curves?.learning || {};
+  const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
+  const returns = (title, x, xName) => card(title, lines([{name: "return", points: pairs(curves?.curve, x, "return")}],
+    {title, lines: target, dots: (curves?.curve?.return || []).length < 80, xName, yName: who}));
+  const reports = (title, columns) => {
+    const some = columns.filter(([name]) => learned[name]);
+    return some.length ? card(title, lines(some.map(([column, name]) => ({name, points: pairs(learned, "learner_steps", column)})), {title, xName: "learner steps"})) : null;
+  };
+  return [returns("Return against steps", "environment_steps", "environment steps"), returns("Return against time", "time", "seconds"),
+    reports("Loss", [["loss", "loss"], ["policy_loss", "of the policy"], ["value_loss", "of the values"]]),
+    reports("Value: mean Q of the batches", [["q", "Q"]]), reports("Entropy of the policy", [["entropy", "entropy"]]),
+    reports("Accuracy of the policy", [["accuracy", "accuracy"]])];
+}
+
+function planCard(run) {
   if (!known(run.planned_inserts)) return card("Plan", h("p", {class: "soft"}, "The file gives the counts; nothing was predicted."));
   const row = (name, plan, seen, format) => ({name, plan: format(plan), seen: format(seen)});
-  return card("Predicted and achieved", grid([{name: "", of: (one) => one.name}, {name: "predicted", of: (one) => one.plan, n: true}, {name: over ? "achieved" : "now", of: (one) => one.seen, n: true}], [
-    row("inserts/s", run.planned_inserts, seen.inserts, number), row("samples/s", run.planned_samples, seen.samples, number),
-    row("actors wait", run.planned_actor_idle, seen.actors, percent), row("learners wait", run.planned_learner_idle, seen.learners, percent),
-    row("samples per insert", run.spi_target, seen.samples / seen.inserts, number)], "Plan"));
+  return card("Predicted and achieved", grid([{name: "", of: (one) => one.name}, {name: "predicted", of: (one) => one.plan, n: true}, {name: "now", of: (one) => one.seen, n: true}], [
+    row("inserts/s", run.planned_inserts, run.inserts_rate, number), row("samples/s", run.planned_samples, run.samples_rate, number),
+    row("actors wait", run.planned_actor_idle, run.actor_idle, percent), row("learners wait", run.planned_learner_idle, run.learner_idle, percent),
+    row("samples per insert", run.spi_target, run.samples_rate / run.inserts_rate, number)], "Plan"));
 }
 
 export function processes(store, page) {
   const run = store.state.run;
   if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows its writers, under Broker, but no hosts and processes: the page of a run shows them (replay-launch open).");
   const hosts = run.hosts || [];
-  const running = (one) => one.state === "runs";
+  const fine = (one) => one.state === (store.over ? "ended" : "runs");
   return h("div", {class: "cards"},
     hosts.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "state", of: (one) => badge(one.state, one.ready)},
       {name: "actors", of: (one) => `${one.actors} of ${one.actors_wanted}`, n: true}, {name: "learners", of: (one) => `${one.learners} of ${one.learners_wanted}`, n: true},
@@ -197,7 +203,7 @@ export function processes(store, page) {
       {name: "round trip", of: (one) => (known(one.round_trip_ms) ? `${number(one.round_trip_ms)} ms` : "–"), n: true, narrow: true},
       {name: "processor", of: (one) => one.model, narrow: true}], hosts, "Hosts")) : null,
     wide("Processes", grid([{name: "process", of: (one) => h("button", {type: "button", onclick: () => page.openLog(one.name)}, one.name)},
-      {name: "state", of: (one) => badge(one.state, running(one))}, {name: "host", of: (one) => one.host || "here", narrow: true},
+      {name: "state", of: (one) => badge(one.state, fine(one))}, {name: "host", of: (one) => one.host || "here", narrow: true},
       {name: "restarts", of: (one) => exact(one.restarts), n: true}, {name: "processors", of: (one) => number(one.cpu), n: true},
       {name: "memory", of: (one) => bytes(one.memory), n: true}, {name: "pid", of: (one) => String(one.pid || "–"), n: true, narrow: true}],
     run.processes || [], "Processes")),
@@ -265,8 +271,8 @@ function changes(state, page) {
     state.can.stop ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, `End the ${state.can.stop} in order?`)}, `Stop the ${state.can.stop}`) : null));
 }
 
-export async function loadCurve(page, store) {
-  if (store.state?.run) page.curve = await ask("api/run").catch(() => page.curve);
+export async function loadCurves(page, store) {
+  if (store.state?.run) page.curves = await ask("api/run").catch(() => page.curves);
 }
 
 export async function loadSessions(page) {

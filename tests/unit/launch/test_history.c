@@ -10,7 +10,7 @@
 
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
-#include "agent/launch/report.h"
+#include "agent/launch/series.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 
@@ -185,6 +185,13 @@ static double mean_over_time(const struct series *self, uint32_t column)
     return sum / weights;
 }
 
+static void take_peak(void *ctx, struct json_object *line, double *values)
+{
+    double *peak = ctx;
+    (void)line;
+    *peak = fmax(*peak, values[1]);
+}
+
 TEST(day)
 {
     struct history history;
@@ -211,12 +218,17 @@ TEST(day)
     print_message("a day: %lld bytes at most, %lld at the end\n", (long long)most, (long long)file.st_size);
     assert_true(most < 15 * 1000 * 1000);
 
-    struct report_data *data = report_data_read(path, folder);
-    assert_true(data->run.n > 300);
-    assert_true(data->peak_memory == 501 << 20);
+    struct series series;
+    static const char *const names[] = {"elapsed_s", "memory"};
+    double peak = 0;
+    series_read(&series, &(struct series_source){path, names, 2, .line = take_peak, .ctx = &peak});
+    series_fini(&series);
+    assert_true(peak == 501 << 20);
+    series_read_history(&series, folder);
+    assert_true(series.n > 300);
     /* Twelve hours at 1000/s and twelve at 3000/s, of which far fewer lines of the first half are left. */
-    assert_true(fabs(mean_over_time(&data->run, COLUMN_INSERTS) - 2000) < 10);
-    report_data_free(data);
+    assert_true(fabs(mean_over_time(&series, HISTORY_INSERTS) - 2000) < 10);
+    series_fini(&series);
     unlink(path);
 }
 

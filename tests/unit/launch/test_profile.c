@@ -432,7 +432,7 @@ TEST(prints_and_writes, set_up, tear_down)
     assert_non_null(strstr(text, "77%"));
     free(text);
     assert_int_equal(profile_write(&input, f->folder, NULL), RP_OK);
-    snprintf(path, sizeof path, "%s/profile.svg", f->folder);
+    snprintf(path, sizeof path, "%s/profile.html", f->folder);
     assert_int_equal(access(path, R_OK), 0);
     rp_error err = {0};
     assert_int_equal(profile_write(&input, "/nowhere/at/all", &err), RP_IO);

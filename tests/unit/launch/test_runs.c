@@ -169,8 +169,8 @@ TEST(compares, tempdir_enter, tempdir_leave)
     make_run("two", 10, "{\"exit\": \"failed\", \"final_value\": 200, \"steps\": 6}");
     put("one/config.yaml", "name: x\nseed: 1\nagent:\n  batch: 16\n");
     put("two/config.yaml", "name: x\nseed: 2\nagent:\n  batch: 16\n  tau: 0.5\n");
-    put("one/status.json", "{\"phase\": \"done\", \"values\": [1, 2], \"value_steps\": [10, 20], \"n_values\": 2}");
-    put("two/metrics.jsonl", "{\"phase\": \"running\", \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5}\n");
+    put("one/evaluator-0.jsonl", "{\"time\": 100, \"environment_steps\": 10, \"return\": 7.25}\n");
+    put("two/metrics.jsonl", "{\"unix_s\": 50, \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5.25}\n");
     assert_true(runs_read(tempdir_at("one"), &runs[0]));
     assert_true(runs_read(tempdir_at("two"), &runs[1]));
     char *text = NULL;
@@ -184,10 +184,12 @@ TEST(compares, tempdir_enter, tempdir_leave)
     assert_null(strstr(text, "agent.batch"));
     assert_null(strstr(text, "  name"));
     free(text);
-    assert_int_equal(runs_write_svg(runs, 2, tempdir_at("chart.svg"), &err), RP_OK);
-    char *svg = run_folder_read(tempdir, "chart.svg");
-    assert_non_null(strstr(svg, ">one<"));
-    assert_non_null(strstr(svg, ">two<"));
-    free(svg);
-    assert_int_equal(runs_write_svg(runs, 2, "/nowhere/chart.svg", &err), RP_IO);
+    assert_int_equal(runs_write_page(runs, 2, tempdir_at("chart.html"), &err), RP_OK);
+    char *page = run_folder_read(tempdir, "chart.html");
+    static const char *const parts[] = {"\"name\": \"one\"", "\"return\": [7.25]", "\"name\": \"two\"",
+                                        "\"return\": [5.25]"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        assert_non_null(strstr(page, parts[i]));
+    free(page);
+    assert_int_equal(runs_write_page(runs, 2, "/nowhere/chart.html", &err), RP_IO);
 }
