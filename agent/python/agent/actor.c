@@ -1,36 +1,147 @@
-/* Actor: the C actor for loops in Python. player.c does the work; this file has act, the life of the object, and its state. */
+/* Actor: the C actor for loops in Python. player.c does the work; this file turns values of Python into its rows of memory. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/python/agent/actor_object.h"
+#include "agent/python/agent/agent.h"
+#include "agent/python/agent/player.h"
 #include "agent/run/worker.h"
+#include "proto/base/need.h"
 
 #define UNCLOSED_MS 200 /* for the items of an actor that nobody closed */
+#define SLICE_MS 1000   /* of a wait without a deadline */
+
+typedef struct actor_object {
+    struct guarded guarded;
+    struct player *player; /* NULL before _open and after close */
+    uint32_t rows;         /* of arrays for several environments; 0: values of one */
+    struct column observation, final, rewards, flags, action;
+    struct player_outcome kept; /* of an observe that a signal interrupted: the next call finishes it */
+    void *kept_memory;          /* its arrays; NULL: there is none */
+} actor_object;
+
+/* Begins a call. False with an exception set. */
+static bool enter(actor_object *self)
+{
+    if (!gate_enter(&self->guarded.gate, "actor"))
+        return false;
+    if (self->player)
+        return true;
+    core_raise(RP_FAILED_PRECONDITION, "this actor is not open");
+    gate_leave(&self->guarded.gate);
+    return false;
+}
+
+/* ---- waits */
+
+struct wait {
+    actor_object *self;
+    struct player_outcome *outcome;
+};
+
+static rp_status prepare_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    return player_prepare(((struct wait *)call)->self->player, timeout_ms, err);
+}
+
+static rp_status observe_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    struct wait *wait = call;
+    return player_observe(wait->self->player, wait->outcome, timeout_ms, err);
+}
+
+static rp_status flush_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    return player_flush(((struct wait *)call)->self->player, timeout_ms, err);
+}
+
+/* Calls again where the library gives up a wait early, for example while it has no connection. */
+static rp_status wait_for(actor_object *self, gate_attempt *attempt, struct player_outcome *outcome, int64_t timeout_ms,
+                          rp_error *err)
+{
+    struct wait wait = {.self = self, .outcome = outcome};
+    int64_t start = core_now_ns();
+    for (;;) {
+        int64_t left_ms = core_left_ms(start, timeout_ms);
+        rp_status status = gate_wait(&self->guarded.gate, attempt, &wait, left_ms < 0 ? SLICE_MS : left_ms, err);
+        if (status != RP_DEADLINE_EXCEEDED || left_ms == 0)
+            return status;
+        if (PyErr_CheckSignals() != 0)
+            return GATE_INTERRUPTED;
+    }
+}
+
+/* False with the exception set, unless a signal handler has set one. */
+static bool check(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK && status != GATE_INTERRUPTED)
+        core_raise(status, err->text);
+    return status == RP_OK;
+}
+
+static bool prepare(actor_object *self, int64_t timeout_ms)
+{
+    rp_error err = {0};
+    return check(wait_for(self, prepare_attempt, NULL, timeout_ms, &err), &err);
+}
+
+static bool confirm(actor_object *self, int64_t timeout_ms)
+{
+    rp_error err = {0};
+    return check(wait_for(self, flush_attempt, NULL, timeout_ms, &err), &err);
+}
+
+/* ---- an observe that was interrupted */
+
+/* Copies the outcome, whose arrays are the caller's. Without memory the rest of the step is lost. */
+static void keep(actor_object *self, const struct player_outcome *outcome)
+{
+    uint32_t n = self->player->options.n;
+    size_t rows = n * env_observation_bytes(&self->player->options.spec);
+    char *memory = malloc(2 * rows + n * (sizeof(double) + 3 * sizeof(bool)));
+    if (!memory)
+        return;
+    char *finals = memory + n * sizeof(double), *observations = finals + rows, *flags = observations + rows;
+    self->kept = *outcome;
+    self->kept.rewards = memcpy(memory, outcome->rewards, n * sizeof(double));
+    self->kept.observations = memcpy(observations, outcome->observations, rows);
+    self->kept.terminated = memcpy(flags, outcome->terminated, n);
+    self->kept.truncated = memcpy(flags + n, outcome->truncated, n);
+    if (outcome->finals) {
+        self->kept.finals = memcpy(finals, outcome->finals, rows);
+        self->kept.final = memcpy(flags + 2 * (size_t)n, outcome->final, n);
+    }
+    self->kept_memory = memory;
+}
+
+/* Finishes an observe that a signal interrupted. False with an exception set. */
+static bool finish_kept(actor_object *self, int64_t timeout_ms)
+{
+    if (!self->kept_memory)
+        return true;
+    rp_error err = {0};
+    rp_status status = wait_for(self, observe_attempt, &self->kept, timeout_ms, &err);
+    if (!self->kept.pending) {
+        free(self->kept_memory);
+        self->kept_memory = NULL;
+    }
+    return check(status, &err);
+}
 
 /* ---- act */
 
-static PyObject *discrete_actions(actor_object *self)
+static PyObject *choices(actor_object *self)
 {
-    if (!self->vector)
-        return PyLong_FromLong(self->player->choices[0].discrete);
-    struct array out;
-    PyObject *actions = array_new(&self->action, &out);
-    for (uint32_t i = 0; actions && i < self->player->options.n; i++)
-        ((int64_t *)out.data)[i] = self->player->choices[i].discrete;
-    if (actions)
-        array_release(&out);
-    return actions;
-}
-
-static PyObject *continuous_actions(actor_object *self)
-{
-    const rp_env_spec *spec = &self->player->options.spec;
-    struct array out;
-    PyObject *actions = array_new(&self->action, &out);
-    for (uint32_t i = 0; actions && i < self->player->options.n; i++)
-        env_native_action(spec, self->player->choices[i].continuous, (float *)out.data + (size_t)i * spec->action_size);
-    if (actions)
-        array_release(&out);
+    const struct player *player = self->player;
+    const rp_env_spec *spec = &player->options.spec;
+    if (spec->n_actions && self->rows == 0)
+        return PyLong_FromLong(player->choices[0].discrete);
+    void *data;
+    PyObject *actions = numpy_empty(&self->action, self->rows, &data);
+    for (uint32_t i = 0; actions && i < player->options.n; i++)
+        if (spec->n_actions)
+            ((int64_t *)data)[i] = player->choices[i].discrete;
+        else
+            env_native_action(spec, player->choices[i].continuous, (float *)data + (size_t)i * spec->action_size);
     return actions;
 }
 
@@ -38,7 +149,7 @@ static bool has_begun(const actor_object *self)
 {
     for (uint32_t i = 0; i < self->player->options.n; i++) {
         enum seat_phase phase = self->player->seats[i].phase;
-        if (phase == SEAT_NEW || (phase == SEAT_ENDED && !self->vector)) {
+        if (phase == SEAT_NEW || (phase == SEAT_ENDED && self->rows == 0)) {
             core_raise(RP_FAILED_PRECONDITION, "no episode has begun: call observe_first with its first observation");
             return false;
         }
@@ -48,9 +159,9 @@ static bool has_begun(const actor_object *self)
 
 static PyObject *act(actor_object *self, PyObject *value)
 {
-    struct array observations;
-    if (!actor_finish_kept(self, -1) || !has_begun(self) || !actor_prepare(self, -1) ||
-        !array_take(&observations, value, &self->observation))
+    struct cell observations = {0};
+    if (!finish_kept(self, -1) || !has_begun(self) || !prepare(self, -1) ||
+        !cell_take(&observations, &self->observation, value, self->rows))
         return NULL;
     if (self->player->options.n == 1) {
         player_act(self->player, observations.data);
@@ -59,57 +170,244 @@ static PyObject *act(actor_object *self, PyObject *value)
         player_act(self->player, observations.data);
         Py_END_ALLOW_THREADS;
     }
-    array_release(&observations);
-    return self->player->options.spec.n_actions ? discrete_actions(self) : continuous_actions(self);
+    cells_release(&observations, 1);
+    return choices(self);
 }
 
 static PyObject *actor_act(PyObject *object, PyObject *observation)
 {
     actor_object *self = (actor_object *)object;
-    if (!actor_enter(self))
+    if (!enter(self))
         return NULL;
     PyObject *actions = act(self, observation);
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     return actions;
 }
 
-/* ---- life */
+/* ---- observe */
 
-static void make_forms(actor_object *self)
+enum { IN_REWARD, IN_TERMINATED, IN_TRUNCATED, IN_OBSERVATION, IN_FINAL, IN_MASK, N_INPUTS };
+
+/* The arrays of one call; for one environment, the numbers. */
+struct inputs {
+    struct cell cells[N_INPUTS];
+    double reward;
+    bool terminated, truncated;
+};
+
+static bool read_numbers(struct inputs *in, PyObject *const *args, struct player_outcome *out)
 {
-    const rp_env_spec *spec = &self->player->options.spec;
-    uint32_t n = self->vector ? self->player->options.n : 0;
-    self->observation = array_form_observation("observation", spec, n);
-    self->action = array_form_action("action", spec, n);
-    self->rewards = array_form_vector("rewards", 'd', n);
-    self->flags = array_form_vector("terminated and truncated", '?', n);
+    in->reward = PyFloat_AsDouble(args[IN_REWARD]);
+    if (in->reward == -1.0 && PyErr_Occurred())
+        return false;
+    int terminated = PyObject_IsTrue(args[IN_TERMINATED]), truncated = PyObject_IsTrue(args[IN_TRUNCATED]);
+    if (terminated < 0 || truncated < 0)
+        return false;
+    in->terminated = terminated != 0;
+    in->truncated = truncated != 0;
+    out->rewards = &in->reward;
+    out->terminated = &in->terminated;
+    out->truncated = &in->truncated;
+    return true;
+}
+
+static bool take(actor_object *self, struct inputs *in, int which, struct column *column, PyObject *value)
+{
+    return cell_take(&in->cells[which], column, value, self->rows);
+}
+
+static bool read_arrays(actor_object *self, struct inputs *in, PyObject *const *args, struct player_outcome *out)
+{
+    if (!take(self, in, IN_REWARD, &self->rewards, args[IN_REWARD]) ||
+        !take(self, in, IN_TERMINATED, &self->flags, args[IN_TERMINATED]) ||
+        !take(self, in, IN_TRUNCATED, &self->flags, args[IN_TRUNCATED]))
+        return false;
+    out->rewards = in->cells[IN_REWARD].data;
+    out->terminated = in->cells[IN_TERMINATED].data;
+    out->truncated = in->cells[IN_TRUNCATED].data;
+    return true;
+}
+
+/* A borrowed entry of a dict under one of two names, or NULL. */
+static PyObject *entry(PyObject *info, const char *name, const char *older)
+{
+    PyObject *value = PyDict_GetItemString(info, name);
+    return value ? value : PyDict_GetItemString(info, older);
+}
+
+/* The last observations of episodes after which the environment has begun the next one. */
+static bool read_finals(actor_object *self, struct inputs *in, PyObject *info, struct player_outcome *out)
+{
+    PyObject *finals = entry(info, "final_obs", "final_observation");
+    PyObject *mask = entry(info, "_final_obs", "_final_observation");
+    if (!finals || !mask)
+        return true;
+    if (!take(self, in, IN_FINAL, &self->final, finals) || !take(self, in, IN_MASK, &self->flags, mask))
+        return false;
+    out->finals = in->cells[IN_FINAL].data;
+    out->final = in->cells[IN_MASK].data;
+    return true;
+}
+
+static bool read_inputs(actor_object *self, struct inputs *in, PyObject *const *args, PyObject *info,
+                        struct player_outcome *out)
+{
+    if (!(self->rows ? read_arrays(self, in, args, out) : read_numbers(in, args, out)) ||
+        !take(self, in, IN_OBSERVATION, &self->observation, args[IN_OBSERVATION]))
+        return false;
+    out->observations = in->cells[IN_OBSERVATION].data;
+    return !info || self->rows == 0 || read_finals(self, in, info, out);
+}
+
+static bool observe(actor_object *self, struct player_outcome *outcome)
+{
+    rp_error err = {0};
+    rp_status status = player_check(self->player, outcome, &err);
+    if (status != RP_OK)
+        return check(status, &err);
+    status = wait_for(self, observe_attempt, outcome, -1, &err);
+    if (outcome->pending)
+        keep(self, outcome);
+    return check(status, &err);
+}
+
+static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    actor_object *self = (actor_object *)object;
+    PyObject *info = n == 5 && args[4] != Py_None ? args[4] : NULL;
+    if (n < 4 || n > 5 || (info && !PyDict_Check(info))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "observe(reward, terminated, truncated, observation, info=None): info is a dict");
+        return NULL;
+    }
+    if (!enter(self))
+        return NULL;
+    struct inputs in = {0};
+    struct player_outcome outcome = {0};
+    bool ok = finish_kept(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
+    cells_release(in.cells, N_INPUTS);
+    gate_leave(&self->guarded.gate);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+/* ---- the beginning of episodes */
+
+static bool first(actor_object *self, const char *rows, const bool *mask)
+{
+    size_t bytes = env_observation_bytes(&self->player->options.spec);
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < self->player->options.n && status == RP_OK; i++)
+        if (!mask || mask[i])
+            status = player_first(self->player, i, rows + i * bytes, &err);
+    return check(status, &err);
+}
+
+static PyObject *actor_tell_first(PyObject *object, PyObject *args)
+{
+    actor_object *self = (actor_object *)object;
+    PyObject *value, *which = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O", &value, &which) || !enter(self))
+        return NULL;
+    struct cell cells[2] = {{.data = NULL}, {.data = NULL}};
+    bool ok = finish_kept(self, -1) && cell_take(&cells[0], &self->observation, value, self->rows) &&
+              (which == Py_None || cell_take(&cells[1], &self->flags, which, self->player->options.n)) &&
+              first(self, cells[0].data, cells[1].data);
+    cells_release(cells, 2);
+    gate_leave(&self->guarded.gate);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+/* ---- opening */
+
+/* Reads (path or None, text or None, overrides): the configuration of a run. False with an exception set. */
+static bool read_config(PyObject *source, struct run_config *out)
+{
+    const char *path, *text;
+    PyObject *list;
+    const char *overrides[64] = {NULL};
+    if (!PyArg_ParseTuple(source, "zzO!", &path, &text, &PyTuple_Type, &list))
+        return false;
+    Py_ssize_t n = PyTuple_Size(list);
+    if (n >= 64) {
+        PyErr_SetString(PyExc_ValueError, "there are more than 63 overrides");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!(overrides[i] = core_text(PyTuple_GetItem(list, i), "an override")))
+            return false;
+    struct schema_report *report = schema_report_new();
+    bool ok = text ? run_config_read_text("config", text, overrides, out, report)
+                   : run_config_read(path, overrides, out, report);
+    if (!ok)
+        core_raise(RP_INVALID_ARGUMENT, schema_report_text(report));
+    schema_report_destroy(&report);
+    return ok;
+}
+
+/* False with an exception set; the options are to be freed in any case. */
+static bool read_options(PyObject *args, struct player_options *out, int *vector)
+{
+    const char *endpoint;
+    PyObject *source, *spec, *seconds;
+    int greedy, insert, wait;
+    if (!PyArg_ParseTuple(args, "sOOO&O&pippO", &endpoint, &source, &spec, core_u32, &out->index, core_u32, &out->n,
+                          vector, &greedy, &insert, &wait, &seconds) ||
+        !core_timeout(seconds, &out->timeout_ms) || !read_config(source, &out->config))
+        return false;
+    out->greedy = greedy;
+    out->insert = insert != 0;
+    out->wait = wait != 0;
+    out->spec_given = spec != Py_None;
+    out->endpoint = need_text(endpoint);
+    return !out->spec_given || env_spec_read(spec, &out->spec);
+}
+
+static struct column column_of(const char *name, int32_t dtype)
+{
+    return (struct column){.name = (char *)(uintptr_t)name, .dtype = dtype};
 }
 
 /* _open(endpoint, (path, text, overrides), spec or None, index, n, vector, greedy, insert, wait, timeout): the spec. */
 static PyObject *actor_open(PyObject *object, PyObject *args)
 {
     actor_object *self = (actor_object *)object;
+    struct player_options options = {0};
+    struct watch watch;
+    rp_error err = {0};
+    int vector = 0;
     if (self->player)
         return core_raise(RP_FAILED_PRECONDITION, "this actor is open already");
-    int vector = 0;
-    self->player = player_open(args, &vector);
-    if (!self->player)
+    if (!read_options(args, &options, &vector)) {
+        player_options_free(&options);
         return NULL;
-    self->vector = vector != 0;
-    make_forms(self);
-    return env_spec_describe(&self->player->options.spec);
+    }
+    watch_begin(&watch, &self->guarded.gate);
+    self->player = player_new(&options, &err);
+    if (!watch_end(&watch))
+        return NULL;
+    if (!self->player)
+        return core_raise(err.status, err.text);
+    const rp_env_spec *spec = &self->player->options.spec;
+    self->rows = vector ? options.n : 0;
+    self->observation = env_observation_column("observation", spec);
+    self->final = env_observation_column("final_obs", spec);
+    self->action = env_action_column("action", spec);
+    self->rewards = column_of("rewards", RP_DTYPE_FLOAT64);
+    self->flags = column_of("terminated and truncated", RP_DTYPE_BOOL);
+    return env_spec_describe(spec);
 }
 
-static void give_up(PyObject *object)
+/* ---- life */
+
+static void actor_destroy(PyObject *object)
 {
     actor_object *self = (actor_object *)object;
     struct player *player = self->player;
     self->player = NULL;
     free(self->kept_memory);
     self->kept_memory = NULL;
-    array_form_fini(&self->observation);
-    array_form_fini(&self->action);
-    if (gate_is_foreign(&self->gate))
+    if (gate_is_foreign(&self->guarded.gate))
         return; /* the parent's threads and sockets are not in this process */
     Py_BEGIN_ALLOW_THREADS;
     player_destroy(&player, UNCLOSED_MS);
@@ -120,58 +418,44 @@ static PyObject *actor_make(PyTypeObject *type, PyObject *args, PyObject *kwargs
 {
     (void)args;
     (void)kwargs;
-    actor_object *self = (actor_object *)PyType_GenericAlloc(type, 0);
-    if (self)
-        gate_open(&self->gate, (PyObject *)self, give_up);
-    return (PyObject *)self;
+    return guarded_new(type, actor_destroy);
 }
 
 static PyObject *actor_flush(PyObject *object, PyObject *args)
 {
     actor_object *self = (actor_object *)object;
-    PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !actor_enter(self))
+    if (!core_timeout_argument(args, NULL, &timeout_ms) || !enter(self))
         return NULL;
-    bool ok = actor_finish_kept(self, timeout_ms) && actor_confirm(self, timeout_ms);
-    gate_leave(&self->gate);
+    bool ok = finish_kept(self, timeout_ms) && confirm(self, timeout_ms);
+    gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *actor_wait(PyObject *object, PyObject *args)
 {
     actor_object *self = (actor_object *)object;
-    PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms) || !actor_enter(self))
+    if (!core_timeout_argument(args, NULL, &timeout_ms) || !enter(self))
         return NULL;
-    bool ok = actor_prepare(self, timeout_ms);
-    gate_leave(&self->gate);
+    bool ok = prepare(self, timeout_ms);
+    gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *actor_close(PyObject *object, PyObject *args)
 {
     actor_object *self = (actor_object *)object;
-    PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "|O", &seconds) || !core_timeout(seconds, &timeout_ms))
+    if (!core_timeout_argument(args, NULL, &timeout_ms))
         return NULL;
-    if (!gate_close(&self->gate))
+    if (!gate_close(&self->guarded.gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    bool ok = !self->player || gate_is_foreign(&self->gate) ||
-              (actor_finish_kept(self, timeout_ms) && actor_confirm(self, timeout_ms));
-    give_up(object);
-    gate_leave(&self->gate);
+    bool ok = !self->player || gate_is_foreign(&self->guarded.gate) ||
+              (finish_kept(self, timeout_ms) && confirm(self, timeout_ms));
+    actor_destroy(object);
+    gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
-}
-
-static void actor_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    give_up(object);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
 }
 
 /* ---- state */
@@ -180,7 +464,7 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
 {
     (void)unused;
     actor_object *self = (actor_object *)object;
-    if (!actor_enter(self))
+    if (!enter(self))
         return NULL;
     const struct player *player = self->player;
     PyObject *state =
@@ -188,7 +472,7 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
                       "items", player_items(player), "version", player->variables.version, "learner_steps",
                       player->variables.steps, "epsilon", actor_epsilon(&player->seats[0].actor), "last_return",
                       player->last_value, "finished", player_finished(player) ? Py_True : Py_False);
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     return state;
 }
 
@@ -196,18 +480,15 @@ static PyObject *actor_seeds(PyObject *object, PyObject *unused)
 {
     (void)unused;
     actor_object *self = (actor_object *)object;
-    if (!actor_enter(self))
+    if (!enter(self))
         return NULL;
     const struct player_options *options = &self->player->options;
     PyObject *seeds = PyList_New(0);
     for (uint32_t i = 0; seeds && i < options->n; i++) {
         uint64_t seed = worker_seed(&options->config, "environment", options->index * options->n + i);
-        PyObject *number = PyLong_FromUnsignedLongLong(seed);
-        if (!number || PyList_Append(seeds, number) < 0)
-            Py_CLEAR(seeds);
-        Py_XDECREF(number);
+        core_append(&seeds, PyLong_FromUnsignedLongLong(seed));
     }
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     return seeds;
 }
 
@@ -225,19 +506,12 @@ static PyObject *actor_steps(PyObject *object, void *unused)
     return PyLong_FromUnsignedLongLong(player ? player->steps : 0);
 }
 
-static PyObject *actor_closed(PyObject *object, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((actor_object *)object)->gate.closed);
-}
-
-#define METHOD(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef methods[] = {
     {"_open", actor_open, METH_VARARGS, "Connects and opens the streams."},
     {"act", actor_act, METH_O,
      "act($self, observation, /)\n--\n\n"
      "Returns the action for an observation, or the actions for an array of them, in the environment's own units."},
-    {"observe", METHOD(actor_tell), METH_FASTCALL,
+    {"observe", CORE_METHOD(actor_tell), METH_FASTCALL,
      "observe($self, reward, terminated, truncated, observation, info=None, /)\n--\n\n"
      "Records what came of the last act. With several environments the arguments are arrays."},
     {"observe_first", actor_tell_first, METH_VARARGS,
@@ -259,22 +533,19 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"steps", actor_steps, NULL, "Environment steps that were observed.", NULL},
     {"finished", actor_finished, NULL, "Whether the run has taken the environment steps of stop.steps.", NULL},
-    {"closed", actor_closed, NULL, "Whether close was called.", NULL},
+    {"closed", guarded_closed, NULL, "Whether close was called.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_new, (void *)actor_make}, {Py_tp_dealloc, (void *)actor_dealloc},          {Py_tp_methods, methods},
-    {Py_tp_getset, getters},         {Py_tp_doc, "The C actor for loops in Python."}, {0, NULL},
-};
-
-static PyType_Spec spec = {.name = "replaybus._agent.Actor",
-                           .basicsize = sizeof(actor_object),
-                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                           .slots = slots};
-
 bool actor_register(PyObject *module)
 {
-    static PyTypeObject *type;
-    return core_add_type(module, "Actor", &spec, &type);
+    const struct core_type type = {.name = "replaybus._agent.Actor",
+                                   .doc = "The C actor for loops in Python.",
+                                   .size = sizeof(actor_object),
+                                   .make = actor_make,
+                                   .dealloc = guarded_dealloc,
+                                   .methods = methods,
+                                   .getters = getters,
+                                   .is_base = true};
+    return core_add_type(module, &type, NULL);
 }

@@ -1,143 +1,224 @@
-/* Env: one environment, with Gymnasium's step. */
+/* Env and VectorEnv: one environment with Gymnasium's step, and n of them in one call, with the autoreset modes of Gymnasium's vector
+ * environments. Both are the same object; an Env has values where a VectorEnv has arrays with a row for each environment. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/env/env.h"
 #include "agent/python/agent/agent.h"
 
-typedef struct env_object {
-    PyObject_HEAD struct gate gate;
-    struct env_pool pool; /* of one environment; empty before _open and after close */
-    struct array_form observation, action;
-} env_object;
+enum env_phase { ENV_PHASE_NEW, ENV_PHASE_RUNNING, ENV_PHASE_ENDED };
+enum autoreset { AUTORESET_SAME_STEP, AUTORESET_NEXT_STEP, AUTORESET_DISABLED };
 
-static bool enter(env_object *self)
-{
-    gate_adopt(&self->gate);
-    if (!gate_enter(&self->gate, "environment"))
-        return false;
-    if (self->pool.n > 0)
-        return true;
-    core_raise(RP_FAILED_PRECONDITION, "this environment is not open: replaybus.envs.make opens one");
-    gate_leave(&self->gate);
-    return false;
-}
-
-static void give_up(PyObject *object)
-{
-    env_object *self = (env_object *)object;
-    env_pool_close(&self->pool);
-    array_form_fini(&self->observation);
-    array_form_fini(&self->action);
-}
-
-static PyObject *env_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)args;
-    (void)kwargs;
-    env_object *self = (env_object *)PyType_GenericAlloc(type, 0);
-    if (self)
-        gate_open(&self->gate, (PyObject *)self, give_up);
-    return (PyObject *)self;
-}
-
-static PyObject *env_open_object(PyObject *object, PyObject *description)
-{
-    env_object *self = (env_object *)object;
-    if (self->pool.n > 0)
-        return core_raise(RP_FAILED_PRECONDITION, "this environment is open already");
-    if (!env_pool_open(&self->pool, description, 1))
-        return NULL;
-    const rp_env_spec *spec = env_pool_spec(&self->pool);
-    self->observation = array_form_observation("observation", spec, 0);
-    self->action = array_form_action("action", spec, 0);
-    return env_spec_describe(spec);
-}
-
-/* ---- reset */
-
-static PyObject *reset(env_object *self, PyObject *seed)
-{
-    if (seed != Py_None) {
-        unsigned long long value = PyLong_AsUnsignedLongLong(seed);
-        if (PyErr_Occurred())
-            return NULL;
-        env_seed(&self->pool.slots[0].env, value);
-    }
-    struct array out;
-    PyObject *observation = array_new(&self->observation, &out);
-    if (!observation)
-        return NULL;
-    rp_error err = {0};
-    rp_status status = env_slot_reset(&self->pool.slots[0], out.data, &err);
-    array_release(&out);
-    if (status == RP_OK)
-        return observation;
-    Py_DECREF(observation);
-    return core_raise(status, err.text);
-}
-
-static PyObject *env_reset_object(PyObject *object, PyObject *seed)
-{
-    env_object *self = (env_object *)object;
-    if (!enter(self))
-        return NULL;
-    PyObject *observation = reset(self, seed);
-    gate_leave(&self->gate);
-    return observation;
-}
-
-/* ---- step */
-
-struct action {
-    int32_t discrete;
-    struct array continuous;
+struct env_slot {
+    struct env env;
+    enum env_phase phase;
+    void *guarded; /* a plug-in's observation, before it is copied; NULL for built-in environments */
 };
 
-/* Returns the action's memory, or NULL with an exception set. */
-static const void *read_action(const env_object *self, PyObject *value, struct action *out)
+/* The arrays that a step writes. */
+enum output { OUT_OBSERVATION, OUT_REWARD, OUT_TERMINATED, OUT_TRUNCATED, N_OUTPUTS };
+
+typedef struct envs_object {
+    struct guarded guarded;
+    uint32_t n; /* 0 before _open and after close */
+    struct env_slot *slots;
+    size_t observation_bytes, action_bytes;
+    uint32_t rows; /* of arrays: n, or 0 for an Env */
+    int autoreset; /* an enum autoreset */
+    bool copy;     /* each call returns new arrays */
+    struct column action, outputs[N_OUTPUTS];
+    PyObject *kept[N_OUTPUTS]; /* the arrays of all calls unless `copy` */
+    void *kept_data[N_OUTPUTS];
+    char *final_rows; /* [n][observation]: last observations of episodes that ended in this step; without autoreset, the
+                         present observations */
+    bool *ended;      /* [n]: the rows of `final_rows` that are set */
+} envs_object;
+
+PyObject *env_list(PyObject *module, PyObject *unused)
 {
-    uint32_t n = env_pool_spec(&self->pool)->n_actions;
-    out->continuous.view.obj = NULL;
-    if (n == 0)
-        return array_take(&out->continuous, value, &self->action) ? out->continuous.data : NULL;
-    long long number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred())
-        return NULL;
-    if (number < 0 || number >= (long long)n) {
-        PyErr_Format(PyExc_ValueError, "the action is %lld; it may be 0 to %u", number, n - 1);
-        return NULL;
-    }
-    out->discrete = (int32_t)number;
-    return &out->discrete;
+    (void)module;
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    for (const rp_env_ops *const *ops = env_builtin; list && *ops; ops++)
+        core_append(&list, Py_BuildValue("(ss)", (*ops)->name, (*ops)->help));
+    return list;
 }
 
-/* A plug-in may take its time. */
-static rp_status take_step(env_object *self, const void *action, void *observation, rp_env_result *result,
-                           rp_error *err)
+/* ---- specs */
+
+struct column env_observation_column(const char *name, const rp_env_spec *spec)
 {
-    struct env_slot *slot = &self->pool.slots[0];
-    if (!slot->env.library)
-        return env_slot_step(slot, action, observation, result, err);
-    rp_status status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = env_slot_step(slot, action, observation, result, err);
-    Py_END_ALLOW_THREADS;
+    struct column column = {
+        .name = (char *)(uintptr_t)name, .dtype = spec->observation_dtype, .rank = spec->observation_rank};
+    memcpy(column.shape, spec->observation_shape, spec->observation_rank * sizeof column.shape[0]);
+    return column;
+}
+
+struct column env_action_column(const char *name, const rp_env_spec *spec)
+{
+    return (struct column){.name = (char *)(uintptr_t)name,
+                           .dtype = spec->n_actions ? RP_DTYPE_INT64 : RP_DTYPE_FLOAT32,
+                           .rank = spec->n_actions == 0,
+                           .shape = {spec->action_size}};
+}
+
+static PyObject *numbers(const float *values, uint32_t n)
+{
+    PyObject *tuple = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; tuple && i < n; i++) {
+        PyObject *number = PyFloat_FromDouble((double)values[i]);
+        if (!number || PyTuple_SetItem(tuple, (Py_ssize_t)i, number) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+PyObject *env_spec_describe(const rp_env_spec *spec)
+{
+    PyObject *shape = core_shape(spec->observation_shape, spec->observation_rank);
+    PyObject *low = numbers(spec->action_low, spec->action_size), *high = numbers(spec->action_high, spec->action_size);
+    PyObject *all = NULL;
+    if (shape && low && high)
+        all = Py_BuildValue("(sOIOOI)", column_dtype_name(spec->observation_dtype), shape, spec->n_actions, low, high,
+                            spec->max_steps);
+    Py_XDECREF(shape);
+    Py_XDECREF(low);
+    Py_XDECREF(high);
+    return all;
+}
+
+bool env_spec_read(PyObject *value, rp_env_spec *out)
+{
+    const char *dtype;
+    PyObject *shape, *low, *high;
+    if (!PyArg_ParseTuple(value, "sO!O&O!O!O&", &dtype, &PyTuple_Type, &shape, core_u32, &out->n_actions, &PyTuple_Type,
+                          &low, &PyTuple_Type, &high, core_u32, &out->max_steps))
+        return false;
+    Py_ssize_t rank = PyTuple_Size(shape), size = PyTuple_Size(low);
+    if (rank > (Py_ssize_t)RP_MAX_RANK || size > (Py_ssize_t)RP_ENV_MAX_ACTION || PyTuple_Size(high) != size) {
+        PyErr_Format(PyExc_ValueError, "observations have at most %u dimensions, and actions at most %u numbers",
+                     RP_MAX_RANK, RP_ENV_MAX_ACTION);
+        return false;
+    }
+    out->observation_dtype = strcmp(dtype, "float32") == 0 ? RP_DTYPE_FLOAT32 : RP_DTYPE_UINT8;
+    out->observation_rank = (uint32_t)rank;
+    out->action_size = (uint32_t)size;
+    for (Py_ssize_t i = 0; i < rank; i++)
+        if (!core_u32(PyTuple_GetItem(shape, i), &out->observation_shape[i]))
+            return false;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        out->action_low[i] = (float)PyFloat_AsDouble(PyTuple_GetItem(low, i));
+        out->action_high[i] = (float)PyFloat_AsDouble(PyTuple_GetItem(high, i));
+    }
+    return !PyErr_Occurred();
+}
+
+/* ---- environments */
+
+/* Hands over what a plug-in has written into guarded memory. */
+static rp_status take_guarded(struct env_slot *self, void *observation, rp_error *err)
+{
+    rp_status status = self->guarded ? env_observation_check(&self->env, self->guarded, err) : RP_OK;
+    if (self->guarded && status == RP_OK)
+        memcpy(observation, self->guarded, env_observation_bytes(&self->env.spec));
     return status;
 }
 
-static PyObject *step(env_object *self, PyObject *value)
+/* Starts an episode and writes its first observation. */
+static rp_status reset_slot(struct env_slot *self, void *observation, rp_error *err)
 {
-    if (self->pool.slots[0].phase != ENV_PHASE_RUNNING)
-        return core_raise(RP_FAILED_PRECONDITION, self->pool.slots[0].phase == ENV_PHASE_NEW
-                                                      ? "call reset before the first step"
-                                                      : "the episode has ended: call reset before the next step");
-    struct action action;
-    const void *chosen = read_action(self, value, &action);
-    struct array out;
-    PyObject *observation = chosen ? array_new(&self->observation, &out) : NULL;
-    PyObject *answer = NULL;
+    env_reset(&self->env, self->guarded ? self->guarded : observation);
+    rp_status status = take_guarded(self, observation, err);
+    self->phase = status == RP_OK ? ENV_PHASE_RUNNING : ENV_PHASE_NEW;
+    return status;
+}
+
+/* Makes one step of an episode that is running. */
+static rp_status step_slot(struct env_slot *self, const void *action, void *observation, rp_env_result *result,
+                           rp_error *err)
+{
+    env_step_native(&self->env, action, self->guarded ? self->guarded : observation, result);
+    rp_status status = take_guarded(self, observation, err);
+    if (status != RP_OK)
+        self->phase = ENV_PHASE_NEW;
+    else if (result->terminal || result->truncated)
+        self->phase = ENV_PHASE_ENDED;
+    return status;
+}
+
+static bool enter(envs_object *self)
+{
+    const char *what = self->rows ? "vector environment" : "environment";
+    if (!gate_enter(&self->guarded.gate, what))
+        return false;
+    if (self->n > 0)
+        return true;
+    core_raise(RP_FAILED_PRECONDITION, "this environment is not open: replaybus.envs.make opens one");
+    gate_leave(&self->guarded.gate);
+    return false;
+}
+
+static PyObject *get_output(envs_object *self, enum output which, void **data)
+{
+    if (self->copy)
+        return numpy_empty(&self->outputs[which], self->rows, data);
+    if (!self->kept[which])
+        self->kept[which] = numpy_empty(&self->outputs[which], self->rows, &self->kept_data[which]);
+    *data = self->kept_data[which];
+    return Py_XNewRef(self->kept[which]);
+}
+
+static bool check_phases(const envs_object *self)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        enum env_phase phase = self->slots[i].phase;
+        if (phase == ENV_PHASE_NEW || (phase == ENV_PHASE_ENDED && self->autoreset == AUTORESET_DISABLED)) {
+            char text[120];
+            PyOS_snprintf(text, sizeof text, "environment %u %s%s", i,
+                          phase == ENV_PHASE_NEW ? "has not begun an episode: call reset before the first step"
+                                                 : "has ended its episode: call reset",
+                          phase == ENV_PHASE_ENDED && self->rows ? " with a reset_mask" : "");
+            core_raise(RP_FAILED_PRECONDITION, text);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- a step of one environment */
+
+/* Reads the action into *number or *cell, and returns its memory. NULL with an exception set. */
+static const void *read_action(envs_object *self, PyObject *value, int32_t *number, struct cell *cell)
+{
+    uint32_t n = self->slots[0].env.spec.n_actions;
+    if (n == 0)
+        return cell_take(cell, &self->action, value, 0) ? cell->data : NULL;
+    long long action = PyLong_AsLongLong(value);
+    if (action == -1 && PyErr_Occurred())
+        return NULL;
+    if (action < 0 || action >= (long long)n) {
+        PyErr_Format(PyExc_ValueError, "the action is %lld; it may be 0 to %u", action, n - 1);
+        return NULL;
+    }
+    *number = (int32_t)action;
+    return number;
+}
+
+static PyObject *step_alone(envs_object *self, PyObject *value)
+{
+    struct env_slot *slot = &self->slots[0];
+    struct cell cell = {.data = NULL};
+    int32_t number;
+    void *data;
+    const void *action = read_action(self, value, &number, &cell);
+    PyObject *observation = action ? get_output(self, OUT_OBSERVATION, &data) : NULL, *answer = NULL;
     if (observation) {
         rp_env_result result;
         rp_error err = {0};
-        rp_status status = take_step(self, chosen, out.data, &result, &err);
-        array_release(&out);
+        PyThreadState *thread = slot->env.library ? PyEval_SaveThread() : NULL; /* a plug-in may take its time */
+        rp_status status = step_slot(slot, action, data, &result, &err);
+        if (thread)
+            PyEval_RestoreThread(thread);
         if (status != RP_OK)
             core_raise(status, err.text);
         else
@@ -145,75 +226,343 @@ static PyObject *step(env_object *self, PyObject *value)
                                    result.truncated ? Py_True : Py_False);
     }
     Py_XDECREF(observation);
-    array_release(&action.continuous);
+    cells_release(&cell, 1);
     return answer;
 }
 
-static PyObject *env_step_object(PyObject *object, PyObject *action)
+static PyObject *single_step(PyObject *object, PyObject *action)
 {
-    env_object *self = (env_object *)object;
+    envs_object *self = (envs_object *)object;
     if (!enter(self))
         return NULL;
-    PyObject *answer = step(self, action);
-    gate_leave(&self->gate);
+    PyObject *answer = check_phases(self) ? step_alone(self, action) : NULL;
+    gate_leave(&self->guarded.gate);
     return answer;
+}
+
+/* ---- a step of all environments */
+
+/* One call. */
+struct vector_step {
+    envs_object *self;
+    const void *actions;
+    void *outputs[N_OUTPUTS];
+    uint32_t n_ended; /* rows of final_rows */
+    rp_error err;
+};
+
+static rp_status step_one(struct vector_step *step, uint32_t i, const void *action)
+{
+    envs_object *self = step->self;
+    struct env_slot *slot = &self->slots[i];
+    char *observation = (char *)step->outputs[OUT_OBSERVATION] + i * self->observation_bytes;
+    char *row = self->final_rows + i * self->observation_bytes;
+    rp_env_result result = {0};
+    rp_status status = RP_OK;
+    if (slot->phase == ENV_PHASE_ENDED)
+        status = reset_slot(slot, observation, &step->err); /* AUTORESET_NEXT_STEP: the action is ignored */
+    else
+        status = step_slot(slot, action, observation, &result, &step->err);
+    ((double *)step->outputs[OUT_REWARD])[i] = (double)result.reward;
+    ((bool *)step->outputs[OUT_TERMINATED])[i] = result.terminal;
+    ((bool *)step->outputs[OUT_TRUNCATED])[i] = result.truncated;
+    self->ended[i] = false;
+    if (status == RP_OK && self->autoreset == AUTORESET_DISABLED) {
+        memcpy(row, observation, self->observation_bytes);
+    } else if (status == RP_OK && slot->phase == ENV_PHASE_ENDED && self->autoreset == AUTORESET_SAME_STEP) {
+        memcpy(row, observation, self->observation_bytes);
+        self->ended[i] = true;
+        step->n_ended++;
+        status = reset_slot(slot, observation, &step->err);
+    }
+    return status;
+}
+
+/* Without the GIL. */
+static rp_status step_all(struct vector_step *step)
+{
+    const envs_object *self = step->self;
+    bool discrete = self->slots[0].env.spec.n_actions > 0;
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < self->n && status == RP_OK; i++) {
+        int32_t chosen = discrete ? (int32_t)((const int64_t *)step->actions)[i] : 0;
+        const void *continuous = discrete ? NULL : (const char *)step->actions + i * self->action_bytes;
+        status = step_one(step, i, discrete ? &chosen : continuous);
+    }
+    return status;
+}
+
+static bool check_actions(const envs_object *self, const int64_t *actions)
+{
+    uint32_t n = self->slots[0].env.spec.n_actions;
+    for (uint32_t i = 0; n > 0 && i < self->n; i++)
+        if (actions[i] < 0 || actions[i] >= (int64_t)n) {
+            PyErr_Format(PyExc_ValueError, "action %u is %lld; it may be 0 to %u", i, (long long)actions[i], n - 1);
+            return false;
+        }
+    return true;
+}
+
+/* A new array with a copy of rows that the object keeps. */
+static PyObject *copy_rows(const envs_object *self, enum output which, const void *rows, size_t bytes)
+{
+    void *data;
+    PyObject *array = numpy_empty(&self->outputs[which], self->rows, &data);
+    if (array)
+        memcpy(data, rows, self->n * bytes);
+    return array;
+}
+
+/* The last observations of episodes that ended, under the names of both versions of Gymnasium. */
+static PyObject *make_info(const envs_object *self, uint32_t n_ended)
+{
+    if (n_ended == 0)
+        return PyDict_New();
+    PyObject *rows = copy_rows(self, OUT_OBSERVATION, self->final_rows, self->observation_bytes);
+    PyObject *mask = rows ? copy_rows(self, OUT_TERMINATED, self->ended, sizeof(bool)) : NULL;
+    PyObject *info = NULL;
+    if (mask)
+        info = Py_BuildValue("{s:O,s:O,s:O,s:O}", "final_obs", rows, "_final_obs", mask, "final_observation", rows,
+                             "_final_observation", mask);
+    Py_XDECREF(rows);
+    Py_XDECREF(mask);
+    return info;
+}
+
+static PyObject *step_together(envs_object *self, const void *actions)
+{
+    struct vector_step step = {.self = self, .actions = actions};
+    PyObject *arrays[N_OUTPUTS] = {NULL}, *answer = NULL;
+    uint32_t n = 0;
+    while (n < N_OUTPUTS && (arrays[n] = get_output(self, (enum output)n, &step.outputs[n])))
+        n++;
+    if (n == N_OUTPUTS) {
+        rp_status status;
+        Py_BEGIN_ALLOW_THREADS;
+        status = step_all(&step);
+        Py_END_ALLOW_THREADS;
+        PyObject *info = status == RP_OK ? make_info(self, step.n_ended) : core_raise(status, step.err.text);
+        answer = info ? Py_BuildValue("(OOOON)", arrays[0], arrays[1], arrays[2], arrays[3], info) : NULL;
+    }
+    while (n > 0)
+        Py_DECREF(arrays[--n]);
+    return answer;
+}
+
+static PyObject *vector_step(PyObject *object, PyObject *value)
+{
+    envs_object *self = (envs_object *)object;
+    struct cell actions = {.data = NULL};
+    if (!enter(self))
+        return NULL;
+    bool ok = check_phases(self) && cell_take(&actions, &self->action, value, self->rows) &&
+              check_actions(self, actions.data);
+    PyObject *answer = ok ? step_together(self, actions.data) : NULL;
+    cells_release(&actions, 1);
+    gate_leave(&self->guarded.gate);
+    return answer;
+}
+
+/* ---- reset */
+
+/* Seeds: one number or None for each environment. */
+static bool seed_all(envs_object *self, PyObject *seeds)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        PyObject *seed = PyTuple_GetItem(seeds, (Py_ssize_t)i);
+        if (!seed)
+            return false;
+        if (seed == Py_None)
+            continue;
+        unsigned long long value = PyLong_AsUnsignedLongLong(seed);
+        if (PyErr_Occurred())
+            return false;
+        env_seed(&self->slots[i].env, value);
+    }
+    return true;
+}
+
+/* Resets the environments in the mask; all of them if it is NULL. */
+static PyObject *reset_all(envs_object *self, const bool *mask)
+{
+    void *data;
+    PyObject *observations = get_output(self, OUT_OBSERVATION, &data);
+    if (!observations)
+        return NULL;
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    size_t bytes = self->observation_bytes;
+    Py_BEGIN_ALLOW_THREADS;
+    for (uint32_t i = 0; i < self->n && status == RP_OK; i++) {
+        char *row = (char *)data + i * bytes;
+        if (mask && !mask[i]) {
+            memcpy(row, self->final_rows + i * bytes, bytes);
+            continue;
+        }
+        status = reset_slot(&self->slots[i], row, &err);
+        memcpy(self->final_rows + i * bytes, row, bytes);
+    }
+    Py_END_ALLOW_THREADS;
+    if (status == RP_OK)
+        return observations;
+    Py_DECREF(observations);
+    return core_raise(status, err.text);
+}
+
+static PyObject *envs_reset(PyObject *object, PyObject *args)
+{
+    envs_object *self = (envs_object *)object;
+    PyObject *seeds, *which, *observations = NULL;
+    struct column form = {.name = "reset_mask", .dtype = RP_DTYPE_BOOL};
+    struct cell mask = {.data = NULL};
+    if (!PyArg_ParseTuple(args, "OO", &seeds, &which) || !enter(self))
+        return NULL;
+    if ((seeds == Py_None || seed_all(self, seeds)) && (which == Py_None || cell_take(&mask, &form, which, self->n)))
+        observations = reset_all(self, mask.data);
+    cells_release(&mask, 1);
+    gate_leave(&self->guarded.gate);
+    return observations;
 }
 
 /* ---- life */
 
-static PyObject *env_close_object(PyObject *object, PyObject *unused)
+static void envs_destroy(PyObject *object)
 {
-    (void)unused;
-    env_object *self = (env_object *)object;
-    gate_adopt(&self->gate);
-    if (gate_close(&self->gate)) {
-        give_up(object);
-        gate_leave(&self->gate);
+    envs_object *self = (envs_object *)object;
+    for (uint32_t i = 0; i < self->n; i++) {
+        env_close(&self->slots[i].env);
+        free(self->slots[i].guarded);
     }
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    self->n = 0;
+    free(self->slots);
+    free(self->final_rows);
+    free(self->ended);
+    self->slots = NULL;
+    self->final_rows = NULL;
+    self->ended = NULL;
+    for (uint32_t i = 0; i < N_OUTPUTS; i++)
+        Py_CLEAR(self->kept[i]);
 }
 
-static void env_dealloc(PyObject *object)
+static PyObject *envs_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    give_up(object);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    (void)args;
+    (void)kwargs;
+    envs_object *self = guarded_new(type, envs_destroy);
+    if (self)
+        self->guarded.gate.adopts = true;
+    return (PyObject *)self;
 }
 
-static PyObject *env_closed(PyObject *object, void *unused)
+/* Reads ((name, value), ...); the texts are borrowed from the tuple. */
+static bool read_options(PyObject *pairs, struct schema_list *out)
 {
-    (void)unused;
-    return PyBool_FromLong(((env_object *)object)->gate.closed);
+    Py_ssize_t n = PyTuple_Size(pairs);
+    rp_option *options = n > 0 ? calloc((size_t)n, sizeof *options) : NULL;
+    if (n > 0 && !options) {
+        PyErr_NoMemory();
+        return false;
+    }
+    *out = (struct schema_list){.data = options, .count = (uint32_t)n};
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!PyArg_ParseTuple(PyTuple_GetItem(pairs, i), "ss", &options[i].name, &options[i].value))
+            return false;
+    return true;
 }
 
-static PyMethodDef methods[] = {
-    {"_open", env_open_object, METH_O, "_open((name, options, plugin, max_steps)): the spec as a tuple."},
-    {"_reset", env_reset_object, METH_O, "_reset(seed or None): the first observation of an episode."},
-    {"step", env_step_object, METH_O,
-     "step($self, action, /)\n--\n\n"
-     "Takes one step. Returns (observation, reward, terminated, truncated, info)."},
-    {"close", env_close_object, METH_NOARGS, "close($self, /)\n--\n\nFrees the environment."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef getters[] = {
-    {"closed", env_closed, NULL, "Whether close was called.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot slots[] = {
-    {Py_tp_new, (void *)env_make}, {Py_tp_dealloc, (void *)env_dealloc}, {Py_tp_methods, methods},
-    {Py_tp_getset, getters},       {Py_tp_doc, "One environment."},      {0, NULL},
-};
-
-static PyType_Spec spec = {.name = "replaybus._agent.Env",
-                           .basicsize = sizeof(env_object),
-                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                           .slots = slots};
-
-bool env_register(PyObject *module)
+static rp_status open_slot(struct env_slot *slot, const struct env_config *config, rp_error *err)
 {
-    static PyTypeObject *type;
-    return core_add_type(module, "Env", &spec, &type);
+    rp_status status = env_open(&slot->env, config, err);
+    if (status != RP_OK || !slot->env.library)
+        return status;
+    slot->guarded = env_observation_new(&slot->env);
+    return slot->guarded ? RP_OK : RP_NO_MEMORY;
+}
+
+static bool open_slots(envs_object *self, const struct env_config *config, uint32_t n)
+{
+    rp_error err = {0};
+    self->slots = calloc(n, sizeof *self->slots);
+    rp_status status = self->slots ? RP_OK : RP_NO_MEMORY;
+    Py_BEGIN_ALLOW_THREADS;
+    for (; status == RP_OK && self->n < n; self->n++)
+        status = open_slot(&self->slots[self->n], config, &err);
+    Py_END_ALLOW_THREADS;
+    if (status == RP_OK) {
+        self->observation_bytes = env_observation_bytes(&self->slots[0].env.spec);
+        self->action_bytes = env_action_bytes(&self->slots[0].env.spec);
+        self->final_rows = calloc(n, self->observation_bytes);
+        self->ended = calloc(n, sizeof *self->ended);
+        status = self->final_rows && self->ended ? RP_OK : RP_NO_MEMORY;
+    }
+    if (status == RP_NO_MEMORY)
+        PyErr_NoMemory();
+    else if (status != RP_OK)
+        core_raise(status, err.text);
+    return status == RP_OK;
+}
+
+/* _open((name, options, plugin, max_steps), rows, autoreset, copy): the spec. Options are ((name, value), ...). */
+static PyObject *envs_open(PyObject *object, PyObject *args)
+{
+    envs_object *self = (envs_object *)object;
+    struct env_config config = {0};
+    PyObject *options;
+    long long max_steps;
+    int copy;
+    if (self->n > 0)
+        return core_raise(RP_FAILED_PRECONDITION, "this environment is open already");
+    if (!PyArg_ParseTuple(args, "(sO!sL)O&ip", (const char **)&config.name, &PyTuple_Type, &options,
+                          (const char **)&config.plugin, &max_steps, core_u32, &self->rows, &self->autoreset, &copy))
+        return NULL;
+    config.max_steps = max_steps;
+    self->copy = copy != 0;
+    bool ok = read_options(options, &config.options) && open_slots(self, &config, self->rows ? self->rows : 1);
+    free(config.options.data);
+    if (!ok) {
+        envs_destroy(object);
+        return NULL;
+    }
+    const rp_env_spec *spec = &self->slots[0].env.spec;
+    self->action = env_action_column("action", spec);
+    self->outputs[OUT_OBSERVATION] = env_observation_column("observation", spec);
+    self->outputs[OUT_REWARD].dtype = RP_DTYPE_FLOAT64;
+    self->outputs[OUT_TERMINATED].dtype = self->outputs[OUT_TRUNCATED].dtype = RP_DTYPE_BOOL;
+    return env_spec_describe(spec);
+}
+
+#define METHODS(step_function, step_help)                                                                              \
+    {                                                                                                                  \
+        {"_open", envs_open, METH_VARARGS, "_open(description, rows, autoreset, copy): the spec as a tuple."},         \
+            {"_reset", envs_reset, METH_VARARGS, "_reset(seeds or None, mask or None): the first observations."},      \
+            {"step", step_function, METH_O, step_help},                                                                \
+            {"close", guarded_close, METH_NOARGS, "close($self, /)\n--\n\nFrees what it has."},                        \
+        {                                                                                                              \
+            NULL, NULL, 0, NULL                                                                                        \
+        }                                                                                                              \
+    }
+
+static PyMethodDef env_methods[] =
+    METHODS(single_step, "step($self, action, /)\n--\n\n"
+                         "Takes one step. Returns (observation, reward, terminated, truncated, info).");
+static PyMethodDef vector_methods[] =
+    METHODS(vector_step, "step($self, actions, /)\n--\n\nTakes one step in every environment. Returns (observations, "
+                         "rewards, terminated, truncated, info).");
+
+bool envs_register(PyObject *module)
+{
+    struct core_type type = {.name = "replaybus._agent.Env",
+                             .doc = "One environment.",
+                             .size = sizeof(envs_object),
+                             .make = envs_make,
+                             .dealloc = guarded_dealloc,
+                             .methods = env_methods,
+                             .getters = guarded_getters,
+                             .is_base = true};
+    if (!core_add_type(module, &type, NULL))
+        return false;
+    type.name = "replaybus._agent.VectorEnv";
+    type.doc = "Environments in one call.";
+    type.methods = vector_methods;
+    return core_add_type(module, &type, NULL);
 }

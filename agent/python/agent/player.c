@@ -7,13 +7,9 @@
 
 #include "agent/run/worker.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 
 /* ---- life ---- */
-
-static const char *environment_name(const struct player *self)
-{
-    return env_name(&self->options.config.environment);
-}
 
 static bool same_spec(const rp_env_spec *a, const rp_env_spec *b)
 {
@@ -49,8 +45,8 @@ static rp_status make_agent(struct player *self, rp_error *err)
     const struct player_options *options = &self->options;
     struct agent_config config = options->config.agent;
     config.acting_rows = options->n < ACTOR_ROWS ? options->n : ACTOR_ROWS;
-    self->agent =
-        agent_new(&config, environment_name(self), &options->spec, worker_seed(&options->config, "parameters", 0), err);
+    self->agent = agent_new(&config, env_name(&options->config.environment), &options->spec,
+                            worker_seed(&options->config, "parameters", 0), err);
     return self->agent ? RP_OK : (rp_status)err->status;
 }
 
@@ -120,11 +116,9 @@ static rp_status open_all(struct player *self, rp_error *err)
     struct player_options *options = &self->options;
     RP_TRY(take_spec(options, err));
     RP_TRY(make_agent(self, err));
-    self->seats = calloc(options->n, sizeof *self->seats);
-    self->actors = calloc(options->n, sizeof(struct actor *));
-    self->choices = calloc(options->n, sizeof *self->choices);
-    if (!self->seats || !self->actors || !self->choices)
-        return err_set(err, RP_NO_MEMORY, "no memory for %u environments", options->n);
+    self->seats = need_alloc(options->n * sizeof *self->seats);
+    self->actors = need_alloc(options->n * sizeof(struct actor *));
+    self->choices = need_alloc(options->n * sizeof *self->choices);
     RP_TRY(connect_client(self, err));
     RP_TRY(open_variables(self, err));
     for (uint32_t i = 0; i < options->n; i++)
@@ -148,13 +142,7 @@ void player_options_free(struct player_options *options)
 
 struct player *player_new(const struct player_options *options, rp_error *err)
 {
-    struct player *self = calloc(1, sizeof *self);
-    if (!self) {
-        struct player_options given = *options;
-        player_options_free(&given);
-        err_set(err, RP_NO_MEMORY, "no memory for an actor");
-        return NULL;
-    }
+    struct player *self = need_alloc(sizeof *self);
     self->options = *options;
     if (open_all(self, err) != RP_OK)
         player_destroy(&self, 0);

@@ -1,55 +1,421 @@
-/* The programs of the agents inside Python. */
+/* The programs of the agents inside Python, with environments in Python. The adapter (replaybus.adapter) is the Python half: it turns
+ * observations and actions into rows of memory that this half owns. The program runs without the GIL; each call of an environment takes
+ * it. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/python/agent/agent.h"
-#include "agent/python/agent/provider.h"
 #include "agent/run/program.h"
+#include "proto/base/error.h"
+#include "proto/base/need.h"
 
-/* Copies a list of str; NULL-terminated. NULL with an exception set. */
-static char **copy_words(PyObject *list, int *n)
+struct python_provider {
+    struct env_provider provider; /* ctx is this struct */
+    PyObject *open;               /* open(python, gym, options, n) gives the adapter's Environments; borrowed */
+    PyThreadState *thread;        /* the program's thread while it does without the GIL */
+};
+
+struct whole;
+
+struct seat {
+    struct whole *whole;
+    uint32_t index;
+    PyObject *seed, *reset, *step; /* bound methods of the adapter's seat */
+    uint64_t steps, episodes;      /* of the present episode; begun so far */
+    bool fresh;                    /* together: the round's outcome was not read yet */
+    rp_error failure;
+};
+
+struct whole {
+    struct python_provider *provider;
+    PyObject *envs;                         /* the adapter */
+    PyObject *observations, *actions;       /* bytearrays, one row for each seat */
+    size_t observation_bytes, action_bytes; /* of a row */
+    rp_env_spec spec;
+    bool together;
+    uint32_t n;
+    struct seat seats[];
+};
+
+static void take_gil(const struct whole *self)
 {
-    Py_ssize_t count = PyList_Size(list);
-    char **words = count >= 0 ? calloc((size_t)count + 1, sizeof *words) : NULL;
-    if (count >= 0 && !words)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; words && i < count; i++) {
-        const char *text = core_text(PyList_GetItem(list, i), "an argument");
-        words[i] = text ? strdup(text) : NULL;
-    }
-    *n = (int)count;
-    return words;
+    PyEval_RestoreThread(self->provider->thread);
 }
 
-static void free_words(char **words)
+static void release_gil(const struct whole *self)
 {
-    for (char **word = words; word && *word; word++)
-        free(*word);
-    free(words);
+    self->provider->thread = PyEval_SaveThread();
+}
+
+static void *row_of(PyObject *rows, size_t bytes, uint32_t index)
+{
+    return PyByteArray_AsString(rows) + bytes * index;
+}
+
+/* ---- failures ---- */
+
+/* Takes the present exception: a new reference. */
+static PyObject *take_exception(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value && trace)
+        PyException_SetTraceback(value, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+static rp_status set_text(PyObject *text, rp_error *err)
+{
+    const char *utf8 = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    err_set(err, RP_INTERNAL, "%s", utf8 ? utf8 : "an environment in Python failed, and Python could not say why");
+    PyErr_Clear();
+    return RP_INTERNAL;
+}
+
+/* The present exception as a sentence; the adapter prints the traceback. */
+static void fail(struct seat *self, const char *method)
+{
+    PyObject *error = take_exception();
+    PyObject *text = error ? PyObject_CallMethod(self->whole->envs, "explain", "OsKK", error, method,
+                                                 (unsigned long long)self->steps, (unsigned long long)self->episodes)
+                           : NULL;
+    set_text(text, &self->failure);
+    Py_XDECREF(text);
+    Py_XDECREF(error);
+}
+
+static rp_status seat_failure(void *seat, rp_error *err)
+{
+    const rp_error *failure = &((const struct seat *)seat)->failure;
+    if (failure->status == RP_OK)
+        return RP_OK;
+    return err_set(err, (rp_status)failure->status, "%s", failure->text);
+}
+
+/* Refuses numbers that would spoil the networks of all processes. */
+static void check_numbers(struct seat *self, const char *method, float reward)
+{
+    const struct whole *whole = self->whole;
+    const float *numbers = row_of(whole->observations, whole->observation_bytes, self->index);
+    size_t n = whole->spec.observation_dtype == RP_DTYPE_FLOAT32 ? whole->observation_bytes / sizeof *numbers : 0,
+           i = 0;
+    while (i < n && isfinite(numbers[i]))
+        i++;
+    if (i == n && isfinite(reward))
+        return;
+    PyObject *name = PyObject_GetAttrString(whole->envs, "name");
+    const char *text = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    if (i < n)
+        err_set(&self->failure, RP_INVALID_ARGUMENT,
+                "environment '%s': %s() returned an observation whose number %zu is %g (at step %llu of episode %llu)",
+                text ? text : "", method, i, (double)numbers[i], (unsigned long long)self->steps,
+                (unsigned long long)self->episodes);
+    else
+        err_set(&self->failure, RP_INVALID_ARGUMENT,
+                "environment '%s': %s() returned %g as the reward (at step %llu of episode %llu)", text ? text : "",
+                method, (double)reward, (unsigned long long)self->steps, (unsigned long long)self->episodes);
+    Py_XDECREF(name);
+    PyErr_Clear();
+}
+
+/* ---- rounds ---- */
+
+static bool attribute_is_true(PyObject *object, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(object, name);
+    bool answer = value && PyObject_IsTrue(value) == 1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return answer;
+}
+
+static bool round_ready(struct seat *self)
+{
+    struct whole *whole = self->whole;
+    if (!whole->together || self->fresh)
+        return true;
+    PyObject *done = PyObject_CallMethod(whole->envs, "run", NULL);
+    Py_XDECREF(done);
+    for (uint32_t i = 0; done && i < whole->n; i++)
+        whole->seats[i].fresh = true;
+    return done != NULL;
+}
+
+static void seat_announce(void *seat, const void *action)
+{
+    struct seat *self = seat;
+    struct whole *whole = self->whole;
+    if (!whole->together)
+        return;
+    take_gil(whole);
+    memcpy(row_of(whole->actions, whole->action_bytes, self->index), action, whole->action_bytes);
+    release_gil(whole);
+    self->fresh = false;
+}
+
+static bool seat_resets_within_round(void *seat)
+{
+    struct seat *self = seat;
+    struct whole *whole = self->whole;
+    if (!whole->together || self->episodes == 0)
+        return false;
+    take_gil(whole);
+    bool answer = attribute_is_true(whole->envs, "resets_within_round");
+    release_gil(whole);
+    return answer;
+}
+
+/* ---- the environment's functions ---- */
+
+static void seat_seed(void *seat, uint64_t seed)
+{
+    struct seat *self = seat;
+    take_gil(self->whole);
+    PyObject *number = PyLong_FromUnsignedLongLong(seed);
+    PyObject *done = number ? PyObject_CallFunctionObjArgs(self->seed, number, NULL) : NULL;
+    if (!done)
+        fail(self, "seed");
+    Py_XDECREF(done);
+    Py_XDECREF(number);
+    release_gil(self->whole);
+}
+
+static void seat_reset(void *seat, void *observation)
+{
+    struct seat *self = seat;
+    struct whole *whole = self->whole;
+    bool late = seat_resets_within_round(seat);
+    if (self->failure.status != RP_OK)
+        return;
+    take_gil(whole);
+    self->steps = 0;
+    self->episodes++;
+    PyObject *done = !late || round_ready(self) ? PyObject_CallFunctionObjArgs(self->reset, NULL) : NULL;
+    self->fresh = false;
+    if (done) {
+        check_numbers(self, "reset", 0.0f);
+        memcpy(observation, row_of(whole->observations, whole->observation_bytes, self->index),
+               whole->observation_bytes);
+    } else {
+        fail(self, "reset");
+    }
+    Py_XDECREF(done);
+    release_gil(whole);
+}
+
+/* Reads (reward, terminal, truncated). False with an exception set. */
+static bool read_result(PyObject *answer, rp_env_result *result)
+{
+    if (!PyTuple_Check(answer) || PyTuple_Size(answer) != 3)
+        return false;
+    double reward = PyFloat_AsDouble(PyTuple_GetItem(answer, 0));
+    if (reward == -1.0 && PyErr_Occurred())
+        return false;
+    int terminal = PyObject_IsTrue(PyTuple_GetItem(answer, 1)), truncated = PyObject_IsTrue(PyTuple_GetItem(answer, 2));
+    result->reward = (float)reward;
+    result->terminal = terminal == 1;
+    result->truncated = truncated == 1;
+    return terminal >= 0 && truncated >= 0;
+}
+
+static PyObject *call_step(struct seat *self, const void *action)
+{
+    struct whole *whole = self->whole;
+    PyObject *number = Py_None;
+    if (!whole->together)
+        memcpy(row_of(whole->actions, whole->action_bytes, self->index), action, whole->action_bytes);
+    if (!round_ready(self))
+        return NULL;
+    self->fresh = false;
+    if (whole->spec.n_actions && !whole->together)
+        number = PyLong_FromLong(*(const int32_t *)action);
+    else
+        Py_INCREF(number);
+    PyObject *answer = number ? PyObject_CallFunctionObjArgs(self->step, number, NULL) : NULL;
+    Py_XDECREF(number);
+    return answer;
+}
+
+static void seat_step(void *seat, const void *action, void *observation, rp_env_result *result)
+{
+    struct seat *self = seat;
+    struct whole *whole = self->whole;
+    if (self->failure.status != RP_OK)
+        return;
+    take_gil(whole);
+    self->steps++;
+    PyObject *answer = call_step(self, action);
+    if (answer && read_result(answer, result)) {
+        check_numbers(self, "step", result->reward);
+        memcpy(observation, row_of(whole->observations, whole->observation_bytes, self->index),
+               whole->observation_bytes);
+    } else {
+        fail(self, "step");
+    }
+    Py_XDECREF(answer);
+    release_gil(whole);
+}
+
+/* ---- making and ending ---- */
+
+static void free_whole(struct whole *self)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        Py_XDECREF(self->seats[i].seed);
+        Py_XDECREF(self->seats[i].reset);
+        Py_XDECREF(self->seats[i].step);
+    }
+    Py_XDECREF(self->envs);
+    Py_XDECREF(self->observations);
+    Py_XDECREF(self->actions);
+    free(self);
+}
+
+static void whole_destroy(void *whole)
+{
+    struct whole *self = whole;
+    struct python_provider *provider = self->provider;
+    take_gil(self);
+    PyObject *done = PyObject_CallMethod(self->envs, "close", NULL);
+    Py_XDECREF(done);
+    PyErr_Clear();
+    free_whole(self);
+    provider->thread = PyEval_SaveThread();
+}
+
+static PyObject *options_of(const struct env_config *config)
+{
+    const rp_option *options = config->options.data;
+    PyObject *map = PyDict_New();
+    for (uint32_t i = 0; map && i < config->options.count; i++) {
+        PyObject *value = PyUnicode_FromString(options[i].value);
+        if (!value || PyDict_SetItemString(map, options[i].name, value) < 0)
+            Py_CLEAR(map);
+        Py_XDECREF(value);
+    }
+    return map;
+}
+
+static bool open_seat(struct whole *self, PyObject *seats, uint32_t index)
+{
+    struct seat *seat = &self->seats[index];
+    PyObject *object = PyList_GetItem(seats, index);
+    *seat = (struct seat){.whole = self, .index = index};
+    seat->seed = PyObject_GetAttrString(object, "seed");
+    seat->reset = PyObject_GetAttrString(object, "reset");
+    seat->step = PyObject_GetAttrString(object, "step");
+    return seat->seed && seat->reset && seat->step;
+}
+
+/* Takes the adapter. NULL with an exception set. */
+static struct whole *wrap(struct python_provider *provider, PyObject *envs, rp_env_spec *spec)
+{
+    PyObject *object = PyObject_GetAttrString(envs, "spec"), *seats = PyObject_GetAttrString(envs, "seats");
+    PyObject *fields = object ? PyObject_CallMethod(object, "fields", NULL) : NULL;
+    uint32_t n = seats ? (uint32_t)PyList_Size(seats) : 0;
+    struct whole *self = need_alloc(sizeof *self + n * sizeof self->seats[0]);
+    bool ok = fields && n > 0 && env_spec_read(fields, spec);
+    *self = (struct whole){.provider = provider, .envs = envs, .n = n, .spec = *spec};
+    for (uint32_t i = 0; ok && i < n; i++)
+        ok = open_seat(self, seats, i);
+    if (ok) {
+        self->together = attribute_is_true(envs, "together");
+        self->observation_bytes = env_observation_bytes(spec);
+        self->action_bytes = env_action_bytes(spec);
+        self->observations = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(n * self->observation_bytes));
+        self->actions = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(n * self->action_bytes));
+        ok = self->observations && self->actions;
+    }
+    if (ok) {
+        memset(PyByteArray_AsString(self->actions), 0, n * self->action_bytes);
+        PyObject *bound = PyObject_CallMethod(envs, "bind", "OO", self->observations, self->actions);
+        ok = bound != NULL;
+        Py_XDECREF(bound);
+    }
+    Py_XDECREF(object);
+    Py_XDECREF(seats);
+    Py_XDECREF(fields);
+    if (!ok)
+        free_whole(self);
+    return ok ? self : NULL;
+}
+
+static void *provider_create(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err)
+{
+    struct python_provider *self = ctx;
+    PyEval_RestoreThread(self->thread);
+    PyObject *options = options_of(config);
+    PyObject *envs =
+        options ? PyObject_CallFunction(self->open, "ssOI", config->python, config->gym, options, *n) : NULL;
+    Py_XDECREF(options);
+    struct whole *whole = envs ? wrap(self, envs, spec) : NULL;
+    if (whole && whole->together && config->max_steps > 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "environment.max_steps cannot end the episodes of a vector environment, which begins the "
+                        "next ones itself: set the limit where the environment is made");
+        free_whole(whole);
+        whole = NULL;
+    }
+    if (whole) {
+        *n = whole->n;
+    } else {
+        PyObject *error = take_exception(), *text = error ? PyObject_Str(error) : NULL;
+        set_text(text, err);
+        Py_XDECREF(text);
+        Py_XDECREF(error);
+    }
+    self->thread = PyEval_SaveThread();
+    return whole;
+}
+
+static void *whole_seat(void *whole, uint32_t index)
+{
+    return &((struct whole *)whole)->seats[index];
+}
+
+static void python_provider_init(struct python_provider *self, PyObject *open)
+{
+    static const rp_env_ops ops = {.name = "python",
+                                   .help = "an environment in Python",
+                                   .destroy = whole_destroy,
+                                   .seed = seat_seed,
+                                   .reset = seat_reset,
+                                   .step = seat_step};
+    *self = (struct python_provider){.open = open};
+    self->provider = (struct env_provider){.ctx = self,
+                                           .ops = &ops,
+                                           .create = provider_create,
+                                           .seat = whole_seat,
+                                           .failure = seat_failure,
+                                           .announce = seat_announce,
+                                           .resets_within_round = seat_resets_within_round};
 }
 
 static PyObject *run(PyObject *args, enum program_kind kind, const char *name)
 {
     PyObject *list, *open;
     struct python_provider provider;
-    int n = 0;
     if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &list, &open))
         return NULL;
-    char **words = copy_words(list, &n);
-    if (!words || PyErr_Occurred()) {
-        free_words(words);
-        return NULL;
+    Py_ssize_t n = PyList_Size(list);
+    PyObject *kept = PyList_AsTuple(list);                      /* owns the words */
+    char **words = need_alloc(((size_t)n + 1) * sizeof *words); /* getopt moves them */
+    for (Py_ssize_t i = 0; kept && !PyErr_Occurred() && i < n; i++)
+        words[i] = (char *)(uintptr_t)core_text(PyTuple_GetItem(kept, i), "an argument");
+    int status = EXIT_FAILED;
+    if (!PyErr_Occurred()) {
+        python_provider_init(&provider, open);
+        provider.thread = PyEval_SaveThread();
+        status = program_run(kind, name, &provider.provider, (int)n, words);
+        PyEval_RestoreThread(provider.thread);
     }
-    python_provider_init(&provider, open);
-    char **given = calloc((size_t)n + 1, sizeof *given); /* getopt moves words */
-    if (given)
-        memcpy(given, words, (size_t)n * sizeof *given);
-    provider.thread = PyEval_SaveThread();
-    int status = given ? program_run(kind, name, &provider.provider, n, given) : EXIT_FAILED;
-    PyEval_RestoreThread(provider.thread);
-    free(given);
-    free_words(words);
-    return PyLong_FromLong(status);
+    free(words);
+    Py_XDECREF(kept);
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(status);
 }
 
 PyObject *program_run_actor(PyObject *module, PyObject *args)

@@ -1,9 +1,9 @@
 /* What the extensions of the Python package share: the rules that Python adds to handles of libreplay, through the limited
  * API of Python 3.11. Each extension has a copy of these files, as it has of libreplay: their state is its own.
- *   hooks.c    exceptions, and small readers of arguments
- *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork
- *   job.c      calls on a helper thread: a connection that is made in the background, a server that starts or stops
- *   conn.c     a client shared by the objects that use it, destroyed after the last of them
+ *   hooks.c    exceptions, small readers of arguments, types
+ *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork; calls on a
+ *              helper thread
+ *   column.c   values of numpy and of Python as bytes, and arrays over memory
  *   log.c      the library's log lines */
 #ifndef AGENT_PYTHON_BASE_H
 #define AGENT_PYTHON_BASE_H
@@ -21,8 +21,8 @@
 
 /* The function setup(errors, convert) of a module: what it needs from Python code. */
 PyObject *core_setup(PyObject *module, PyObject *args);
-/* A new reference to an argument of setup: "errors" or "convert". NULL with an exception set. */
-PyObject *core_hook(const char *name);
+/* Calls convert(value, name, dtype, shape) of Python code. NULL with an exception set. */
+PyObject *core_convert(PyObject *value, const char *name, const char *dtype, PyObject *shape);
 /* Sets the exception for a status. Returns NULL. */
 PyObject *core_raise(int32_t status, const char *text);
 /* Reads a deadline in seconds, or None: milliseconds, -1 for None. False with an exception set. */
@@ -33,32 +33,66 @@ bool core_count(long long count, const char *what, long long most);
 int core_u32(PyObject *value, void *out);
 /* The UTF-8 text of a str, borrowed from it. NULL with an exception set. `what` names it in the error. */
 const char *core_text(PyObject *text, const char *what);
-/* Adds a heap type to the module. */
-bool core_add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **out);
+/* Reads the optional argument timeout, in seconds: positional or by its name. */
+bool core_timeout_argument(PyObject *args, PyObject *kwargs, int64_t *out);
+/* Appends an object to a list, and takes it. Both may be NULL. Clears *list when it fails. */
+void core_append(PyObject **list, PyObject *item);
+/* The tuple of n sizes. NULL with an exception set. */
+PyObject *core_shape(const uint32_t *sizes, uint32_t n);
+
+/* A type of an extension. What is zero is left out. */
+struct core_type {
+    const char *name; /* with its module */
+    const char *doc;
+    size_t size;
+    newfunc make; /* NULL: Python code cannot make such objects */
+    destructor dealloc;
+    PyMethodDef *methods;
+    PyGetSetDef *getters;
+    lenfunc length;
+    bool is_base; /* Python code may derive from it */
+};
+
+/* Adds a type to the module. `out` may be NULL. */
+bool core_add_type(PyObject *module, const struct core_type *type, PyTypeObject **out);
+/* For dealloc: frees the memory of the object. */
+void core_free(PyObject *object);
+#define CORE_METHOD(function) ((PyCFunction)(void (*)(void))(function))
 
 /* ---- gate.c */
 
 /* Guards one object. Its fields are read and written with the GIL held. */
 struct gate {
-    bool busy;           /* a call is running, perhaps without the GIL */
-    bool closed;         /* calls are refused; a call that waits ends */
-    bool closing;        /* the call that runs is the last one */
-    bool doomed;         /* closed from within the call that runs: gate_leave destroys the object's handles */
+    bool busy;    /* a call is running, perhaps without the GIL */
+    bool closed;  /* calls are refused; a call that waits ends */
+    bool closing; /* the call that runs is the last one */
+    bool doomed;  /* closed from within the call that runs: gate_leave destroys the object's handles */
+    bool
+        adopts; /* without threads and sockets: in a child, the copy of an object that no call used is its own object */
     unsigned long owner; /* the thread of the call that runs */
     uint64_t forks;      /* of this process when the object was made */
     struct gate *next;   /* of another object that the same call uses */
     PyObject *object;
-    void (*destroy)(PyObject *object);
+    void (*destroy)(PyObject *object); /* gives up the object's handles; may be called more than once */
 };
+
+/* The head of an object with a gate. */
+struct guarded {
+    PyObject_HEAD struct gate gate;
+};
+
+/* A new object, zero but for its gate. NULL with an exception set. */
+void *guarded_new(PyTypeObject *type, void (*destroy)(PyObject *object));
+void guarded_dealloc(PyObject *object);
+/* The method close: destroys the handles. */
+PyObject *guarded_close(PyObject *object, PyObject *unused);
+/* The property closed. */
+PyObject *guarded_closed(PyObject *object, void *unused);
+extern PyGetSetDef guarded_getters[]; /* closed, for types without other properties */
 
 /* Counts the forks between the first process and this one. */
 uint64_t gate_forks(void);
 bool gate_init(void);
-/* destroy: gives up the handles of an object that is closed from within one of its calls. NULL: no call of the object runs
- * Python code. */
-void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object));
-/* For objects without threads and sockets: in a child, the copy of an object that no call was using is an object of its own. */
-void gate_adopt(struct gate *gate);
 /* True if the object belongs to a parent of this process. */
 bool gate_is_foreign(const struct gate *gate);
 /* Whether a call of this thread is running: the caller is a signal handler, or user code that the call runs. */
@@ -82,6 +116,10 @@ typedef rp_status gate_attempt(void *call, int64_t timeout_ms, rp_error *err);
 rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms, rp_error *err);
 /* gate_wait; sets the exception for every status but RP_OK. */
 bool gate_call(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms);
+/* gate_enter, gate_call, gate_leave. */
+bool guarded_call(struct guarded *self, const char *what, gate_attempt *attempt, void *call, int64_t timeout_ms);
+/* Closes the object after a last attempt, which NULL leaves out: the result of the method close(timeout=None). */
+PyObject *guarded_finish(struct guarded *self, gate_attempt *attempt, void *call, int64_t timeout_ms);
 
 /* A call of the library that may wait. It runs without the GIL; a thread that waits takes the GIL every 50 ms to see whether a
  * signal has come or the object was closed. */
@@ -103,28 +141,11 @@ int64_t core_now_ns(void);
 /* What is left of a time-out of core_timeout; -1 if there is none. */
 int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms);
 
-/* ---- conn.c */
-
-struct conn {
-    rp_client *client;
-    atomic_uint refs;
-};
-
-/* Takes the client, unless it returns NULL: no memory. */
-struct conn *conn_take(rp_client *client);
-struct conn *conn_ref(struct conn *conn);
-/* Destroys the client after its last user. Call without the GIL. */
-void conn_unref(struct conn *conn);
-/* The same with the GIL held. */
-void conn_drop(struct conn **conn);
-
-/* ---- job.c */
-
 /* A call on a thread of its own. Embed it as the first member. */
 struct job {
     void (*run)(struct job *job);  /* on the helper thread, without the GIL */
     void (*drop)(struct job *job); /* frees the job and its result, without the GIL */
-    bool done, abandoned;          /* guarded by job.c's mutex */
+    bool done, abandoned;          /* guarded by gate.c's mutex */
 };
 
 enum job_state { JOB_RUNNING, JOB_DONE, JOB_INTERRUPTED };
@@ -137,9 +158,42 @@ void job_abandon(struct job *job);
 /* Runs the job and waits for it. True: it is done, and the caller drops it. False with an exception set: a signal came, and the
  * job is abandoned. */
 bool job_wait(struct job *job);
-/* In a child: forgets locks that threads of the parent held. */
-void job_after_fork(void);
 
+/* ---- column.c */
+
+/* The name, element type and shape of values. */
+struct column {
+    char *name;
+    int32_t dtype;
+    uint32_t rank;
+    uint32_t shape[RP_MAX_RANK];
+    uint64_t row_bytes;
+    char scalar[16]; /* the value of a Python number */
+};
+
+/* A value, or a block of values. `view` is empty (obj NULL) for a number and for a value read in place. */
+struct cell {
+    Py_buffer view;
+    const void *data;
+};
+
+/* The dtype of a buffer's elements; 0 if libreplay has none like it. */
+int32_t column_dtype(const char *format, Py_ssize_t itemsize);
+/* The name of a dtype, such as "float32". NULL: there is none. */
+const char *column_dtype_name(int32_t dtype);
+/* The dtype with this name; 0: there is none. */
+int32_t column_dtype_named(const char *name);
+uint32_t column_itemsize(int32_t dtype);
+/* Takes a value of the column's shape, or with rows > 0 of `rows` such values. False with an exception set. */
+bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32_t rows);
+void cells_release(struct cell *cells, uint32_t n);
+/* An array over memory that `owner` keeps. NULL with an exception set. */
+PyObject *numpy_array(PyObject *owner, const void *data, int32_t dtype, uint32_t rank, const uint64_t *shape);
+/* A new array of a column's value, or with rows > 0 of `rows` of them, and its memory. NULL with an exception set. */
+PyObject *numpy_empty(const struct column *column, uint32_t rows, void **data);
+/* The functions numpy_setup(capsule) and numpy_learn(array, transposed, scalar) of a module. */
+PyObject *numpy_setup(PyObject *module, PyObject *capsule);
+PyObject *numpy_learn(PyObject *module, PyObject *args);
 /* ---- log.c */
 
 /* The function log_set(function, level) of a module: the library's lines go to function(level, line); None: to standard

@@ -4,25 +4,24 @@
  * GIL and waits until somebody leaves. */
 #include "agent/python/base/base.h"
 
-#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
 #define SLICE_MS 50
 
 static uint64_t forks;
-static pthread_mutex_t left_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t left = PTHREAD_COND_INITIALIZER;
-static unsigned waiters; /* guarded by the GIL */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call has left its gate, or a job is done */
+static unsigned waiters;                                  /* for a gate; guarded by the GIL */
 
 static void after_fork(void)
 {
     forks++;
     waiters = 0;
-    pthread_mutex_init(&left_mutex, NULL);
-    pthread_cond_init(&left, NULL);
-    job_after_fork();
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&changed, NULL);
     log_after_fork();
 }
 
@@ -41,19 +40,14 @@ uint64_t gate_forks(void)
     return forks;
 }
 
-void gate_open(struct gate *gate, PyObject *object, void (*destroy)(PyObject *object))
-{
-    *gate = (struct gate){.forks = forks, .object = object, .destroy = destroy};
-}
-
 bool gate_is_foreign(const struct gate *gate)
 {
     return gate->forks != forks;
 }
 
-void gate_adopt(struct gate *gate)
+static void adopt(struct gate *gate)
 {
-    if (!gate->busy)
+    if (gate->adopts && !gate->busy)
         gate->forks = forks;
 }
 
@@ -68,19 +62,25 @@ static void take(struct gate *gate)
     gate->owner = PyThread_get_thread_ident();
 }
 
-/* Waits until the gate is free, or for one slice. */
-static bool await_left(const struct gate *gate)
+static struct timespec time_in(int64_t wait_ms)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += SLICE_MS * 1000000L;
+    until.tv_nsec += wait_ms * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
+    return until;
+}
+
+/* Waits until some gate is free, or for one slice. */
+static bool await_left(const struct gate *gate)
+{
+    struct timespec until = time_in(SLICE_MS);
     waiters++;
-    pthread_mutex_lock(&left_mutex);
+    pthread_mutex_lock(&mutex);
     Py_BEGIN_ALLOW_THREADS;
-    pthread_cond_timedwait(&left, &left_mutex, &until);
-    pthread_mutex_unlock(&left_mutex);
+    pthread_cond_timedwait(&changed, &mutex, &until);
+    pthread_mutex_unlock(&mutex);
     Py_END_ALLOW_THREADS;
     if (!gate_is_foreign(gate))
         waiters--;
@@ -106,6 +106,7 @@ static bool refuse(const struct gate *gate, const char *what)
 
 bool gate_enter(struct gate *gate, const char *what)
 {
+    adopt(gate);
     while (gate->busy && !gate->closed && !gate_is_foreign(gate) && !gate_is_mine(gate))
         if (!await_left(gate))
             return false;
@@ -117,6 +118,7 @@ bool gate_enter(struct gate *gate, const char *what)
 
 bool gate_close(struct gate *gate)
 {
+    adopt(gate);
     if (gate->closed)
         return false;
     gate->closed = true;
@@ -143,9 +145,9 @@ void gate_leave(struct gate *gate)
     gate->busy = false;
     if (waiters == 0)
         return;
-    pthread_mutex_lock(&left_mutex);
-    pthread_cond_broadcast(&left);
-    pthread_mutex_unlock(&left_mutex);
+    pthread_mutex_lock(&mutex);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
 }
 
 /* The first gate of the call that another thread, a signal handler, or code that the call runs has closed; NULL: none. */
@@ -246,4 +248,144 @@ bool gate_call(struct gate *gate, gate_attempt *attempt, void *call, int64_t tim
     if (status != RP_OK && status != GATE_INTERRUPTED)
         core_raise(status, err.text);
     return status == RP_OK;
+}
+
+/* ---- objects */
+
+void *guarded_new(PyTypeObject *type, void (*destroy)(PyObject *object))
+{
+    struct guarded *self = (struct guarded *)PyType_GenericAlloc(type, 0);
+    if (self)
+        self->gate = (struct gate){.forks = forks, .object = (PyObject *)self, .destroy = destroy};
+    return self;
+}
+
+void guarded_dealloc(PyObject *object)
+{
+    ((struct guarded *)object)->gate.destroy(object);
+    core_free(object);
+}
+
+bool guarded_call(struct guarded *self, const char *what, gate_attempt *attempt, void *call, int64_t timeout_ms)
+{
+    if (!gate_enter(&self->gate, what))
+        return false;
+    bool ok = gate_call(&self->gate, attempt, call, timeout_ms);
+    gate_leave(&self->gate);
+    return ok;
+}
+
+PyObject *guarded_finish(struct guarded *self, gate_attempt *attempt, void *call, int64_t timeout_ms)
+{
+    if (!gate_close(&self->gate))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    bool ok = !attempt || gate_is_foreign(&self->gate) || gate_call(&self->gate, attempt, call, timeout_ms);
+    self->gate.destroy((PyObject *)self);
+    gate_leave(&self->gate);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+PyObject *guarded_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return guarded_finish((struct guarded *)object, NULL, NULL, 0);
+}
+
+PyObject *guarded_closed(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((struct guarded *)object)->gate.closed);
+}
+
+PyGetSetDef guarded_getters[] = {
+    {"closed", guarded_closed, NULL, "Whether close was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* ---- jobs: calls that go on after the wait for them has ended, or that libreplay cannot interrupt. The caller waits in slices and
+ * notices signals. */
+
+static void *work(void *argument)
+{
+    struct job *job = argument;
+    job->run(job);
+    pthread_mutex_lock(&mutex);
+    job->done = true;
+    bool abandoned = job->abandoned;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+    if (abandoned)
+        job->drop(job);
+    return NULL;
+}
+
+/* Starts the thread with all signals blocked: Python's handlers belong to its main thread. */
+bool job_start(struct job *job)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, NULL, work, job);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed == 0) {
+        pthread_detach(thread);
+        return true;
+    }
+    job->drop(job);
+    core_raise(RP_NO_MEMORY, "no thread for a call can be started");
+    return false;
+}
+
+/* Waits for at most wait_ms. Returns whether the job is done. */
+static bool is_done(struct job *job, int64_t wait_ms)
+{
+    struct timespec until = time_in(wait_ms);
+    pthread_mutex_lock(&mutex);
+    while (!job->done && wait_ms > 0 && pthread_cond_timedwait(&changed, &mutex, &until) == 0)
+        ;
+    bool done = job->done;
+    pthread_mutex_unlock(&mutex);
+    return done;
+}
+
+enum job_state job_await(struct job *job, int64_t timeout_ms)
+{
+    int64_t start = core_now_ns();
+    for (;;) {
+        int64_t left = core_left_ms(start, timeout_ms);
+        bool done;
+        Py_BEGIN_ALLOW_THREADS;
+        done = is_done(job, left < 0 || left > SLICE_MS ? SLICE_MS : left);
+        Py_END_ALLOW_THREADS;
+        if (done)
+            return JOB_DONE;
+        if (!core_look())
+            return JOB_INTERRUPTED;
+        if (left == 0)
+            return JOB_RUNNING;
+    }
+}
+
+void job_abandon(struct job *job)
+{
+    pthread_mutex_lock(&mutex);
+    bool done = job->done;
+    job->abandoned = true;
+    pthread_mutex_unlock(&mutex);
+    if (!done)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    job->drop(job);
+    Py_END_ALLOW_THREADS;
+}
+
+bool job_wait(struct job *job)
+{
+    if (!job_start(job))
+        return false;
+    if (job_await(job, -1) == JOB_DONE)
+        return true;
+    job_abandon(job);
+    return false;
 }

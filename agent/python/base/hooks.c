@@ -1,4 +1,4 @@
-/* Exceptions, and small readers of arguments. */
+/* Exceptions, small readers of arguments, types. */
 #include "agent/python/base/base.h"
 
 #include <math.h>
@@ -10,19 +10,23 @@
 static PyObject *errors;  /* a tuple: an exception class per status */
 static PyObject *convert; /* convert(value, name, dtype, shape) -> array */
 
-PyObject *core_hook(const char *name)
+static bool is_set_up(void)
 {
-    PyObject *hook = strcmp(name, "errors") == 0 ? errors : convert;
-    if (!hook)
+    if (!errors)
         PyErr_SetString(PyExc_RuntimeError, "import replaybus, not its extension");
-    return Py_XNewRef(hook);
+    return errors;
+}
+
+PyObject *core_convert(PyObject *value, const char *name, const char *dtype, PyObject *shape)
+{
+    return is_set_up() ? PyObject_CallFunction(convert, "OssO", value, name, dtype, shape) : NULL;
 }
 
 PyObject *core_raise(int32_t status, const char *text)
 {
-    PyObject *classes = core_hook("errors");
-    if (!classes)
+    if (!is_set_up())
         return NULL;
+    PyObject *classes = Py_NewRef(errors);
     Py_ssize_t i = status > 0 && status < PyTuple_Size(classes) ? status : RP_INTERNAL;
     PyObject *type = PyTuple_GetItem(classes, i);
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
@@ -83,10 +87,62 @@ const char *core_text(PyObject *text, const char *what)
     return PyUnicode_AsUTF8AndSize(text, NULL);
 }
 
-bool core_add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **out)
+bool core_timeout_argument(PyObject *args, PyObject *kwargs, int64_t *out)
 {
-    *out = (PyTypeObject *)PyType_FromSpec(spec);
-    return *out && PyModule_AddObjectRef(module, name, (PyObject *)*out) == 0;
+    static char *names[] = {"timeout", NULL};
+    PyObject *seconds = Py_None;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "|O", names, &seconds) && core_timeout(seconds, out);
+}
+
+void core_append(PyObject **list, PyObject *item)
+{
+    if (*list && (!item || PyList_Append(*list, item) < 0))
+        Py_CLEAR(*list);
+    Py_XDECREF(item);
+}
+
+PyObject *core_shape(const uint32_t *sizes, uint32_t n)
+{
+    PyObject *shape = PyTuple_New((Py_ssize_t)n);
+    for (uint32_t i = 0; shape && i < n; i++) {
+        PyObject *size = PyLong_FromUnsignedLong(sizes[i]);
+        if (!size || PyTuple_SetItem(shape, (Py_ssize_t)i, size) < 0)
+            Py_CLEAR(shape);
+    }
+    return shape;
+}
+
+bool core_add_type(PyObject *module, const struct core_type *type, PyTypeObject **out)
+{
+    const PyType_Slot given[] = {
+        {Py_tp_new, (void *)type->make},      {Py_tp_dealloc, (void *)type->dealloc},
+        {Py_tp_methods, type->methods},       {Py_tp_getset, type->getters},
+        {Py_sq_length, (void *)type->length}, {Py_tp_doc, (void *)(uintptr_t)type->doc},
+    };
+    PyType_Slot slots[sizeof given / sizeof given[0] + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
+        if (given[i].pfunc)
+            slots[n++] = given[i];
+    slots[n] = (PyType_Slot){0, NULL};
+    unsigned flags = (type->is_base ? Py_TPFLAGS_BASETYPE : 0) | (type->make ? 0 : Py_TPFLAGS_DISALLOW_INSTANTIATION);
+    PyType_Spec spec = {.name = type->name,
+                        .basicsize = (int)type->size,
+                        .flags = (unsigned)Py_TPFLAGS_DEFAULT | flags,
+                        .slots = slots};
+    PyObject *made = PyType_FromSpec(&spec);
+    if (!made || PyModule_AddObjectRef(module, strrchr(type->name, '.') + 1, made) < 0)
+        return false;
+    if (out)
+        *out = (PyTypeObject *)made; /* kept for good, as the module is */
+    return true;
+}
+
+void core_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
 }
 
 PyObject *core_setup(PyObject *module, PyObject *args)

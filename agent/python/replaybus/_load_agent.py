@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from . import errors, log
+from .writer import learn_numpy
 
 try:
     from . import _agent
 except ImportError as error:
     raise ImportError("replaybus.envs and replaybus.Actor need the extension replaybus._agent: install OpenBLAS and MuJoCo (Debian: "
                       f"libopenblas-dev libmujoco-dev) and the package anew ({error})") from error
-
 
 
 def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -34,4 +34,5 @@ def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nda
 
 
 _agent.setup(errors.BY_STATUS, convert)
+learn_numpy(_agent)
 log.add_extension(_agent)

@@ -231,8 +231,8 @@ class Client:
 
     def checkpoint(self, timeout: Timeout = DEFAULT) -> CheckpointInfo:
         """Makes a checkpoint and waits until it is on disk."""
-        *numbers, took_ns = self._request("checkpoint", timeout)
-        return CheckpointInfo(*numbers, took_ns / 1e9)
+        made = json.loads(self._request("checkpoint", timeout))
+        return CheckpointInfo(made["number"], made["based_on"], made["items"], made["written_bytes"], made["took_ns"] / 1e9)
 
     def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
                 min_diff: Optional[float] = None, max_diff: Optional[float] = None,
@@ -240,6 +240,8 @@ class Client:
         """A table's limiter. Values that are given are changed while it runs."""
         values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer)
         bits = sum(1 << i for i, value in enumerate(values) if value is not None)
+        if not bits:
+            return self.info(table, timeout=timeout)["tables"][0]["limiter"]
         numbers = np.array([0.0 if value is None else value for value in values])
         return json.loads(self._request("limiter", timeout, table, bits, 0, None, None, numbers))
 

@@ -98,7 +98,7 @@ class Env(_agent.Env):
 
     def __init__(self, name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None,
                  **options: Any) -> None:
-        spec = self._open(_description(name, plugin, max_episode_steps, options))
+        spec = self._open(_description(name, plugin, max_episode_steps, options), 0, AUTORESET.index("disabled"), True)
         self.observation_space, self.action_space = _spaces_of(spec)
         self.spec = EnvSpec(name, spec[-1] or None, options)
         self._seeded = False
@@ -110,7 +110,7 @@ class Env(_agent.Env):
         seed = _check_seed(seed)
         if seed is None and not self._seeded:
             seed = _entropy()
-        observation = self._reset(seed)
+        observation = self._reset((seed,), None)
         self._seeded = True
         return observation, {}
 

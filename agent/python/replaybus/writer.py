@@ -144,15 +144,15 @@ def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nda
 _ELEMENTS = ("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128").split()
 
 
-def learn_numpy() -> dict[str, bool]:
-    """Hands numpy's functions to the extension, and a value of each element type. Returns which are read in place from now on."""
+def learn_numpy(extension: Any = _core) -> dict[str, bool]:
+    """Hands numpy's functions to an extension, and a value of each element type. Returns which are read in place from now on."""
     try:
         multiarray = importlib.import_module("numpy._core._multiarray_umath")
     except ImportError:  # before numpy 2
         multiarray = importlib.import_module("numpy.core._multiarray_umath")
-    _core.numpy_setup(multiarray._ARRAY_API)
+    extension.numpy_setup(multiarray._ARRAY_API)
     arrays = {name: np.zeros((2, 3), name) for name in _ELEMENTS}
-    return {name: _core.numpy_learn(array, array.T, array[0, 0]) for name, array in arrays.items()}
+    return {name: extension.numpy_learn(array, array.T, array[0, 0]) for name, array in arrays.items()}
 
 
 class _Shape:

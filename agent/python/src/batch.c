@@ -46,11 +46,11 @@ typedef struct batch_object {
     PyObject *arrays[N_ARRAYS]; /* NULL: not asked for yet */
 } batch_object;
 
-static PyTypeObject *memory_type, *batch_type;
+static PyTypeObject *memory_type;
 
 PyObject *batch_wrap(rp_batch *batch)
 {
-    memory_object *self = PyObject_New(memory_object, memory_type);
+    memory_object *self = (memory_object *)PyType_GenericAlloc(memory_type, 0);
     if (!self) {
         rp_batch_release(&batch);
         return NULL;
@@ -63,11 +63,9 @@ PyObject *batch_wrap(rp_batch *batch)
 static void memory_dealloc(PyObject *object)
 {
     memory_object *self = (memory_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->forks == gate_forks())
         rp_batch_release(&self->batch);
-    PyObject_Free(object);
-    Py_DECREF(type);
+    core_free(object);
 }
 
 static PyObject *batch_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -79,7 +77,7 @@ static PyObject *batch_make(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     if (!PyArg_ParseTuple(args, "O!O!", memory_type, &memory, &PyDict_Type, &nodes))
         return NULL;
-    batch_object *self = (batch_object *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    batch_object *self = (batch_object *)PyType_GenericAlloc(type, 0);
     if (!self)
         return NULL;
     self->memory = Py_NewRef(memory);
@@ -90,13 +88,11 @@ static PyObject *batch_make(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void batch_dealloc(PyObject *object)
 {
     batch_object *self = (batch_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     for (size_t i = 0; i < N_ARRAYS; i++)
         Py_CLEAR(self->arrays[i]);
     Py_CLEAR(self->nodes);
     Py_CLEAR(self->memory);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+    core_free(object);
 }
 
 static const rp_batch *batch_of(PyObject *object)
@@ -117,7 +113,7 @@ static PyObject *field_name(PyObject *object, const rp_field_view *field)
 static PyObject *field_dtype(PyObject *object, const rp_field_view *field)
 {
     (void)object;
-    return PyUnicode_FromString(column_name(field->dtype) ? column_name(field->dtype) : "");
+    return PyUnicode_FromString(column_dtype_name(field->dtype) ? column_dtype_name(field->dtype) : "");
 }
 
 static PyObject *field_data(PyObject *object, const rp_field_view *field)
@@ -224,36 +220,22 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[N_ARRAYS + 2] = {[N_ARRAYS] = {.name = "_nodes", .get = batch_nodes}};
 
-static PyType_Slot slots[] = {
-    {Py_tp_new, (void *)batch_make},
-    {Py_tp_dealloc, (void *)batch_dealloc},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
-    {Py_sq_length, (void *)batch_length},
-    {Py_tp_doc, "Batch(memory, nodes): items that were sampled."},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {.name = "replaybus._core.Batch",
-                           .basicsize = sizeof(batch_object),
-                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                           .slots = slots};
-
-static PyType_Slot memory_slots[] = {
-    {Py_tp_dealloc, (void *)memory_dealloc},
-    {Py_tp_doc, "The memory of a batch."},
-    {0, NULL},
-};
-
-static PyType_Spec memory_spec = {.name = "replaybus._core.Memory",
-                                  .basicsize = sizeof(memory_object),
-                                  .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                                  .slots = memory_slots};
-
 bool batch_register(PyObject *module)
 {
+    const struct core_type memory = {.name = "replaybus._core.Memory",
+                                     .doc = "The memory of a batch.",
+                                     .size = sizeof(memory_object),
+                                     .dealloc = memory_dealloc};
+    const struct core_type batch = {.name = "replaybus._core.Batch",
+                                    .doc = "Batch(memory, nodes): items that were sampled.",
+                                    .size = sizeof(batch_object),
+                                    .make = batch_make,
+                                    .dealloc = batch_dealloc,
+                                    .methods = methods,
+                                    .getters = getters,
+                                    .length = batch_length,
+                                    .is_base = true};
     for (size_t i = 0; i < N_ARRAYS; i++)
         getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
-    return core_add_type(module, "Memory", &memory_spec, &memory_type) &&
-           core_add_type(module, "Batch", &spec, &batch_type);
+    return core_add_type(module, &memory, &memory_type) && core_add_type(module, &batch, NULL);
 }

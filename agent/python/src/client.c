@@ -1,11 +1,44 @@
-/* Client: a connection. Several threads may use it at once, so its gate is only asked whether it is open. */
+/* Client: a connection, and questions to the broker with one answer. Several threads may use a client at once, so its gate is only
+ * asked whether it is open. */
 #include "agent/python/src/core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-PyTypeObject *client_type;
+typedef struct client_object {
+    struct guarded guarded;
+    struct conn *conn;             /* NULL: not connected yet */
+    struct connecting *connecting; /* NULL: no attempt to connect is running */
+} client_object;
+
+static PyTypeObject *client_type;
+
+/* ---- the shared connection */
+
+static struct conn *conn_take(rp_client *client)
+{
+    struct conn *conn = calloc(1, sizeof *conn);
+    if (!conn)
+        return NULL;
+    conn->client = client;
+    conn->refs = 1;
+    return conn;
+}
+
+void conn_drop(struct conn **conn)
+{
+    struct conn *old = *conn;
+    *conn = NULL;
+    if (!old || --old->refs > 0)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    rp_client_destroy(&old->client);
+    Py_END_ALLOW_THREADS;
+    free(old);
+}
+
+/* ---- connecting */
 
 /* An attempt to connect, in the background: it has no time-out of its own, and goes on when the wait for it has ended. */
 struct connecting {
@@ -57,24 +90,6 @@ static struct connecting *connecting_start(const char *endpoint, const char *nam
     return (struct connecting *)PyErr_NoMemory();
 }
 
-static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"endpoint", "name", "key_file", NULL};
-    const char *endpoint, *name = NULL, *key_file = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &name, &key_file))
-        return NULL;
-    client_object *self = PyObject_New(client_object, type);
-    if (!self)
-        return NULL;
-    gate_open(&self->gate, (PyObject *)self, NULL);
-    self->conn = NULL;
-    self->connecting = connecting_start(endpoint, name, key_file);
-    if (self->connecting)
-        return (PyObject *)self;
-    Py_DECREF(self);
-    return NULL;
-}
-
 /* Gives up an attempt: the last thread that waits for it drops it. */
 static void stop_connecting(client_object *self)
 {
@@ -85,6 +100,29 @@ static void stop_connecting(client_object *self)
     atomic_store(&attempt->unwanted, true);
     if (attempt->users == 0)
         job_abandon(&attempt->job);
+}
+
+static void client_destroy(PyObject *object)
+{
+    client_object *self = (client_object *)object;
+    stop_connecting(self);
+    conn_drop(&self->conn);
+}
+
+static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"endpoint", "name", "key_file", NULL};
+    const char *endpoint, *name = NULL, *key_file = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &name, &key_file))
+        return NULL;
+    client_object *self = guarded_new(type, client_destroy);
+    if (!self)
+        return NULL;
+    self->connecting = connecting_start(endpoint, name, key_file);
+    if (self->connecting)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
 }
 
 /* Takes the result of an attempt that has ended. */
@@ -113,9 +151,9 @@ static bool await_connection(client_object *self, int64_t timeout_ms, bool own)
     attempt->users--;
     if (state == JOB_DONE && self->connecting == attempt)
         take_result(self, attempt);
-    if (state == JOB_RUNNING && gate_check(&self->gate))
+    if (state == JOB_RUNNING && gate_check(&self->guarded.gate))
         raise_late(attempt, timeout_ms, own);
-    else if (state == JOB_DONE && !self->conn && gate_check(&self->gate))
+    else if (state == JOB_DONE && !self->conn && gate_check(&self->guarded.gate))
         core_raise(attempt->client ? RP_NO_MEMORY : attempt->err.status,
                    attempt->client ? "no memory for a client" : attempt->err.text);
     if (attempt->users == 0 && self->connecting != attempt)
@@ -130,34 +168,12 @@ static PyObject *client_wait(PyObject *object, PyObject *args)
     int64_t timeout_ms;
     int own;
     if (!PyArg_ParseTuple(args, "Op", &seconds, &own) || !core_timeout(seconds, &timeout_ms) ||
-        !gate_enter(&self->gate, "client"))
+        !gate_enter(&self->guarded.gate, "client"))
         return NULL;
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     if (self->connecting && !await_connection(self, timeout_ms, own != 0))
         return NULL;
     return Py_NewRef(Py_None);
-}
-
-static PyObject *client_close(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    client_object *self = (client_object *)object;
-    if (gate_close(&self->gate)) {
-        stop_connecting(self);
-        conn_drop(&self->conn);
-        gate_leave(&self->gate);
-    }
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-}
-
-static void client_dealloc(PyObject *object)
-{
-    client_object *self = (client_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    stop_connecting(self);
-    conn_drop(&self->conn);
-    PyObject_Free(object);
-    Py_DECREF(type);
 }
 
 struct conn *client_share(PyObject *client)
@@ -167,13 +183,14 @@ struct conn *client_share(PyObject *client)
         return NULL;
     }
     client_object *self = (client_object *)client;
-    if (!gate_enter(&self->gate, "client"))
+    if (!gate_enter(&self->guarded.gate, "client"))
         return NULL;
-    struct conn *conn = self->conn ? conn_ref(self->conn) : NULL;
-    gate_leave(&self->gate);
-    if (!conn)
+    gate_leave(&self->guarded.gate);
+    if (self->conn)
+        self->conn->refs++;
+    else
         core_raise(RP_FAILED_PRECONDITION, "this client is not connected yet: call wait first");
-    return conn;
+    return self->conn;
 }
 
 static PyObject *client_state(PyObject *object, PyObject *unused)
@@ -187,12 +204,8 @@ static PyObject *client_state(PyObject *object, PyObject *unused)
     PyObject *tables = PyList_New(0), *out = NULL;
     rp_status status = rp_client_get_info(conn->client, &info, &err);
     const char *name;
-    for (uint32_t i = 0; tables && (name = rp_client_table(conn->client, i)); i++) {
-        PyObject *text = PyUnicode_FromString(name);
-        if (!text || PyList_Append(tables, text) < 0)
-            Py_CLEAR(tables);
-        Py_XDECREF(text);
-    }
+    for (uint32_t i = 0; tables && (name = rp_client_table(conn->client, i)); i++)
+        core_append(&tables, PyUnicode_FromString(name));
     if (status != RP_OK)
         core_raise(status, err.text);
     else if (tables)
@@ -210,16 +223,233 @@ static PyObject *client_usable(PyObject *object, void *unused)
 {
     (void)unused;
     const client_object *self = (client_object *)object;
-    return PyBool_FromLong(!self->gate.closed && !gate_is_foreign(&self->gate) && (self->conn || self->connecting));
+    return PyBool_FromLong(!self->guarded.gate.closed && !gate_is_foreign(&self->guarded.gate) &&
+                           (self->conn || self->connecting));
+}
+
+/* ---- questions */
+
+PyObject *param_row(const rp_params *params)
+{
+    const rp_param *slot = rp_params_slot(params);
+    return Py_BuildValue("(Ky#K)", slot->version, slot->data ? (const char *)slot->data : "", (Py_ssize_t)slot->bytes,
+                         slot->age_ns);
+}
+
+/* What is asked: which members are used depends on the kind. The answer, likewise. */
+struct request {
+    rp_client *client;
+    int64_t timeout_ms;
+    const char *text;
+    int64_t number;
+    uint32_t count;
+    Py_buffer data, keys, values; /* obj NULL: none */
+    uint64_t n_keys;
+    rp_error err;
+    rp_info *info;
+    rp_params *params;
+    rp_batch *batch;
+    rp_change change;
+    uint64_t version;
+    int64_t value;
+};
+
+static rp_status call_info(struct request *self)
+{
+    return rp_admin_info(self->client, self->text, (uint32_t)self->number, self->timeout_ms, &self->info, &self->err);
+}
+
+static rp_status call_why(struct request *self)
+{
+    return rp_admin_why(self->client, self->timeout_ms, &self->info, &self->err);
+}
+
+static rp_status call_list(struct request *self)
+{
+    return rp_admin_list(self->client, self->text, (uint64_t)self->number, self->count, self->timeout_ms, &self->info,
+                         &self->err);
+}
+
+static rp_status call_reset(struct request *self)
+{
+    return rp_admin_reset(self->client, self->text, self->timeout_ms, &self->info, &self->err);
+}
+
+static rp_status call_checkpoint(struct request *self)
+{
+    return rp_admin_checkpoint(self->client, self->timeout_ms, &self->info, &self->err);
+}
+
+static rp_status call_limiter(struct request *self)
+{
+    rp_limiter_change change = {.struct_size = sizeof change, .set = (uint32_t)self->number};
+    const double *values = self->values.buf;
+    if (self->values.len == 5 * sizeof *values) {
+        change.samples_per_insert = values[0];
+        change.min_size = values[1];
+        change.min_diff = values[2];
+        change.max_diff = values[3];
+        change.error_buffer = values[4];
+    }
+    return rp_admin_set_limiter(self->client, self->text, &change, self->timeout_ms, &self->info, &self->err);
+}
+
+static rp_status call_fetch(struct request *self)
+{
+    return rp_admin_fetch(self->client, self->text, self->keys.buf, (uint32_t)self->n_keys, self->timeout_ms,
+                          &self->batch, &self->err);
+}
+
+static rp_status call_put(struct request *self)
+{
+    return rp_params_put(self->client, self->text, self->data.buf, (uint64_t)self->data.len, self->timeout_ms,
+                         &self->version, &self->err);
+}
+
+static rp_status call_get(struct request *self)
+{
+    return rp_params_get(self->client, self->text, (uint64_t)self->number, self->timeout_ms, &self->params, &self->err);
+}
+
+static rp_status call_add(struct request *self)
+{
+    return rp_counter_add(self->client, self->text, self->number, self->timeout_ms, &self->value, &self->err);
+}
+
+static rp_status call_read(struct request *self)
+{
+    return rp_counter_read(self->client, self->text, self->timeout_ms, &self->value, &self->err);
+}
+
+static rp_status call_update(struct request *self)
+{
+    return rp_priorities_update(self->client, self->text, self->keys.buf, self->values.buf, self->n_keys,
+                                self->timeout_ms, &self->change, &self->err);
+}
+
+static rp_status call_delete(struct request *self)
+{
+    return rp_items_delete(self->client, self->text, self->keys.buf, self->n_keys, self->timeout_ms, &self->change,
+                           &self->err);
+}
+
+static PyObject *answer_json(struct request *self)
+{
+    char *json = NULL;
+    rp_status status = rp_info_json(self->info, &json, &self->err);
+    PyObject *text = status == RP_OK ? PyUnicode_FromString(json) : core_raise(status, self->err.text);
+    rp_string_free(&json);
+    return text;
+}
+
+static PyObject *answer_batch(struct request *self)
+{
+    rp_batch *batch = self->batch;
+    self->batch = NULL;
+    return batch_wrap(batch);
+}
+
+static PyObject *answer_version(struct request *self)
+{
+    return PyLong_FromUnsignedLongLong(self->version);
+}
+
+static PyObject *answer_param(struct request *self)
+{
+    return param_row(self->params);
+}
+
+static PyObject *answer_value(struct request *self)
+{
+    return PyLong_FromLongLong(self->value);
+}
+
+static PyObject *answer_change(struct request *self)
+{
+    return Py_BuildValue("(KKK)", self->change.applied, self->change.missing, self->change.refused);
+}
+
+static const struct kind {
+    const char *name;
+    rp_status (*call)(struct request *self); /* without the GIL */
+    PyObject *(*answer)(struct request *self);
+} kinds[] = {
+    {"info", call_info, answer_json},       {"why", call_why, answer_json},
+    {"list", call_list, answer_json},       {"reset", call_reset, answer_json},
+    {"limiter", call_limiter, answer_json}, {"checkpoint", call_checkpoint, answer_json},
+    {"fetch", call_fetch, answer_batch},    {"put", call_put, answer_version},
+    {"get", call_get, answer_param},        {"add", call_add, answer_value},
+    {"read", call_read, answer_value},      {"update", call_update, answer_change},
+    {"delete", call_delete, answer_change},
+};
+
+static const struct kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kinds[i].name, name) == 0)
+            return &kinds[i];
+    PyErr_Format(PyExc_ValueError, "there is no request '%s'", name);
+    return NULL;
+}
+
+static bool take_buffer(PyObject *object, Py_buffer *view)
+{
+    return object == Py_None || PyObject_GetBuffer(object, view, PyBUF_SIMPLE) == 0;
+}
+
+/* Borrows from the arguments. NULL with an exception set. */
+static const struct kind *read_request(struct request *self, PyObject *args)
+{
+    const char *name;
+    PyObject *seconds, *data = Py_None, *keys = Py_None, *values = Py_None;
+    long long number = 0;
+    if (!PyArg_ParseTuple(args, "sO|zLO&OOO", &name, &seconds, &self->text, &number, core_u32, &self->count, &data,
+                          &keys, &values) ||
+        !core_timeout(seconds, &self->timeout_ms) || !take_buffer(data, &self->data) ||
+        !take_buffer(keys, &self->keys) || !take_buffer(values, &self->values))
+        return NULL;
+    self->number = number;
+    self->n_keys = (uint64_t)self->keys.len / sizeof(uint64_t);
+    const struct kind *kind = find_kind(name);
+    if (!kind || kind->call != call_update || self->values.len == self->keys.len)
+        return kind;
+    PyErr_Format(PyExc_ValueError, "there are %llu keys and %llu priorities: one priority per key is needed",
+                 (unsigned long long)self->n_keys, (unsigned long long)self->values.len / sizeof(double));
+    return NULL;
+}
+
+static PyObject *client_request(PyObject *object, PyObject *args)
+{
+    struct conn *conn = client_share(object);
+    if (!conn)
+        return NULL;
+    struct request request = {.client = conn->client};
+    const struct kind *kind = read_request(&request, args);
+    PyObject *out = NULL;
+    if (kind) {
+        struct watch watch;
+        watch_begin(&watch, NULL);
+        rp_status status = kind->call(&request);
+        if (watch_end(&watch))
+            out = status == RP_OK ? kind->answer(&request) : core_raise(status, request.err.text);
+    }
+    rp_info_free(&request.info);
+    rp_params_release(&request.params);
+    rp_batch_release(&request.batch);
+    PyBuffer_Release(&request.data);
+    PyBuffer_Release(&request.keys);
+    PyBuffer_Release(&request.values);
+    conn_drop(&conn);
+    return out;
 }
 
 static PyMethodDef methods[] = {
-    {"close", client_close, METH_NOARGS, "Gives up the connection; objects that use it keep it until they close."},
+    {"close", guarded_close, METH_NOARGS, "Gives up the connection; objects that use it keep it until they close."},
     {"wait", client_wait, METH_VARARGS,
      "wait(timeout, own): until it is connected. own: the time-out is the client's, not that of a call."},
     {"state", client_state, METH_NOARGS,
      "A dict: connected, id, broker, reconnects, max_batch, endpoint, release, shards, connected_shards, tables."},
-    {"request", request_call, METH_VARARGS, "request(kind, timeout, text, number, count, data, keys, values)"},
+    {"request", client_request, METH_VARARGS, "request(kind, timeout, text, number, count, data, keys, values)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -229,19 +459,14 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_new, (void *)client_make},
-    {Py_tp_dealloc, (void *)client_dealloc},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
-    {Py_tp_doc, "Client(endpoint, name=None): connects in the background."},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {
-    .name = "replaybus._core.Client", .basicsize = sizeof(client_object), .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
-
 bool client_register(PyObject *module)
 {
-    return core_add_type(module, "Client", &spec, &client_type);
+    const struct core_type type = {.name = "replaybus._core.Client",
+                                   .doc = "Client(endpoint, name=None): connects in the background.",
+                                   .size = sizeof(client_object),
+                                   .make = client_make,
+                                   .dealloc = guarded_dealloc,
+                                   .methods = methods,
+                                   .getters = getters};
+    return core_add_type(module, &type, &client_type);
 }

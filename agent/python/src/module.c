@@ -6,13 +6,7 @@ static PyObject *statuses(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     PyObject *list = PyList_New(0);
-#define ADD_STATUS(name, code, text)                                                                                   \
-    if (list) {                                                                                                        \
-        PyObject *row = Py_BuildValue("(iss)", code, #name, text);                                                     \
-        if (!row || PyList_Append(list, row) < 0)                                                                      \
-            Py_CLEAR(list);                                                                                            \
-        Py_XDECREF(row);                                                                                               \
-    }
+#define ADD_STATUS(name, code, text) core_append(&list, Py_BuildValue("(iss)", code, #name, text));
     RP_STATUS_LIST(ADD_STATUS)
 #undef ADD_STATUS
     return list;
@@ -46,15 +40,10 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "replay
 PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void)
 {
-    if (!gate_init())
-        return NULL;
-    PyObject *module = PyModule_Create(&definition);
-    if (!module)
-        return NULL;
-    if (client_register(module) && writer_register(module) && selection_register(module) && sampler_register(module) &&
-        batch_register(module) && updater_register(module) && server_register(module) && reduce_register(module) &&
-        publish_register(module))
+    PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
+    if (module && client_register(module) && writer_register(module) && sampler_register(module) &&
+        batch_register(module) && exchange_register(module) && server_register(module))
         return module;
-    Py_DECREF(module);
+    Py_XDECREF(module);
     return NULL;
 }

@@ -7,11 +7,9 @@
 #include "replay/server.h"
 
 typedef struct server_object {
-    PyObject_HEAD struct gate gate;
+    struct guarded guarded;
     rp_server *server;
 } server_object;
-
-static PyTypeObject *server_type;
 
 struct change {
     struct job job;
@@ -51,6 +49,13 @@ static struct change *change_new(const char *yaml, rp_server *server)
     return self;
 }
 
+static void server_destroy(PyObject *object)
+{
+    Py_BEGIN_ALLOW_THREADS;
+    rp_server_stop(&((server_object *)object)->server);
+    Py_END_ALLOW_THREADS;
+}
+
 static PyObject *server_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"yaml", NULL};
@@ -60,13 +65,12 @@ static PyObject *server_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     struct change *call = change_new(yaml, NULL);
     if (!call || !job_wait(&call->job))
         return NULL;
-    server_object *self = call->server ? PyObject_New(server_object, type) : NULL;
-    if (self) {
-        gate_open(&self->gate, (PyObject *)self, NULL);
+    server_object *self = NULL;
+    if (!call->server)
+        core_raise(call->err.status, call->err.text);
+    else if ((self = guarded_new(type, server_destroy))) {
         self->server = call->server;
         call->server = NULL;
-    } else if (!call->server) {
-        core_raise(call->err.status, call->err.text);
     }
     Py_BEGIN_ALLOW_THREADS;
     change_drop(&call->job);
@@ -78,11 +82,11 @@ static PyObject *server_stop(PyObject *object, PyObject *unused)
 {
     (void)unused;
     server_object *self = (server_object *)object;
-    if (!gate_close(&self->gate))
+    if (!gate_close(&self->guarded.gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     rp_server *server = self->server;
     self->server = NULL;
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     struct change *call = change_new(NULL, server);
     if (!call || !job_wait(&call->job))
         return NULL;
@@ -90,25 +94,14 @@ static PyObject *server_stop(PyObject *object, PyObject *unused)
     return Py_NewRef(Py_None);
 }
 
-static void server_dealloc(PyObject *object)
-{
-    server_object *self = (server_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    Py_BEGIN_ALLOW_THREADS;
-    rp_server_stop(&self->server);
-    Py_END_ALLOW_THREADS;
-    PyObject_Free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *server_endpoint(PyObject *object, void *unused)
 {
     (void)unused;
     server_object *self = (server_object *)object;
-    if (!gate_enter(&self->gate, "server"))
+    if (!gate_enter(&self->guarded.gate, "server"))
         return NULL;
     PyObject *endpoint = PyUnicode_FromString(rp_server_endpoint(self->server));
-    gate_leave(&self->gate);
+    gate_leave(&self->guarded.gate);
     return endpoint;
 }
 
@@ -122,19 +115,14 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_new, (void *)server_make},
-    {Py_tp_dealloc, (void *)server_dealloc},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
-    {Py_tp_doc, "Server(yaml): a broker inside this process."},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {
-    .name = "replaybus._core.Server", .basicsize = sizeof(server_object), .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
-
 bool server_register(PyObject *module)
 {
-    return core_add_type(module, "Server", &spec, &server_type);
+    const struct core_type type = {.name = "replaybus._core.Server",
+                                   .doc = "Server(yaml): a broker inside this process.",
+                                   .size = sizeof(server_object),
+                                   .make = server_make,
+                                   .dealloc = guarded_dealloc,
+                                   .methods = methods,
+                                   .getters = getters};
+    return core_add_type(module, &type, NULL);
 }

@@ -113,7 +113,7 @@ static PyObject *entry_of(const struct tensor *tensor, const void *block)
     }
     if (!shape)
         return NULL;
-    return Py_BuildValue("(ssNn)", tensor->name, column_name(tensor->dtype), shape,
+    return Py_BuildValue("(ssNn)", tensor->name, column_dtype_name(tensor->dtype), shape,
                          (Py_ssize_t)((const char *)tensor->data - (const char *)block));
 }
 
@@ -124,12 +124,8 @@ static PyObject *list_of(const Py_buffer *view, struct tensor *tensors, uint32_t
     if (status != RP_OK)
         return core_raise(status, err.text);
     PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list && i < n; i++) {
-        PyObject *entry = entry_of(&tensors[i], view->buf);
-        if (!entry || PyList_Append(list, entry) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(entry);
-    }
+    for (uint32_t i = 0; list && i < n; i++)
+        core_append(&list, entry_of(&tensors[i], view->buf));
     return list;
 }
 

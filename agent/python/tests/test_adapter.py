@@ -161,7 +161,7 @@ def test_options_become_arguments():
     envs = adapter.open_environments(name, "", {"a": "1", "b": "0.5", "c": "true", "d": "null", "e": "human", "f": "nan"}, 2)
     assert Walk.made[-1] == {"a": 1, "b": 0.5, "c": True, "d": None, "e": "human", "f": "nan"}
     assert len(envs.seats) == 2 and not envs.together
-    assert envs.spec.fields() == ("float32", (1,), 2, [], [], 0)
+    assert envs.spec.fields() == ("float32", (1,), 2, (), (), 0)
 
 
 def test_seeds_reach_the_next_reset_only():

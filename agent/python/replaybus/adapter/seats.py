@@ -37,7 +37,8 @@ class Spec:
     def fields(self) -> tuple:
         """(dtype, shape, actions, low, high, max_steps)"""
         action = self.action
-        return self.observation.dtype, self.observation.shape, action.actions, action.low, action.high, self.max_steps
+        return (self.observation.dtype, self.observation.shape, action.actions, tuple(action.low), tuple(action.high),
+                self.max_steps)
 
 
 def time_limit(env: Any) -> int:
